@@ -1,4 +1,4 @@
-"""In-process client: the client of an app inside the thread of a gateway."""
+"""What gateways need of a client: the app's client in a gateway's own thread, and an event loop."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["InProcessClient", "LoopThread", "close_server"]
 
 
-#: Seconds after which it is tried again to lead, where somebody else does.
-AGAIN = 0.01
+#: Seconds until it tries again to lead the client's I/O loop, while another thread leads.
+RETRY_AFTER = 0.01
 
 
 class InProcessClient:
-    """Implements `eventmq.gateway.router.LoopMember`.
+    """The client of an app as a `eventmq.gateway.router.LoopMember`: no hop between threads.
 
-    While somebody else uses the client just then, or it was closed, it has no sockets to poll;
-    calls back come in another thread then.
+    While another thread leads the client's I/O loop, or after the client was closed, it has no
+    sockets to poll, and callbacks come in that other thread.
 
     Args:
         runner: The client.
@@ -37,12 +37,12 @@ class InProcessClient:
     def __init__(self, runner: ClientRunner) -> None:
         self._runner = runner
         self._loop: IoLoop | None = None
-        self._leads = False
+        self._leading = False
 
-    def wanted(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
-        """Send what was asked for; return what to poll."""
-        if not self._leads and not self._lead():
-            return (), AGAIN
+    def poll_items(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Send pending requests; return what to poll."""
+        if not self._leading and not self._lead():
+            return (), RETRY_AFTER
         assert self._loop is not None  # noqa: S101 - it is led
         items, due = self._loop.prepare()
         return items, max(0.0, due - now)
@@ -52,18 +52,18 @@ class InProcessClient:
             self._loop = self._runner.loop()
         except BrokerUnavailable:
             return False
-        self._leads = self._loop.attach()
-        return self._leads
+        self._leading = self._loop.attach()
+        return self._leading
 
     def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
-        """Read what came. It stays a member as long as the gateway runs."""
-        if self._leads and self._loop is not None:
-            self._leads = self._loop.step(ready)
+        """Read what came; return True: it lasts as long as the gateway."""
+        if self._leading and self._loop is not None:
+            self._leading = self._loop.step(ready)
         return True
 
     def close(self) -> None:
-        """Leave the client to whoever else uses it. Idempotent."""
-        loop, self._loop, self._leads = self._loop, None, False
+        """Leave the client to other threads. Idempotent."""
+        loop, self._loop, self._leading = self._loop, None, False
         if loop is not None:
             loop.detach()
 
@@ -75,7 +75,7 @@ T = TypeVar("T")
 #: Seconds that coroutines which were cancelled may take to end.
 CANCEL_TIMEOUT = 2.0
 
-#: Turns of the event loop until what was accepted is with who serves it, and some more.
+#: Iterations of the event loop until accepted connections are with their handlers, and some more.
 ACCEPTING = 8
 
 
@@ -106,11 +106,11 @@ class LoopThread:
         self._loop.close()
 
     def running(self) -> bool:
-        """Say whether the thread serves."""
+        """Return whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine; its end will be in the future. From any thread."""
+        """Run a coroutine and return its future. From any thread."""
         assert self._loop is not None  # noqa: S101 - started
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
@@ -119,7 +119,7 @@ class LoopThread:
         return self.submit(coroutine).result()
 
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Let a coroutine run; what it raises is logged. From any thread."""
+        """Run a coroutine without waiting; what it raises is logged. From any thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
             coroutine.close()
@@ -158,9 +158,9 @@ class LoopThread:
 
 
 async def close_server(server: asyncio.Server) -> None:
-    """Accept no more, and close a server when what it accepted is with who serves it.
+    """Stop accepting, and close a server once its accepted connections are with their handlers.
 
-    asyncio leaves a connection open for ever that was accepted in the turn of ``server.close()``.
+    asyncio never closes a connection that it accepts in the same iteration as ``server.close()``.
     """
     loop = asyncio.get_running_loop()
     for listening in server.sockets:

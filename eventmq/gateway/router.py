@@ -1,9 +1,8 @@
 """A thread with ROUTER sockets around a machine: all of a gateway over ZeroMQ that is not logic.
 
-The machine gets frames and the time and puts frames into its outbox; whatever it raises costs the
-message at hand, never the thread. Other parts of a gateway that have sockets join the same
-thread as a `LoopMember`, so that no request waits for another thread to wake up. A gateway of
-another distribution can use it too.
+The machine gets frames and the time and puts frames into its outbox; an exception of it costs the
+message at hand, never the thread. Clients and worker sessions of the gateway can run in the same
+thread as `LoopMember`, so that no request waits for another thread to wake up.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ __all__ = ["FrameMachine", "LoopMember", "RouterLoop"]
 
 logger = logging.getLogger(__name__)
 
-#: Messages of one socket that a turn reads at most.
-READ_AT_MOST = 1000
+#: Messages of one socket that one iteration reads at most.
+MAX_READ = 1000
 
-#: Messages that wait for one slow peer; beyond it the machine is told that they were not sent.
+#: Messages that wait for one slow peer; beyond it `FrameMachine.not_sent` is called.
 HIGH_WATER = 1000
 
 #: What is polled for: zmq.POLLIN.
 _IN = 1
 
-#: Longest time in seconds between two turns.
-LONGEST_WAIT = 1.0
+#: Seconds between two iterations at most.
+MAX_WAIT = 1.0
 
-#: Seconds beside the grace until `RouterLoop.stop` gives its thread up.
-GIVE_UP = 5.0
+#: Seconds that `RouterLoop.stop` waits for the thread.
+STOP_TIMEOUT = 5.0
 
 
 class FrameMachine(Protocol):
@@ -56,7 +55,7 @@ class FrameMachine(Protocol):
     outbox: deque[tuple[str, list[bytes]]]
 
     def receive(self, port: str, frames: list[bytes], now: float) -> None:
-        """Take a message; the first frame is the identity of the peer."""
+        """Receive a message; the first frame is the identity of the peer."""
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -64,8 +63,8 @@ class FrameMachine(Protocol):
     def wait(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
 
-    def not_sent(self, port: str, frames: list[bytes], *, gone: bool) -> None:
-        """Take back a message: its peer is ``gone``, or too slow."""
+    def not_sent(self, port: str, frames: list[bytes], *, disconnected: bool) -> None:
+        """Take back a message: its peer is ``disconnected``, or too slow."""
 
     def expel(self, port: str, peer: bytes) -> None:
         """Forget a peer whose key was revoked; it gets nothing more. Needs an authenticator."""
@@ -75,15 +74,18 @@ class FrameMachine(Protocol):
 
 
 class LoopMember(Protocol):
-    """Other sockets that the thread of a `RouterLoop` serves: called from there only."""
+    """A client or worker session in the thread of a `RouterLoop`, with sockets of its own.
 
-    def wanted(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
-        """Do what was asked for; return what to poll, and for how many seconds at most."""
+    All methods are called from that thread.
+    """
+
+    def poll_items(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Send what waits; return what to poll, and for how many seconds at most."""
 
     def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
-        """Take what can be read; return False if it has ended.
+        """Read what can be read; return False if it has ended.
 
-        ``ready`` is what the poll returned, also of others, and ``sources`` its sockets.
+        ``ready`` is the result of the poll, of all sockets, and ``sources`` has the ready ones.
         """
 
     def close(self) -> None:
@@ -106,7 +108,7 @@ class RouterLoop:
 
     Attributes:
         context: Of the sockets, while it runs.
-        members: Served too; changed in the thread, or before `start`.
+        members: Clients and sessions in this thread; changed in it, or before `start`.
     """
 
     def __init__(
@@ -192,29 +194,29 @@ class RouterLoop:
         """Let the thread call a function with the time, then send what the machine says."""
         self._calls.append(function)
         if self._thread is not threading.current_thread():
-            self._ring()
+            self._notify()
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         if self._wakeup is not None:
             self._wakeup.set()
 
     def running(self) -> bool:
-        """Say whether the thread serves."""
+        """Return whether the thread serves."""
         return self._thread is not None and self._thread.is_alive() and not self._ending
 
     def stop(self) -> None:
         """Say goodbye and end. Idempotent."""
         self._ending = True
-        self._ring()
+        self._notify()
         if self._thread is not None:
-            self._thread.join(GIVE_UP)
+            self._thread.join(STOP_TIMEOUT)
 
     # In the thread
 
     def _main(self, context: zmq.Context[Any]) -> None:
         try:
             while not self._ending:
-                self._turn()
+                self._run_once()
             self._guarded(self.machine.close, self._clock.monotonic())
             self._send()
             for member in list(self.members):
@@ -226,7 +228,7 @@ class RouterLoop:
                 self._guarded(member.close)
             self._close(context)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Wait for something, take all that can be read, and send what follows."""
         ready, sources = self._await()
         now = self._clock.monotonic()
@@ -246,14 +248,14 @@ class RouterLoop:
         """Return what is ready, and the sockets of it."""
         wakeup, now = self._wakeup, self._clock.monotonic()
         assert wakeup is not None  # noqa: S101 - made by start
-        wait = min(LONGEST_WAIT, self.machine.wait(now))
+        wait = min(MAX_WAIT, self.machine.wait(now))
         items = self._own
         if self.members:
             items = items.copy()
             for member in list(self.members):
-                more, patience = self._ask(member, now)
+                more, timeout = self._ask(member, now)
                 items += more
-                wait = min(wait, patience)
+                wait = min(wait, timeout)
         if self._calls or self.machine.outbox:
             wait = 0.0
         ready = self._poll(items, int(wait * 1000) + 1 if wait > 0 else 0)
@@ -265,7 +267,7 @@ class RouterLoop:
 
     def _ask(self, member: LoopMember, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
         try:
-            return member.wanted(now)
+            return member.poll_items(now)
         except Exception as error:  # noqa: BLE001 - it costs this member only, and is logged
             self._dismiss(member, error)
             return (), 0.0
@@ -277,7 +279,7 @@ class RouterLoop:
         sources: AbstractSet[Any],
         now: float,
     ) -> None:
-        """Serve a member; remove it when it has ended or fails."""
+        """Serve an in-process peer; one that has ended or fails is removed."""
         try:
             if not member.step(ready, sources, now):
                 self._leave(member)
@@ -298,7 +300,7 @@ class RouterLoop:
             self._guarded(self._calls.popleft(), now)
 
     def _read(self, port: str, link: Link, now: float) -> None:
-        for _ in range(READ_AT_MOST):
+        for _ in range(MAX_READ):
             frames = link.receive()
             if frames is None:
                 return
@@ -318,18 +320,20 @@ class RouterLoop:
 
     def _send(self) -> None:
         outbox = self.machine.outbox
-        # Who takes nothing more: what follows is not to come before what was not sent.
+        # Peers that take no more: later messages must not overtake those that were not sent.
         full: set[tuple[str, bytes]] = set()
         while outbox:
             port, frames = outbox.popleft()
-            gone = False
+            disconnected = False
             try:
                 sent = (port, frames[0]) not in full and self._send_one(port, frames)
             except Unroutable:
-                sent, gone = False, True
+                sent, disconnected = False, True
             if not sent:
                 full.add((port, frames[0]))
-                self._guarded(partial(self.machine.not_sent, port, frames, gone=gone))
+                self._guarded(
+                    partial(self.machine.not_sent, port, frames, disconnected=disconnected)
+                )
 
     def _send_one(self, port: str, frames: list[bytes]) -> bool:
         if self._authenticator is None:

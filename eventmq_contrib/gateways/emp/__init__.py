@@ -13,9 +13,9 @@ from eventmq.errors import PluginError
 from eventmq.gateway.options import gateway_options
 from eventmq.hookspecs import hookimpl
 from eventmq_contrib.gateways.emp.client import EmpClient, client_context, server_context
-from eventmq_contrib.gateways.emp.connection import Patience
-from eventmq_contrib.gateways.emp.operations import Operations
-from eventmq_contrib.gateways.emp.protocol import EmpError, Failure
+from eventmq_contrib.gateways.emp.connection import EmpLimits
+from eventmq_contrib.gateways.emp.operations import EmpOperations
+from eventmq_contrib.gateways.emp.protocol import EmpError, EmpFailure
 from eventmq_contrib.gateways.emp.server import EmpGateway, ServerOptions
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EmpClient",
     "EmpError",
-    "Failure",
+    "EmpFailure",
     "client_context",
     "eventmq_add_commands",
     "eventmq_gateways",
@@ -61,7 +61,7 @@ def make_gateway(context: PluginContext) -> Gateway:
     for name, default in _DEFAULTS.items():
         if isinstance(default, (int, float)) and not options[name] > 0:
             raise PluginError(f"option {name!r} of the gateway 'emp' is more than 0")
-    patience = Patience(
+    limits = EmpLimits(
         max_frame=options["max_frame"],
         max_pending=options["max_pending"],
         ping_interval=options["ping_interval"],
@@ -73,7 +73,7 @@ def make_gateway(context: PluginContext) -> Gateway:
         max_peers=options["max_peers"],
         tls=server_context(options["tls_cert"], options["tls_key"], options["tls_ca"]),
     )
-    return EmpGateway(server, patience, Operations(context.app, options["timeout"]).run)
+    return EmpGateway(server, limits, EmpOperations(context.app, options["timeout"]).run)
 
 
 @hookimpl

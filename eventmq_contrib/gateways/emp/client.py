@@ -1,4 +1,4 @@
-"""The client of EMP 1, for any thread: one connection, requests pipelined over it."""
+"""EMP 1 over TCP and TLS: one side of a connection in an event loop, and a thread-safe client."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BrokerUnavailable, PluginError
 from eventmq.gateway.client import LoopThread
-from eventmq_contrib.gateways.emp.connection import Connection, Patience
-from eventmq_contrib.gateways.emp.protocol import Code, EmpError, Failure, Result
+from eventmq_contrib.gateways.emp.connection import EmpConnection, EmpLimits
+from eventmq_contrib.gateways.emp.protocol import EmpError, EmpErrorCode, EmpFailure, EmpResult
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from typing_extensions import Self
 
-    Handle = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+    RequestHandler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
-__all__ = ["EmpClient", "Peer", "back_off", "client_context", "server_context"]
+__all__ = ["EmpClient", "EmpPeer", "back_off", "client_context", "server_context"]
 
 
 logger = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ WRITE_TIMEOUT = 30.0
 CLOSE_TIMEOUT = 2.0
 
 
-class Peer:
+class EmpPeer:
     """One side of one connection, in an event loop.
 
     Args:
         reader: Of the stream.
         writer: Of the stream.
-        patience: The limits.
+        limits: The limits.
         handle: Called with op and data of each request; returns the data of a success.
     """
 
@@ -51,32 +51,32 @@ class Peer:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        patience: Patience,
-        handle: Handle,
+        limits: EmpLimits,
+        handle: RequestHandler,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._handle = handle
         self._now = asyncio.get_running_loop().time
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
+        self._requested = asyncio.Event()
+        self._answered = asyncio.Event()
         self._draining = asyncio.Lock()
-        self._waiting: dict[int, asyncio.Future[Result]] = {}
-        #: Set when both have said hello, or it is over.
+        self._waiting: dict[int, asyncio.Future[EmpResult]] = {}
+        #: Set when both sides have sent HELLO, or the connection has ended.
         self.greeted = asyncio.Event()
-        self.connection = Connection(patience, self._now())
+        self.connection = EmpConnection(limits, self._now())
 
     # The life of a connection
 
     async def run(self) -> None:
-        """Serve until the connection ends, whoever ends it. Raises nothing but cancellation."""
+        """Serve until either side ends the connection. Raises nothing but cancellation."""
         parts = [self._read(), self._tick(), self._work()]
         tasks = [asyncio.ensure_future(part) for part in parts]
         try:
             await self._flush()
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, EOFError, asyncio.TimeoutError):
-            pass  # gone before it began
+            pass  # closed before it began
         finally:
             for task in tasks:
                 task.cancel()
@@ -93,8 +93,8 @@ class Peer:
         connection = self.connection
         while not connection.closed:
             while connection.full:
-                self._room.clear()
-                await self._room.wait()
+                self._answered.clear()
+                await self._answered.wait()
             data = await self._reader.read(_CHUNK)
             if not data:
                 return
@@ -103,12 +103,12 @@ class Peer:
             await self._flush()
 
     def _settle(self) -> None:
-        """Hand on what came."""
+        """Wake up what waits for the messages that came."""
         connection = self.connection
         if connection.ready:
             self.greeted.set()
         if connection.requests:
-            self._news.set()
+            self._requested.set()
         while connection.responses:
             id, result = connection.responses.popleft()
             future = self._waiting.pop(id, None)
@@ -117,7 +117,7 @@ class Peer:
 
     async def _tick(self) -> None:
         connection = self.connection
-        with suppress(asyncio.TimeoutError):  # what is due changes when hello was said
+        with suppress(asyncio.TimeoutError):  # the deadline changes at HELLO
             await asyncio.wait_for(self.greeted.wait(), connection.wait(self._now()))
         while not connection.closed:
             await asyncio.sleep(max(0.01, connection.wait(self._now())))
@@ -129,25 +129,25 @@ class Peer:
         connection = self.connection
         while True:
             while not connection.requests and not connection.closed:
-                self._news.clear()
-                await self._news.wait()
+                self._requested.clear()
+                await self._requested.wait()
             if connection.closed:
                 return
             id, operation = connection.requests.popleft()
             connection.respond(id, await self._answer(*operation))
-            self._room.set()
+            self._answered.set()
             await self._flush()
 
-    async def _answer(self, op: str, data: dict[str, Any]) -> Result:
+    async def _answer(self, op: str, data: dict[str, Any]) -> EmpResult:
         try:
-            return Result(True, await self._handle(op, data))  # noqa: FBT003 - a tuple
-        except Failure as failure:
+            return EmpResult(True, await self._handle(op, data))  # noqa: FBT003 - a tuple
+        except EmpFailure as failure:
             code = failure.code or "failed"
-            return Result(False, failure.data, code, failure.description)  # noqa: FBT003
+            return EmpResult(False, failure.data, code, failure.description)  # noqa: FBT003
         except Exception:
             logger.exception("an operation failed by an error of the gateway")
             msg = "the operation failed inside the gateway; its log says why"
-            return Result(False, {}, "internal_error", msg)  # noqa: FBT003
+            return EmpResult(False, {}, "internal_error", msg)  # noqa: FBT003
 
     async def _flush(self) -> None:
         data = self.connection.take_output()
@@ -158,18 +158,18 @@ class Peer:
 
     async def _close(self) -> None:
         connection = self.connection
-        error = connection.error or EmpError(Code.UNAVAILABLE, "the connection was closed")
+        error = connection.error or EmpError(EmpErrorCode.UNAVAILABLE, "the connection was closed")
         connection.closed = True
         self.greeted.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)
         with suppress(OSError, asyncio.TimeoutError, asyncio.CancelledError, RuntimeError):
-            await asyncio.wait_for(self._last_words(), CLOSE_TIMEOUT)
+            await asyncio.wait_for(self._send_rest(), CLOSE_TIMEOUT)
         self.abort()
 
-    async def _last_words(self) -> None:
-        """Send what is left, and let the other side read it before the connection is cut."""
+    async def _send_rest(self) -> None:
+        """Send the rest, and let the other side read it before the connection is cut."""
         self._writer.write(self.connection.take_output())
         await self._writer.drain()
         if self._writer.can_write_eof():
@@ -180,10 +180,10 @@ class Peer:
             self._writer.close()
             await self._writer.wait_closed()
 
-    # What we ask
+    # Our requests
 
-    async def call(self, op: str, data: dict[str, Any] | None) -> Result:
-        """Send a request and return what the other side says.
+    async def call(self, op: str, data: dict[str, Any] | None) -> EmpResult:
+        """Send a request and return the result.
 
         Raises:
             EmpError: The connection is closed, or ended before.
@@ -199,61 +199,60 @@ class Peer:
             self._waiting.pop(id, None)
 
     async def bye(self, grace: float = 0.0) -> None:
-        """Let what was asked be answered within ``grace`` seconds, say goodbye; `run` then ends."""
+        """Let open requests end within ``grace`` seconds, then send BYE; `run` then ends."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._idle(), grace)
         self.connection.bye()
-        self._news.set()
+        self._requested.set()
         with suppress(OSError, asyncio.TimeoutError):
             await self._flush()
 
     async def _idle(self) -> None:
         while self.connection.pending and not self.connection.closed:
-            self._room.clear()
-            await self._room.wait()
+            self._answered.clear()
+            await self._answered.wait()
 
 
-#: Seconds to connect and to say hello, unless told.
+#: Default of seconds to connect and to shake hands.
 CONNECT_TIMEOUT = 10.0
 
-#: Seconds to wait for a response, unless told.
+#: Default of seconds to wait for a response.
 CALL_TIMEOUT = 60.0
 
-#: Seconds until the first try to connect again, and the most between two tries.
-FIRST, MOST = 0.1, 10.0
+#: Seconds until the first try to connect again, and between two tries at most.
+MIN_BACKOFF, MAX_BACKOFF = 0.1, 10.0
 
 #: Seconds that the other side may take to read our goodbye.
-GOODBYE = 1.0
+GOODBYE_TIMEOUT = 1.0
 
-#: Seconds that a connection has to last until the next one that ends counts as the first.
-STEADY = 10.0
+#: Seconds after which a connection is stable: the back-off begins anew when it ends.
+STABLE_AFTER = 10.0
 
-#: Codes of ERROR by which a server says that it is not there for this; the others refuse what was
-#: sent, and come from a server that is.
-_AWAY = frozenset({Code.INTERNAL, Code.UNAVAILABLE})
+#: Codes of ERROR that mean that the server is unavailable; the others refuse a message.
+_UNAVAILABLE = frozenset({EmpErrorCode.INTERNAL, EmpErrorCode.UNAVAILABLE})
 
 
 def back_off(tries: int) -> float:
     """Return how many seconds to wait before connecting again.
 
-    It doubles up to `MOST`; a part of it is random, lest all clients of a server come at once.
+    It doubles up to `MAX_BACKOFF`, and half of it is random, so that clients do not come at once.
 
     Args:
-        tries: How many have failed before.
+        tries: How many tries have failed.
     """
-    longest = min(MOST, FIRST * 2.0 ** min(tries, 32))
-    return random.uniform(longest / 2, longest)
+    limit = min(MAX_BACKOFF, MIN_BACKOFF * 2.0 ** min(tries, 32))
+    return random.uniform(limit / 2, limit)
 
 
 async def _no_operations(*_: object) -> dict[str, Any]:
-    raise Failure("unknown_op", "this client has no operations")
+    raise EmpFailure("unknown_op", "this client has no operations")
 
 
 class EmpClient:
     """A client of any EMP 1 server. Thread-safe; a ``with`` block connects and closes.
 
-    A connection that ends is made again, in growing intervals of up to 10 seconds. What was asked
-    over it fails, since the server may have done it; what is asked meanwhile waits.
+    It reconnects when its connection ends, in growing intervals of up to 10 seconds. Open requests
+    fail then, since the server may have done them; later ones wait for the next connection.
 
     Example::
 
@@ -266,9 +265,9 @@ class EmpClient:
         tls: Context for TLS, see `eventmq_contrib.gateways.emp.client.client_context`.
         server_name: Name that the certificate must have, if it is not ``host``.
         timeout: Seconds to connect and shake hands.
-        patience: The limits of the connection.
+        limits: The limits of the connection.
         handle: A coroutine function that answers requests of the server: op and data go in,
-            the data of a success come out, or a `Failure` is raised.
+            the data of a success come out, or a `EmpFailure` is raised.
     """
 
     def __init__(
@@ -279,53 +278,55 @@ class EmpClient:
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
         timeout: float = CONNECT_TIMEOUT,
-        patience: Patience | None = None,
-        handle: Handle = _no_operations,
+        limits: EmpLimits | None = None,
+        handle: RequestHandler = _no_operations,
     ) -> None:
         self._host = host
         self._port = port
         self._tls = tls
         self._server_name = server_name
         self._timeout = timeout
-        self._patience = patience or Patience()
+        self._limits = limits or EmpLimits()
         self._handle = handle
         self._thread = LoopThread("emp-client")
-        self._peer: Peer | None = None
+        self._peer: EmpPeer | None = None
         #: Set while there is a connection; made in the event loop.
-        self._there: asyncio.Event | None = None
-        #: What runs the connection, and what makes the next one.
+        self._connected: asyncio.Event | None = None
+        #: Runs the connection, and makes the next one.
         self._running: asyncio.Task[None] | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
         #: Why there is no connection.
-        self._trouble = ""
+        self._failure = ""
 
     @property
-    def _where(self) -> str:
+    def _address(self) -> str:
         return f"{self._host}:{self._port}"
 
     def connect(self) -> None:
         """Connect and shake hands.
 
         Raises:
-            BrokerUnavailable: Nobody answers there, or not as TLS or EMP has it.
+            BrokerUnavailable: There is no answer, or not one of TLS or EMP.
         """
         self._thread.start()
         try:
-            self._thread.run(self._begin())
+            self._thread.run(self._start())
         except asyncio.TimeoutError:
             self._thread.stop()
-            msg = f"{self._where} did not shake hands within {self._timeout:g} s"
+            msg = f"{self._address} did not shake hands within {self._timeout:g} s"
             raise BrokerUnavailable(msg) from None
         except (OSError, EmpError) as error:
             self._thread.stop()
-            raise BrokerUnavailable(f"cannot talk EMP to {self._where}: {error}") from error
+            raise BrokerUnavailable(f"cannot talk EMP to {self._address}: {error}") from error
 
-    async def _begin(self) -> None:
-        there = asyncio.Event()
+    async def _start(self) -> None:
+        connected = asyncio.Event()
         self._running = await self._connect()
-        there.set()
-        self._there = there
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(there, self._running))
+        connected.set()
+        self._connected = connected
+        self._reconnecting = asyncio.get_running_loop().create_task(
+            self._reconnect(connected, self._running)
+        )
 
     async def _connect(self) -> asyncio.Task[None]:
         """Make a connection; return what runs it."""
@@ -335,7 +336,7 @@ class EmpClient:
             more = {"ssl": self._tls, "server_hostname": name}
         opened = asyncio.open_connection(self._host, self._port, **more)
         reader, writer = await asyncio.wait_for(opened, self._timeout)
-        peer = Peer(reader, writer, self._patience, self._handle)
+        peer = EmpPeer(reader, writer, self._limits, self._handle)
         running = asyncio.get_running_loop().create_task(peer.run())
         try:
             await asyncio.wait_for(peer.greeted.wait(), self._timeout)
@@ -348,35 +349,35 @@ class EmpClient:
         self._peer = peer
         return running
 
-    async def _keep(self, there: asyncio.Event, running: asyncio.Task[None]) -> None:
+    async def _reconnect(self, connected: asyncio.Event, running: asyncio.Task[None]) -> None:
         """Connect again whenever the connection has ended."""
         now = asyncio.get_running_loop().time
         tries = 0
         while True:
             since = now()
             await running
-            there.clear()
-            self._note(self._peer)
-            tries = 0 if now() - since >= STEADY else tries
-            while not there.is_set():
+            connected.clear()
+            self._log_end(self._peer)
+            tries = 0 if now() - since >= STABLE_AFTER else tries
+            while not connected.is_set():
                 await asyncio.sleep(back_off(tries))
                 tries += 1
                 try:
                     running = self._running = await self._connect()
                 except (OSError, EmpError, asyncio.TimeoutError) as error:
-                    self._trouble = str(error) or "it does not shake hands"
+                    self._failure = str(error) or "it does not shake hands"
                 else:
-                    logger.info("connected to %s again", self._where)
-                    there.set()
+                    logger.info("connected to %s again", self._address)
+                    connected.set()
 
-    def _note(self, peer: Peer | None) -> None:
+    def _log_end(self, peer: EmpPeer | None) -> None:
         error = peer.connection.error if peer is not None else None
-        self._trouble = str(error or "the connection was closed")
-        logger.info("the connection to %s ended: %s", self._where, self._trouble)
+        self._failure = str(error or "the connection was closed")
+        logger.info("the connection to %s ended: %s", self._address, self._failure)
 
     def begin(
         self, op: str, data: dict[str, Any] | None = None
-    ) -> concurrent.futures.Future[Result]:
+    ) -> concurrent.futures.Future[EmpResult]:
         """Send a request without waiting: its result, success or failure, will be in the future.
 
         While there is no connection the request waits for the next one; cancel the future to give
@@ -385,19 +386,21 @@ class EmpClient:
         Raises:
             BrokerUnavailable: The client is not connected: see `connect`.
         """
-        there = self._there
-        if there is None or not self._thread.running():
+        connected = self._connected
+        if connected is None or not self._thread.running():
             raise BrokerUnavailable("the client is not connected")
-        return self._thread.submit(self._ask(there, op, data))
+        return self._thread.submit(self._send_request(connected, op, data))
 
-    async def _ask(self, there: asyncio.Event, op: str, data: dict[str, Any] | None) -> Result:
+    async def _send_request(
+        self, connected: asyncio.Event, op: str, data: dict[str, Any] | None
+    ) -> EmpResult:
         while True:
-            await there.wait()
+            await connected.wait()
             peer = self._peer
             assert peer is not None  # noqa: S101 - there is a connection
             if not peer.connection.closed:
                 return await peer.call(op, data)
-            there.clear()  # `_keep` will see in a moment that it has ended
+            connected.clear()  # `_reconnect` will see in a moment that it has ended
 
     def call(
         self, op: str, data: dict[str, Any] | None = None, *, timeout: float = CALL_TIMEOUT
@@ -410,7 +413,7 @@ class EmpClient:
             timeout: Seconds to wait, also for a connection where there is none.
 
         Raises:
-            Failure: The operation failed; ``code`` and ``description`` say why.
+            EmpFailure: The operation failed; ``code`` and ``description`` say why.
             EmpError: The server, or the client here, refused the request itself.
             BrokerUnavailable: The connection ended, or there was no response in time.
         """
@@ -420,12 +423,12 @@ class EmpClient:
         except concurrent.futures.TimeoutError:
             future.cancel()
             msg = f"no response to {op!r} within {timeout:g} s"
-            there = self._there
-            if there is not None and not there.is_set():
-                msg += f": no connection to {self._where}: {self._trouble}"
+            connected = self._connected
+            if connected is not None and not connected.is_set():
+                msg += f": no connection to {self._address}: {self._failure}"
             raise BrokerUnavailable(msg) from None
         except EmpError as error:
-            if error.code not in _AWAY:
+            if error.code not in _UNAVAILABLE:
                 raise
             raise BrokerUnavailable(f"the connection ended: {error}") from error
         except (OSError, concurrent.futures.CancelledError) as error:
@@ -433,23 +436,23 @@ class EmpClient:
             raise BrokerUnavailable(msg) from error
         if result.ok:
             return result.data
-        raise Failure(result.code, result.description, result.data)
+        raise EmpFailure(result.code, result.description, result.data)
 
     def close(self) -> None:
         """Say goodbye and close. Idempotent."""
-        there, self._there = self._there, None
-        if there is not None and self._thread.running():
+        connected, self._connected = self._connected, None
+        if connected is not None and self._thread.running():
             self._thread.run(self._end())
         self._thread.stop()
 
     async def _end(self) -> None:
-        peer, running, keeper = self._peer, self._running, self._keeper
+        peer, running, reconnecting = self._peer, self._running, self._reconnecting
         assert peer is not None  # noqa: S101 - it was connected
         assert running is not None  # noqa: S101
-        assert keeper is not None  # noqa: S101
+        assert reconnecting is not None  # noqa: S101
         await peer.bye()
-        await asyncio.wait([running], timeout=GOODBYE)
-        keeper.cancel()
+        await asyncio.wait([running], timeout=GOODBYE_TIMEOUT)
+        reconnecting.cancel()
 
     def __enter__(self) -> Self:
         self.connect()

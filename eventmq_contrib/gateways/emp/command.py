@@ -1,4 +1,4 @@
-"""Talks to a server of EMP 1: ``emp call``."""
+"""The command ``eventmq emp``: sends requests to a server of EMP 1."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def call(
     from eventmq.errors import BrokerUnavailable
     from eventmq.gateway.options import split_address
     from eventmq_contrib.gateways.emp.client import EmpClient
-    from eventmq_contrib.gateways.emp.protocol import Failure
+    from eventmq_contrib.gateways.emp.protocol import EmpFailure
 
     found = _data(data)
     host, port = split_address(address)
@@ -61,7 +61,7 @@ def call(
     try:
         with EmpClient(host, port, tls=context, timeout=min(timeout, 10.0)) as client:
             click.echo(to_json(client.call(op, found, timeout=timeout)))
-    except Failure as failure:
+    except EmpFailure as failure:
         about = f" {to_json(failure.data)}" if failure.data else ""
         click.echo(f"error: {failure.code}: {failure.description}{about}", err=True)
         return NOT_FOUND if failure.code in _NOT_FOUND else FAILED

@@ -1,6 +1,6 @@
-"""What a request of EMP asks of an app: a registered task, or an operation of the broker.
+"""Operations of the gateway ``emp``: the tasks of an app, and what it offers of the broker.
 
-It knows no protocol: names and data go in, data or a `Failure` come out.
+Names and data go in, data or an `EmpFailure` come out; no bytes, no sockets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from eventmq.errors import (
     SubmitError,
     did_you_mean,
 )
-from eventmq_contrib.gateways.emp.protocol import Failure
+from eventmq_contrib.gateways.emp.protocol import EmpFailure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Data = dict[str, Any]
     Run = Callable[[Data], Awaitable[Data]]
 
-__all__ = ["Operations"]
+__all__ = ["EmpOperations"]
 
 #: What an exception is called in a response; the first that fits decides.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -56,12 +56,12 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
 _OPTIONS = ("queue", "priority", "countdown", "expires", "retries", "job_id")
 
 
-class Operations:
+class EmpOperations:
     """The operations of one app.
 
     Args:
         app: An `eventmq.app.EventMQ`.
-        timeout: Seconds that a request may wait for the end of its job.
+        timeout: Seconds that a request waits for the end of its job at most.
     """
 
     def __init__(self, app: Any, timeout: float) -> None:
@@ -81,18 +81,18 @@ class Operations:
         """Run an operation.
 
         Raises:
-            Failure: It is unknown, or could not be done.
+            EmpFailure: It is unknown, or could not be done.
         """
         try:
             own = self._own.get(op)
             if own is not None:
                 return await own(data)
             return await self._call_task(op, data)
-        except Failure:
+        except EmpFailure:
             raise
         except EventMQError as error:
             code = next(code for kind, code in _CODES if isinstance(error, kind))
-            raise Failure(code, str(error), _about(error)) from error
+            raise EmpFailure(code, str(error), _about(error)) from error
 
     # Tasks
 
@@ -100,11 +100,11 @@ class Operations:
         task = self._app.tasks.get(op)
         if task is None:
             known = did_you_mean(op, [*self._own, *self._app.tasks])
-            raise Failure("unknown_op", f"there is no operation {op[:200]!r}; {known[:500]}")
+            raise EmpFailure("unknown_op", f"there is no operation {op[:200]!r}; {known[:500]}")
         try:
             task.check((), data)
         except TypeError as error:
-            raise Failure("invalid_data", str(error)) from error
+            raise EmpFailure("invalid_data", str(error)) from error
         # Not adelay(**data): the names of parameters are the caller's, ``self`` among them.
         job = await task.app.submitter.asubmit(task.template, (), data)
         return await self._outcome(job, self._timeout)
@@ -114,8 +114,8 @@ class Operations:
             result = await job.aget(timeout=timeout)
         except ResultTimeout as error:
             msg = f"job {job.id} had not ended after {timeout:g} s; it goes on"
-            raise Failure("timeout", msg, {"job_id": job.id}) from error
-        return {"job_id": job.id, "result": _plain(result)}
+            raise EmpFailure("timeout", msg, {"job_id": job.id}) from error
+        return {"job_id": job.id, "result": _to_json(result)}
 
     # The broker
 
@@ -149,7 +149,7 @@ class Operations:
         job = await self._app.ajob(_text(data, "job_id"))
         wait = _typed(data, "wait", (int, float), 0)
         if isinstance(wait, bool) or not 0 <= wait <= self._timeout:
-            raise Failure("invalid_data", f"wait is seconds from 0 to {self._timeout:g}")
+            raise EmpFailure("invalid_data", f"wait is seconds from 0 to {self._timeout:g}")
         if wait:
             await self._app.await_([job], timeout=wait)
         info = await job.ainfo()
@@ -161,7 +161,7 @@ class Operations:
 
     async def _add_end(self, job: Job[Any], found: Data) -> None:
         try:
-            found["result"] = _plain(await job.aget(timeout=self._timeout))
+            found["result"] = _to_json(await job.aget(timeout=self._timeout))
         except JobFailed as error:
             found["error"] = error.remote_message or str(error)
             found["error_type"] = error.remote_type
@@ -193,7 +193,7 @@ class Operations:
 def _known(data: Data, names: tuple[str, ...]) -> None:
     for name in data:
         if name not in names:
-            raise Failure(
+            raise EmpFailure(
                 "invalid_data", f"unknown field {name[:100]!r}; {did_you_mean(name, names)}"
             )
 
@@ -201,16 +201,16 @@ def _known(data: Data, names: tuple[str, ...]) -> None:
 def _typed(data: Data, name: str, kind: type | tuple[type, ...], default: Any) -> Any:
     value = data.get(name, default)
     if not isinstance(value, kind):
-        raise Failure("invalid_data", f"{name} is of type {type(value).__name__}")
+        raise EmpFailure("invalid_data", f"{name} is of type {type(value).__name__}")
     return value
 
 
 def _text(data: Data, name: str) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value:
-        raise Failure("invalid_data", f"{name} is a string that is not empty")
+        raise EmpFailure("invalid_data", f"{name} is a string that is not empty")
     if not value.isascii() and not _encodable(value):
-        raise Failure("invalid_data", f"{name} is no text that could be encoded")
+        raise EmpFailure("invalid_data", f"{name} is no text that could be encoded")
     return value
 
 
@@ -232,13 +232,13 @@ def _frame(value: Any) -> bytes:
                 return base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
                 pass
-    raise Failure("invalid_data", 'a frame is a string, or {"base64": "..."}')
+    raise EmpFailure("invalid_data", 'a frame is a string, or {"base64": "..."}')
 
 
 # Writing what goes back
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return a value with its bytes as text where they are text, else as base64."""
     match value:
         case bytes():
@@ -247,9 +247,9 @@ def _plain(value: Any) -> Any:
             except UnicodeDecodeError:
                 return {"base64": base64.b64encode(value).decode("ascii")}
         case list() | tuple():
-            return [_plain(item) for item in value]
+            return [_to_json(item) for item in value]
         case dict():
-            return {key: _plain(item) for key, item in value.items()}
+            return {key: _to_json(item) for key, item in value.items()}
     return value
 
 

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 __all__ = [
     "VERSION",
     "Bye",
-    "Code",
     "Decoder",
     "EmpError",
+    "EmpErrorCode",
+    "EmpFailure",
+    "EmpKind",
+    "EmpOperation",
+    "EmpResult",
     "Error",
-    "Failure",
     "Hello",
-    "Kind",
     "Message",
-    "Operation",
     "Ping",
     "Pong",
     "Request",
     "Response",
-    "Result",
     "decode_operation",
     "decode_result",
     "encode",
@@ -53,7 +53,7 @@ _HEADER = 4
 _ID = struct.Struct(">Q")
 
 
-class Kind(IntEnum):
+class EmpKind(IntEnum):
     """The type of a message."""
 
     HELLO = 0
@@ -65,7 +65,7 @@ class Kind(IntEnum):
     RESPONSE = 6
 
 
-class Code(IntEnum):
+class EmpErrorCode(IntEnum):
     """The code of an ERROR."""
 
     INTERNAL = 0
@@ -137,26 +137,26 @@ class Response:
 
 Message = Hello | Bye | Ping | Pong | Error | Request | Response
 
-_EMPTY: dict[Kind, Message] = {Kind.BYE: Bye(), Kind.PING: Ping(), Kind.PONG: Pong()}
+_EMPTY: dict[EmpKind, Message] = {EmpKind.BYE: Bye(), EmpKind.PING: Ping(), EmpKind.PONG: Pong()}
 
 
 def encode(message: Message) -> bytes:
     """Return a message with its length in front; unused bytes are 0."""
     match message:
         case Hello(version):
-            kind, body = Kind.HELLO, bytes([version, 0, 0, 0])
+            kind, body = EmpKind.HELLO, bytes([version, 0, 0, 0])
         case Bye():
-            kind, body = Kind.BYE, b""
+            kind, body = EmpKind.BYE, b""
         case Ping():
-            kind, body = Kind.PING, b""
+            kind, body = EmpKind.PING, b""
         case Pong():
-            kind, body = Kind.PONG, b""
+            kind, body = EmpKind.PONG, b""
         case Error(code, description):
-            kind, body = Kind.ERROR, bytes([code, 0, 0, 0]) + _string(description)
+            kind, body = EmpKind.ERROR, bytes([code, 0, 0, 0]) + _string(description)
         case Request(id, data):
-            kind, body = Kind.REQUEST, _ID.pack(id) + data
+            kind, body = EmpKind.REQUEST, _ID.pack(id) + data
         case Response(id, data):
-            kind, body = Kind.RESPONSE, _ID.pack(id) + data
+            kind, body = EmpKind.RESPONSE, _ID.pack(id) + data
     frame = bytes([kind, 0, 0, 0]) + body
     return len(frame).to_bytes(4, "big") + frame
 
@@ -194,10 +194,10 @@ class Decoder:
             length = int.from_bytes(self._buffer[:4], "big")
             if length > self._max_frame:
                 msg = f"a message of {length} bytes is over the limit of {self._max_frame}"
-                raise EmpError(Code.PROTOCOL, msg)
+                raise EmpError(EmpErrorCode.PROTOCOL, msg)
             if length < _HEADER:
                 msg = f"a message of {length} bytes has no header, which takes {_HEADER}"
-                raise EmpError(Code.PROTOCOL, msg)
+                raise EmpError(EmpErrorCode.PROTOCOL, msg)
             if len(self._buffer) < 4 + length:
                 return
             frame = bytes(self._buffer[4 : 4 + length])
@@ -207,19 +207,19 @@ class Decoder:
 
 def _decode(kind: int, body: bytes) -> Message:
     match kind:
-        case Kind.HELLO:
+        case EmpKind.HELLO:
             _expect(len(body) == 4, "hello")  # noqa: PLR2004 - version and unused
             return Hello(body[0])
-        case Kind.BYE | Kind.PING | Kind.PONG:
-            _expect(not body, Kind(kind).name.lower())
-            return _EMPTY[Kind(kind)]
-        case Kind.ERROR:
+        case EmpKind.BYE | EmpKind.PING | EmpKind.PONG:
+            _expect(not body, EmpKind(kind).name.lower())
+            return _EMPTY[EmpKind(kind)]
+        case EmpKind.ERROR:
             return _decode_error(body)
-        case Kind.REQUEST | Kind.RESPONSE:
-            _expect(len(body) >= _ID.size, Kind(kind).name.lower())
-            made = Request if kind == Kind.REQUEST else Response
+        case EmpKind.REQUEST | EmpKind.RESPONSE:
+            _expect(len(body) >= _ID.size, EmpKind(kind).name.lower())
+            made = Request if kind == EmpKind.REQUEST else Response
             return made(_ID.unpack_from(body)[0], body[_ID.size :])
-    raise EmpError(Code.PROTOCOL, f"there is no message type {kind}")
+    raise EmpError(EmpErrorCode.PROTOCOL, f"there is no message type {kind}")
 
 
 def _decode_error(body: bytes) -> Error:
@@ -227,25 +227,25 @@ def _decode_error(body: bytes) -> Error:
     try:
         return Error(body[0], body[6:].decode())
     except UnicodeDecodeError:
-        raise EmpError(Code.PROTOCOL, "the description of an error is not UTF-8") from None
+        raise EmpError(EmpErrorCode.PROTOCOL, "the description of an error is not UTF-8") from None
 
 
 def _expect(right: bool, name: str) -> None:  # noqa: FBT001 - reads as an assertion
     if not right:
-        raise EmpError(Code.PROTOCOL, f"the body of a message {name} has the wrong length")
+        raise EmpError(EmpErrorCode.PROTOCOL, f"the body of a message {name} has the wrong length")
 
 
 _BOM = b"\xef\xbb\xbf"
 
 
-class Operation(NamedTuple):
+class EmpOperation(NamedTuple):
     """What a request asks for."""
 
     op: str
     data: dict[str, Any]
 
 
-class Result(NamedTuple):
+class EmpResult(NamedTuple):
     """What a response says; ``code`` and ``description`` are "" for a success."""
 
     ok: bool
@@ -254,7 +254,7 @@ class Result(NamedTuple):
     description: str = ""
 
 
-class Failure(EventMQError):
+class EmpFailure(EventMQError):
     """A ``failure`` response.
 
     Attributes:
@@ -281,20 +281,20 @@ def _refuse(constant: str) -> NoReturn:
 def _load(data: bytes, what: str) -> dict[str, Any]:
     """Return the JSON object that the application data are."""
     if data.startswith(_BOM):
-        raise EmpError(Code.BAD_REQUEST, f"the {what} begins with a byte order mark")
+        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {what} begins with a byte order mark")
     try:
         value = json.loads(data.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError):
-        raise EmpError(Code.BAD_REQUEST, f"the {what} is not JSON in UTF-8") from None
+        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {what} is not JSON in UTF-8") from None
     if not isinstance(value, dict):
-        raise EmpError(Code.BAD_REQUEST, f"the {what} is no JSON object")
+        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {what} is no JSON object")
     return value
 
 
 def _object(value: dict[str, Any], what: str) -> dict[str, Any]:
     data = value.get("data", {})
     if not isinstance(data, dict):
-        raise EmpError(Code.BAD_REQUEST, f"data of the {what} is no JSON object")
+        raise EmpError(EmpErrorCode.BAD_REQUEST, f"data of the {what} is no JSON object")
     return data
 
 
@@ -310,7 +310,7 @@ def encode_operation(op: str, data: dict[str, Any] | None = None) -> bytes:
     return _dump({"op": op, "data": {} if data is None else data})
 
 
-def decode_operation(data: bytes) -> Operation:
+def decode_operation(data: bytes) -> EmpOperation:
     """Read the data of a request.
 
     Raises:
@@ -319,11 +319,11 @@ def decode_operation(data: bytes) -> Operation:
     value = _load(data, "request")
     op = value.get("op")
     if not isinstance(op, str):
-        raise EmpError(Code.BAD_REQUEST, "the request has no op that is a string")
-    return Operation(op, _object(value, "request"))
+        raise EmpError(EmpErrorCode.BAD_REQUEST, "the request has no op that is a string")
+    return EmpOperation(op, _object(value, "request"))
 
 
-def encode_result(result: Result) -> bytes:
+def encode_result(result: EmpResult) -> bytes:
     """Return the data of a response.
 
     Raises:
@@ -338,7 +338,7 @@ def encode_result(result: Result) -> bytes:
     return _dump(value)
 
 
-def decode_result(data: bytes) -> Result:
+def decode_result(data: bytes) -> EmpResult:
     """Read the data of a response.
 
     Raises:
@@ -347,13 +347,13 @@ def decode_result(data: bytes) -> Result:
     value = _load(data, "response")
     code, description = value.get("code", ""), value.get("description", "")
     if not isinstance(code, str) or not isinstance(description, str):
-        raise EmpError(Code.BAD_REQUEST, "code and description of a response are strings")
+        raise EmpError(EmpErrorCode.BAD_REQUEST, "code and description of a response are strings")
     found = _object(value, "response")
     match value.get("status"):
         case "success":
-            return Result(True, found, code, description)  # noqa: FBT003 - a tuple
+            return EmpResult(True, found, code, description)  # noqa: FBT003 - a tuple
         case "failure" if "description" in value:
-            return Result(False, found, code, description)  # noqa: FBT003
+            return EmpResult(False, found, code, description)  # noqa: FBT003
         case "failure":
-            raise EmpError(Code.BAD_REQUEST, "a failure has a description")
-    raise EmpError(Code.BAD_REQUEST, "the status of a response is success or failure")
+            raise EmpError(EmpErrorCode.BAD_REQUEST, "a failure has a description")
+    raise EmpError(EmpErrorCode.BAD_REQUEST, "the status of a response is success or failure")

@@ -1,4 +1,4 @@
-"""The server of EMP 1: accepts connections over TCP or TLS and runs a `Peer` on each."""
+"""The server of EMP 1: accepts connections over TCP or TLS and runs an `EmpPeer` on each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import BindError
 from eventmq.gateway.client import LoopThread, close_server
 from eventmq.gateway.options import check_reach, split_address
-from eventmq_contrib.gateways.emp.client import Peer
-from eventmq_contrib.gateways.emp.protocol import Code, EmpError
+from eventmq_contrib.gateways.emp.client import EmpPeer
+from eventmq_contrib.gateways.emp.protocol import EmpError, EmpErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq_contrib.gateways.emp.client import Handle
-    from eventmq_contrib.gateways.emp.connection import Patience
+    from eventmq_contrib.gateways.emp.client import RequestHandler
+    from eventmq_contrib.gateways.emp.connection import EmpLimits
 
 __all__ = ["EmpGateway", "ServerOptions"]
 
@@ -27,18 +27,18 @@ logger = logging.getLogger(__name__)
 #: Seconds of a TLS handshake.
 HANDSHAKE_TIMEOUT = 10.0
 
-#: Seconds at the end for what was said to be read.
-LAST_WORDS = 2.5
+#: Seconds at the end for the last messages to be read.
+GOODBYE_TIMEOUT = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where the server listens and what it allows.
+    """Address and limits of the server.
 
     Attributes:
         address: ``tcp://host:port``.
-        insecure: The address may be one that others can reach in the clear.
-        max_peers: Connections at a time.
+        insecure: Other machines may reach the address, without encryption.
+        max_peers: Number of connections.
         tls: Context of TLS, or None.
     """
 
@@ -52,19 +52,19 @@ class EmpGateway:
     """A `eventmq.interfaces.Gateway`.
 
     Args:
-        options: Where it listens.
-        patience: The limits of a connection.
-        handle: Does what requests ask for; a coroutine function.
+        options: Address and limits of the server.
+        limits: The limits of a connection.
+        handle: Coroutine function that runs operations.
     """
 
-    def __init__(self, options: ServerOptions, patience: Patience, handle: Handle) -> None:
+    def __init__(self, options: ServerOptions, limits: EmpLimits, handle: RequestHandler) -> None:
         self._options = options
-        self._patience = patience
+        self._limits = limits
         self._handle = handle
         self._thread = LoopThread("eventmq-gateway-emp")
         self._server: asyncio.Server | None = None
         self._ending = False
-        self._peers: dict[Peer, asyncio.Task[Any]] = {}
+        self._peers: dict[EmpPeer, asyncio.Task[Any]] = {}
 
     def start(self) -> Sequence[str]:
         """Bind and serve; return the real address."""
@@ -93,16 +93,18 @@ class EmpGateway:
         return f"{'tls' if tls else 'tcp'}://{shown}:{real_port}"
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Peer(reader, writer, self._patience, self._handle)
+        peer = EmpPeer(reader, writer, self._limits, self._handle)
         if self._ending:
             peer.abort()
             return
         if len(self._peers) >= self._options.max_peers:
             limit = self._options.max_peers
-            peer.connection.fail(EmpError(Code.UNAVAILABLE, f"there are {limit} connections"))
+            peer.connection.fail(
+                EmpError(EmpErrorCode.UNAVAILABLE, f"there are {limit} connections")
+            )
         self._peers[peer] = asyncio.ensure_future(self._serve(peer))
 
-    async def _serve(self, peer: Peer) -> None:
+    async def _serve(self, peer: EmpPeer) -> None:
         try:
             await peer.run()
             if peer.connection.error is not None:
@@ -111,11 +113,11 @@ class EmpGateway:
             self._peers.pop(peer, None)
 
     def running(self) -> bool:
-        """Say whether it serves."""
+        """Return whether it serves."""
         return self._server is not None and self._thread.running()
 
     def stop(self, grace: float) -> None:
-        """Stop accepting, let pending requests end within the grace, say goodbye. Idempotent."""
+        """Stop accepting, let open requests end within the grace, send BYE. Idempotent."""
         if self._thread.running():
             self._thread.run(self._end(grace))
             self._thread.stop()
@@ -128,7 +130,7 @@ class EmpGateway:
         tasks = list(self._peers.values())
         await asyncio.gather(*(peer.bye(grace) for peer in list(self._peers)))
         if tasks:
-            await asyncio.wait(tasks, timeout=LAST_WORDS)
+            await asyncio.wait(tasks, timeout=GOODBYE_TIMEOUT)
         for peer in list(self._peers):
             peer.abort()
         await asyncio.sleep(0)

@@ -20,8 +20,8 @@ from eventmq.gateway.options import WITH_KEYS, check_reach
 from eventmq.gateway.router import RouterLoop
 from eventmq.headers import parse_headers
 from eventmq.wire.results import is_reference, service_task
-from eventmq_contrib.gateways.majordomo.machine import Asked, MajordomoMachine, Task
-from eventmq_contrib.gateways.majordomo.pool import ForeignPool, ForeignWorker
+from eventmq_contrib.gateways.majordomo.machine import AssignedJob, ClientRequest, MajordomoMachine
+from eventmq_contrib.gateways.majordomo.pool import MajordomoPool, MajordomoWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ __all__ = ["MajordomoGateway", "MajordomoOptions"]
 logger = logging.getLogger(__name__)
 
 #: Seconds between two tries to submit a request while the broker is away.
-AGAIN = 1.0
+RETRY_AFTER = 1.0
 
 #: Headers by which a restarted gateway knows whom a job's reply is for.
 _CLIENT, _REQUEST_ID, _GATEWAY = "mdp-client", "mdp-id", "mdp-gateway"
@@ -51,21 +51,21 @@ ENDING, END = 100, 1.0
 _OPEN = ("queued", "running", "delayed")
 
 #: Rows that a restarted gateway looks at in each of these states.
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MajordomoOptions:
-    """Where the gateway listens.
+    """Addresses, limits and keys of the gateway.
 
     Attributes:
         front: Address for clients.
         back: Address for workers.
-        insecure: They may be ones that others can reach in the clear.
+        insecure: Other machines may reach them, without encryption.
         max_frame: Longest frame in bytes.
         max_unsent_bytes: Bytes that wait for one peer that does not read.
-        name: Of this gateway among others of the same broker: part of the ids of its jobs.
-        run: Of this run, for clients that have no identity of their own.
+        name: Name of this gateway, unique at its broker: part of the ids of its jobs.
+        run: Id of this run, for clients without an identity of their own.
         authenticator: The keys of both ports; None for none.
     """
 
@@ -80,7 +80,7 @@ class MajordomoOptions:
 
 
 class MajordomoGateway:
-    """A `eventmq.interfaces.Gateway`, and the `Jobs` of its machine.
+    """A `eventmq.interfaces.Gateway`, and the `MajordomoJobs` of its machine.
 
     Args:
         app: An `eventmq.app.EventMQ`.
@@ -109,9 +109,9 @@ class MajordomoGateway:
         #: How many tasks the app had, and the services of those that yield parts.
         self._known = 0
         self._streaming: set[str] = set()
-        self._workers: dict[int, ForeignWorker] = {}
+        self._workers: dict[int, MajordomoWorker] = {}
         #: When sessions ended.
-        self._left: deque[float] = deque()
+        self._session_ends: deque[float] = deque()
 
     # The contract
 
@@ -134,46 +134,48 @@ class MajordomoGateway:
         return [addresses["front"], addresses["back"]]
 
     def running(self) -> bool:
-        """Say whether it serves."""
+        """Return whether it serves."""
         return self._router.running() and self._loop.running()
 
     def stop(self, grace: float) -> None:
-        """Send workers away, hand back what they had, forget who waits: jobs go on. Idempotent."""
+        """Disconnect workers, hand their jobs back, forget clients; jobs go on. Idempotent."""
         self._router.stop()
         self._loop.stop()
         self._workers.clear()
 
     # Requests of clients
 
-    def key(self, asked: Asked) -> str:
+    def key(self, request: ClientRequest) -> str:
         """Return a job id made of the gateway's name, client and request id.
 
         Identities that begin with a zero byte were made by the ROUTER, for this run only.
         """
-        run = self._options.run if asked.client[:1] == b"\0" else ""
+        run = self._options.run if request.client[:1] == b"\0" else ""
         digest = hashlib.sha256()
-        for part in (self._options.name.encode(), run.encode(), asked.client, asked.id):
+        for part in (self._options.name.encode(), run.encode(), request.client, request.id):
             digest.update(len(part).to_bytes(4, "big") + part)
         return f"mdp-{digest.hexdigest()[:40]}"
 
-    def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
+    def submit(self, job_id: str, request: ClientRequest, body: Sequence[bytes]) -> None:
         """Submit a job and wait for its end."""
         frames = list(body)
-        if self._streams(asked.service):
-            self._loop.begin(self._request(job_id, asked, frames))
+        if self._streams(request.service):
+            self._loop.begin(self._request(job_id, request, frames))
             return
         try:
             self._app.follow_raw(
-                asked.service, frames, self._headers(asked), job_id=job_id,
-                on_end=partial(self._ended, asked, frames),
+                request.service, frames, self._headers(request), job_id=job_id,
+                on_end=partial(self._ended, request, frames),
             )  # fmt: skip
         except EventMQError as error:
             self._finish(job_id, _failure("refused", str(error)))
 
-    def _ended(self, asked: Asked, body: list[bytes], job: Any, error: Exception | None) -> None:
-        """Give the reply of a job that has ended; where the broker was away it is tried again."""
+    def _ended(
+        self, request: ClientRequest, body: list[bytes], job: Any, error: Exception | None
+    ) -> None:
+        """Reply for a job that has ended; submit it again if the broker was unavailable."""
         if isinstance(error, BrokerUnavailable):
-            self._loop.begin(self._request(job.id, asked, body))
+            self._loop.begin(self._request(job.id, request, body))
         elif error is not None:
             code = "unavailable" if job.origin.sent else "refused"
             self._finish(job.id, _failure(code, str(error)))
@@ -183,40 +185,40 @@ class MajordomoGateway:
             self._finish(job.id, _reply_of(job.get))
 
     def _streams(self, service: str) -> bool:
-        """Say whether a service is a task of ours that yields parts."""
+        """Return whether a service is a task of this app that yields parts."""
         tasks = self._app.tasks
         if len(tasks) != self._known:
             self._known = len(tasks)
             self._streaming = {t.declared.majordomo for t in tasks.values() if t.streams}
         return service in self._streaming
 
-    def _headers(self, asked: Asked) -> dict[str, str]:
+    def _headers(self, request: ClientRequest) -> dict[str, str]:
         headers = {
             _GATEWAY: self._options.name,
-            _CLIENT: asked.client.hex(),
-            _REQUEST_ID: asked.id.hex(),
+            _CLIENT: request.client.hex(),
+            _REQUEST_ID: request.id.hex(),
         }
-        return {**headers, _EMPTY: "1"} if asked.empty else headers
+        return {**headers, _EMPTY: "1"} if request.empty else headers
 
-    async def _request(self, job_id: str, asked: Asked, body: list[bytes]) -> None:
-        headers = self._headers(asked)
+    async def _request(self, job_id: str, request: ClientRequest, body: list[bytes]) -> None:
+        headers = self._headers(request)
         while True:
             try:
-                job = await self._app.asend_raw(asked.service, body, headers, job_id=job_id)
+                job = await self._app.asend_raw(request.service, body, headers, job_id=job_id)
             except BrokerUnavailable as error:
                 logger.warning("a request waits for the broker: %s", error)
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_AFTER)
             except EventMQError as error:
                 self._finish(job_id, _failure("refused", str(error)))
                 return
             else:
                 break
-        if self._streams(asked.service):
-            await self._hand_on(job_id, job)
+        if self._streams(request.service):
+            await self._forward_parts(job_id, job)
         await self._await(job_id, job)
 
-    async def _hand_on(self, job_id: str, job: Any) -> None:
-        """Give the client what a task yields; what a run before has yielded is not repeated."""
+    async def _forward_parts(self, job_id: str, job: Any) -> None:
+        """Send the client what a task yields; parts of an earlier delivery are not repeated."""
         parts, sent, seen = job.stream(timeout=None), 0, 0
         while True:
             try:
@@ -247,15 +249,15 @@ class MajordomoGateway:
 
     # Management
 
-    def look_up(self, job_id: str, service: str) -> None:
-        """See whether somebody serves the queue of a service."""
-        self._loop.begin(self._look_up(job_id, service))
+    def find_service(self, job_id: str, service: str) -> None:
+        """Look up whether the queue of a service has workers."""
+        self._loop.begin(self._find_service(job_id, service))
 
-    async def _look_up(self, job_id: str, service: str) -> None:
+    async def _find_service(self, job_id: str, service: str) -> None:
         try:
             queues = await self._app.aask("queues", {})
         except EventMQError as error:
-            logger.warning("whether a service is there cannot be told: %s", error)
+            logger.warning("cannot look up a service: %s", error)
             code = b"500"
         else:
             served = any(row["name"] == service and row["workers"] for row in queues)
@@ -267,15 +269,15 @@ class MajordomoGateway:
     async def _resume(self) -> None:
         """Wait for the jobs that an earlier run submitted for clients with an identity."""
         try:
-            await self._look_back()
+            await self._recover()
         except EventMQError as error:
             logger.warning("clients of an earlier run must repeat their requests: %s", error)
-        self._router.call(lambda _: self._machine.looked_back())
+        self._router.call(lambda _: self._machine.recovered())
 
-    async def _look_back(self) -> None:
+    async def _recover(self) -> None:
         for state in _OPEN:
             cursor, seen = "", 0
-            while seen < MOST_ROWS:
+            while seen < MAX_ROWS:
                 page = await self._page(state, cursor)
                 for row in page["jobs"]:
                     await self._look(row)
@@ -288,25 +290,25 @@ class MajordomoGateway:
             try:
                 return await self._app.aask("jobs", {"state": state, "cursor": cursor})
             except BrokerUnavailable:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_AFTER)
 
     async def _look(self, row: dict[str, Any]) -> None:
-        said = dict(parse_headers(row["headers"]).extra)
-        if said.get(_GATEWAY) != self._options.name:
+        sent = dict(parse_headers(row["headers"]).extra)
+        if sent.get(_GATEWAY) != self._options.name:
             return
-        client, id = _hex(said.get(_CLIENT, "")), _hex(said.get(_REQUEST_ID, ""))
+        client, id = _hex(sent.get(_CLIENT, "")), _hex(sent.get(_REQUEST_ID, ""))
         if client and id and client[:1] != b"\0":
-            asked = Asked(client, id, row["queue"], _EMPTY in said)
-            self._router.call(lambda _: self._expect(row["id"], asked))
+            request = ClientRequest(client, id, row["queue"], _EMPTY in sent)
+            self._router.call(lambda _: self._expect(row["id"], request))
 
-    def _expect(self, job_id: str, asked: Asked) -> None:
-        if self._machine.expect(job_id, asked):
-            self._loop.begin(self._find(job_id, asked))
+    def _expect(self, job_id: str, request: ClientRequest) -> None:
+        if self._machine.expect(job_id, request):
+            self._loop.begin(self._find(job_id, request))
 
-    async def _find(self, job_id: str, asked: Asked) -> None:
+    async def _find(self, job_id: str, request: ClientRequest) -> None:
         job = await self._app.ajob(job_id)
-        if self._streams(asked.service):
-            await self._hand_on(job_id, job)
+        if self._streams(request.service):
+            await self._forward_parts(job_id, job)
         await self._await(job_id, job)
 
     # Workers
@@ -314,45 +316,45 @@ class MajordomoGateway:
     def attach(self, worker: int, service: str) -> bool:
         """Start a worker session for a foreign worker, unless too many have just ended."""
         now = self._clock.monotonic()
-        while self._left and now - self._left[0] > END:
-            self._left.popleft()
-        if len(self._left) >= ENDING:
+        while self._session_ends and now - self._session_ends[0] > END:
+            self._session_ends.popleft()
+        if len(self._session_ends) >= ENDING:
             return False
         over: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
-        pool = ForeignPool(partial(self._ask, worker), over)
+        pool = MajordomoPool(partial(self._ask, worker), over)
         name = f"majordomo:{service}:{worker}"
         runner = _make_runner(self._app, pool, name, service, self._router.context)
-        foreign = ForeignWorker(pool, runner, over)
-        foreign.begin()
-        self._workers[worker] = foreign
-        self._router.members.append(foreign)
+        session = MajordomoWorker(pool, runner, over)
+        session.begin()
+        self._workers[worker] = session
+        self._router.members.append(session)
         return True
 
     def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
-        said = _said(headers)
-        client = _hex(said.get(_CLIENT, "")) or job_id.encode()
-        id = _hex(said.get(_REQUEST_ID, "")) or job_id.encode()
-        task = Task(job_id, client, id, frames, streams=_GATEWAY not in said)
+        sent = _split_headers(headers)
+        client = _hex(sent.get(_CLIENT, "")) or job_id.encode()
+        id = _hex(sent.get(_REQUEST_ID, "")) or job_id.encode()
+        task = AssignedJob(job_id, client, id, frames, streams=_GATEWAY not in sent)
         self._router.call(lambda _: self._machine.assign(worker, task))
 
-    def parted(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+    def part_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
         """Hand on a part of what a worker does."""
         self._workers[worker].pool.part(job_id, body)
 
-    def answered(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+    def result_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
         """Hand on what a worker has done."""
         self._workers[worker].pool.answer(job_id, body)
 
     def _over(self, worker: int) -> None:
-        self._machine.withdrawn(worker)
+        self._machine.session_ended(worker)
 
     def detach(self, worker: int, *, died: bool) -> None:
         """End the session of a worker."""
         self._workers.pop(worker).leave(died=died)
-        self._left.append(self._clock.monotonic())
+        self._session_ends.append(self._clock.monotonic())
 
 
-def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: Any) -> Any:
+def _make_runner(app: Any, pool: MajordomoPool, name: str, service: str, context: Any) -> Any:
     from eventmq.worker.runner import WorkerRunner
     from eventmq.worker.session import SessionInfo
 
@@ -397,7 +399,7 @@ def _reply_of(value: Callable[[], Any]) -> list[bytes]:
     return found if isinstance(found, list) else _failure("failed", "no frames came back")
 
 
-def _said(headers: str) -> dict[str, str]:
+def _split_headers(headers: str) -> dict[str, str]:
     """Return the headers of a job, of which ours need no decoding."""
     return dict(item.partition(":")[::2] for item in headers.split(","))
 

@@ -1,7 +1,7 @@
-"""The broker's part of Majordomo: who is there, who asked what, who works on what, who is dead.
+"""The broker's part of Majordomo: its workers, open requests, assigned jobs and dead workers.
 
-Frames and the time go in, frames come out; what concerns jobs goes to a `Jobs`. No socket, no
-clock. ``now`` is monotonic seconds.
+Frames and the time go in, frames come out; what concerns jobs goes to a `MajordomoJobs`. No socket,
+no clock. ``now`` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from eventmq_contrib.gateways.majordomo.messages import (
     command,
     decode_client,
     decode_worker,
-    foreign,
+    detect_version,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.gateways.majordomo.messages import WorkerMessage
 
-__all__ = ["Asked", "Jobs", "MajordomoLimits", "MajordomoMachine", "Task"]
+__all__ = ["AssignedJob", "ClientRequest", "MajordomoJobs", "MajordomoLimits", "MajordomoMachine"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,17 +42,17 @@ FRONT, BACK = "front", "back"
 #: (ZeroMQ RFC 8).
 MMI, MMI_SERVICE = "mmi.", "mmi.service"
 
-#: Services of which an unexpected message is logged, or that a peer of another version names.
-MOST_WARNED = 1000
+#: Services of which an unexpected message, or a peer of another version, is logged.
+MAX_WARNINGS = 1000
 
-#: What is spoken here, for those who speak something else.
+#: The version that this gateway speaks, for the log.
 _SPOKEN = (
     "the Majordomo draft 0.1: REQUEST, PARTIAL and FINAL have a request id, and a worker sends "
     "PING and is sent PONG, no HEARTBEAT"
 )
 
-#: Seconds between two tries to reach a client that was not there for its reply.
-TRY_AGAIN = 0.25
+#: Seconds between two tries to reach a client that was disconnected at its reply.
+RETRY_AFTER = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +62,13 @@ class MajordomoLimits:
     Attributes:
         client_name: NAME on the front port.
         worker_name: NAME on the back port.
-        dead: A worker that is silent for so long is dead.
-        workers: At a time.
-        requests: Of clients, that are not answered.
+        dead: Silence after which a worker is dead.
+        workers: Number of workers.
+        requests: Open requests of clients.
         id: Bytes of an identity, of a request id and of the name of a service.
-        frames: Of one message.
-        keep: A reply waits so long for a client that is away.
-        kept: Replies that wait so, and ``kept_bytes`` of them together: the oldest go first.
+        frames: Frames of one message.
+        keep: How long a reply is kept for a client that is disconnected.
+        kept: Replies that are kept, and ``kept_bytes`` in sum: the oldest are dropped first.
     """
 
     client_name: bytes = messages.CLIENT
@@ -83,8 +83,8 @@ class MajordomoLimits:
     kept_bytes: int = 64 * 1024 * 1024
 
 
-class Asked(NamedTuple):
-    """A client's request; ``empty`` says that an empty frame came before it, as REQ sockets do."""
+class ClientRequest(NamedTuple):
+    """A client's request; ``empty`` if an empty frame came before it, as from REQ sockets."""
 
     client: bytes
     id: bytes
@@ -92,10 +92,10 @@ class Asked(NamedTuple):
     empty: bool = False
 
 
-class Task(NamedTuple):
-    """A job on its way to a worker: its id, where the reply goes by the draft, and the body.
+class AssignedJob(NamedTuple):
+    """A job for a worker: its id, client and request id of the reply, and the body.
 
-    ``streams`` says that its PARTIALs are parts of the job's stream.
+    ``streams``: its PARTIALs are parts of the job's stream.
     """
 
     job_id: str
@@ -105,29 +105,32 @@ class Task(NamedTuple):
     streams: bool = False
 
 
-class Jobs(Protocol):
-    """What the machine wants done with jobs. Nothing may block."""
+class MajordomoJobs(Protocol):
+    """What the machine needs of the gateway. No method may block."""
 
-    def key(self, asked: Asked) -> str:
+    def key(self, request: ClientRequest) -> str:
         """Return the id of the job of a request: the same for the same client and request id."""
 
-    def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
+    def submit(self, job_id: str, request: ClientRequest, body: Sequence[bytes]) -> None:
         """Submit a job and wait for it; its end comes by `MajordomoMachine.finished`."""
 
-    def look_up(self, job_id: str, service: str) -> None:
-        """See whether a service is there; the code comes by `MajordomoMachine.finished`."""
+    def find_service(self, job_id: str, service: str) -> None:
+        """Look up whether a service has workers; `MajordomoMachine.finished` gets the code."""
 
     def attach(self, worker: int, service: str) -> bool:
-        """Work for a service, if there is room; jobs come by `MajordomoMachine.assign`."""
+        """Open a worker session for a service; jobs come by `MajordomoMachine.assign`.
 
-    def parted(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
-        """A worker has sent a PARTIAL of its job, which is a part of the job's stream."""
+        Returns False if there are too many sessions.
+        """
 
-    def answered(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
-        """A worker has done its job."""
+    def part_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+        """Receive a worker's PARTIAL, which is a part of its job's stream."""
+
+    def result_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+        """Receive a worker's FINAL: its job has succeeded."""
 
     def detach(self, worker: int, *, died: bool) -> None:
-        """Work no more for this worker; with ``died``, it died of what it was doing perhaps."""
+        """Close a worker's session; ``died`` if it died while it had a job."""
 
 
 @dataclass(slots=True)
@@ -135,10 +138,10 @@ class _Worker:
     number: int
     identity: bytes
     service: str
-    heard: float
+    last_seen: float
     #: Its messages begin with an empty frame, and so do ours to it.
     empty: bool = False
-    task: Task | None = None
+    task: AssignedJob | None = None
     #: PARTIALs of the task so far.
     parts: int = 0
 
@@ -154,15 +157,15 @@ class MajordomoMachine:
         outbox: What is to be sent.
     """
 
-    def __init__(self, limits: MajordomoLimits, jobs: Jobs) -> None:
+    def __init__(self, limits: MajordomoLimits, jobs: MajordomoJobs) -> None:
         self.outbox: deque[tuple[str, list[bytes]]] = deque()
         self._limits = limits
         self._jobs = jobs
         self._numbers = 0
         self._workers: dict[bytes, _Worker] = {}
         self._by_number: dict[int, _Worker] = {}
-        self._asked: dict[str, Asked] = {}
-        #: Jobs that ended while those of an earlier run are looked for; None once they were.
+        self._requests: dict[str, ClientRequest] = {}
+        #: Jobs that ended while those of an earlier run are being recovered; None after that.
         self._ended: dict[str, None] | None = {}
         #: Job -> PARTIALs that its client was sent.
         self._parts: dict[str, int] = {}
@@ -171,13 +174,13 @@ class MajordomoMachine:
         self._kept_due = 0.0
         #: Bytes of these, and how many each client has: what follows waits behind them.
         self._kept_size = 0
-        self._kept_of: Counter[bytes] = Counter()
+        self._kept_by_client: Counter[bytes] = Counter()
         #: Replies that were just tried again: id of the list of frames -> until.
         self._again: dict[int, float] = {}
         #: Services of which an unexpected message of a worker was logged.
         self._warned: set[str] = set()
         #: Port, service and version of peers that speak another one, of which that was logged.
-        self._foreign: set[tuple[str, str, str]] = set()
+        self._other_versions: set[tuple[str, str, str]] = set()
         self._now = 0.0
 
     # What comes in
@@ -191,25 +194,27 @@ class MajordomoMachine:
             if len(rest) > self._limits.frames:
                 raise ProtocolError(f"a message has at most {self._limits.frames} frames")
             if port == FRONT:
-                self._ask(identity, decode_client(rest, self._limits.client_name), empty=empty)
+                self._receive_client(
+                    identity, decode_client(rest, self._limits.client_name), empty=empty
+                )
             else:
                 message = decode_worker(rest, self._limits.worker_name)
-                self._hear(identity, message, now, empty=empty)
+                self._receive_worker(identity, message, now, empty=empty)
         except ProtocolError as error:
             _log.debug("a message on the %s port was dropped: %s", port, error)
             limits = self._limits
             name = limits.client_name if port == FRONT else limits.worker_name
-            if (known := foreign(rest, name)) is not None:
+            if (known := detect_version(rest, name)) is not None:
                 what = "its messages are dropped"
-                self._warn_foreign(port, known, what)
+                self._warn_version(port, known, what)
 
-    def _warn_foreign(self, port: str, known: messages.Foreign, what: str) -> None:
-        """Say once that a peer speaks another version; it has a new identity each time it comes."""
+    def _warn_version(self, port: str, known: messages.OtherVersion, what: str) -> None:
+        """Log once that a peer speaks another version; it has a new identity at every connect."""
         key = port, known.service, known.version
         too_long = len(known.service.encode()) > self._limits.id
-        if too_long or key in self._foreign or len(self._foreign) >= MOST_WARNED:
+        if too_long or key in self._other_versions or len(self._other_versions) >= MAX_WARNINGS:
             return
-        self._foreign.add(key)
+        self._other_versions.add(key)
         told = f"{known.version} ({known.sign}), and this gateway speaks {_SPOKEN}"
         _log.warning(
             "a peer on the %s port for the service %s speaks %s; %s",
@@ -221,25 +226,25 @@ class MajordomoMachine:
 
     # Clients
 
-    def _ask(self, client: bytes, request: messages.Request, *, empty: bool) -> None:
+    def _receive_client(self, client: bytes, request: messages.Request, *, empty: bool) -> None:
         limits = self._limits
         if max(len(request.id), len(request.service.encode())) > limits.id:
             raise ProtocolError(f"a request id and a service have at most {limits.id} bytes")
-        asked = Asked(client, request.id, request.service, empty)
-        job_id = self._jobs.key(asked)
-        if job_id in self._asked:
-            self._asked[job_id] = self._asked[job_id]._replace(empty=empty)
+        pending = ClientRequest(client, request.id, request.service, empty)
+        job_id = self._jobs.key(pending)
+        if job_id in self._requests:
+            self._requests[job_id] = self._requests[job_id]._replace(empty=empty)
             return  # a repeat: it joins the first
-        if len(self._asked) >= limits.requests:
+        if len(self._requests) >= limits.requests:
             raise ProtocolError(f"there are {limits.requests} open requests")
-        self._asked[job_id] = asked
+        self._requests[job_id] = pending
         if request.service.startswith(MMI):
             self._manage(job_id, request)
         else:
-            self._jobs.submit(job_id, asked, request.body)
+            self._jobs.submit(job_id, pending, request.body)
 
     def _manage(self, job_id: str, request: messages.Request) -> None:
-        """Answer a service of ZeroMQ RFC 8: ``mmi.service`` says whether another one is there."""
+        """Answer a service of ZeroMQ RFC 8: ``mmi.service`` tells if a service has workers."""
         if request.service != MMI_SERVICE:
             self.finished(job_id, [b"501"])
             return
@@ -251,77 +256,81 @@ class MajordomoMachine:
         if any(worker.service == service for worker in self._workers.values()):
             self.finished(job_id, [b"200"])
         else:
-            self._jobs.look_up(job_id, service)
+            self._jobs.find_service(job_id, service)
 
-    def expect(self, job_id: str, asked: Asked) -> bool:
-        """Wait for the reply of an earlier run's request; False if it is known already.
+    def expect(self, job_id: str, request: ClientRequest) -> bool:
+        """Wait for the reply to a request of an earlier run; return False if it is known already.
 
-        It may be one of this run, which was open when the broker was asked and has ended since.
+        It may be of this run: open when the broker was asked, and ended since.
         """
-        known = job_id in self._asked or job_id in (self._ended or ())
-        if known or len(self._asked) >= self._limits.requests:
+        known = job_id in self._requests or job_id in (self._ended or ())
+        if known or len(self._requests) >= self._limits.requests:
             return False
-        self._asked[job_id] = asked
+        self._requests[job_id] = request
         return True
 
-    def looked_back(self) -> None:
-        """Note that `expect` is called no more."""
+    def recovered(self) -> None:
+        """Forget ended jobs: all requests of an earlier run are known, `expect` is done."""
         self._ended = None
 
     def finished(self, job_id: str, body: Sequence[bytes]) -> None:
-        """Give the client of a job its FINAL."""
-        asked = self._asked.pop(job_id, None)
+        """Send the client of a job its FINAL."""
+        request = self._requests.pop(job_id, None)
         self._parts.pop(job_id, None)
         if self._ended is not None:
             self._ended[job_id] = None
             if len(self._ended) > self._limits.requests:
                 del self._ended[next(iter(self._ended))]
-        if asked is not None:
-            self._reply(asked, body, final=True)
+        if request is not None:
+            self._reply(request, body, final=True)
 
     def part(self, job_id: str, body: Sequence[bytes]) -> None:
-        """Give the client of a job a PARTIAL; nothing happens if it has had its FINAL."""
-        asked = self._asked.get(job_id)
-        if asked is not None:
-            self._reply(asked, body, final=False)
+        """Send the client of a job a PARTIAL; ignored after its FINAL."""
+        request = self._requests.get(job_id)
+        if request is not None:
+            self._reply(request, body, final=False)
 
-    def _reply(self, asked: Asked, body: Sequence[bytes], *, final: bool) -> None:
+    def _reply(self, request: ClientRequest, body: Sequence[bytes], *, final: bool) -> None:
         name = self._limits.client_name
-        frames = answer(name, asked.service, asked.id, body, final=final)
-        if asked.empty:
+        frames = answer(name, request.service, request.id, body, final=final)
+        if request.empty:
             frames.insert(0, b"")
-        if asked.client in self._kept_of:
-            self._keep([asked.client, *frames], self._now + self._limits.keep)
+        if request.client in self._kept_by_client:
+            self._keep([request.client, *frames], self._now + self._limits.keep)
         else:
-            self.outbox.append((FRONT, [asked.client, *frames]))
+            self.outbox.append((FRONT, [request.client, *frames]))
 
     # Workers
 
-    def _hear(self, identity: bytes, message: WorkerMessage, now: float, *, empty: bool) -> None:
+    def _receive_worker(
+        self, identity: bytes, message: WorkerMessage, now: float, *, empty: bool
+    ) -> None:
         worker = self._workers.get(identity)
         if worker is None:
-            self._hear_stranger(identity, message, now, empty=empty)
+            self._register(identity, message, now, empty=empty)
             return
-        worker.heard = now
+        worker.last_seen = now
         match message:
             case Ping():
-                self._say(identity, "PONG", empty=worker.empty)
+                self._send_command(identity, "PONG", empty=worker.empty)
             case Heartbeat():
-                known = messages.Foreign(messages.RFC_18, worker.service, "it sends HEARTBEAT, 05")
+                known = messages.OtherVersion(
+                    messages.RFC_18, worker.service, "it sends HEARTBEAT, 05"
+                )
                 what = "it is kept while it sends that, hears none, and will leave and come again"
-                self._warn_foreign(BACK, known, what)
+                self._warn_version(BACK, known, what)
             case Disconnect():
                 self._remove(worker, died=False)
             case Partial() as part if self._fits(worker, part):
-                self._take(worker, part)
+                self._receive_part(worker, part)
             case Ready() | Partial():  # valid, and not expected
                 self._warn(worker.service, message)
                 self._remove(worker, died=False)
-                self._say(identity, "DISCONNECT", empty=worker.empty)
+                self._send_command(identity, "DISCONNECT", empty=worker.empty)
 
     def _warn(self, service: str, message: WorkerMessage) -> None:
-        """Say once for each service why a worker of it is sent away: it comes back at once."""
-        if service in self._warned or len(self._warned) >= MOST_WARNED:
+        """Log once per service why its worker is disconnected: it comes back at once."""
+        if service in self._warned or len(self._warned) >= MAX_WARNINGS:
             return
         self._warned.add(service)
         why = "it said READY twice"
@@ -332,7 +341,7 @@ class MajordomoMachine:
             )
         _log.warning("a worker of %s is sent away: %s", service, why)
 
-    def _hear_stranger(
+    def _register(
         self, identity: bytes, message: WorkerMessage, now: float, *, empty: bool
     ) -> None:
         if isinstance(message, Disconnect):
@@ -341,18 +350,18 @@ class MajordomoMachine:
         if not isinstance(message, Ready) or full:
             if full:
                 _log.warning("a worker is turned away: there are %d", len(self._workers))
-            self._say(identity, "DISCONNECT", empty=empty)
+            self._send_command(identity, "DISCONNECT", empty=empty)
             return
         if message.service.startswith(MMI):
             _log.warning("a worker is turned away: services of the name %s* are ours", MMI)
-            self._say(identity, "DISCONNECT", empty=empty)
+            self._send_command(identity, "DISCONNECT", empty=empty)
             return
         if len(message.service.encode()) > self._limits.id:
             raise ProtocolError(f"a service has at most {self._limits.id} bytes")
         self._numbers += 1
         worker = _Worker(self._numbers, identity, message.service, now, empty)
         if not self._jobs.attach(worker.number, message.service):
-            self._say(identity, "DISCONNECT", empty=empty)
+            self._send_command(identity, "DISCONNECT", empty=empty)
             return
         self._workers[identity] = self._by_number[worker.number] = worker
         _log.info("a worker serves %s", message.service)
@@ -362,44 +371,44 @@ class MajordomoMachine:
         task = worker.task
         return task is not None and (part.client, part.id) == (task.client, task.id)
 
-    def _take(self, worker: _Worker, part: Partial) -> None:
+    def _receive_part(self, worker: _Worker, part: Partial) -> None:
         task = worker.task
         assert task is not None  # noqa: S101 - it fits
         if isinstance(part, Final):
             worker.task, worker.parts = None, 0
-            self._jobs.answered(worker.number, task.job_id, part.body)
+            self._jobs.result_received(worker.number, task.job_id, part.body)
             return
         if task.streams:
-            self._jobs.parted(worker.number, task.job_id, part.body)
+            self._jobs.part_received(worker.number, task.job_id, part.body)
             return
         worker.parts += 1
-        asked = self._asked.get(task.job_id)
+        request = self._requests.get(task.job_id)
         # What a worker before this one has sent is not repeated.
-        if asked is not None and worker.parts > self._parts.get(task.job_id, 0):
+        if request is not None and worker.parts > self._parts.get(task.job_id, 0):
             self._parts[task.job_id] = worker.parts
-            self._reply(asked, part.body, final=False)
+            self._reply(request, part.body, final=False)
 
-    def assign(self, number: int, task: Task) -> None:
-        """Give a worker a job; nothing happens if it has left."""
+    def assign(self, number: int, task: AssignedJob) -> None:
+        """Send a worker a job; ignored if it has left."""
         worker = self._by_number.get(number)
         if worker is not None:
             worker.task, worker.parts = task, 0
-            asked = messages.request(self._limits.worker_name, task.client, task.id, task.body)
-            self._send(worker.identity, asked, empty=worker.empty)
+            frames = messages.request(self._limits.worker_name, task.client, task.id, task.body)
+            self._send(worker.identity, frames, empty=worker.empty)
 
-    def withdrawn(self, number: int) -> None:
-        """The session of a worker has ended by itself: it must register again."""
+    def session_ended(self, number: int) -> None:
+        """Disconnect a worker whose session has ended: it must register again."""
         worker = self._by_number.get(number)
         if worker is not None:
             self._remove(worker, died=False)
-            self._say(worker.identity, "DISCONNECT", empty=worker.empty)
+            self._send_command(worker.identity, "DISCONNECT", empty=worker.empty)
 
     def _remove(self, worker: _Worker, *, died: bool) -> None:
         del self._workers[worker.identity], self._by_number[worker.number]
         _log.info("a worker of %s %s", worker.service, "is dead" if died else "has left")
         self._jobs.detach(worker.number, died=died and worker.task is not None)
 
-    def _say(self, identity: bytes, what: str, *, empty: bool) -> None:
+    def _send_command(self, identity: bytes, what: str, *, empty: bool) -> None:
         self._send(identity, command(self._limits.worker_name, what), empty=empty)
 
     def _send(self, identity: bytes, frames: list[bytes], *, empty: bool) -> None:
@@ -414,12 +423,12 @@ class MajordomoMachine:
     @property
     def requests(self) -> int:
         """Number of requests without a reply."""
-        return len(self._asked)
+        return len(self._requests)
 
     # What could not be sent
 
-    def not_sent(self, port: str, frames: list[bytes], *, gone: bool) -> None:
-        """Keep a reply for a client that is away; give up a worker."""
+    def not_sent(self, port: str, frames: list[bytes], *, disconnected: bool) -> None:
+        """Keep a reply for a client that is disconnected; remove a worker."""
         if port == FRONT:
             self._keep(frames, self._again.pop(id(frames), self._now + self._limits.keep))
             return
@@ -430,17 +439,17 @@ class MajordomoMachine:
     def _keep(self, frames: list[bytes], until: float) -> None:
         limits, kept = self._limits, self._kept
         kept.append((until, frames))
-        self._kept_of[frames[0]] += 1
+        self._kept_by_client[frames[0]] += 1
         self._kept_size += sum(map(len, frames))
         while len(kept) > limits.kept or self._kept_size > limits.kept_bytes:
             _, oldest = kept.popleft()
             self._kept_size -= sum(map(len, oldest))
-            self._kept_of[oldest[0]] -= 1
-            if not self._kept_of[oldest[0]]:
-                del self._kept_of[oldest[0]]
+            self._kept_by_client[oldest[0]] -= 1
+            if not self._kept_by_client[oldest[0]]:
+                del self._kept_by_client[oldest[0]]
 
     def expel(self, port: str, peer: bytes) -> None:
-        """Give up who has no key any more: a worker's request goes to another."""
+        """Remove a worker whose key was revoked: its job goes to another one."""
         worker = self._workers.get(peer) if port == BACK else None
         if worker is not None:
             self._remove(worker, died=False)
@@ -448,17 +457,17 @@ class MajordomoMachine:
     # Time
 
     def tick(self, now: float) -> None:
-        """Give up who is dead, and try again to reach clients that were away."""
+        """Remove dead workers, and send kept replies again."""
         self._now = now
         for worker in list(self._workers.values()):
-            if now - worker.heard >= self._limits.dead:
+            if now - worker.last_seen >= self._limits.dead:
                 self._remove(worker, died=True)
         self._again.clear()
         if self._kept and now >= self._kept_due:
-            self._kept_due = now + TRY_AGAIN
+            self._kept_due = now + RETRY_AFTER
             kept, self._kept = self._kept, deque()
             self._kept_size = 0
-            self._kept_of.clear()
+            self._kept_by_client.clear()
             for until, frames in kept:
                 if now < until:
                     self._again[id(frames)] = until
@@ -466,8 +475,10 @@ class MajordomoMachine:
 
     def wait(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
-        heard = min((worker.heard for worker in self._workers.values()), default=float("inf"))
-        due = heard + self._limits.dead
+        last_seen = min(
+            (worker.last_seen for worker in self._workers.values()), default=float("inf")
+        )
+        due = last_seen + self._limits.dead
         if self._kept:
             due = min(due, self._kept_due)
         return max(0.0, due - now)
@@ -476,4 +487,4 @@ class MajordomoMachine:
         """Tell the workers to register again."""
         for worker in list(self._workers.values()):
             self._remove(worker, died=False)
-            self._say(worker.identity, "DISCONNECT", empty=worker.empty)
+            self._send_command(worker.identity, "DISCONNECT", empty=worker.empty)

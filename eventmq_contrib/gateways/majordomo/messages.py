@@ -20,8 +20,8 @@ __all__ = [
     "WORKER",
     "Disconnect",
     "Final",
-    "Foreign",
     "Heartbeat",
+    "OtherVersion",
     "Partial",
     "Ping",
     "Ready",
@@ -30,7 +30,7 @@ __all__ = [
     "command",
     "decode_client",
     "decode_worker",
-    "foreign",
+    "detect_version",
     "request",
 ]
 
@@ -91,7 +91,7 @@ class Disconnect:
     """A worker's DISCONNECT."""
 
 
-class Foreign(NamedTuple):
+class OtherVersion(NamedTuple):
     """What is known of a message of another protocol of the family.
 
     Attributes:
@@ -174,7 +174,7 @@ def decode_worker(frames: Sequence[bytes], name: bytes) -> WorkerMessage:
     raise ProtocolError("a worker sends READY, PARTIAL, FINAL, PING or DISCONNECT")
 
 
-def foreign(frames: Sequence[bytes], name: bytes) -> Foreign | None:
+def detect_version(frames: Sequence[bytes], name: bytes) -> OtherVersion | None:
     """Return whose protocol an invalid message is of, if it asks for a service or serves one.
 
     Args:
@@ -199,7 +199,7 @@ def foreign(frames: Sequence[bytes], name: bytes) -> Foreign | None:
     if command != _READY:  # REQUEST of a client is the same byte
         return None
     try:
-        return Foreign(version, _service(service), sign)
+        return OtherVersion(version, _service(service), sign)
     except ProtocolError:
         return None
 

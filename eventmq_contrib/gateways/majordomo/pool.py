@@ -1,7 +1,7 @@
-"""A foreign worker as a pool of one slot, and the worker session around it.
+"""A Majordomo worker as a pool of one slot, and its worker session at the broker.
 
-Sessions are members of the gateway's thread, one per foreign worker: leases, heartbeats, what is
-handed back and what counts as a death are those of any worker, and no request changes threads.
+Sessions run in the gateway's thread, one per Majordomo worker: leases, heartbeats, hand-backs and
+deaths are those of any worker, and no request changes threads.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from eventmq.interfaces import PoolEvent
     from eventmq.worker.runner import WorkerRunner
 
-__all__ = ["ForeignPool", "ForeignWorker"]
+__all__ = ["MajordomoPool", "MajordomoWorker"]
 
 logger = logging.getLogger(__name__)
 
 #: PARTIALs of one worker, and their bytes, that wait for readers: the protocol has no word by which
 #: it could be told to pause.
-MOST_PARTS, MOST_BYTES = 16_384, 16 * 1024 * 1024
+MAX_PARTS, MAX_BYTES = 16_384, 16 * 1024 * 1024
 
 
-class _Work(NamedTuple):
+class _AssignedJob(NamedTuple):
     chunk: int
     position: int
     entry: ChunkEntry
@@ -50,7 +50,7 @@ class _Work(NamedTuple):
     payload: bytes
 
 
-class _Parts:
+class _PartBuffer:
     """The PARTIALs of one job on their way to the readers of its stream."""
 
     def __init__(self) -> None:
@@ -61,29 +61,29 @@ class _Parts:
 
     @property
     def waiting(self) -> bool:
-        """Whether some wait for room."""
+        """Whether parts wait for readers."""
         return bool(self._waiting)
 
     def add(self, payload: bytes, now: float) -> list[Batch]:
-        """Take a part; return what is to be sent now.
+        """Add a part; return the batches that can be sent now.
 
-        Where too many wait, all are sent: the broker then discards the parts, tells the readers so,
-        and the job goes on.
+        If too many wait, all are sent: the broker then discards them and tells the readers, and
+        the job goes on.
         """
         if self._flow.unread:
             return []
         self._waiting.append(payload)
         self._size += len(payload)
-        self._overrun |= len(self._waiting) > MOST_PARTS or self._size > MOST_BYTES
+        self._overrun |= len(self._waiting) > MAX_PARTS or self._size > MAX_BYTES
         return self._pump(now)
 
     def credit(self, taken: int, now: float) -> list[Batch]:
-        """Take note of what was taken; return what there is room for now."""
+        """Grant credit for parts that were read; return the batches that can be sent now."""
         self._flow.credit(taken)
         return self._pump(now)
 
     def flush(self, now: float) -> list[Batch]:
-        """Return what waits for others to travel with."""
+        """Return parts that wait to be batched."""
         return self._flow.flush(now)
 
     def _pump(self, now: float) -> list[Batch]:
@@ -95,14 +95,13 @@ class _Parts:
         return batches
 
 
-class ForeignPool:
-    """Implements `eventmq.interfaces.WorkerPool` for one worker elsewhere.
+class MajordomoPool:
+    """A `eventmq.interfaces.WorkerPool` of one Majordomo worker.
 
     Args:
-        ask: Called with job id, header text and frames of the next job; its end comes by `answer`
-            or `lose`.
-        give_up: Called when the worker must end what it does: it cannot be told, so it is sent
-            away.
+        ask: Called with job id, header text and frames of the next job; it ends by `answer` or
+            `lose`.
+        give_up: Called to disconnect the worker, which is the only way to end its job.
     """
 
     slots = 1
@@ -115,10 +114,10 @@ class ForeignPool:
     ) -> None:
         self._ask = ask
         self._give_up = give_up
-        self._waiting: deque[_Work] = deque()
-        self._current: _Work | None = None
-        self._parts: _Parts | None = None
-        #: What the job that runs returned, while parts of it wait.
+        self._waiting: deque[_AssignedJob] = deque()
+        self._current: _AssignedJob | None = None
+        self._parts: _PartBuffer | None = None
+        #: FINAL of the running job, while parts of it wait.
         self._final: Sequence[bytes] | None = None
         self._since = 0.0
         self._started = 0.0
@@ -131,23 +130,23 @@ class ForeignPool:
         return bool(self._events)
 
     def start(self) -> None:
-        """Start nothing: the worker runs already."""
+        """Do nothing: the worker runs already."""
 
     def filenos(self) -> Sequence[int]:
-        """Return no descriptor: who changes something asks `news`."""
+        """Return no descriptors: the session asks `news`."""
         return ()
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Take a chunk, and give the worker its first job if it has none."""
+        """Queue the jobs of a chunk, and send the worker one if it is idle."""
         index = decode_chunk(body)
         for position, entry in enumerate(index.entries):
             payload = index.payload(body, entry)
-            work = _Work(chunk, position, entry, index.templates[entry.template], payload)
+            work = _AssignedJob(chunk, position, entry, index.templates[entry.template], payload)
             self._waiting.append(work)
         self._next()
 
     def _next(self) -> None:
-        """Give the worker the next job that it can be given."""
+        """Send the worker the next job that has not expired."""
         while self._current is None and self._waiting and not self._stopped:
             work = self._waiting.popleft()
             self._since, self._started = time.monotonic(), time.time()
@@ -163,33 +162,33 @@ class ForeignPool:
             self._current, self._parts, self._final = work, None, None
             self._ask(work.entry.id, work.headers, frames)
 
-    def _end(self, work: _Work, kind: OutcomeKind, content_type: str, result: bytes) -> None:
+    def _end(self, work: _AssignedJob, kind: OutcomeKind, content_type: str, result: bytes) -> None:
         run_time = time.monotonic() - self._since
         row = OutcomeRow(work.position, int(kind), self._started, run_time, content_type, result)
         self._events.append(JobsEnded(0, work.chunk, 1, run_time, encode_outcomes([row])))
 
-    # What the worker says
+    # From the worker
 
     def part(self, job_id: str, frames: Sequence[bytes]) -> None:
-        """Take a PARTIAL for the stream of the job, where it waits for the readers."""
+        """Receive a PARTIAL: a part of the job's stream."""
         work = self._current
         if work is not None and work.entry.id == job_id and self._final is None:
-            parts = self._parts = self._parts or _Parts()
+            parts = self._parts = self._parts or _PartBuffer()
             self._stream(work, parts.add(encode_frames(frames), time.monotonic()))
 
     def answer(self, job_id: str, frames: Sequence[bytes]) -> None:
-        """The worker has done its job; that is told behind the last of its parts."""
+        """Receive a FINAL; it is reported after the last part."""
         work = self._current
         if work is not None and work.entry.id == job_id and self._final is None:
             self._final = frames
             self._finish(work)
 
-    def _stream(self, work: _Work, batches: Sequence[Batch]) -> None:
+    def _stream(self, work: _AssignedJob, batches: Sequence[Batch]) -> None:
         for batch in batches:
             self._events.append(PartsYielded(0, work.chunk, work.position, *batch))
 
-    def _finish(self, work: _Work) -> None:
-        """Answer for a job of which nothing is waited for any more."""
+    def _finish(self, work: _AssignedJob) -> None:
+        """Report a finished job once all its parts are sent."""
         parts, final = self._parts, self._final
         if final is None or (parts is not None and parts.waiting):
             return
@@ -200,49 +199,43 @@ class ForeignPool:
         self._next()
 
     def lose(self, reason: str) -> None:
-        """The worker is gone for good; what it was doing may be why."""
+        """Report that the worker died, and the job it had."""
         work, self._current = self._current, None
         chunk, position = (0, -1) if work is None else (work.chunk, work.position)
         if not self._stopped:
             self._stopped = True
             self._events.append(SlotDied(0, chunk, position, reason))
 
-    # What the job manager says
+    # From the job manager
 
     def take_back(self, slot: int) -> int:
-        """Withdraw what the worker was not given."""
+        """Drop the jobs that the worker was not sent; return how many."""
         count = len(self._waiting)
         self._waiting.clear()
         return count
 
     def running(self, slot: int) -> Running | None:
-        """Return the job that the worker was given."""
+        """Return the job that the worker has."""
         work = self._current
         return None if work is None else Running(work.chunk, work.position, self._since)
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Do nothing: the protocol has no word for it."""
+        """Do nothing: the protocol cannot interrupt a job."""
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Send on what readers have room for now."""
+        """Send parts that readers have room for now."""
         work, parts = self._current, self._parts
-        if (
-            work is not None
-            and parts is not None
-            and (work.chunk, work.position)
-            == (
-                chunk,
-                position,
-            )
-        ):
+        if work is None or parts is None:
+            return
+        if (work.chunk, work.position) == (chunk, position):
             self._stream(work, parts.credit(taken, time.monotonic()))
             self._finish(work)
 
     def scale(self, slots: int) -> None:
-        """Do nothing: the worker is there or not."""
+        """Do nothing: there is one worker."""
 
     def kill(self, slot: int) -> None:
-        """Send the worker away from what it does; what it answers to that is not heard."""
+        """Disconnect the worker; a later answer of it is ignored."""
         self.lose("it was to end, and the majordomo worker was sent away")
         self._give_up()
 
@@ -254,14 +247,14 @@ class ForeignPool:
         return events
 
     def stop(self, grace: float) -> None:
-        """Give the worker nothing more. Idempotent."""
+        """Send the worker nothing more. Idempotent."""
         self._stopped = True
         self._waiting.clear()
         self._current = None
 
 
-class ForeignWorker:
-    """The session of one foreign worker: a `eventmq.gateway.router.LoopMember`.
+class MajordomoWorker:
+    """The session of one Majordomo worker, as a `eventmq.gateway.router.LoopMember`.
 
     Args:
         pool: The worker.
@@ -269,7 +262,7 @@ class ForeignWorker:
         ended: Called when the session ended by itself.
     """
 
-    def __init__(self, pool: ForeignPool, runner: WorkerRunner, ended: Callable[[], Any]) -> None:
+    def __init__(self, pool: MajordomoPool, runner: WorkerRunner, ended: Callable[[], Any]) -> None:
         self.pool = pool
         self._runner = runner
         self._ended = ended
@@ -283,20 +276,20 @@ class ForeignWorker:
         """Connect."""
         self._runner.begin()
 
-    def wanted(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
-        """Tell the broker what the worker has done; return what to poll."""
+    def poll_items(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Send the broker what the worker has done; return what to poll."""
         if not self._over and (self.pool.news or self._leaving):
             self._step(frozenset())
         if self._over:
             return (), 0.0
         if self._items is None:
-            self._items, patience = self._runner.to_poll()
+            self._items, timeout = self._runner.to_poll()
             self._sources = {source for source, _ in self._items}
-            self._due = now + patience
+            self._due = now + timeout
         return self._items, max(0.0, self._due - now)
 
     def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
-        """Take what the broker said, and do what is due."""
+        """Read the broker's messages, and do what is due."""
         due = now >= self._due or self._leaving
         if not self._over and (due or not self._sources.isdisjoint(sources)):
             self._step(sources)
@@ -308,7 +301,7 @@ class ForeignWorker:
         self._over = not self._runner.step(sources)
 
     def leave(self, *, died: bool) -> None:
-        """End the session: what is held goes back, a death counts for what was being done."""
+        """End the session: held jobs go back; a death counts for the running one."""
         self._leaving = True
         if died:
             self.pool.lose("the majordomo worker was silent for too long")

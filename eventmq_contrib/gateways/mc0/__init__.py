@@ -61,8 +61,8 @@ def make_gateway(context: PluginContext) -> Gateway:
         ),
     )
     limits = Mc0Limits(clients=options["max_peers"], topics=options["max_topics"])
-    mark = uuid.uuid4().hex
-    return Mc0Gateway(context.app, where, limits, clock=context.clock, mark=mark)
+    gateway_id = uuid.uuid4().hex
+    return Mc0Gateway(context.app, where, limits, clock=context.clock, gateway_id=gateway_id)
 
 
 @hookimpl

@@ -1,7 +1,6 @@
-"""The gateway ``mc0``: its ROUTER, and two threads that take messages from and to topics.
+"""The gateway ``mc0``: its ROUTER, and two threads that bridge messages from and to topics.
 
-mc0's own subscribers are served by the machine at once, whatever the broker does; the broker's
-absence costs only what would have gone through it.
+Messages between mc0 clients go through the machine alone, so they do not need the broker.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.gateway.access import GatewayAuthenticator
     from eventmq_contrib.gateways.mc0.machine import Mc0Limits
-    from eventmq_contrib.gateways.mc0.messages import Command, Publication
+    from eventmq_contrib.gateways.mc0.messages import Mc0Message, Publication
 
 __all__ = ["Mc0Gateway", "Mc0Options"]
 
@@ -34,11 +33,11 @@ logger = logging.getLogger(__name__)
 #: Publications that wait for the broker, and bytes of them; beyond it the oldest are dropped.
 WAITING, WAITING_BYTES = 10_000, 64 * 1024 * 1024
 
-#: Dropped publications of which one line tells.
-TELL = 1000
+#: Dropped publications per line of the log.
+LOG_EVERY = 1000
 
 #: Seconds that the start waits for the broker, and between two tries to subscribe.
-PATIENCE = 2.0
+BROKER_TIMEOUT = 2.0
 
 #: Seconds that a thread may take to end.
 END = 5.0
@@ -46,11 +45,11 @@ END = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mc0Options:
-    """Where the gateway listens.
+    """Address, limits and keys of the gateway.
 
     Attributes:
         bind: The address.
-        insecure: It may be one that others can reach in the clear.
+        insecure: Other machines may reach it, without encryption.
         max_frame: Longest frame in bytes.
         max_unsent_bytes: Bytes that wait for one peer that does not read.
         authenticator: Its keys; None for none.
@@ -68,18 +67,18 @@ class Mc0Gateway:
 
     Args:
         app: An `eventmq.app.EventMQ`.
-        options: Where it listens.
-        limits: The bounds of the machine.
+        options: Address, limits and keys.
+        limits: The limits of the machine.
         clock: Reads time.
         mark: Of this gateway, among all.
     """
 
     def __init__(
-        self, app: Any, options: Mc0Options, limits: Mc0Limits, *, clock: Clock, mark: str
+        self, app: Any, options: Mc0Options, limits: Mc0Limits, *, clock: Clock, gateway_id: str
     ) -> None:
         self._app = app
         self._options = options
-        self._mark = mark
+        self._gateway_id = gateway_id
         self._machine = Mc0Machine(limits, self._published)
         self._router = RouterLoop(
             self._machine,
@@ -107,17 +106,17 @@ class Mc0Gateway:
         if options.authenticator is None:
             check_reach(options.bind, insecure=options.insecure, protected=WITH_KEYS)
         addresses = self._router.start()
-        for name, main in (("in", self._take_in), ("out", self._give_out)):
+        for name, main in (("in", self._receive_topics), ("out", self._publish_waiting)):
             name = f"eventmq-gateway-mc0-{name}"  # noqa: PLW2901 - its full name
             thread = threading.Thread(target=main, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
-        if not self._subscribed.wait(PATIENCE):
+        if not self._subscribed.wait(BROKER_TIMEOUT):
             logger.warning("no broker yet: topics of others do not reach mc0 clients until it is")
         return list(addresses.values())
 
     def running(self) -> bool:
-        """Say whether it serves."""
+        """Return whether it serves."""
         return self._router.running()
 
     def stop(self, grace: float) -> None:
@@ -133,8 +132,8 @@ class Mc0Gateway:
 
     # From mc0 to topics
 
-    def _published(self, topic: bytes, message: Command) -> None:
-        publication = publication_of(topic, message, self._mark)
+    def _published(self, topic: bytes, message: Mc0Message) -> None:
+        publication = publication_of(topic, message, self._gateway_id)
         if publication is None:
             logger.debug("a topic that is no UTF-8 stays among mc0 clients")
             return
@@ -143,14 +142,14 @@ class Mc0Gateway:
             self._size += len(publication.body)
             while len(self._waiting) > WAITING or self._size > WAITING_BYTES:
                 self._size -= len(self._waiting.popleft().body)
-                if self._dropped % TELL == 0:
-                    what = "the broker does not take what mc0 clients put: dropping the oldest"
+                if self._dropped % LOG_EVERY == 0:
+                    what = "the broker is too slow for mc0 clients: dropping the oldest messages"
                     logger.warning(what)
                 self._dropped += 1
         self._news.release()
 
     def _next(self) -> Publication | None:
-        """Wait for the oldest publication; None where there is none."""
+        """Wait for and return the oldest publication; None at the end."""
         self._news.acquire()
         with self._lock:
             if not self._waiting:
@@ -159,7 +158,7 @@ class Mc0Gateway:
             self._size -= len(publication.body)
             return publication
 
-    def _give_out(self) -> None:
+    def _publish_waiting(self) -> None:
         while not (self._ending.is_set() and not self._waiting):
             publication = self._next()
             if publication is None:
@@ -173,7 +172,7 @@ class Mc0Gateway:
 
     # From topics to mc0
 
-    def _take_in(self) -> None:
+    def _receive_topics(self) -> None:
         while not self._ending.is_set():
             try:
                 with self._app.subscribe("") as subscription:
@@ -182,7 +181,7 @@ class Mc0Gateway:
                     self._follow(subscription)
             except EventMQError as error:
                 logger.debug("not subscribed: %s", error)
-                self._ending.wait(PATIENCE)
+                self._ending.wait(BROKER_TIMEOUT)
             finally:
                 self._subscription = None
 
@@ -195,10 +194,10 @@ class Mc0Gateway:
             except ContentError as error:
                 logger.debug("a message cannot be read here: %s", error)
                 continue
-            if origin_of(message.headers) != self._mark:
-                self._hand_on(message)
+            if origin_of(message.headers) != self._gateway_id:
+                self._deliver(message)
 
-    def _hand_on(self, message: Message) -> None:
+    def _deliver(self, message: Message) -> None:
         command = command_of(message.topic, message.value, message.headers)
         topic = message.topic.encode()
         self._router.call(lambda now: self._machine.deliver(topic, command, now))

@@ -1,4 +1,4 @@
-"""The middleware of mc0 0.3: who is subscribed, what is answered, who is silent.
+"""The middleware of mc0 0.3: subscriptions, answers and silent clients.
 
 Frames and the time go in, frames come out; no socket, no clock. ``now`` is monotonic seconds.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import ProtocolError
 from eventmq_contrib.gateways.mc0.messages import (
-    Command,
+    Mc0Message,
     decode,
     encode,
     error,
@@ -30,7 +30,7 @@ SEND_BY, HEAR_BY = 0.5, 1.05
 
 _NEVER = float("inf")
 
-_NOOP = encode(Command(b"NOOP"))
+_NOOP = encode(Mc0Message(b"NOOP"))
 
 #: Digits of the longest TTL: some 31 years of milliseconds.
 _DIGITS = 12
@@ -38,13 +38,13 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mc0Limits:
-    """The bounds.
+    """The limits.
 
     Attributes:
-        clients: That have a TTL or a subscription.
-        topics: Of one client.
+        clients: Clients that have a TTL or a subscription.
+        topics: Topics of one client.
         topic: Bytes of the name of a topic.
-        frames: Of one message.
+        frames: Frames of one message.
     """
 
     clients: int = 10_000
@@ -58,7 +58,7 @@ class _Client:
     """One client. Times are monotonic seconds; ``ttl`` is in seconds, 0.0 for none."""
 
     identity: bytes
-    heard: float
+    last_seen: float
     sent: float
     ttl: float = 0.0
     topics: set[bytes] = field(default_factory=set)
@@ -67,22 +67,22 @@ class _Client:
         """Return when something must be done about it."""
         if not self.ttl:
             return _NEVER
-        return min(self.sent + SEND_BY * self.ttl, self.heard + HEAR_BY * self.ttl)
+        return min(self.sent + SEND_BY * self.ttl, self.last_seen + HEAR_BY * self.ttl)
 
 
 class Mc0Machine:
     """Implements `eventmq.gateway.router.FrameMachine`.
 
     Args:
-        limits: The bounds.
-        publish: Called with each PUT that was delivered here, to take it elsewhere.
+        limits: The limits.
+        publish: Called with each PUT, to publish it at the broker too.
 
     Attributes:
         outbox: What is to be sent.
-        dropped: Number of messages that a slow or absent client did not get.
+        dropped: Number of messages that slow or disconnected clients did not get.
     """
 
-    def __init__(self, limits: Mc0Limits, publish: Callable[[bytes, Command], None]) -> None:
+    def __init__(self, limits: Mc0Limits, publish: Callable[[bytes, Mc0Message], None]) -> None:
         self.outbox: deque[tuple[str, list[bytes]]] = deque()
         self.dropped = 0
         self._limits = limits
@@ -91,7 +91,7 @@ class Mc0Machine:
         self._subscribers: dict[bytes, dict[bytes, _Client]] = {}
         #: Not later than the first `_Client.due`.
         self._due = _NEVER
-        self._verbs: dict[bytes, Callable[[bytes, Command, float], None]] = {
+        self._verbs: dict[bytes, Callable[[bytes, Mc0Message, float], None]] = {
             b"CONNECT": self._connect,
             b"DISCONNECT": self._disconnect,
             b"NOOP": self._ok,
@@ -107,14 +107,14 @@ class Mc0Machine:
         identity, rest = frames[0], frames[1:]
         client = self._clients.get(identity)
         if client is not None:
-            client.heard = now
+            client.last_seen = now
         try:
             command = self._decode(rest)
             self._verbs[command.verb](identity, command, now)
         except ProtocolError as reason:
-            self._say(identity, error(str(reason), identifier(rest)), now)
+            self._send(identity, error(str(reason), identifier(rest)), now)
 
-    def _decode(self, frames: Sequence[bytes]) -> Command:
+    def _decode(self, frames: Sequence[bytes]) -> Mc0Message:
         limit = self._limits.frames
         if len(frames) > limit:
             raise ProtocolError(f"a message has at most {limit} frames")
@@ -136,7 +136,7 @@ class Mc0Machine:
 
     # Verbs
 
-    def _connect(self, identity: bytes, command: Command, now: float) -> None:
+    def _connect(self, identity: bytes, command: Mc0Message, now: float) -> None:
         ttl = command.get(b"TTL")
         seconds = 0.0 if ttl is None else _seconds(ttl)
         client = self._client(identity, now)
@@ -145,11 +145,11 @@ class Mc0Machine:
         self._forget_idle(client)
         self._ok(identity, command, now)
 
-    def _disconnect(self, identity: bytes, command: Command, now: float) -> None:
+    def _disconnect(self, identity: bytes, command: Mc0Message, now: float) -> None:
         self._forget(identity)
         self._ok(identity, command, now)
 
-    def _sub(self, identity: bytes, command: Command, now: float) -> None:
+    def _sub(self, identity: bytes, command: Mc0Message, now: float) -> None:
         for topic in command.body:
             self._check_topic(topic)
         known = self._clients.get(identity)
@@ -163,7 +163,7 @@ class Mc0Machine:
                 self._subscribers.setdefault(topic, {})[identity] = client
         self._ok(identity, command, now)
 
-    def _unsub(self, identity: bytes, command: Command, now: float) -> None:
+    def _unsub(self, identity: bytes, command: Mc0Message, now: float) -> None:
         client = self._clients.get(identity)
         if client is not None:
             for topic in command.body:
@@ -172,11 +172,11 @@ class Mc0Machine:
             self._forget_idle(client)
         self._ok(identity, command, now)
 
-    def _put(self, identity: bytes, command: Command, now: float) -> None:
+    def _put(self, identity: bytes, command: Mc0Message, now: float) -> None:
         """Deliver to all others, answer, then deliver to the sender: nothing comes before OK."""
         topic = command.get(b"TOPIC") or b""
         headers = tuple(pair for pair in command.headers if pair[0] != b"ID")
-        message = Command(b"MESSAGE", headers, command.body)
+        message = Mc0Message(b"MESSAGE", headers, command.body)
         frames = _message(message)
         others = self._subscribers.get(topic, {})
         for other in others.values():
@@ -187,7 +187,7 @@ class Mc0Machine:
             self._deliver(others[identity], frames, now)
         self._publish(topic, message)
 
-    def deliver(self, topic: bytes, message: Command, now: float) -> None:
+    def deliver(self, topic: bytes, message: Mc0Message, now: float) -> None:
         """Give subscribers a message that was published elsewhere."""
         frames = _message(message)
         for client in self._subscribers.get(topic, {}).values():
@@ -195,12 +195,12 @@ class Mc0Machine:
 
     # What goes out
 
-    def _ok(self, identity: bytes, command: Command, now: float) -> None:
+    def _ok(self, identity: bytes, command: Mc0Message, now: float) -> None:
         id = command.get(b"ID")
         if id is not None:
-            self._say(identity, ok(id), now)
+            self._send(identity, ok(id), now)
 
-    def _say(self, identity: bytes, frames: list[bytes], now: float) -> None:
+    def _send(self, identity: bytes, frames: list[bytes], now: float) -> None:
         client = self._clients.get(identity)
         if client is not None:
             client.sent = now
@@ -210,10 +210,10 @@ class Mc0Machine:
         client.sent = now
         self.outbox.append(("main", [client.identity, *frames]))
 
-    def not_sent(self, port: str, frames: list[bytes], *, gone: bool) -> None:
-        """Forget a client that is gone; what a slow one does not take is dropped."""
+    def not_sent(self, port: str, frames: list[bytes], *, disconnected: bool) -> None:
+        """Drop a message for a slow client; forget one that is disconnected."""
         self.dropped += frames[2:3] == [b"MESSAGE"]
-        if gone:
+        if disconnected:
             self._forget(frames[0])
 
     def expel(self, port: str, peer: bytes) -> None:
@@ -231,7 +231,7 @@ class Mc0Machine:
         return client
 
     def _forget_idle(self, client: _Client) -> None:
-        """Forget a client of which there is nothing to know."""
+        """Forget a client that has neither a TTL nor topics."""
         if not client.ttl and not client.topics:
             self._clients.pop(client.identity, None)
 
@@ -250,13 +250,13 @@ class Mc0Machine:
     # Time
 
     def tick(self, now: float) -> None:
-        """Send the NOOPs that are due, and forget who was silent."""
+        """Send the NOOPs that are due, and forget silent clients."""
         if now < self._due:
             return
         for client in list(self._clients.values()):
             if not client.ttl:
                 continue
-            if now >= client.heard + HEAR_BY * client.ttl:
+            if now >= client.last_seen + HEAR_BY * client.ttl:
                 self._forget(client.identity)
             elif now >= client.sent + SEND_BY * client.ttl:
                 self._deliver(client, _NOOP, now)
@@ -267,7 +267,7 @@ class Mc0Machine:
         return max(0.0, self._due - now)
 
     def close(self, now: float) -> None:
-        """Say nothing: the protocol has no goodbye of the middleware."""
+        """Do nothing: the protocol has no goodbye of the middleware."""
 
     @property
     def clients(self) -> int:
@@ -282,7 +282,7 @@ def _seconds(ttl: bytes) -> float:
     return int(ttl) / 1000
 
 
-def _message(message: Command) -> list[bytes]:
+def _message(message: Mc0Message) -> list[bytes]:
     """Return the frames of a MESSAGE; the empty key is always there."""
     frames = encode(message)
     return frames if message.body else [*frames, b""]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ORIGIN",
-    "Command",
+    "Mc0Message",
     "Publication",
     "command_of",
     "decode",
@@ -36,15 +36,15 @@ __all__ = [
 _ID = b"ID"
 
 #: An empty frame, a verb.
-_LEAST = 2
+_MIN_FRAMES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Mc0Message:
     """One message.
 
     Attributes:
-        verb: What it is.
+        verb: The kind of message.
         headers: Pairs, in order.
         body: The frames after the headers, in order; they may be empty.
     """
@@ -58,37 +58,37 @@ class Command:
         return next((value for name, value in self.headers if name == key), None)
 
 
-def decode(frames: Sequence[bytes]) -> Command:
+def decode(frames: Sequence[bytes]) -> Mc0Message:
     """Read a message, without the identity of its peer.
 
     Raises:
         ProtocolError: It does not begin with an empty frame and a verb, or a header has no value.
     """
-    if len(frames) < _LEAST or frames[0] or not frames[1]:
+    if len(frames) < _MIN_FRAMES or frames[0] or not frames[1]:
         raise ProtocolError("a message begins with an empty frame and a verb")
     rest = frames[2:]
     headers = []
-    place = 0
-    while place < len(rest) and rest[place]:
-        if place + 1 == len(rest):
+    index = 0
+    while index < len(rest) and rest[index]:
+        if index + 1 == len(rest):
             raise ProtocolError("headers come in pairs: the last key has no value")
-        headers.append((rest[place], rest[place + 1]))
-        place += 2
-    return Command(frames[1], tuple(headers), tuple(rest[place + 1 :]))
+        headers.append((rest[index], rest[index + 1]))
+        index += 2
+    return Mc0Message(frames[1], tuple(headers), tuple(rest[index + 1 :]))
 
 
 def identifier(frames: Sequence[bytes]) -> bytes | None:
     """Return the value of ID of a message that `decode` refuses, as far as it can be read."""
     rest = frames[2:]
-    for place in range(0, len(rest) - 1, 2):
-        if not rest[place]:
+    for index in range(0, len(rest) - 1, 2):
+        if not rest[index]:
             return None
-        if rest[place] == _ID:
-            return rest[place + 1]
+        if rest[index] == _ID:
+            return rest[index + 1]
     return None
 
 
-def encode(command: Command) -> list[bytes]:
+def encode(command: Mc0Message) -> list[bytes]:
     """Return the frames of a message; the empty key is there where there is a body."""
     frames = [b"", command.verb]
     for pair in command.headers:
@@ -103,11 +103,11 @@ def ok(id: bytes) -> list[bytes]:
 
 def error(text: str, id: bytes | None) -> list[bytes]:
     """Return the frames of ERROR, with the ID of what it answers."""
-    frames = [b"", b"ERROR", b"MESSAGE", text.encode(errors="replace")]
+    frames = [b"", b"ERROR", b"MESSAGE", text.encode(errors="reindex")]
     return frames if id is None else [*frames, _ID, id]
 
 
-#: Header with the mark of the gateway that published.
+#: Header with the id of the gateway that published.
 ORIGIN = "mc0"
 
 #: Header with mc0's own headers: percent-encoded ``key=value`` joined by ``&``.
@@ -122,7 +122,7 @@ class Publication(NamedTuple):
     headers: Mapping[str, str]
 
 
-def publication_of(topic: bytes, message: Command, origin: str) -> Publication | None:
+def publication_of(topic: bytes, message: Mc0Message, origin: str) -> Publication | None:
     """Return what to publish for a MESSAGE, None where its topic is no text."""
     try:
         name = topic.decode()
@@ -136,15 +136,15 @@ def publication_of(topic: bytes, message: Command, origin: str) -> Publication |
 
 
 def origin_of(headers: str) -> str:
-    """Return the mark of the gateway that published something, "" for another publisher."""
+    """Return the id of the gateway that published a message, "" for another publisher."""
     return _extra(headers).get(ORIGIN, "")
 
 
-def command_of(topic: str, value: Any, headers: str) -> Command:
+def command_of(topic: str, value: Any, headers: str) -> Mc0Message:
     """Return the MESSAGE for a publication."""
     own = _extra(headers).get(_HEADERS)
     pairs = ((b"TOPIC", topic.encode()),) if own is None else _parse(own)
-    return Command(b"MESSAGE", pairs, _frames(value))
+    return Mc0Message(b"MESSAGE", pairs, _frames(value))
 
 
 def _frames(value: Any) -> tuple[bytes, ...]:
@@ -153,7 +153,7 @@ def _frames(value: Any) -> tuple[bytes, ...]:
         case bytes():
             return (value,)
         case str():
-            return (value.encode(errors="replace"),)
+            return (value.encode(errors="reindex"),)
         case list() | tuple() if all(isinstance(item, bytes) for item in value):
             return tuple(value)
     return (json.dumps(value, default=str).encode(),)

@@ -43,7 +43,7 @@ def start(app):
     with ExitStack() as stack:
 
         def start(name, **options):
-            gateway = app.plugins.make(GATEWAY, name, options=options, app=app)
+            gateway = app.plugins.make(GATEWAY, name, options=options)
             stack.callback(gateway.stop, 1.0)
             return [address.rpartition("/")[2] for address in gateway.start()]
 

@@ -43,7 +43,7 @@ class Farm:
     def gateway(self, name="majordomo", **options):
         """Start a gateway; return it and its addresses."""
         options = {"bind": "tcp://127.0.0.1:0", **options}
-        gateway = self.app.plugins.make(GATEWAY, name, options=options, app=self.app)
+        gateway = self.app.plugins.make(GATEWAY, name, options=options)
         self._stack.callback(gateway.stop, 0.0)
         return gateway, list(gateway.start())
 

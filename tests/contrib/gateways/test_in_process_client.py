@@ -15,7 +15,7 @@ from tests.contrib.gateways.raw_dealer import DEADLINE
 def serve(client, until):
     """Run the loop of a gateway that has nothing but this client."""
     while not until():
-        items, wait = client.wanted(0.0)
+        items, wait = client.poll_items(0.0)
         ready = zmq_poll(list(items), min(10, int(wait * 1000)))
         client.step(ready, {source for source, _ in ready}, 0.0)
 
@@ -47,7 +47,7 @@ def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
     client, ended = InProcessClient(farm.app.components.client.runner), threading.Event()
     farm.app.follow_raw("nobody", [b"x"], job_id="open", on_end=lambda *_: ended.set())
     until = time.monotonic() + DEADLINE
-    while not client.wanted(0.0)[0]:
+    while not client.poll_items(0.0)[0]:
         assert time.monotonic() < until
     client.close()
     assert "queued" == farm.app.job("open").state
@@ -70,19 +70,19 @@ def test_it_waits_while_somebody_else_leads(farm):
     thread.start()
     assert taken.wait(DEADLINE)
     client = InProcessClient(farm.app.components.client.runner)
-    assert not client.wanted(0.0)[0]
+    assert not client.poll_items(0.0)[0]
     release.set()
     thread.join(DEADLINE)
-    assert client.wanted(0.0)[0]
+    assert client.poll_items(0.0)[0]
     client.close()
 
 
 def test_a_client_that_was_closed_harms_no_gateway(farm):
     client = InProcessClient(farm.app.components.client.runner)
-    assert client.wanted(0.0)[0]
+    assert client.poll_items(0.0)[0]
     thread = threading.Thread(target=farm.app.close)
     thread.start()
-    while client.wanted(0.0)[0]:
+    while client.poll_items(0.0)[0]:
         client.step((), frozenset(), 0.0)
     thread.join(DEADLINE)
     assert client.step((), frozenset(), 0.0)

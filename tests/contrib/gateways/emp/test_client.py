@@ -11,14 +11,14 @@ import pytest
 from eventmq.errors import BrokerUnavailable
 from eventmq_contrib.gateways.emp import EmpClient, EmpError
 from eventmq_contrib.gateways.emp import client as client_module
-from eventmq_contrib.gateways.emp.client import FIRST, MOST, back_off
+from eventmq_contrib.gateways.emp.client import MAX_BACKOFF, MIN_BACKOFF, back_off
 from eventmq_contrib.gateways.emp.protocol import (
     Decoder,
+    EmpResult,
     Error,
     Hello,
     Request,
     Response,
-    Result,
     decode_operation,
     encode,
     encode_result,
@@ -93,7 +93,7 @@ class RawServer:
 
 
 def ok(data):
-    return lambda id: Response(id, encode_result(Result(True, data)))
+    return lambda id: Response(id, encode_result(EmpResult(True, data)))
 
 
 def refused(code, text):
@@ -109,7 +109,7 @@ def server():
 
 @pytest.fixture
 def client(server, monkeypatch):
-    monkeypatch.setattr(client_module, "FIRST", 0.01)
+    monkeypatch.setattr(client_module, "MIN_BACKOFF", 0.01)
     with EmpClient(*server.address) as client:
         yield client
 
@@ -171,8 +171,8 @@ def test_a_server_that_says_it_is_not_there_is_unavailable(server, client, code)
 
 
 def test_a_request_over_the_limit_is_refused_here(server):
-    patience = client_module.Patience(max_frame=100)
-    with EmpClient(*server.address, patience=patience) as client:
+    limits = client_module.EmpLimits(max_frame=100)
+    with EmpClient(*server.address, limits=limits) as client:
         with pytest.raises(EmpError, match="over the limit of 100 bytes"):
             client.call("x", {"a": "b" * 200})
         server.then(ok({}))
@@ -188,8 +188,8 @@ def test_a_client_that_is_closed_does_not_come_back(server, client):
 
 
 def test_closing_ends_what_waits_for_a_connection(server, monkeypatch):
-    monkeypatch.setattr(client_module, "FIRST", 60.0)
-    monkeypatch.setattr(client_module, "MOST", 60.0)
+    monkeypatch.setattr(client_module, "MIN_BACKOFF", 60.0)
+    monkeypatch.setattr(client_module, "MAX_BACKOFF", 60.0)
     server.then("end")
     with EmpClient(*server.address) as client:
         with pytest.raises(BrokerUnavailable):
@@ -199,7 +199,13 @@ def test_closing_ends_what_waits_for_a_connection(server, monkeypatch):
 
 
 def test_the_back_off_doubles_up_to_its_most():
-    for tries, longest in ((0, FIRST), (1, 2 * FIRST), (3, 8 * FIRST), (7, MOST), (10**6, MOST)):
+    for tries, longest in (
+        (0, MIN_BACKOFF),
+        (1, 2 * MIN_BACKOFF),
+        (3, 8 * MIN_BACKOFF),
+        (7, MAX_BACKOFF),
+        (10**6, MAX_BACKOFF),
+    ):
         waits = [back_off(tries) for _ in range(50)]
         assert longest / 2 <= min(waits)
         assert max(waits) <= longest

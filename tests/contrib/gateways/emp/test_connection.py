@@ -6,28 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventmq_contrib.gateways.emp.connection import Connection, Patience
+from eventmq_contrib.gateways.emp.connection import EmpConnection, EmpLimits
 from eventmq_contrib.gateways.emp.protocol import (
     Bye,
     Decoder,
     EmpError,
+    EmpResult,
     Error,
     Hello,
     Ping,
     Pong,
     Request,
     Response,
-    Result,
     encode,
     encode_result,
 )
 
-PATIENCE = Patience(max_frame=1000, max_pending=3)
-OK = encode_result(Result(True, {}))
+LIMITS = EmpLimits(max_frame=1000, max_pending=3)
+OK = encode_result(EmpResult(True, {}))
 
 
-def open_one(now=0.0, *, ready=True, patience=PATIENCE):
-    connection = Connection(patience, now)
+def open_one(now=0.0, *, ready=True, limits=LIMITS):
+    connection = EmpConnection(limits, now)
     if ready:
         connection.receive(encode(Hello()), now)
         connection.take_output()
@@ -178,13 +178,13 @@ def test_silence_says_nothing_while_we_do_not_read():
 
 def test_long_requests_that_wait_stop_the_reading_too():
     """Their bytes together are bounded, as their number is."""
-    connection = open_one(patience=Patience(max_frame=100, max_pending=10))
+    connection = open_one(limits=EmpLimits(max_frame=100, max_pending=10))
     data = b'{"op":"x","data":{"a":"%s"}}' % (b"x" * 40)
     connection.receive(encode(Request(1, data)), 0.0)
     assert not connection.full
     connection.receive(encode(Request(2, data)), 0.0)
     assert connection.full
-    connection.respond(1, Result(True, {}))
+    connection.respond(1, EmpResult(True, {}))
     assert not connection.full
 
 
@@ -195,7 +195,7 @@ def test_requests_are_handed_on_in_order_and_answered_under_their_id():
     connection = open_one()
     connection.receive(encode(Request(7, b'{"op":"a"}')) + encode(Request(3, b'{"op":"b"}')), 0.0)
     assert [(7, ("a", {})), (3, ("b", {}))] == list(connection.requests)
-    connection.respond(7, Result(True, {}))
+    connection.respond(7, EmpResult(True, {}))
     assert [Response(7, b'{"status":"success"}')] == said(connection)
 
 
@@ -211,7 +211,7 @@ def test_an_id_can_come_again_when_it_was_answered():
     connection = open_one()
     for _ in range(2):
         connection.receive(encode(Request(5, b'{"op":"a"}')), 0.0)
-        connection.respond(5, Result(True, {}))
+        connection.respond(5, EmpResult(True, {}))
     assert not connection.closed
 
 
@@ -219,7 +219,7 @@ def test_an_unmatched_response_is_error_3():
     connection = open_one()
     id = connection.request("x")
     connection.receive(encode(Response(id, OK)), 0.0)
-    assert [(id, Result(True, {}))] == list(connection.responses)
+    assert [(id, EmpResult(True, {}))] == list(connection.responses)
     connection.receive(encode(Response(id, OK)), 0.0)
     assert 3 == code_of(connection)
 
@@ -248,7 +248,7 @@ def test_a_response_that_cannot_be_sent_is_a_failure():
     connection = open_one()
     for id, value in ((1, "x" * 2000), (2, {1, 2}), (3, float("nan"))):
         connection.receive(encode(Request(id, b'{"op":"x"}')), 0.0)
-        connection.respond(id, Result(True, {"job_id": "j", "result": value}))
+        connection.respond(id, EmpResult(True, {"job_id": "j", "result": value}))
     answers = [message.data for message in said(connection)]
     assert ["too_large", "not_json", "not_json"] == [
         answer.split(b'"code":"')[1].split(b'"')[0].decode() for answer in answers

@@ -12,7 +12,7 @@ from eventmq.app import EventMQ
 from eventmq.errors import BrokerUnavailable, PluginError
 from eventmq.registry.names import GATEWAY
 from eventmq.wire.calls import CALLS
-from eventmq_contrib.gateways.emp import EmpClient, Failure
+from eventmq_contrib.gateways.emp import EmpClient, EmpFailure
 from eventmq_contrib.gateways.emp.protocol import (
     Bye,
     Error,
@@ -40,7 +40,7 @@ def client(address):
         yield client
 
 
-# Operations
+# EmpOperations
 
 
 def test_a_task_is_an_operation(client):
@@ -148,7 +148,7 @@ FAILURES = [
 @pytest.mark.parametrize(("op", "data", "code"), FAILURES, ids=lambda v: str(v)[:30])
 def test_what_cannot_be_done_is_a_failure_and_the_connection_lives(client, op, data, code):
     """Never a dropped connection; the description says what is wrong."""
-    with pytest.raises(Failure) as failure:
+    with pytest.raises(EmpFailure) as failure:
         client.call(op, data)
     assert code == failure.value.code
     assert failure.value.description
@@ -166,7 +166,7 @@ def test_a_job_that_takes_too_long_is_a_failure(app, start):
 
     (address,) = start("emp", bind="tcp://127.0.0.1:0", timeout=0.2)
     with EmpClient(*split(address)) as client:
-        with pytest.raises(Failure) as failure:
+        with pytest.raises(EmpFailure) as failure:
             client.call("slow")
         assert "timeout" == failure.value.code
         release.set()
@@ -178,7 +178,7 @@ def test_a_failure_inside_the_gateway_is_one_too(app, client, monkeypatch, caplo
         raise RuntimeError
 
     monkeypatch.setattr(app, "aask", broken)
-    with pytest.raises(Failure) as failure:
+    with pytest.raises(EmpFailure) as failure:
         client.call("list_queues")
     assert "internal_error" == failure.value.code
     assert "an operation failed by an error of the gateway" in caplog.text
@@ -284,7 +284,7 @@ def test_pending_requests_are_answered_before_the_end(app):
         release.wait(DEADLINE)
         return "done"
 
-    gateway = app.plugins.make(GATEWAY, "emp", options={"bind": "tcp://127.0.0.1:0"}, app=app)
+    gateway = app.plugins.make(GATEWAY, "emp", options={"bind": "tcp://127.0.0.1:0"})
     (address,) = gateway.start()
     with RawEmp(address) as peer:
         peer.say(Request(1, encode_operation("slow")))
@@ -417,11 +417,11 @@ def test_a_wrong_option_is_a_plugin_error(start, options, match):
 def test_a_broker_that_is_away_is_a_failure(address):
     """The gateway serves on; what needs no broker is answered."""
     with EventMQ("away", broker="tcp://127.0.0.1:1", submit_timeout=0.2) as app:
-        gateway = app.plugins.make(GATEWAY, "emp", options={"bind": "tcp://127.0.0.1:0"}, app=app)
+        gateway = app.plugins.make(GATEWAY, "emp", options={"bind": "tcp://127.0.0.1:0"})
         try:
             with EmpClient(*split(gateway.start()[0])) as client:
                 for op, data in (("list_queues", {}), ("submit_job", {"task": "add"})):
-                    with pytest.raises(Failure) as failure:
+                    with pytest.raises(EmpFailure) as failure:
                         client.call(op, data)
                     assert "unavailable" == failure.value.code
                 assert {} == client.call("$echo")

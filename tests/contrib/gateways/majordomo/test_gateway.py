@@ -298,12 +298,10 @@ def test_a_reply_comes_once_where_its_request_was_taken_for_one_of_an_earlier_ru
         return found
 
     asked = threading.Event()
-    looked_back = threading.Event()
-    end = MajordomoMachine.looked_back
+    recovered = threading.Event()
+    end = MajordomoMachine.recovered
     monkeypatch.setattr(MajordomoGateway, "_page", slow_page)
-    monkeypatch.setattr(
-        MajordomoMachine, "looked_back", lambda self: (end(self), looked_back.set())
-    )
+    monkeypatch.setattr(MajordomoMachine, "recovered", lambda self: (end(self), recovered.set()))
     _, (front, back) = farm.gateway()
     client, worker = dealer(front, b"me"), register(dealer, back, "echo")
     for number in (b"1", b"2"):
@@ -314,7 +312,7 @@ def test_a_reply_comes_once_where_its_request_was_taken_for_one_of_an_earlier_ru
         answer(worker, b"\x04", address, id, [b"done"])
         assert final("echo", number, b"done") == client.next()
         go_on.set()
-        assert looked_back.wait(DEADLINE)
+        assert recovered.wait(DEADLINE)
 
 
 def test_an_emp_client_a_majordomo_worker_and_an_mc0_subscriber(farm, dealer):

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from eventmq.errors import ProtocolError
 from eventmq_contrib.gateways.majordomo.machine import (
-    Asked,
+    AssignedJob,
+    ClientRequest,
     MajordomoLimits,
     MajordomoMachine,
-    Task,
 )
 from eventmq_contrib.gateways.majordomo.messages import (
     Disconnect,
@@ -125,15 +125,15 @@ class World:
         self.machine = MajordomoMachine(MajordomoLimits(**limits), self)
         self.now = 50.0
 
-    # Jobs
+    # MajordomoJobs
 
-    def key(self, asked):
-        return f"{asked.client.decode()}-{asked.id.decode()}"
+    def key(self, request):
+        return f"{request.client.decode()}-{request.id.decode()}"
 
-    def submit(self, job_id, asked, body):
-        self.done.append(("submit", job_id, asked.service, list(body)))
+    def submit(self, job_id, request, body):
+        self.done.append(("submit", job_id, request.service, list(body)))
 
-    def look_up(self, job_id, service):
+    def find_service(self, job_id, service):
         self.done.append(("look up", job_id, service))
 
     def attach(self, worker, service):
@@ -141,11 +141,11 @@ class World:
             self.done.append(("attach", worker, service))
         return self.room
 
-    def parted(self, worker, job_id, body):
-        self.done.append(("parted", worker, job_id, list(body)))
+    def part_received(self, worker, job_id, body):
+        self.done.append(("part_received", worker, job_id, list(body)))
 
-    def answered(self, worker, job_id, body):
-        self.done.append(("answered", worker, job_id, list(body)))
+    def result_received(self, worker, job_id, body):
+        self.done.append(("result_received", worker, job_id, list(body)))
 
     def detach(self, worker, *, died):
         self.done.append(("detach", worker, died))
@@ -186,7 +186,7 @@ def busy(world):
     """A world with a client's request in the hands of worker 1."""
     world.ask(b"1", b"body")
     world.say(W, b"\x01", b"echo")
-    world.machine.assign(1, Task("client-1", C, b"1", [b"body"]))
+    world.machine.assign(1, AssignedJob("client-1", C, b"1", [b"body"]))
     assert [(W, [b"\x02", C, b"", b"1", b"body"])] == world.heard()
     world.wanted()
     return world
@@ -224,7 +224,7 @@ def test_a_client_that_sends_an_empty_frame_first_is_answered_with_one(world):
 
 
 def test_a_client_of_an_earlier_run_is_answered_as_it_asked(world):
-    world.machine.expect("client-1", Asked(C, b"1", "echo", True))
+    world.machine.expect("client-1", ClientRequest(C, b"1", "echo", True))
     world.machine.finished("client-1", [b"r"])
     assert [b"", b"MDPC02"] == world.machine.outbox[0][1][1:3]
 
@@ -232,14 +232,14 @@ def test_a_client_of_an_earlier_run_is_answered_as_it_asked(world):
 def test_a_worker_that_sends_an_empty_frame_first_gets_one_with_each_message(world):
     """Common libraries do, and read what comes as if it were there."""
     raw(world, "back", W, b"", NAME, b"\x01", b"echo")
-    world.machine.assign(1, Task("client-1", C, b"1", [b"x"]))
+    world.machine.assign(1, AssignedJob("client-1", C, b"1", [b"x"]))
     assert raw(world, "back", W, b"", NAME, b"PING") == [
         (W, [b"", NAME, b"\x02", C, b"", b"1", b"x"]),
         (W, [b"", NAME, b"PONG"]),
     ]
     raw(world, "back", W, b"", NAME, b"\x04", C, b"", b"1", b"r")
-    assert ("answered", 1, "client-1", [b"r"]) in world.wanted()
-    world.machine.withdrawn(1)
+    assert ("result_received", 1, "client-1", [b"r"]) in world.wanted()
+    world.machine.session_ended(1)
     assert [(BACK, [W, b"", NAME, b"\x06"])] == list(world.machine.outbox)
 
 
@@ -327,7 +327,7 @@ def test_what_is_of_no_version_is_dropped_without_a_warning(world, caplog, frame
 
 
 def test_versions_are_named_for_so_many_services(world, caplog, monkeypatch):
-    monkeypatch.setattr("eventmq_contrib.gateways.majordomo.machine.MOST_WARNED", 3)
+    monkeypatch.setattr("eventmq_contrib.gateways.majordomo.machine.MAX_WARNINGS", 3)
     for n in range(5):
         raw(world, "back", W, b"MDPW01", b"\x01", b"s%d" % n)
     assert 3 == caplog.text.count(RFC_7)
@@ -371,7 +371,7 @@ def test_open_requests_are_bounded():
 def test_a_worker_registers_works_and_pings_while_it_is_busy(busy):
     assert [(W, [b"PONG"])] == busy.say(W, b"PING")
     assert [] == busy.say(W, b"\x04", C, b"", b"1", b"r")
-    assert [("answered", 1, "client-1", [b"r"])] == busy.wanted()
+    assert [("result_received", 1, "client-1", [b"r"])] == busy.wanted()
 
 
 def test_partials_reach_the_client_and_are_not_repeated_after_a_death(busy):
@@ -379,7 +379,7 @@ def test_partials_reach_the_client_and_are_not_repeated_after_a_death(busy):
     busy.wait(10.0)
     assert ("detach", 1, True) in busy.wanted()
     busy.say(W2, b"\x01", b"echo")
-    busy.machine.assign(2, Task("client-1", C, b"1", [b"body"]))
+    busy.machine.assign(2, AssignedJob("client-1", C, b"1", [b"body"]))
     busy.heard()
     assert [] == busy.say(W2, b"\x03", C, b"", b"1", b"p1")
     assert [(C, [b"\x02", b"echo", b"1", b"p2"])] == busy.say(W2, b"\x03", C, b"", b"1", b"p2")
@@ -414,7 +414,7 @@ def test_a_stranger_must_register_again(world, frames):
 def test_valid_and_unexpected_is_disconnect_then_silence(busy, frames):
     assert [(W, [b"\x06"])] == busy.say(W, *frames)
     assert [("detach", 1, False)] == busy.wanted()
-    busy.machine.assign(1, Task("client-2", C, b"2", [b""]))
+    busy.machine.assign(1, AssignedJob("client-2", C, b"2", [b""]))
     assert [] == busy.heard()
 
 
@@ -467,8 +467,8 @@ def test_a_worker_without_a_session_is_sent_away(world):
 
 
 def test_a_session_that_ends_by_itself_sends_its_worker_away(busy):
-    busy.machine.withdrawn(1)
-    busy.machine.withdrawn(1)
+    busy.machine.session_ended(1)
+    busy.machine.session_ended(1)
     assert [(W, [b"\x06"])] == busy.heard()
 
 
@@ -479,7 +479,7 @@ def test_the_end_tells_all_workers(busy):
 
 
 def test_a_worker_that_cannot_be_reached_is_given_up(busy):
-    busy.machine.not_sent("back", [W, NAME, b"PONG"], gone=True)
+    busy.machine.not_sent("back", [W, NAME, b"PONG"], disconnected=True)
     assert [("detach", 1, False)] == busy.wanted()
 
 
@@ -490,7 +490,7 @@ def test_a_reply_waits_a_while_for_a_client_that_is_away(world):
     for _ in range(50):
         ((_, frames),) = list(world.machine.outbox)
         world.machine.outbox.clear()
-        world.machine.not_sent("front", frames, gone=True)
+        world.machine.not_sent("front", frames, disconnected=True)
         world.now += 1.0
         world.machine.tick(world.now)
     assert [(C, [b"\x03", b"echo", b"1", b"r"])] == world.heard()
@@ -501,7 +501,7 @@ def test_a_reply_is_given_up_after_a_minute(world):
     world.ask(b"1")
     world.machine.finished("client-1", [b"r"])
     frames = world.machine.outbox.popleft()[1]
-    world.machine.not_sent("front", frames, gone=True)
+    world.machine.not_sent("front", frames, disconnected=True)
     assert [] == world.wait(61.0)
     assert [] == world.wait(1.0)
 
@@ -509,7 +509,7 @@ def test_a_reply_is_given_up_after_a_minute(world):
 def refuse(world):
     """Let the client take nothing of what is to be sent."""
     for _ in range(len(world.machine.outbox)):
-        world.machine.not_sent("front", world.machine.outbox.popleft()[1], gone=False)
+        world.machine.not_sent("front", world.machine.outbox.popleft()[1], disconnected=False)
 
 
 def test_what_follows_a_reply_that_waits_waits_behind_it(world):
@@ -544,17 +544,17 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded(limits):
 def test_a_partial_of_a_job_that_streams_is_handed_on(world):
     """It goes to the job's stream; a client of this gateway waits for none."""
     world.say(W, b"\x01", b"echo")
-    world.machine.assign(1, Task("job", b"c", b"1", [b"body"], streams=True))
+    world.machine.assign(1, AssignedJob("job", b"c", b"1", [b"body"], streams=True))
     world.heard()
     world.wanted()
     assert [] == world.say(W, b"\x03", b"c", b"", b"1", b"p")
-    assert [("parted", 1, "job", [b"p"])] == world.wanted()
+    assert [("part_received", 1, "job", [b"p"])] == world.wanted()
 
 
 def test_the_request_of_an_earlier_run_is_expected_once(world):
-    asked = Asked(C, b"1", "echo")
-    assert world.machine.expect("client-1", asked)
-    assert not world.machine.expect("client-1", asked)
+    request = ClientRequest(C, b"1", "echo")
+    assert world.machine.expect("client-1", request)
+    assert not world.machine.expect("client-1", request)
     world.ask(b"1")
     assert [] == world.wanted()
     world.machine.finished("client-1", [b"r"])
@@ -566,11 +566,11 @@ def test_what_has_ended_meanwhile_is_not_expected(world):
     world.ask(b"1")
     world.machine.finished("client-1", [b"r"])
     assert 1 == len(world.heard())
-    asked = Asked(C, b"1", "echo")
-    assert not world.machine.expect("client-1", asked)
-    assert world.machine.expect("client-2", asked._replace(id=b"2"))
-    world.machine.looked_back()
-    assert not world.machine.expect("client-2", asked._replace(id=b"2"))
+    request = ClientRequest(C, b"1", "echo")
+    assert not world.machine.expect("client-1", request)
+    assert world.machine.expect("client-2", request._replace(id=b"2"))
+    world.machine.recovered()
+    assert not world.machine.expect("client-2", request._replace(id=b"2"))
 
 
 def test_of_what_has_ended_meanwhile_the_last_are_known(world):
@@ -578,9 +578,9 @@ def test_of_what_has_ended_meanwhile_the_last_are_known(world):
     many = world.machine._limits.requests
     for number in range(many + 1):
         world.machine.finished(f"client-{number}", [])
-    assert world.machine.expect("client-0", Asked(C, b"0", "echo"))
-    assert not world.machine.expect("client-1", Asked(C, b"1", "echo"))
-    assert not world.machine.expect(f"client-{many}", Asked(C, b"%d" % many, "echo"))
+    assert world.machine.expect("client-0", ClientRequest(C, b"0", "echo"))
+    assert not world.machine.expect("client-1", ClientRequest(C, b"1", "echo"))
+    assert not world.machine.expect(f"client-{many}", ClientRequest(C, b"%d" % many, "echo"))
 
 
 EVENTS = st.lists(
@@ -608,7 +608,7 @@ def test_any_conversation_goes_by_the_rules(events):
     for event in events:
         match event:
             case int():
-                world.machine.assign(event, Task("s-1", C, b"1", [b"x"]))
+                world.machine.assign(event, AssignedJob("s-1", C, b"1", [b"x"]))
             case float():
                 world.now += event
                 world.machine.tick(world.now)

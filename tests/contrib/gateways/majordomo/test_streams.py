@@ -64,7 +64,7 @@ def test_partials_wait_for_a_slow_reader_and_the_final_behind_them(farm, worker)
 
 def test_readers_are_told_where_too_many_partials_wait(farm, worker, monkeypatch):
     """At the bound the parts are discarded as a whole; the job goes on, with its result."""
-    monkeypatch.setattr(pool, "MOST_PARTS", 100)
+    monkeypatch.setattr(pool, "MAX_PARTS", 100)
     job = farm.app.send_raw("echo", [b"x"])
     client, id, _ = next_request(worker)
     say_parts(worker, client, id, 2 * WINDOW + 500)

@@ -10,7 +10,7 @@ from eventmq.errors import ProtocolError
 from eventmq.task.task import header_text
 from eventmq_contrib.gateways.mc0.machine import Mc0Limits, Mc0Machine
 from eventmq_contrib.gateways.mc0.messages import (
-    Command,
+    Mc0Message,
     command_of,
     decode,
     encode,
@@ -58,21 +58,21 @@ def world():
 
 #: From the document, with the leading empty frame.
 VECTORS = [
-    (Command(b"NOOP"), [b"", b"NOOP"]),
-    (Command(b"NOOP", ((b"ID", b"1234"),)), [b"", b"NOOP", b"ID", b"1234"]),
+    (Mc0Message(b"NOOP"), [b"", b"NOOP"]),
+    (Mc0Message(b"NOOP", ((b"ID", b"1234"),)), [b"", b"NOOP", b"ID", b"1234"]),
     (
-        Command(b"CONNECT", ((b"VERSION", b"0.1"), (b"TTL", b"1000"))),
+        Mc0Message(b"CONNECT", ((b"VERSION", b"0.1"), (b"TTL", b"1000"))),
         [b"", b"CONNECT", b"VERSION", b"0.1", b"TTL", b"1000"],
     ),
-    (Command(b"DISCONNECT"), [b"", b"DISCONNECT"]),
-    (Command(b"SUB", (), (b"topic1", b"topic2")), [b"", b"SUB", b"", b"topic1", b"topic2"]),
-    (Command(b"UNSUB", (), (b"topic1", b"topic2")), [b"", b"UNSUB", b"", b"topic1", b"topic2"]),
+    (Mc0Message(b"DISCONNECT"), [b"", b"DISCONNECT"]),
+    (Mc0Message(b"SUB", (), (b"topic1", b"topic2")), [b"", b"SUB", b"", b"topic1", b"topic2"]),
+    (Mc0Message(b"UNSUB", (), (b"topic1", b"topic2")), [b"", b"UNSUB", b"", b"topic1", b"topic2"]),
     (
-        Command(b"PUT", ((b"TOPIC", b"topic1"),), (b"body",)),
+        Mc0Message(b"PUT", ((b"TOPIC", b"topic1"),), (b"body",)),
         [b"", b"PUT", b"TOPIC", b"topic1", b"", b"body"],
     ),
     (
-        Command(b"MESSAGE", ((b"TOPIC", b"topic1"),), (b"body", b"", b"", b"more")),
+        Mc0Message(b"MESSAGE", ((b"TOPIC", b"topic1"),), (b"body", b"", b"", b"more")),
         [b"", b"MESSAGE", b"TOPIC", b"topic1", b"", b"body", b"", b"", b"more"],
     ),
 ]
@@ -224,9 +224,9 @@ def test_disconnect_ends_everything(world):
 
 def test_a_client_that_is_gone_is_forgotten_and_a_slow_one_is_not(world):
     world.say(A, "SUB", "", "t")
-    world.machine.not_sent("main", [A, b"", b"MESSAGE"], gone=False)
+    world.machine.not_sent("main", [A, b"", b"MESSAGE"], disconnected=False)
     assert (1, 1) == (world.machine.clients, world.machine.dropped)
-    world.machine.not_sent("main", [A, b"", b"MESSAGE"], gone=True)
+    world.machine.not_sent("main", [A, b"", b"MESSAGE"], disconnected=True)
     assert (0, 2) == (world.machine.clients, world.machine.dropped)
     assert [] == world.say(B, "PUT", "TOPIC", "t", "", "x")
 
@@ -337,7 +337,7 @@ def test_any_conversation_goes_by_the_rules(events):
 def test_a_message_comes_back_from_a_publication_as_it_was(body):
     """Headers in order, bytes of any kind, and the mark of the gateway."""
     pairs = ((b"X-\xff", b"a=b&c,d%"), (b"TOPIC", b"t"), (b"X-E", b""))
-    message = Command(b"MESSAGE", pairs, body)
+    message = Mc0Message(b"MESSAGE", pairs, body)
     publication = publication_of(b"t", message, "mark")
     text = header_text(publication.headers)
     value = body[0] if len(body) == 1 else list(body)
@@ -358,9 +358,9 @@ def test_a_message_comes_back_from_a_publication_as_it_was(body):
     ids=str,
 )
 def test_what_an_app_publishes_is_a_message(value, body):
-    assert Command(b"MESSAGE", ((b"TOPIC", b"t"),), body) == command_of("t", value, "")
+    assert Mc0Message(b"MESSAGE", ((b"TOPIC", b"t"),), body) == command_of("t", value, "")
 
 
 def test_a_topic_that_is_no_text_is_not_published():
-    assert publication_of(b"\xff", Command(b"MESSAGE"), "mark") is None
+    assert publication_of(b"\xff", Mc0Message(b"MESSAGE"), "mark") is None
     assert "" == origin_of("timeout:nonsense")

@@ -10,13 +10,13 @@ from eventmq_contrib.gateways.emp.protocol import (
     Bye,
     Decoder,
     EmpError,
+    EmpResult,
     Error,
     Hello,
     Ping,
     Pong,
     Request,
     Response,
-    Result,
     decode_operation,
     decode_result,
     encode,
@@ -131,11 +131,11 @@ def test_the_requests_of_the_document():
 def test_the_responses_of_the_document():
     data = b"""{"status": "failure", "code": "unknown_job",
         "description": "unknown job ee20", "data": {"job_id": "ee20"}}"""
-    failure = Result(False, {"job_id": "ee20"}, "unknown_job", "unknown job ee20")
+    failure = EmpResult(False, {"job_id": "ee20"}, "unknown_job", "unknown job ee20")
     assert failure == decode_result(data)
     assert failure == decode_result(encode_result(failure))
-    assert b'{"status":"success"}' == encode_result(Result(True, {}))
-    assert b'{"status":"success","data":{"a":1}}' == encode_result(Result(True, {"a": 1}))
+    assert b'{"status":"success"}' == encode_result(EmpResult(True, {}))
+    assert b'{"status":"success","data":{"a":1}}' == encode_result(EmpResult(True, {"a": 1}))
 
 
 BAD_REQUESTS = [
