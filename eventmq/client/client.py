@@ -1,8 +1,8 @@
-"""The client as callers' threads and coroutines see it: thread-safe, and lazy.
+"""The client's runner, for callers in threads and coroutines: thread-safe, and lazy.
 
-The first use makes the sockets (`runner_loop.IoLoop`); nothing happens before. After a fork the
-child drops what it inherited, without closing it, and makes its own at its first use. At the exit
-of the interpreter sockets close within a bounded time.
+The first use makes the sockets (`eventmq.client.io_loop.IoLoop`). After a fork the child drops what
+it inherited, without closing it, and makes its own at its first use. At the exit of the interpreter
+sockets close within a bounded time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["ClientRunner", "Transport"]
 #: Seconds that closing may take.
 CLOSE_TIMEOUT = 1.0
 
-#: Seconds after a deadline at which a caller stops believing in the thread that leads.
+#: Seconds after its deadline at which a caller no longer waits for the thread that leads.
 _GUARD = 2.0
 
 _live: weakref.WeakSet[ClientRunner] = weakref.WeakSet()
@@ -60,15 +60,15 @@ class Transport(NamedTuple):
 
 
 class ClientRunner:
-    """Hands requests to the loop with the sockets and waits for them.
+    """Client runner: passes requests to the I/O loop and waits for them.
 
     Args:
         transport: Called once, at the first use (in a forked child, once more).
         clock: Reads time.
-        name: What people call this client.
-        heartbeat: Seconds between signs of life.
+        name: The name of this client, for people.
+        heartbeat: Seconds between heartbeats.
         heartbeat_timeout: Seconds of silence after which a broker is dead.
-        role: What it informs as: ``client`` or ``scheduler``.
+        role: The role that it informs as: ``client`` or ``scheduler``.
         legacy: The brokers are routers of EventMQ 0.3, which answer no client.
     """
 
@@ -150,11 +150,11 @@ class ClientRunner:
     # Submissions and one-way messages
 
     def begin(self, request: PendingRequest) -> None:
-        """Hand a request over. ``request.notify`` will be called from any thread."""
+        """Begin a request. ``request.notify`` is called from any thread."""
         self._running().begin(request)
 
     def deadline(self, timeout: float | None) -> float:
-        """Return the deadline of something that may take ``timeout`` seconds from now."""
+        """Return the deadline of a request that may take ``timeout`` seconds from now."""
         return NEVER if timeout is None else self.clock.monotonic() + timeout
 
     def send(self, request: PendingSubmit | OneWayMessage) -> None:
@@ -176,21 +176,21 @@ class ClientRunner:
             raise request.error
 
     def start(self, request: PendingRequest) -> Waiter:
-        """Hand a request over; see `wait_until_done`."""
+        """Begin a request; return the waiter for `wait_until_done`."""
         waiter = self.waiter()
         request.notify = waiter.notify
         self._running().begin(request)
         return waiter
 
     def astart(self, request: PendingRequest) -> AsyncWaiter:
-        """Hand a request over from a coroutine; see `await_until_done`."""
+        """Begin a request in a coroutine; return the waiter for `await_until_done`."""
         waiter = self.async_waiter()
         request.notify = waiter.notify
         self._running().begin(request)
         return waiter
 
     def wait_until_done(self, request: PendingRequest, waiter: Waiter) -> None:
-        """Wait until a request is over; its error is not raised."""
+        """Wait until a request is settled; its error is not raised."""
         while not request.done:
             self.wait_for_news(request, waiter)
 
@@ -200,7 +200,7 @@ class ClientRunner:
             await waiter.wait()
 
     def wait_for_news(self, request: PendingRequest, waiter: Waiter) -> None:
-        """Wait until there is something new about a request."""
+        """Wait until a request has an answer or is settled."""
         limit = None
         if request.deadline != NEVER:
             limit = request.deadline - self.clock.monotonic() + _GUARD
@@ -244,7 +244,7 @@ class ClientRunner:
         return _only(call)
 
     def begin_ask(self, call: PendingCall) -> Callable[[], Any]:
-        """Ask; what is returned waits for the only answer, as `ask` does. It is called once."""
+        """Begin a call; return a function, to be called once, that waits as `ask` does."""
         return partial(self._finish, call, self.start(call))
 
     def _finish(self, call: PendingCall, waiter: Waiter) -> Any:
@@ -255,7 +255,7 @@ class ClientRunner:
         return _only(call)
 
     def answers(self, call: PendingCall) -> Iterator[Any]:
-        """Ask, and yield the answers as they come.
+        """Begin a call, and yield its answers as they come.
 
         Raises:
             ResultTimeout: A ``get`` was not answered fully before its deadline.
@@ -298,36 +298,36 @@ class ClientRunner:
             self.forget(call)
 
     def forget(self, call: PendingCall) -> None:
-        """End a call whose answers nobody wants. Waits for nothing, raises nothing."""
+        """End a call whose further answers are not needed. Does not wait or raise."""
         loop = self._loop
         if loop is not None and not call.done:
             loop.forget(call)
 
     def credit(self, call: PendingCall) -> None:
-        """Tell the broker what was taken of a stream. Waits for nothing, raises nothing."""
+        """Tell the broker how many parts of a stream were read. Does not wait or raise."""
         loop = self._loop
         if loop is not None and not call.done:
             loop.credit(call)
 
     def loop(self) -> IoLoop:
-        """Return what a program with a loop of its own leads, see `IoLoop.attach`.
+        """Return the I/O loop, for a program with a loop of its own; see `IoLoop.attach`.
 
         Raises:
             BrokerUnavailable: The client was closed.
         """
         return self._running()
 
-    def listen(self, most: int) -> deque[Schedule]:
-        """Stay connected from now on; return where SCHEDULE and UNSCHEDULE of brokers come in.
+    def listen(self, max_waiting: int) -> deque[Schedule]:
+        """Stay connected from now on; return the deque of SCHEDULE and UNSCHEDULE from brokers.
 
         Args:
-            most: How many wait there at most; then the oldest are dropped.
+            max_waiting: Maximum length; the oldest are dropped.
         """
         machine = self._running().machine
-        if machine.asked is None:
-            machine.asked = deque(maxlen=most)
+        if machine.schedule_requests is None:
+            machine.schedule_requests = deque(maxlen=max_waiting)
             self.begin(machine.keepalive(self.clock.now()))
-        return machine.asked
+        return machine.schedule_requests
 
     @property
     def brokers(self) -> int:
@@ -336,7 +336,7 @@ class ClientRunner:
 
 
 def _only(call: PendingCall) -> Any:
-    """Return the only answer to a call that is over."""
+    """Return the only answer to a call that is settled."""
     if call.error is not None:
         raise call.error
     if not call.answers:

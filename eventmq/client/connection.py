@@ -1,4 +1,4 @@
-"""One broker as a client sees it: whether it answers, what it announced, what waits for it."""
+"""The connection to one broker: whether it answers, what it announced, what is unsent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LOST", "BrokerConnection", "ConnectionPhase"]
 
-#: What `BrokerConnection.last_error` says of a connection that is not there any more.
+#: `BrokerConnection.last_error` after the connection was lost.
 LOST = "the connection was lost"
 
-#: Why a broker that is there cannot be used.
+#: `BrokerConnection.unready_reason` of a broker that is reached and does not answer.
 UNANSWERED = (
     "connected, and INFORM is not answered; a router of EventMQ 0.3 answers none of a client: see "
     "the setting legacy_broker"
@@ -28,35 +28,35 @@ UNANSWERED = (
 
 
 class ConnectionPhase(enum.Enum):
-    """How far a connection is."""
+    """How far the handshake of a connection is."""
 
     #: INFORM is on its way; nothing else may be sent.
     INFORMING = "informing"
-    #: The broker acknowledged the INFORM and has not gone since.
+    #: The broker acknowledged the INFORM, and the connection was not lost since.
     READY = "ready"
 
 
 @dataclass(slots=True, eq=False)
 class BrokerConnection:
-    """One broker.
+    """The connection to one broker.
 
     Attributes:
-        index: Place in the list of brokers.
+        index: Position in the list of brokers.
         address: For people.
         phase: `ConnectionPhase`.
         features: What the broker announced, None before that or if it is a legacy one.
         unsent: Messages that the socket has not taken yet, in order.
         in_flight: Number of submissions and calls in flight at this broker.
-        busy_since: When it last had none, or was opened.
-        last_received: When something last came from it.
-        last_sent: When something was last sent to it.
+        busy_since: When the first of these began, or the socket was opened.
+        last_received: When a message last came from it.
+        last_sent: When a message was last sent to it.
         inform: The last INFORM.
         inform_id: Its message id.
         disconnected: The transport was lost and has not been seen to be back.
-        last_error: For people: why it does not answer, as far as is known.
-        role: What we inform as.
+        last_error: For people: why it does not answer, "" if that is not known.
+        role: What the client informs as.
         retry_at: When a socket whose handshake failed is replaced: libzmq does not try again.
-        warned: It was logged that no receipts come.
+        warned: The warning that no receipts come was logged.
     """
 
     index: int
@@ -88,7 +88,7 @@ class BrokerConnection:
 
     @property
     def max_frame(self) -> int:
-        """Longest frame that the broker takes, 0 if it did not say."""
+        """Maximum length of a frame for the broker, 0 if it announced none."""
         return self.features.max_frame if self.features else 0
 
     def supports(self, extension: str) -> bool:
@@ -96,24 +96,24 @@ class BrokerConnection:
         return self.features is not None and extension in self.features.extensions
 
     def incompatibility(self, request: PendingRequest) -> Exception | None:
-        """Return why this broker cannot take a request, None if it can."""
+        """Return the error of a request that this broker cannot take, None if it can."""
         if type(request) is not OneWayMessage:
             extension = "call" if type(request) is PendingCall else ""
             if type(request) is PendingSubmit:
                 extension = request.extension or ("batch" if request.count else "")
             if extension and not self.supports(extension):
-                return ProtocolError(self._lack(extension), code="no-extension")
+                return ProtocolError(self._no_extension(extension), code="no-extension")
         if self.features is None and not _is_text(request.frames[-1]):
             return SerializationError(self._unreadable(request))
-        longest = len(request.frames[-1])
-        if longest <= self.max_frame or not self.max_frame:
+        length = len(request.frames[-1])
+        if length <= self.max_frame or not self.max_frame:
             return None
-        msg = f"a body of {longest} bytes is longer than the {self.max_frame} bytes "
+        msg = f"a body of {length} bytes is longer than the {self.max_frame} bytes "
         msg += f"that broker {self.address} takes"
         return MessageTooLarge(msg, job_id=request.id if type(request) is PendingSubmit else None)
 
-    def _lack(self, extension: str) -> str:
-        """Return why something cannot be asked of this broker."""
+    def _no_extension(self, extension: str) -> str:
+        """Return the error text for a protocol extension that this broker lacks."""
         if self.features is not None:
             return f"broker {self.address} lacks the protocol extension {extension!r}"
         msg = f"broker {self.address} is a legacy one, without FEATURES: "
@@ -126,7 +126,7 @@ class BrokerConnection:
         )
 
     def _unreadable(self, request: PendingRequest) -> str:
-        """Return why a message would end this broker."""
+        """Return the error text for a message that a legacy broker cannot read."""
         what = f"the body of job {request.id}" if type(request) is PendingSubmit else "the body"
         return (
             f"{what} is not UTF-8, and broker {self.address} is a legacy one, without FEATURES, "
@@ -135,14 +135,14 @@ class BrokerConnection:
         )
 
     def assume_legacy(self) -> None:
-        """Take the broker for there, and for one without FEATURES, without asking it."""
+        """Take the broker for a legacy one that is connected, without an INFORM."""
         self.phase = ConnectionPhase.READY
         self.features = None
         self.unsent.clear()
         self.inform, self.inform_id = OutgoingMessage([]), ""
 
     def begin_inform(self, message_id: str, features: str) -> None:
-        """Forget what was queued and put an INFORM in its place."""
+        """Replace what is unsent by an INFORM."""
         self.phase = ConnectionPhase.INFORMING
         self.unsent.clear()
         self.inform_id = message_id
@@ -161,7 +161,7 @@ class BrokerConnection:
 
     @property
     def unready_reason(self) -> str:
-        """For people: why it is not ready."""
+        """Why it is not ready, for people."""
         if not self.inform.sent or self.ready or self.last_error not in {"", LOST}:
             return self.last_error or "no connection"
         if self.role != "client":
@@ -169,15 +169,17 @@ class BrokerConnection:
         return UNANSWERED
 
     def next_heartbeat(self, interval: float) -> float | None:
-        """Return when the next HEARTBEAT or INFORM is due, None if nothing waits for it."""
+        """Return when to send the next HEARTBEAT or INFORM, None if none is needed."""
         if self.ready and self.features is None and self.role == "client":
-            return None  # the document asks for none of a client, and no answer is waited for
+            return (
+                None  # the published document asks for none of a client, and no answer is awaited
+            )
         if self.ready:
             return self.last_sent + interval if self.in_flight else None
         return self.inform.sent + interval if self.inform.sent else None
 
     def dead_at(self, heartbeat_timeout: float) -> float | None:
-        """Return when its silence means that it is dead, None if nothing is expected of it."""
+        """Return when its silence means that it is dead, None if no message is expected."""
         expected = self.in_flight if self.ready else self.inform.sent
         return max(self.last_received, self.busy_since) + heartbeat_timeout if expected else None
 

@@ -1,6 +1,6 @@
-"""One job from its submission to its end, by a call back: without a thread or a coroutine for it.
+"""Job events by callback: one job from its submission to its end, without a thread for it.
 
-For programs that have very many open jobs and a loop of their own, as gateways are.
+For programs that have very many open jobs and a loop of their own, such as gateways.
 `eventmq.client.submit.Submitter.track` begins it.
 """
 
@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 class TrackedJob:
-    """A submission, then the call for the job's end. All but `begin` in the client's thread.
+    """Submits one job, then calls for its end. All but `begin` runs in the client's thread.
 
     Args:
         job: Its handle; ``row`` is set at the end.
         pending: Its submission.
-        results: Of the client.
-        on_receipt: Called with job and pending when the broker has it.
-        on_end: Called once with the job, and the error for which it was not submitted, or its end
+        results: Makes the call for its end.
+        on_receipt: Called with job and submission when the broker has it.
+        on_end: Called once with the job, and the error for which it was not submitted or its end
             is not known; it must not block.
     """
 
@@ -106,4 +106,4 @@ class TrackedJob:
         try:
             self._on_end(self._job, error)
         except Exception:
-            logger.exception("what followed job %s failed", self._job.id)
+            logger.exception("the callback of job %s failed", self._job.id)

@@ -1,4 +1,8 @@
-"""The handle of a job: what `delay` returns, and what callers ask and wait with."""
+"""Handles of jobs: what ``delay`` returns, with results, states and streams.
+
+`Job` is the handle, `ResultClient` asks brokers for its state and result, `JobStream` iterates over
+the parts that its task yields.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +41,19 @@ __all__ = ["DEFAULT", "Default", "Job", "JobOrigin", "JobStream", "ResultClient"
 
 T = TypeVar("T")
 
-#: Parts and bytes after which the broker is told that they were taken, at the latest.
+#: Parts and bytes after which a CREDIT tells the broker that they were read, at the latest.
 CREDIT_PARTS = WINDOW // 4
 
 CREDIT_BYTES = WINDOW_BYTES // 4
 
 _ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
-#: Seconds that an answer takes at most, if the broker has it.
+#: The shortest timeout: seconds in which an answer comes that the broker has.
 MIN_TIMEOUT = 0.1
 
 
 class Default(enum.Enum):
-    """Stands for what the settings say."""
+    """Stands for the value of the settings."""
 
     DEFAULT = "default"
 
@@ -60,14 +64,14 @@ DEFAULT = Default.DEFAULT
 class Job(Generic[T]):
     """One submitted job; ``T`` is the type of its result.
 
-    It remembers the broker that took it. Making one costs nothing; every call goes to the
-    broker, until the job's end is known here. Thread-safe. It cannot be pickled: hand on the id,
-    and make a handle of it with ``app.job(id)``.
+    It keeps the broker that took the job. Making one asks nothing; each method asks the broker,
+    until the job's end is known here. Thread-safe. It cannot be pickled: pass on the id, and make
+    a handle of it with ``app.job(id)``.
 
     Attributes:
         id: The job's id.
-        origin: Which broker has it.
-        row: How it ended, once that is known here.
+        origin: The broker that has it.
+        row: How it ended, None until that is known here.
     """
 
     __slots__ = ("__weakref__", "_results", "id", "origin", "row")
@@ -101,10 +105,10 @@ class Job(Generic[T]):
                 without limit. An answer takes a moment: less than 0.1 counts as 0.1.
 
         Raises:
-            ResultTimeout: It had not ended in time; it goes on. The message says where it is, for
-                which the broker is asked, at most a second after the time is up.
+            ResultTimeout: It had not ended in time; it goes on. The message is a diagnosis, for
+                which the broker is asked, at most a second after the timeout.
             JobFailed: The task raised (the original is the cause, where it can be had).
-            JobCancelled: Somebody cancelled it.
+            JobCancelled: It was cancelled.
             JobExpired: Its ``expires`` passed first.
             JobNotFound: The broker does not know it.
             ResultUnavailable: It succeeded, and its result was not kept.
@@ -115,14 +119,14 @@ class Job(Generic[T]):
         """Do the same as `get` in a coroutine."""
         return await self._results.aget(self, timeout)  # type: ignore[no-any-return]
 
-    # Calls
+    # State
 
     @property
     def confirmed(self) -> bool:
-        """Whether a broker has said that it keeps the job.
+        """Whether a broker has confirmed that it keeps the job.
 
-        False of one in a batch that was not sent, and of one that was sent to a legacy broker,
-        which gives no receipts: it may be lost, and nothing can be asked about it.
+        False in a batch that was not sent, and after a submission to a legacy broker, which gives
+        no receipts: the job may be lost, and its state cannot be read.
         """
         return self.origin.sent and self.origin.confirmed
 
@@ -172,11 +176,11 @@ class Job(Generic[T]):
     def cancel(self, reason: str = "") -> bool:
         """Cancel the job, whether it waits or runs. Doing it twice is harmless.
 
-        It has ended at once, and whoever waits gets `JobCancelled`. A worker that runs it is told
-        to stop; what it still answers changes nothing.
+        It ends at once, and waiting calls of `get` raise `JobCancelled`. A worker that runs it is
+        told to stop; what it still answers changes nothing.
 
         Args:
-            reason: For those who wait.
+            reason: The text that `JobCancelled` has.
 
         Returns:
             Whether it is cancelled now; False if it had ended in another way.
@@ -198,16 +202,16 @@ class Job(Generic[T]):
 
         The parts come in order. After the last one `get` has the return value of the generator. A
         job that ends in another way than by success raises at the end what `get` raises. Each part
-        is taken once: a stream that was left in the middle goes on where it was left.
+        is read once: a stream that was left in the middle goes on where it was left.
 
         Args:
             timeout: Seconds to wait for each part, as in `get`.
 
         Raises:
-            ResultTimeout: No part came in time; the iterator may be asked again.
-            StreamRestarted: The job is run again, and is not ``replayable``: what follows, of the
-                same iterator, are its parts from the first on.
-            ResultUnavailable: Parts were discarded because nobody read them, or were read.
+            ResultTimeout: No part came in time; the iterator can be used again.
+            StreamRestarted: The job is run again, and is not ``replayable``: the iterator goes on
+                with its parts from the first.
+            ResultUnavailable: Parts were discarded because none was read in time, or were read.
             NotAllowed: The job has ended and has no parts: its task is no generator.
             JobNotFound: The broker does not know it.
         """
@@ -216,10 +220,10 @@ class Job(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class JobOrigin:
-    """Where jobs that were sent together are.
+    """The broker of jobs that were sent together.
 
     Attributes:
-        task: Name of their task, "" if the handle was made from an id.
+        task: The name of their task, "" if the handle was made from an id.
         broker: Index of the broker that took them, or `NO_BROKER` if it is not known.
         store: Id of its store.
         sent: False while they are part of a batch that was not sent.
@@ -234,13 +238,13 @@ class JobOrigin:
 
 
 class ResultClient:
-    """States, infos and results of jobs.
+    """Result client: asks brokers for the state and result of jobs.
 
     Args:
         runner: Talks to the brokers.
         reader: Reads outcomes.
-        answer_timeout: Seconds to wait for what the broker knows now.
-        result_timeout: Seconds to wait for the end of a job, unless told.
+        answer_timeout: Seconds to wait for an answer about the present state.
+        result_timeout: Default seconds to wait for the end of a job.
     """
 
     def __init__(
@@ -297,14 +301,14 @@ class ResultClient:
         return self._value(job)
 
     def record(self, job: Job[Any], row: list[Any]) -> None:
-        """Remember how a job ended; an unknown one may still come to be known."""
+        """Keep how a job ended; raise `JobNotFound` for an id that the broker does not know."""
         if row[1]:
             job.row = OutcomeRow(*row)
         else:
             raise JobNotFound(job.id)
 
     def end_of(self, job: Job[Any]) -> PendingCall:
-        """Return the call for a job's end, without a limit of time."""
+        """Return the call for a job's end, without a deadline."""
         return self._get_call(job, None)
 
     def _get_call(self, job: Job[Any], timeout: float | Default | None) -> PendingCall:
@@ -319,10 +323,10 @@ class ResultClient:
         )
 
     def _value(self, job: Job[Any]) -> Any:
-        assert job.row is not None  # noqa: S101 - noted before
+        assert job.row is not None  # noqa: S101 - recorded before
         return self.reader.value(job.row)
 
-    # Why it takes so long
+    # Diagnosis
 
     def explained(
         self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
@@ -330,7 +334,7 @@ class ResultClient:
         """Return the error with a diagnosis, or as it is if none comes in `DIAGNOSIS_TIMEOUT`."""
         answers: list[Any] = []
         with suppress(EventMQError):
-            for call in self._where(job, error):
+            for call in self._diagnosis_calls(job, error):
                 answers.append(self.runner.ask(call))
         return self._explain(job, timeout, answers) or error
 
@@ -340,12 +344,12 @@ class ResultClient:
         """Do the same as `explained` in a coroutine."""
         answers: list[Any] = []
         with suppress(EventMQError):
-            for call in self._where(job, error):
+            for call in self._diagnosis_calls(job, error):
                 answers.append(await self.runner.aask(call))
         return self._explain(job, timeout, answers) or error
 
-    def _where(self, job: Job[Any], error: ResultTimeout) -> Iterator[PendingCall]:
-        """Yield the calls where a job is, none if the error says so already."""
+    def _diagnosis_calls(self, job: Job[Any], error: ResultTimeout) -> Iterator[PendingCall]:
+        """Yield the calls for a diagnosis, none if the error has one already."""
         if error.state:
             return
         deadline = self.runner.deadline(DIAGNOSIS_TIMEOUT)
@@ -363,7 +367,7 @@ class ResultClient:
         text = diagnose(info, queues, workers, f"{self.timeout(timeout):.1f} s")
         return ResultTimeout(text, job_id=job.id, state=info["state"])
 
-    # What is known now
+    # State
 
     def state(self, job: Job[Any]) -> str:
         """Return the state of a job."""
@@ -409,7 +413,7 @@ class ResultClient:
 
     @staticmethod
     def sent(job: Job[Any]) -> JobOrigin:
-        """Return where a job is; raises `NotAllowed` if it was not sent."""
+        """Return the origin of a job; raises `NotAllowed` if it was not sent."""
         origin = job.origin
         if not origin.sent:
             msg = f"job {job.id} is part of a batch that was not sent: leave app.batch() first"
@@ -419,44 +423,44 @@ class ResultClient:
     # Handles from ids
 
     def find(self, job_id: str) -> Job[Any]:
-        """Return a handle of a job that some broker knows.
+        """Return a handle of a job that one of the brokers knows.
 
         Raises:
-            JobNotFound: None of them does.
-            BrokerUnavailable: One that might did not answer.
+            JobNotFound: None of them knows it.
+            BrokerUnavailable: One of them did not answer, and the others do not know it.
         """
-        away: BrokerUnavailable | None = None
+        unavailable: BrokerUnavailable | None = None
         for job in self._candidates(job_id):
             try:
                 self.state(job)
             except JobNotFound:
                 continue
             except BrokerUnavailable as error:
-                away = error
+                unavailable = error
                 continue
             return job
-        raise away or JobNotFound(job_id)
+        raise unavailable or JobNotFound(job_id)
 
     async def afind(self, job_id: str) -> Job[Any]:
         """Do the same as `find` in a coroutine."""
-        away: BrokerUnavailable | None = None
+        unavailable: BrokerUnavailable | None = None
         for job in self._candidates(job_id):
             try:
                 await self.astate(job)
             except JobNotFound:
                 continue
             except BrokerUnavailable as error:
-                away = error
+                unavailable = error
                 continue
             return job
-        raise away or JobNotFound(job_id)
+        raise unavailable or JobNotFound(job_id)
 
     def _candidates(self, job_id: str) -> list[Job[Any]]:
         if not job_id:
             raise JobNotFound(job_id)
         count = self.runner.brokers
-        places = range(count) if count > 1 else (NO_BROKER,)
-        return [Job(job_id, self, JobOrigin(broker=place)) for place in places]
+        brokers = range(count) if count > 1 else (NO_BROKER,)
+        return [Job(job_id, self, JobOrigin(broker=broker)) for broker in brokers]
 
 
 def _cancelled(job: Job[Any], rows: list[list[str]]) -> bool:
@@ -473,13 +477,13 @@ def _state(job: Job[Any], rows: list[list[str]]) -> str:
 class JobStream(Generic[T]):
     """Iterates over the parts of a job, for ``for`` and ``async for``; made by `Job.stream`.
 
-    Nothing is asked before the first part is wanted. Each part is taken once: who leaves a stream
-    in the middle and asks for it again goes on with the next part. It goes on after a restart of
-    the broker, too. Use it from one thread, or one coroutine.
+    It asks the broker when the first part is requested. Each part is read once: a reader that
+    leaves a stream in the middle and opens it again goes on with the next part. It goes on after a
+    restart of the broker, too. Use it from one thread, or one coroutine.
 
     Args:
         job: The job.
-        results: Asks the broker.
+        results: Its result client.
         timeout: As in `Job.stream`.
     """
 
@@ -491,21 +495,21 @@ class JobStream(Generic[T]):
         self._seconds = results.timeout(timeout)
         self._call: PendingCall | None = None
         self._waiter: Any = None
-        #: Which run, and the index of the next part of it.
+        #: The delivery that is read, and the index of its next part.
         self._delivery = self._next = 0
-        #: Index that follows the last part that was handed out, of any run.
+        #: Index after the last part that was returned, of any delivery.
         self._seen = 0
         self._replayable = False
-        self._asked_again = False
-        self._over = False
-        #: Parts of the batch that is being handed out, the next one last.
+        self._requested_again = False
+        self._done = False
+        #: Parts of the batch that is being returned, the next one last.
         self._parts: list[bytes] = []
         self._content_type = ""
         self._credited = self._uncredited_bytes = 0
 
     def close(self) -> None:
-        """End it; what was not taken stays for whoever asks next. Idempotent."""
-        self._over = True
+        """End it; parts that were not read stay for the next reader. Idempotent."""
+        self._done = True
         self._parts = []
         self._leave()
 
@@ -523,12 +527,12 @@ class JobStream(Generic[T]):
         return self
 
     def __next__(self) -> Any:
-        """Return the next part; raises what `Job.stream` says."""
+        """Return the next part; raises the errors of `Job.stream`."""
         while True:
             part = self._pop()
             if part is not _NOTHING:
                 return part
-            if self._over:
+            if self._done:
                 raise StopIteration
             if self._call is None:
                 self._waiter = self._runner.waiter()
@@ -545,7 +549,7 @@ class JobStream(Generic[T]):
             part = self._pop()
             if part is not _NOTHING:
                 return part
-            if self._over:
+            if self._done:
                 raise StopAsyncIteration
             if self._call is None:
                 self._waiter = self._runner.async_waiter()
@@ -554,10 +558,12 @@ class JobStream(Generic[T]):
                 await self._waiter.wait(self._seconds)
             except TimeoutError:
                 if not self._news:
-                    late = self._timed_out()
-                    raise await self._results.aexplained(self._job, self._timeout, late) from None
+                    timed_out = self._timed_out()
+                    raise await self._results.aexplained(
+                        self._job, self._timeout, timed_out
+                    ) from None
 
-    # Asking
+    # Calls
 
     def _ask(self) -> None:
         origin = self._results.sent(self._job)
@@ -586,11 +592,11 @@ class JobStream(Generic[T]):
         text = f"no part of job {self._job.id} came in time"
         return ResultTimeout(text, job_id=self._job.id)
 
-    # Taking
+    # Parts
 
     # hot loop: benchmarks/stream.py
     def _pop(self) -> Any:
-        """Return the next part that is there, or `_NOTHING`."""
+        """Return the next part that is here, or `_NOTHING`."""
         parts = self._parts
         while not parts:
             call = self._call
@@ -618,7 +624,7 @@ class JobStream(Generic[T]):
         return value
 
     def _send_credit(self, call: PendingCall | None) -> None:
-        """Let the broker know what was taken."""
+        """Tell the broker how many parts were read."""
         if call is not None and self._next > self._credited and not call.done:
             self._credited, self._uncredited_bytes = self._next, 0
             call.arguments["taken"] = self._next
@@ -633,7 +639,7 @@ class JobStream(Generic[T]):
         return self._results.reader.content(name, payload, envelope)
 
     def _begin(self, about: dict[str, Any]) -> None:
-        """Take what the broker says of the stream at first."""
+        """Handle the first answer, which describes the stream."""
         self._replayable = bool(about.get("replayable"))
         if not self._delivery:
             self._delivery, self._next = int(about["delivery"]), int(about["base"])
@@ -646,15 +652,15 @@ class JobStream(Generic[T]):
             self._call.arguments["taken"] = self._next
 
     def _receive(self, call: PendingCall, answer: tuple[Any, Any]) -> None:
-        """Take a batch, or the end."""
+        """Handle a batch of parts, or the end."""
         head, body = answer
         if head.delivery < self._delivery:
-            if not isinstance(body, bytes):  # a restarted broker has seen no part of it
+            if not isinstance(body, bytes):  # a restarted broker has had no part of it
                 self._finish(body)
             return
         if head.delivery > self._delivery:
-            fresh, self._delivery = not self._delivery, head.delivery
-            self._next = head.first if fresh and isinstance(body, bytes) else 0
+            first, self._delivery = not self._delivery, head.delivery
+            self._next = head.first if first and isinstance(body, bytes) else 0
             self._credited = self._next
             self._resume_at(head.delivery)
             if self._seen and not self._replayable:
@@ -667,13 +673,13 @@ class JobStream(Generic[T]):
         elif head.first > self._next:
             self._ask_again(head.first)
         elif head.end > self._next:
-            self._asked_again = False
+            self._requested_again = False
             self._content_type, parts = decode_parts(body)
             self._parts = parts[self._next - head.first :][::-1]
             self._skip()
 
     def _skip(self) -> None:
-        """Pass over what an earlier run has yielded already, where both yield the same."""
+        """Skip parts that an earlier delivery has yielded, where each yields the same."""
         while self._parts and self._next < self._seen:
             self._parts.pop()
             self._next += 1
@@ -692,22 +698,22 @@ class JobStream(Generic[T]):
             self._results.reader.value(self._job.row)  # raises
 
     def _ask_again(self, index: int) -> None:
-        """Ask again, once, for parts that were lost on their way here."""
-        missed = f"parts {self._next} to {index - 1} of job {self._job.id} were lost"
-        if self._asked_again:
+        """Ask again, once, for parts that were lost on the way."""
+        lost = f"parts {self._next} to {index - 1} of job {self._job.id} were lost"
+        if self._requested_again:
             self._end()
-            raise ResultUnavailable(f"{missed}; get() has its result")
-        self._asked_again = True
+            raise ResultUnavailable(f"{lost}; get() has its result")
+        self._requested_again = True
         self._leave()
         self._ask()
 
     def _end(self) -> None:
-        self._over = True
+        self._done = True
         self._leave()
 
 
 class _Nothing:
-    """There is no part now."""
+    """Stands for: no part is here."""
 
 
 _NOTHING = _Nothing()

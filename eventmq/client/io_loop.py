@@ -82,7 +82,7 @@ class IoLoop:
         context: A ZeroMQ context to use; by default one of its own.
     """
 
-    #: For CURVE, None for brokers without; set before the first use.
+    #: CURVE keys, None for brokers without; set before the first use.
     keys: ClientKeys | None = None
 
     def __init__(
@@ -94,21 +94,21 @@ class IoLoop:
         self._own_context = context is None
         self._brokers: list[BrokerSockets] = []
         self._inbox: deque[tuple[Callable[..., None], PendingRequest]] = deque()
-        #: What the leader waits for, None where it waits for everything.
+        #: The request that the leader waits for, None where it waits for all of them.
         self._awaited: PendingRequest | None = None
-        #: When time wants something, as it was seen last.
-        self._due = 0.0
-        #: When something was read last.
+        #: When the machine has to tick next, as it said last.
+        self._next_tick = 0.0
+        #: When the sockets were last read.
         self._last_read = 0.0
         #: What is polled; None after a change.
         self._items: list[tuple[Any, int]] | None = None
-        #: It does nothing any more, or soon will not.
+        #: It has ended, or is about to.
         self._stopping = False
         self._wakeup = Wakeup()
         self._lead = threading.Lock()
         self._leader = 0
         self._sleeping = False
-        #: The background thread is to let somebody else lead.
+        #: The background thread is to give up the lead.
         self._yield_lead = False
         self._done = False
         self._reason = "the client was closed"
@@ -130,12 +130,12 @@ class IoLoop:
         self._notify()
 
     def credit(self, call: PendingCall) -> None:
-        """Tell a broker what was taken of a stream."""
+        """Tell a broker how many parts of a stream were read."""
         self._inbox.append((self.machine.credit, call))
         self._notify()
 
     def lead_until_done(self, request: PendingRequest) -> bool:
-        """Lead until a request is over; return False if somebody else leads.
+        """Lead until a request is settled; return False if another thread leads.
 
         Raises:
             BaseException: What a signal handler raises. The request is then still open.
@@ -149,23 +149,23 @@ class IoLoop:
         try:
             self._work_on(request)
         except BaseException as error:
-            # Ctrl-C in its sleep harms nothing.
+            # Ctrl-C while it polls does no harm.
             if self._sleeping:
                 raise
-            self._fail_all(error)
+            self._end_by_error(error)
             if not isinstance(error, Exception):
                 raise
         finally:
             self._release()
-            # Somebody may have come while this thread led, and may still be waiting.
+            # Another thread may have come while this one led, and may still be waiting.
             if not self._done and (self._inbox or self.machine.busy):
                 self._notify_thread()
         return True
 
     def _lead_nested(self, request: PendingRequest) -> None:
-        """Do it for a signal handler, or a finaliser, while the thread below it leads."""
+        """Lead in a signal handler, or a finaliser, of the thread that leads already."""
         if not self._sleeping:
-            # The machine may be half-way through something.
+            # The machine may be half-way through a change.
             _fail(request, "a signal handler came between; it may submit again")
             return
         self._work_on(request)
@@ -175,11 +175,11 @@ class IoLoop:
 
     @property
     def ended(self) -> bool:
-        """Whether it does nothing any more, or soon will not."""
+        """Whether it has ended, or is about to."""
         return self._stopping
 
     def stop(self, timeout: float) -> None:
-        """End, and fail what is open; wait for whoever leads. Idempotent."""
+        """End, and fail what is open; wait for the leader. Idempotent."""
         self._stopping = True
         self._interrupt()
         if self._leader != threading.get_ident() and self._lead.acquire(timeout=timeout):
@@ -188,10 +188,10 @@ class IoLoop:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
-    # Who leads
+    # The lead
 
     def _release(self) -> None:
-        """Lead no more; end the loop where that is due."""
+        """Give up the lead; end the loop if it is to stop."""
         self._sleeping = False
         try:
             if self._stopping and not self._done:
@@ -200,15 +200,15 @@ class IoLoop:
             self._leader = 0
             self._lead.release()
 
-    def _fail_all(self, error: BaseException) -> None:
-        """End by an error: the machine may be half-way through something."""
+    def _end_by_error(self, error: BaseException) -> None:
+        """End by an error: the machine may be half-way through a change."""
         self._stopping = True
         self._reason = f"the client ended by an error: {type(error).__name__}: {error}"
         logger.error("the client ended by an error", exc_info=error)
 
     def _notify(self) -> None:
-        """Let somebody look into the inbox."""
-        # A leader sets the flag before it looks into the inbox for the last time, and looks
+        """Notify the leader, or the background thread, of a command in the inbox."""
+        # A leader sets the flag before it reads the inbox for the last time, and reads it
         # again after it has released the lock.
         if self._sleeping:
             self._interrupt()
@@ -235,21 +235,21 @@ class IoLoop:
         self._wakeup.set()
 
     def _main(self) -> None:
-        """Lead, when called, until nothing is open."""
+        """Lead, when notified, until nothing is open."""
         while not self._stopping:
             self._thread_waiter.wait(None)
             self._lead.acquire()
             self._leader = threading.get_ident()
             try:
                 self._work_off()
-            except Exception as error:  # noqa: BLE001 - whoever waits is told
-                self._fail_all(error)
+            except Exception as error:  # noqa: BLE001 - the callers get it
+                self._end_by_error(error)
             finally:
                 self._release()
             if self._inbox and not self._yield_lead:
                 self._thread_waiter.notify()
 
-    # What a leader does
+    # What the leader does
 
     def _work_on(self, request: PendingRequest) -> None:
         self._open()
@@ -276,18 +276,18 @@ class IoLoop:
         try:
             self.machine.begin(request, self._clock.monotonic())
         except BaseException as error:
-            # It may be in no list, from which it could be settled.
+            # It may be in no list from which it could be settled.
             self._stopping = True
             _fail(request, f"the client ended by an error: {error}")
             raise
 
     def _sleep(self) -> None:
-        """Wait until there is something to do, and read what came."""
+        """Poll until there is something to do, and read what came."""
         self._sleeping = True
         if self._inbox or self._stopping:
             self._sleeping = False
             return
-        self._due = due = self.machine.next_tick()
+        self._next_tick = due = self.machine.next_tick()
         timeout = -1
         if due != NEVER:
             timeout = max(0, int((due - self._clock.monotonic()) * 1000) + 1)
@@ -308,13 +308,13 @@ class IoLoop:
 
     # hot loop: benchmarks/enqueue_one.py
     def _work(self) -> None:
-        """Do what callers and time want, and send."""
+        """Run the commands of callers, do what is due, and send."""
         machine, inbox = self.machine, self._inbox
         while inbox:
             command, request = inbox.popleft()
             command(request)
         now = self._clock.monotonic()
-        if now >= self._due:
+        if now >= self._next_tick:
             machine.tick(now, self._clock.now())
         while machine.reopen:
             self._reopen(machine.reopen.pop(), now)
@@ -358,7 +358,7 @@ class IoLoop:
             if frames is None:
                 return
             received(index, frames, now)
-            # Asking once more for what is not there costs as much as all of this.
+            # One more receive from an empty socket costs as much as all of this.
             if self._awaited is not None and self._awaited.done:
                 return
 
@@ -399,8 +399,8 @@ class IoLoop:
         """Let this thread lead until `detach`.
 
         Returns:
-            False if somebody else leads: try again, the background thread gives way at once and a
-            caller when it has its receipt.
+            False if another thread leads: try again, the background thread gives way at once and
+            a caller when it has its receipt.
         """
         if self._stopping:
             return False
@@ -414,17 +414,17 @@ class IoLoop:
         return True
 
     def prepare(self) -> tuple[Sequence[tuple[Any, int]], float]:
-        """Do what callers want; return what to poll, and when to call `step` at the latest."""
+        """Run commands; return what to poll, and when to call `step` at the latest."""
         if self._inbox:
             self._step(())
         self._sleeping = True
         if self._inbox or self._stopping:
             return self._poll_items(), 0.0
-        self._due = due = self.machine.next_tick()
+        self._next_tick = due = self.machine.next_tick()
         return self._poll_items(), due
 
     def step(self, ready: Iterable[tuple[Any, int]]) -> bool:
-        """Read what is ready, and do what is due; False: it ended, this thread leads no more."""
+        """Read what is ready, and do what is due; return False if it ended and gave up the lead."""
         self._sleeping = False
         self._step(ready)
         if self._stopping:
@@ -436,11 +436,11 @@ class IoLoop:
             if not self._stopping:
                 self._read(ready)
                 self._work()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
-            self._fail_all(error)
+        except Exception as error:  # noqa: BLE001 - the callers get it
+            self._end_by_error(error)
 
     def detach(self) -> None:
-        """Lead no more, if it did; what is open is left to the background thread."""
+        """Give up the lead, if this thread has it; the background thread takes it over."""
         self._yield_lead = False
         if self._leader == threading.get_ident():
             self._release()
@@ -450,7 +450,7 @@ class IoLoop:
     # The end
 
     def _end(self) -> None:
-        """Say goodbye, close everything and fail what is open. Called by the leader."""
+        """Send KBAI, close everything and fail what is open. Called by the leader."""
         self._done = True
         try:
             self.machine.queue_kbai()
@@ -465,7 +465,7 @@ class IoLoop:
             self._wakeup.close()
 
     def _abandon(self) -> None:
-        """Fail what is open, and what is handed over too late."""
+        """Fail what is open, and what is handed over after the end."""
         with self._end_lock:
             while self._inbox:
                 _, request = self._inbox.popleft()
@@ -475,7 +475,7 @@ class IoLoop:
 
 
 def _fail(request: PendingRequest, reason: str) -> None:
-    """Settle a request that the machine does not know."""
+    """Fail a request that the machine does not know."""
     if not request.done:
         request.error = request.failure(reason)
         request.done = True
@@ -483,11 +483,11 @@ def _fail(request: PendingRequest, reason: str) -> None:
 
 
 class BrokerSockets:
-    """The link to one broker, and the monitor that says when it is cut.
+    """The socket of one broker, and the monitor that reports its connections.
 
     Args:
-        context: What it is opened in.
-        connection: Whose it is.
+        context: The ZeroMQ context.
+        connection: The connection that it carries.
         keys: For CURVE.
     """
 
@@ -518,7 +518,7 @@ class BrokerSockets:
         self.last_error = ""
         #: The link takes nothing more for now.
         self.blocked = False
-        #: What happened before the descriptor could say so.
+        #: Events from before the descriptor existed.
         self._early = list(self._read())
 
     def events(self) -> Iterator[bool]:
@@ -542,7 +542,7 @@ class BrokerSockets:
 
 
 class Waiter:
-    """A raw lock used as a flag: half a microsecond, where an event takes ten."""
+    """What a thread waits with: a raw lock as a flag; half a microsecond, an event takes ten."""
 
     __slots__ = ("_lock",)
 
@@ -555,7 +555,7 @@ class Waiter:
         try:  # noqa: SIM105 - suppress() costs more than all the rest
             self._lock.release()
         except RuntimeError:
-            pass  # it was woken and has not looked yet
+            pass  # it was notified already, and has not run since
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until `notify`; return False if ``timeout`` seconds passed before."""
@@ -565,7 +565,7 @@ class Waiter:
 
 
 class AsyncWaiter:
-    """The same for a coroutine of the running event loop."""
+    """What a coroutine waits with; made in the running event loop."""
 
     __slots__ = ("_future", "_loop")
 
@@ -577,7 +577,7 @@ class AsyncWaiter:
 
     def notify(self) -> None:
         """Let `wait` return, now or when it is called next. From any thread."""
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed: nothing waits in it any more
             self._loop.call_soon_threadsafe(self._set)
 
     def _set(self) -> None:
@@ -599,7 +599,7 @@ class AsyncWaiter:
 
 
 class Wakeup:
-    """Wakes a thread that polls: readable from `set` to `clear`.
+    """Wakes a thread that polls: its descriptor is readable from `set` to `clear`.
 
     It is made of sockets, not of descriptors: writing to a closed one is an error, and never
     goes to another file that has got its number since.
@@ -618,7 +618,7 @@ class Wakeup:
         try:  # noqa: SIM105 - suppress() costs more than all the rest
             self._writer.send(b"!")
         except OSError:
-            pass  # full: it rings already; closed: nobody listens
+            pass  # full: it is set already; closed: nothing polls it
 
     def clear(self) -> None:
         """Make it not readable."""

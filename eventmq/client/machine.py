@@ -1,12 +1,12 @@
 """The client's state machine: no socket, no thread, no clock.
 
-Its runner (or a test, or the simulator) tells it what callers want, what came from the brokers
-and what time it is; it says through `ClientMachine.flush` what to send, in ``settled`` whom to
-wake and in ``reopen`` which sockets to replace. ``now`` is monotonic time in seconds.
+Its runner (or a test, or the simulator) passes in requests, messages of brokers and the time; it
+gives out messages through `ClientMachine.flush`, the requests to notify in ``settled`` and the
+sockets to replace in ``reopen``. ``now`` is monotonic time in seconds.
 
 Nothing is sent to a broker before it has acknowledged our INFORM: only then are its store, its
-epoch and its longest frame known. Whenever a broker acknowledges an INFORM, all that still waits
-for it is sent again: the broker refuses to do anything twice.
+epoch and its maximum frame length known. Whenever a broker acknowledges an INFORM, all requests in
+flight there are sent again: the broker refuses to do anything twice.
 """
 
 from __future__ import annotations
@@ -49,41 +49,41 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientMachine", "InFlightRequests", "PushedResults", "WaitPredictor"]
 
-#: What to do where there is no broker.
+#: The end of the error text where no broker can be reached.
 _HINT = 'start one with "eventmq broker"'
 
-#: PushedResults that nobody has asked for yet; then the oldest are forgotten.
+#: Maximum number of pushed results that no ``get`` waits for; the oldest are forgotten.
 MAX_PUSHED = 100
 
-#: Jobs in a row that were waited for at once, after which the next one is expected to be.
+#: Jobs in a row whose caller waited for the result, after which the next is expected to.
 MIN_STREAK = 2
 
-#: Seconds after its receipt in which somebody waits for a job who had nothing else to do: the
-#: receipt need not come before the end then.
+#: Seconds between receipt and ``get`` of a caller that does nothing in between: the receipt may
+#: then come with the result.
 PROMPT = 0.001
 
 logger = logging.getLogger(__name__)
 
 #: Operations that the broker keeps answering until it is told to ``forget`` them.
-_LASTING = frozenset({"get", "stream", "subscribe"})
+_UNTIL_FORGOTTEN = frozenset({"get", "stream", "subscribe"})
 
 #: Seconds between two handshakes with a broker that refuses.
 RETRY = 1.0
 
 
 class ClientMachine:
-    """Submits, asks and keeps at it, over one connection per broker.
+    """The protocol of a client: one connection per broker; requests are resent until settled.
 
     Args:
-        addresses: Of the brokers; new jobs go to the first that is ready.
+        addresses: Addresses of the brokers; new jobs go to the first that is ready.
         session: Id of this run of the client.
-        name: What people call it.
-        heartbeat: Seconds between signs of life while something is waited for.
-        heartbeat_timeout: A broker that was silent for so long, while something is waited for, is
-            dead.
+        name: Its name, for people.
+        heartbeat: Seconds between heartbeats while requests are in flight.
+        heartbeat_timeout: Seconds of silence, while requests are in flight, after which a broker
+            is dead.
         role: What it informs as: ``client`` or ``scheduler``.
         legacy: The brokers are routers of EventMQ 0.3: a client sends them no INFORM, which they
-            would not answer, and takes each for there. Schedulers they do answer.
+            would not answer, and takes each for ready. Schedulers they do answer.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class ClientMachine:
         self.connections = [BrokerConnection(i, at, role=role) for i, at in enumerate(addresses)]
         #: Indexes of brokers whose socket is to be closed and opened anew.
         self.reopen: list[int] = []
-        #: What brokers asked us as a scheduler to do; None: nobody reads it.
-        self.asked: deque[Schedule] | None = None
+        #: SCHEDULE and UNSCHEDULE from brokers, for a scheduler; None if it does not listen.
+        self.schedule_requests: deque[Schedule] | None = None
         self._in_flight = InFlightRequests(self.connections)
-        #: Requests with something new; the runner wakes whoever waits and clears the list.
+        #: Requests with an answer or an end; the runner notifies their callers and clears it.
         self.settled = self._in_flight.settled
         self._features = Features(session=session, name=name).format()
         self._heartbeat = heartbeat
@@ -113,15 +113,15 @@ class ClientMachine:
         self._ids = count(1)
         self._prefix = session[:8] or "client"
 
-    # What callers want
+    # Requests
 
     def begin(self, request: PendingRequest, now: float) -> None:
-        """Keep at a request until it is settled or its deadline passes."""
+        """Begin a request; it is resent until it is settled or its deadline passes."""
         if self._in_flight.add(request):
             self._assign(request, now)
 
     def forget(self, call: PendingCall) -> None:
-        """End a call whose answers nobody wants any more."""
+        """End a call whose further answers are not needed."""
         if call.done:
             return
         connection = self.connections[call.assigned_to] if call.assigned_to != NO_BROKER else None
@@ -139,13 +139,13 @@ class ClientMachine:
         connection.unsent.append(OutgoingMessage(frames))
 
     def keepalive(self, unix: float) -> PendingRequest:
-        """Return a request without end: while it is open, a broker hears of us and is heard."""
+        """Return a request that never ends: while it is open, heartbeats go both ways."""
         message_id = self.message_id()
         return PendingRequest(Heartbeat(message_id, f"{unix:.2f}").frames(), id=message_id)
 
     @property
     def busy(self) -> bool:
-        """Whether something is not settled yet."""
+        """Whether requests are in flight."""
         return len(self._in_flight) > 0
 
     def queue_kbai(self) -> None:
@@ -155,13 +155,13 @@ class ClientMachine:
                 connection.unsent.append(OutgoingMessage(Kbai(self.message_id()).frames()))
 
     def abandon(self, reason: str) -> None:
-        """Settle everything as failed for a reason."""
+        """Settle all requests as failed, for a reason."""
         self._in_flight.abandon(reason)
 
-    # What the transport says
+    # Transport events
 
     def opened(self, index: int, now: float) -> None:
-        """Note that a broker has a new socket: INFORM comes first on it."""
+        """Handle a new socket to a broker: INFORM comes first on it."""
         connection = self.connections[index]
         connection.busy_since = now
         connection.disconnected = False
@@ -169,7 +169,7 @@ class ClientMachine:
         self._inform(connection, now)
 
     def lost(self, index: int, now: float) -> None:
-        """Note that the transport lost its connection; it reconnects by itself."""
+        """Handle the loss of a connection; the transport reconnects by itself."""
         connection = self.connections[index]
         connection.disconnected = True
         if not connection.retry_at:
@@ -180,10 +180,10 @@ class ClientMachine:
             self._inform(connection, now)
 
     def restored(self, index: int, now: float) -> None:
-        """Note that the transport has a connection again: a new socket is wanted.
+        """Handle a connection that came back: ask for a new socket.
 
         This one has the routing id of the connection that was lost. A broker that has not noticed
-        the loss would not hear it.
+        the loss would not receive from it.
         """
         connection = self.connections[index]
         if connection.disconnected and index not in self.reopen:
@@ -193,7 +193,7 @@ class ClientMachine:
 
     # hot loop: benchmarks/enqueue_one.py
     def flush(self, index: int, send: Callable[[Sequence[bytes]], bool], now: float) -> bool:
-        """Send what is queued for a broker; return False if the socket took not all of it."""
+        """Send what is queued for a broker; return False if the socket is full before the end."""
         connection = self.connections[index]
         unsent = connection.unsent
         while unsent:
@@ -212,7 +212,7 @@ class ClientMachine:
         return True
 
     def received(self, index: int, frames: Sequence[bytes], now: float) -> None:
-        """Take a message from a broker. Raises nothing: a bad message is logged and dropped."""
+        """Handle a message from a broker. Raises nothing: a bad message is logged and dropped."""
         connection = self.connections[index]
         connection.last_received = now
         try:
@@ -228,15 +228,15 @@ class ClientMachine:
             elif type(command) is Disconnect:
                 self._on_kbai(connection, now)
                 connection.unsent.append(OutgoingMessage(Kbai(self.message_id()).frames()))
-            elif type(command) is Schedule and self.asked is not None:
-                self.asked.append(command)
+            elif type(command) is Schedule and self.schedule_requests is not None:
+                self.schedule_requests.append(command)
         except (ProtocolError, ValueError, TypeError, AttributeError, LookupError) as error:
             logger.warning("message of broker %s dropped: %s", connection.address, error)
 
     # Time
 
     def tick(self, now: float, unix: float) -> None:
-        """Do what is due; ``unix`` is the Unix time, for HEARTBEAT."""
+        """Do what is due at ``now``; ``unix`` is the Unix time, for HEARTBEAT."""
         if now >= self._in_flight.next_deadline:
             self._expire(now)
         for connection in self.connections:
@@ -261,7 +261,7 @@ class ClientMachine:
                 self._inform(connection, now)
 
     def next_tick(self) -> float:
-        """Return when `tick` has something to do, `NEVER` if nothing waits for time."""
+        """Return when `tick` has something to do next, or `NEVER`."""
         due = self._in_flight.next_deadline
         for connection in self.connections:
             for at in (
@@ -278,17 +278,19 @@ class ClientMachine:
         return f"{self._prefix}.{next(self._ids)}"
 
     def _expire(self, now: float) -> None:
-        late = [q for q in self._in_flight.overdue(now) if isinstance(q, PendingCall)]
-        asked = [(self.connections[q.assigned_to], q) for q in late if q.assigned_to != NO_BROKER]
+        overdue = [q for q in self._in_flight.overdue(now) if isinstance(q, PendingCall)]
+        assigned = [
+            (self.connections[q.assigned_to], q) for q in overdue if q.assigned_to != NO_BROKER
+        ]
         silent, new_leaders = self._in_flight.expire(now, timeout=self._heartbeat)
-        for connection, call in asked:
+        for connection, call in assigned:
             self._forget_at(connection, call)
         for index in silent:
             self._drop(self.connections[index], now, "it left a message unanswered")
         for leader in new_leaders:
             self._assign(leader, now)
 
-    # Where requests go
+    # Choice of a broker
 
     def _choose(self, request: PendingRequest) -> BrokerConnection | None:
         """Return the ready connection that a request may go to."""
@@ -306,7 +308,7 @@ class ClientMachine:
         return None
 
     def _assign(self, request: PendingRequest, now: float) -> None:
-        """Give a request to a broker, or leave it until one is ready."""
+        """Assign a request to a broker, or leave it until one is ready."""
         connection = self._choose(request)
         if connection is None:
             return
@@ -314,7 +316,7 @@ class ClientMachine:
             if self._pushed.wait_for(request, connection.index, now):
                 self._in_flight.wait_for_push(request, connection, now)
                 return
-            request.write()
+            request.encode()
         error = connection.incompatibility(request)
         if error is not None:
             self._in_flight.settle(request, error)
@@ -326,7 +328,7 @@ class ClientMachine:
             self._assign(request, now)
 
     def _release(self, connection: BrokerConnection, now: float) -> None:
-        """Take everything from a broker that is away, and offer it to the others."""
+        """Take all requests from a broker that is not ready, and assign them to others."""
         connection.phase = ConnectionPhase.INFORMING
         self._in_flight.release_all(connection)
         self._pushed.forget(connection.index)
@@ -353,13 +355,13 @@ class ClientMachine:
             )
 
     def refused(self, index: int, last_error: str, now: float) -> None:
-        """Note that a handshake failed, and why: for the error of what waits for the broker."""
+        """Handle a failed handshake; its reason goes into the errors of requests."""
         connection = self.connections[index]
         connection.last_error = last_error
         connection.retry_at = connection.retry_at or now + RETRY
 
     def _drop(self, connection: BrokerConnection, now: float, last_error: str) -> None:
-        """Give a connection up; the runner opens a new one."""
+        """Replace a connection: the runner opens a new socket."""
         connection.last_error = last_error
         connection.inform = OutgoingMessage([])
         self._release(connection, now)
@@ -367,14 +369,14 @@ class ClientMachine:
             self.reopen.append(connection.index)
 
     def _forget_at(self, connection: BrokerConnection, call: PendingCall) -> None:
-        if call.name in _LASTING and call.sent and connection.ready:
+        if call.name in _UNTIL_FORGOTTEN and call.sent and connection.ready:
             if call.name == "stream":
                 self._credit_at(connection, call)
             arguments = pack({"call": call.id})
             frames = Call(self.message_id(), "forget", arguments).frames()
             connection.unsent.append(OutgoingMessage(frames))
 
-    # What brokers say
+    # Messages from brokers
 
     def _on_ack(self, connection: BrokerConnection, ack: Ack, now: float) -> None:
         pending = self._in_flight.find(ack.acked)
@@ -399,33 +401,33 @@ class ClientMachine:
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.outcome == ENDED:
-            self._on_end(reply)
+            self._on_pushed_result(reply)
             return
         call = self._in_flight.find(reply.request or "")
         if type(call) is not PendingCall:
             return
-        lasts = reply.outcome == "part"
+        more = reply.outcome == "part"
         try:
             if call.name == "stream":
                 call.add(read_answer(reply))
-                lasts = True
+                more = True
             else:
                 answer = unpack(reply.result, f"the answer to {call.name}")
                 if call.name == "get":
                     take_rows(call, answer)
-                    lasts = lasts and bool(call.ids)
+                    more = more and bool(call.ids)
                 else:
                     call.add(answer)
         except ProtocolError as error:
             self._in_flight.settle(call, error)
             return
-        if lasts:
+        if more:
             self.settled.append(call)
         else:
             self._in_flight.settle(call, None)
 
-    def _on_end(self, reply: Reply) -> None:
-        """Take the end of a job that was asked for with its REQUEST, and is its receipt, too."""
+    def _on_pushed_result(self, reply: Reply) -> None:
+        """Handle a pushed result, which is also the receipt of its job."""
         row = read_row(unpack(reply.result, "the end of a job"))
         pending = self._in_flight.find(row[0])
         if type(pending) is PendingSubmit and pending.assigned_to != NO_BROKER:
@@ -454,7 +456,10 @@ class ClientMachine:
 
 
 class InFlightRequests:
-    """Open requests by message id, in the order in which they came.
+    """Requests in flight by message id, in the order in which they began.
+
+    A request whose id is in flight already becomes a follower: it is settled with the first
+    (single flight). If the first times out, the oldest follower is the new leader.
 
     Args:
         connections: By index, as requests name them.
@@ -463,13 +468,13 @@ class InFlightRequests:
     def __init__(self, connections: Sequence[BrokerConnection]) -> None:
         self._connections = connections
         self._open: dict[str, PendingRequest] = {}
-        #: Requests with something new for whoever waits for them.
+        #: Requests with an answer or an end that their callers have not been notified of.
         self.settled: list[PendingRequest] = []
-        #: When the first of them is to be given up.
+        #: When the first of them times out.
         self.next_deadline = NEVER
 
     def add(self, request: PendingRequest) -> bool:
-        """Note a new request; return False if an open one of the same id stands for it."""
+        """Add a request; return False if it follows one of the same id."""
         self.next_deadline = min(self.next_deadline, request.deadline)
         first = self._open.setdefault(request.id, request)
         if first is request:
@@ -482,7 +487,7 @@ class InFlightRequests:
         return len(self._open)
 
     def find(self, message_id: str) -> PendingRequest | None:
-        """Return an open request."""
+        """Return the request with a message id."""
         return self._open.get(message_id)
 
     def unassigned(self) -> list[PendingRequest]:
@@ -490,13 +495,13 @@ class InFlightRequests:
         return [request for request in self._open.values() if request.assigned_to == NO_BROKER]
 
     def assign(self, request: PendingRequest, connection: BrokerConnection, now: float) -> None:
-        """Give a request to a broker."""
+        """Assign a request to a broker, and queue its message."""
         request.assigned_to = connection.index
         connection.assign(now)
         connection.unsent.append(request)
 
     def wait_for_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
-        """Let a call wait for what a broker says without being asked, or has said already."""
+        """Let a call wait for a pushed result, or end it with one that is here."""
         call.assigned_to = connection.index
         connection.assign(now)
         if call.answers:
@@ -509,7 +514,7 @@ class InFlightRequests:
             request.assigned_to = NO_BROKER
 
     def release_all(self, connection: BrokerConnection) -> None:
-        """Take everything from a broker."""
+        """Take all requests from a broker."""
         connection.unsent.clear()
         for request in self._open.values():
             if request.assigned_to == connection.index:
@@ -533,19 +538,19 @@ class InFlightRequests:
         self.settled.append(request)
 
     def overdue(self, now: float) -> list[PendingRequest]:
-        """Return the open requests whose deadline has passed."""
+        """Return the requests whose deadline has passed."""
         return [request for request in self._open.values() if request.deadline <= now]
 
     def expire(self, now: float, *, timeout: float) -> tuple[set[int], list[PendingRequest]]:
-        """Give up what is late.
+        """Time out the requests whose deadline has passed.
 
         Args:
             now: The time.
-            timeout: Seconds in which a living broker has answered a message.
+            timeout: Seconds in which a live broker answers a message.
 
         Returns:
-            The brokers that left a message unanswered for so long and said nothing else since,
-            and requests that now stand for a late one of the same id and need a broker.
+            The brokers that left a message unanswered for so long and sent nothing else since,
+            and the new leaders, which need a broker.
         """
         silent, new_leaders = set(), []
         for request in list(self._open.values()):
@@ -559,11 +564,11 @@ class InFlightRequests:
                 last_received = self._connections[request.assigned_to].last_received
                 if last_received <= request.sent <= now - timeout:
                     silent.add(request.assigned_to)
-            new_leaders += self._give_up(request)
-        self.next_deadline = min((e.deadline for e in self._everything()), default=NEVER)
+            new_leaders += self._time_out(request)
+        self.next_deadline = min((e.deadline for e in self._with_followers()), default=NEVER)
         return silent, new_leaders
 
-    def _everything(self) -> list[PendingRequest]:
+    def _with_followers(self) -> list[PendingRequest]:
         found = list(self._open.values())
         return found + [t for e in found if isinstance(e, PendingSubmit) for t in e.followers]
 
@@ -573,8 +578,8 @@ class InFlightRequests:
             follower.sent = pending.sent
             self._end(follower, follower.failure(self._reason(pending)))
 
-    def _give_up(self, request: PendingRequest) -> list[PendingRequest]:
-        """Settle a late request; return the follower that takes its place, if there is one."""
+    def _time_out(self, request: PendingRequest) -> list[PendingRequest]:
+        """Settle an overdue request; return the follower that is the new leader, if any."""
         error = request.failure(self._reason(request))
         if not isinstance(request, PendingSubmit) or not request.followers:
             self.settle(request, error)
@@ -596,38 +601,38 @@ class InFlightRequests:
         return f"no broker could be reached in time: {', '.join(said)}; {_HINT}"
 
     def abandon(self, reason: str) -> None:
-        """Give everything up."""
+        """Settle all requests as failed."""
         for request in list(self._open.values()):
-            asked = isinstance(request, PendingCall)
-            error = BrokerUnavailable(reason) if asked else request.failure(reason)
+            is_call = isinstance(request, PendingCall)
+            error = BrokerUnavailable(reason) if is_call else request.failure(reason)
             self.settle(request, error)
 
 
 class PushedResults:
-    """What brokers have promised.
+    """Results that brokers push unasked: ``get`` waits for one instead of sending a CALL.
 
     Args:
-        timeout: Seconds in which somebody has to ask. A broker that hears nothing of a client
-            for longer may forget it, with what it promised.
+        timeout: Seconds in which a ``get`` must follow. A broker that receives nothing from a
+            client for longer may forget it, with the results that it was to push.
     """
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        #: Job -> what nobody has asked for.
+        #: Job -> result that no ``get`` waits for.
         self._idle: dict[str, _PushedResult] = {}
-        #: Job -> broker, and who waits for it.
+        #: Job -> (broker, ``get`` that waits for it).
         self._awaited: dict[str, tuple[int, PendingCall]] = {}
 
     def expect(self, job_id: str, broker: int, now: float) -> None:
-        """Note that a broker will send the end of a job."""
+        """Record that a broker will push the result of a job."""
         if len(self._idle) >= MAX_PUSHED:
             del self._idle[next(iter(self._idle))]
         self._idle[job_id] = _PushedResult(broker, now)
 
     def wait_for(self, call: PendingCall, broker: int, now: float) -> bool:
-        """Let a ``get`` of one job wait for a promise; say whether there is one.
+        """Let a ``get`` of one job wait for a pushed result; return whether one is expected.
 
-        A row that is here already is among its answers then.
+        A result that is here already is then among its answers.
         """
         if call.name != "get" or len(call.ids) != 1:
             return False
@@ -645,7 +650,7 @@ class PushedResults:
         return True
 
     def arrived(self, row: list[Any]) -> PendingCall | None:
-        """Take the end of a job; return who waits for it."""
+        """Record a pushed result; return the ``get`` that waits for it."""
         job_id: str = row[0]
         _, call = self._awaited.pop(job_id, (0, None))
         if call is not None and not call.done:
@@ -656,7 +661,7 @@ class PushedResults:
         return None
 
     def forget(self, broker: int) -> None:
-        """Forget what a broker has promised: it is away, or was."""
+        """Forget the results that a broker was to push: the connection was lost."""
         self._idle = {i: pushed for i, pushed in self._idle.items() if pushed.broker != broker}
         self._awaited = {i: each for i, each in self._awaited.items() if each[0] != broker}
 
@@ -668,9 +673,9 @@ class _PushedResult(NamedTuple):
 
 
 class WaitPredictor:
-    """Guesses whether the next job is waited for at once, as the last ones were.
+    """Predicts from the last jobs whether the caller will wait for the next one at once.
 
-    Threads may share it: a wrong guess costs a message, or 10 ms, nothing else.
+    Threads may share it: a wrong prediction costs a message, or 10 ms, nothing else.
 
     Args:
         monotonic: Reads the time.
@@ -682,11 +687,11 @@ class WaitPredictor:
         self._monotonic = monotonic
         self._last = ""
         self._submitted = 0.0
-        #: How many jobs in a row were waited for, and by whom had nothing else to do first.
+        #: How many jobs in a row were waited for, and how many of them within `PROMPT`.
         self._streak = self._prompt = 0
 
     def submitting(self, job_id: str) -> str:
-        """Note that a job is submitted; return what should be asked for with it."""
+        """Record that a job is submitted; return what its REQUEST should ask for."""
         if self._last:
             self._streak = self._prompt = 0
         self._last = job_id
@@ -695,11 +700,11 @@ class WaitPredictor:
         return REPLY_REQUESTED if self._prompt >= MIN_STREAK else ACK_AND_REPLY_REQUESTED
 
     def submitted(self) -> None:
-        """Note that the caller goes on: it has the receipt."""
+        """Record that the caller has the receipt."""
         self._submitted = self._monotonic()
 
     def waiting(self, job_id: str) -> None:
-        """Note that somebody waits for a job."""
+        """Record that the caller waits for a job."""
         if job_id == self._last:
             self._last = ""
             self._streak += 1

@@ -32,7 +32,7 @@ __all__ = [
 #: No deadline.
 NEVER = float("inf")
 
-#: Index of the broker of what no broker has.
+#: Index of the broker of a request that no broker has.
 NO_BROKER = -1
 
 
@@ -42,12 +42,12 @@ def no_notify() -> None:
 
 @dataclass(slots=True, eq=False)
 class OutgoingMessage:
-    """A message that waits to be sent, or was.
+    """A message to a broker, before and after it was sent.
 
     Attributes:
         frames: From frame 0 on.
         sent: When it was last handed to a connection, 0.0 before.
-        done: It is settled, or not wanted any more: do not send it.
+        done: It is settled, or no longer needed: do not send it.
     """
 
     frames: list[bytes]
@@ -57,12 +57,12 @@ class OutgoingMessage:
 
 @dataclass(slots=True, eq=False)
 class PendingRequest(OutgoingMessage):
-    """A message of which somebody wants to know the end.
+    """A message whose end its caller waits for.
 
     Attributes:
         id: The message id.
-        deadline: When to give up.
-        notify: Called when there is something new.
+        deadline: When it fails.
+        notify: Called when it has an answer or is settled.
         assigned_to: Index of the broker that has it, or `NO_BROKER`.
         error: Why it failed.
     """
@@ -74,7 +74,7 @@ class PendingRequest(OutgoingMessage):
     error: Exception | None = None
 
     def failure(self, reason: str) -> EventMQError:
-        """Return the exception for having been given up."""
+        """Return the exception of a request that has timed out."""
         return BrokerUnavailable(reason)
 
 
@@ -86,10 +86,10 @@ class PendingSubmit(PendingRequest):
         count: Number of jobs in a batch, 0 for a single job.
         broker: Index of the broker that it was last sent to, or `NO_BROKER`.
         store: Id of the store of that broker.
-        refused: Of a batch with a receipt: position -> (code, text).
-        followers: Later ones with the same id, which are settled together with this one.
+        refused: For a batch with a receipt: position -> (code, text).
+        followers: Later submissions of the same id, settled together with this one.
         extension: The protocol extension that the broker must have, "" for none.
-        reply_requested: It asks for the end of its job as well, see `eventmq.client.machine`.
+        reply_requested: It asks for the result of its job as well; see `PushedResults`.
         confirmed: False if it was settled without a receipt: the broker gives none.
     """
 
@@ -103,7 +103,7 @@ class PendingSubmit(PendingRequest):
     confirmed: bool = True
 
     def failure(self, reason: str) -> EventMQError:
-        """Return the exception for having been given up."""
+        """Return the exception of a request that has timed out."""
         job_id = None if self.count else self.id
         return BrokerUnavailable(reason, job_id=job_id, maybe_accepted=bool(self.sent))
 
@@ -113,14 +113,14 @@ class PendingCall(PendingRequest):
     """One CALL on its way to its last answer.
 
     Attributes:
-        name: Of the operation, see `eventmq.wire.calls`.
-        arguments: Of the operation; for ``get`` without the ids.
-        ids: Of a ``get``: the jobs that are not answered yet.
-        subject: A job id for error messages.
+        name: Name of the operation, see `eventmq.wire.calls`.
+        arguments: Its arguments; for ``get`` without the ids.
+        ids: For ``get``: the jobs that are not answered yet.
+        subject: The job id that error messages name.
         target: Index of the broker to ask, or `NO_BROKER` for any.
-        store: Id of the store to ask where ``target`` is away, "" for none.
-        answers: What came and was not taken yet: rows of a ``get``, else results.
-        limit: Most answers that wait to be taken, 0 for any number; the oldest are dropped.
+        store: Id of the store to ask while ``target`` is not connected, "" for none.
+        answers: Answers that the caller has not read yet: rows of a ``get``, else results.
+        limit: Maximum length of ``answers``, 0 for none; the oldest are dropped.
         dropped: Number of answers dropped.
     """
 
@@ -134,8 +134,8 @@ class PendingCall(PendingRequest):
     limit: int = 0
     dropped: int = 0
 
-    def write(self) -> None:
-        """Write its CALL, for what is not answered yet."""
+    def encode(self) -> None:
+        """Encode its CALL, without the jobs that are answered."""
         arguments = self.arguments
         if self.name == "get":
             arguments = {**arguments, "ids": list(self.ids)}
@@ -149,7 +149,7 @@ class PendingCall(PendingRequest):
         self.answers.append(answer)
 
     def failure(self, reason: str) -> EventMQError:
-        """Return the exception for having been given up."""
+        """Return the exception of a request that has timed out."""
         if self.name != "get":
             return BrokerUnavailable(reason)
         what = f"job {self.subject}" if self.subject else f"{len(self.ids)} jobs"

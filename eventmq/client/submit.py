@@ -1,4 +1,9 @@
-"""Submits jobs: writes them, runs the middlewares, hands them over and waits for the receipt."""
+"""Submits jobs: encodes them, with the middlewares around, sends them and waits for receipts.
+
+`Submitter` is what tasks use. A `SubmitBatch` collects jobs for one submission at its exit. Many
+jobs travel as a `BulkSubmit`, cut into `BulkPart` messages. `LineageMarker` adds the headers that
+name the running job as the parent.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +53,13 @@ __all__ = [
     "with_lineage",
 ]
 
-#: Messages that wait for their receipt at a time: enough to keep the broker busy.
+#: Maximum number of messages without a receipt at a time: enough to keep the broker busy.
 IN_FLIGHT = 4
 
-#: Most jobs in one message: what the broker commits in about 10 ms.
+#: Maximum number of jobs in one message: the broker commits so many in about 10 ms.
 PART_JOBS = 1000
 
-#: Most bytes of payload in one message, unless one job alone has more.
+#: Maximum bytes of payload in one message, unless one job alone has more.
 PART_BYTES = 1024 * 1024
 
 
@@ -63,7 +68,7 @@ class Submitter:
 
     Args:
         runner: Talks to the brokers.
-        results: For the handles.
+        results: Result client of the handles.
         ids: Makes job ids.
         timeout: Seconds to wait for a receipt.
         middleware: Outermost first; only its ``submit`` is used.
@@ -83,7 +88,7 @@ class Submitter:
         self._ids = ids
         self._timeout = timeout
         self._around = [m.submit for m in middleware if hasattr(m, "submit")]
-        #: Says whose job submits a template.
+        #: Adds the lineage of the running job to a template.
         self.mark = LineageMarker().mark
 
     # One job
@@ -91,7 +96,7 @@ class Submitter:
     def submit(
         self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str | None = None
     ) -> Job[Any]:
-        """Submit one job and wait for its receipt; inside a batch, only keep it.
+        """Submit one job and wait for its receipt; inside a batch, only collect it.
 
         Raises:
             SerializationError: The arguments cannot be encoded.
@@ -100,22 +105,22 @@ class Submitter:
         """
         batch = open_batch(self)
         if batch is not None:
-            return self._write(template, args, kwargs, job_id, self._collect(batch.add))
-        return self._write(template, args, kwargs, job_id, self._send)
+            return self._encode(template, args, kwargs, job_id, self._collect(batch.add))
+        return self._encode(template, args, kwargs, job_id, self._send)
 
     async def asubmit(
         self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str | None = None
     ) -> Job[Any]:
         """Do the same as `submit` in a coroutine.
 
-        Middlewares see the job leave; what they do after ``proceed`` runs before the receipt.
+        What middlewares do after ``proceed`` runs before the receipt.
         """
         batch = open_batch(self)
         if batch is not None:
-            return self._write(template, args, kwargs, job_id, self._collect(batch.add))
+            return self._encode(template, args, kwargs, job_id, self._collect(batch.add))
         entries: list[tuple[Job[Any], EncodedJob]] = []
         sink = self._collect(lambda job, encoded: entries.append((job, encoded)))
-        job = self._write(template, args, kwargs, job_id, sink)
+        job = self._encode(template, args, kwargs, job_id, sink)
         for each, encoded in entries:
             await self._asend(each, encoded)
         return job
@@ -152,13 +157,13 @@ class Submitter:
         job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
         pending = self._pending_submit(encoded, REPLY_REQUESTED)
         tracked = TrackedJob(
-            job, pending, self._results, on_receipt=lambda job, p: _place(job.origin, p),
+            job, pending, self._results, on_receipt=lambda job, p: _set_broker(job.origin, p),
             on_end=on_end,
         )  # fmt: skip
         tracked.begin()
         return job
 
-    def _write(
+    def _encode(
         self,
         template: Template,
         args: Any,
@@ -166,7 +171,7 @@ class Submitter:
         job_id: str | None,
         sink: Callable[[EncodedJob, JobOrigin], Job[Any]],
     ) -> Job[Any]:
-        """Write a job, with the middlewares around it, and give it to ``sink``."""
+        """Encode a job, with the middlewares around it, and pass it to ``sink``."""
         job_id = job_id or self._ids.new()
         template = self.mark(template)
         task, queue = template.headers.task, template.queue
@@ -179,7 +184,7 @@ class Submitter:
         return proceed(submission)  # type: ignore[no-any-return]
 
     def _pending_submit(self, encoded: EncodedJob, requested: str) -> PendingSubmit:
-        """Return the REQUEST for a job; a graph has no end of its own that could be asked for."""
+        """Return the REQUEST for a job; a graph has no result of its own to be asked for."""
         deadline = self._runner.deadline(self._timeout)
         if encoded.headers.startswith("nodes:"):
             return PendingSubmit(
@@ -198,7 +203,7 @@ class Submitter:
         pending = self._pending_submit(encoded, predictor.submitting(encoded.id))
         self._runner.send(pending)
         predictor.submitted()
-        _place(origin, pending)
+        _set_broker(origin, pending)
         return Job(encoded.id, self._results, origin)
 
     async def _asend(self, job: Job[Any], encoded: EncodedJob) -> None:
@@ -206,12 +211,12 @@ class Submitter:
         pending = self._pending_submit(encoded, predictor.submitting(encoded.id))
         await self._runner.asend(pending)
         predictor.submitted()
-        _place(job.origin, pending)
+        _set_broker(job.origin, pending)
 
     def _collect(
         self, add: Callable[[Job[Any], EncodedJob], None]
     ) -> Callable[[EncodedJob, JobOrigin], Job[Any]]:
-        """Return a sink that keeps jobs for later."""
+        """Return a sink that passes jobs with their handles to ``add``."""
 
         def sink(encoded: EncodedJob, origin: JobOrigin) -> Job[Any]:
             job: Job[Any] = Job(encoded.id, self._results, origin)
@@ -224,7 +229,7 @@ class Submitter:
 
     @property
     def results(self) -> ResultClient:
-        """What handles ask."""
+        """The result client of handles."""
         return self._results
 
     def begin_graph(self, count: int) -> list[str]:
@@ -241,18 +246,18 @@ class Submitter:
     @property
     def writer(self) -> Callable[..., EncodedJob] | None:
         """Writes (template, args, kwargs, id) through the middlewares; None without any."""
-        return self._write_one if self._around else None
+        return self._encode_one if self._around else None
 
-    def _write_one(
+    def _encode_one(
         self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str
     ) -> EncodedJob:
-        found: list[EncodedJob] = []
-        sink = self._collect(lambda _, encoded: found.append(encoded))
-        self._write(template, args, kwargs, job_id, sink)
-        if len(found) != 1:
+        collected: list[EncodedJob] = []
+        sink = self._collect(lambda _, encoded: collected.append(encoded))
+        self._encode(template, args, kwargs, job_id, sink)
+        if len(collected) != 1:
             msg = f"a middleware kept a job of task {template.headers.task!r} back, which is part "
             raise NotAllowed(f"{msg}of a graph: the graph goes out whole, or raise an exception")
-        return found[0]
+        return collected[0]
 
     # Many jobs
 
@@ -284,7 +289,7 @@ class Submitter:
         entries: list[tuple[Job[Any], EncodedJob]] = []
         sink = self._collect(lambda job, encoded: entries.append((job, encoded)))
         for args in calls:
-            self._write(template, args, kwargs, None, sink)
+            self._encode(template, args, kwargs, None, sink)
         if batch is None:
             return EncodedSource(entries)
         for job, encoded in entries:
@@ -296,7 +301,7 @@ class Submitter:
         return self.begin_bulk(source)()
 
     def begin_bulk(self, source: BulkSource) -> Callable[[], list[Job[Any]]]:
-        """Send the first parts of many jobs; what is returned does the rest of `send_bulk`."""
+        """Send the first parts of many jobs; return a function for the rest of `send_bulk`."""
         bulk = self._bulk_submit(source)
         open_parts: deque[tuple[BulkPart, Waiter]] = deque()
         self._send_parts(bulk, open_parts)
@@ -336,8 +341,8 @@ class Submitter:
         return BulkSubmit(source, new_id=self._ids.new, deadline=lambda: runner.deadline(timeout))
 
 
-def _place(origin: JobOrigin, pending: PendingSubmit) -> None:
-    """Note which broker took a job, and whether it has said so."""
+def _set_broker(origin: JobOrigin, pending: PendingSubmit) -> None:
+    """Record which broker has a job, and whether it confirmed it."""
     origin.broker, origin.store, origin.sent = pending.broker, pending.store, True
     origin.confirmed = pending.confirmed
 
@@ -351,7 +356,7 @@ def _nest(
 def _proceed(
     template: Template, sink: Callable[[EncodedJob, JobOrigin], Job[Any]], submission: Submission
 ) -> Job[Any]:
-    """Write what the innermost middleware let through."""
+    """Encode the job that the innermost middleware passed on."""
     if submission.headers:
         template = template.extended(submission.headers)
     encoded = template.write(submission.job_id, submission.args, submission.kwargs)
@@ -359,7 +364,7 @@ def _proceed(
 
 
 class SubmitBatch:
-    """A context manager, for ``with`` and ``async with``; made by ``app.batch()``.
+    """Collects jobs and sends them at its exit: ``with app.batch():``, or ``async with``.
 
     Handles of jobs inside can be used after the exit. An exception inside sends nothing. A batch
     within a batch of the same app joins it, and is sent with it.
@@ -413,7 +418,7 @@ class SubmitBatch:
             await self.submitter.asend_bulk(EncodedSource(entries))
 
     def _leave(self, *, failed: bool) -> list[tuple[Job[Any], EncodedJob]]:
-        """Close the batch and return what is to be sent now."""
+        """Close the batch and return the jobs to be sent now."""
         self.closed = True
         if self._token is not None:
             _innermost.reset(self._token)
@@ -440,12 +445,12 @@ def open_batch(submitter: Submitter) -> SubmitBatch | None:
 
 
 class BulkSubmit:
-    """One bulk submission.
+    """One submission of many jobs in several messages.
 
     Args:
-        source: Where the parts come from.
+        source: Makes the parts.
         new_id: Makes ids of messages.
-        deadline: Says when a message that is sent now is to be given up.
+        deadline: Returns the deadline of a message that is sent now.
     """
 
     def __init__(
@@ -456,14 +461,14 @@ class BulkSubmit:
         self._deadline = deadline
         self._again: deque[BulkPart] = deque()
         self._sent = 0
-        #: (place of the first job, number of jobs) of parts with a receipt.
+        #: (position of the first job, number of jobs) of parts with a receipt.
         self._receipts: list[tuple[int, int]] = []
-        #: Places of jobs that were not confirmed.
+        #: Position -> status and error of jobs that were not confirmed.
         self._failed: dict[int, tuple[str, Exception | None]] = {}
         self._stopped: Exception | None = None
 
     def next(self) -> BulkPart | None:
-        """Return the next part with its message, or None if there is nothing to send.
+        """Return the next part with its message, or None after the last.
 
         Raises:
             SerializationError: A job of the first part cannot be encoded; nothing was sent.
@@ -483,7 +488,7 @@ class BulkSubmit:
         return part
 
     def settled(self, part: BulkPart) -> None:
-        """Take note of how the message of a part ended."""
+        """Record how the message of a part ended."""
         pending, rows = part.pending, part.rows
         error = pending.error
         if isinstance(error, MessageTooLarge) and len(rows) > 1:
@@ -496,9 +501,9 @@ class BulkSubmit:
         elif isinstance(error, BrokerUnavailable):
             self._stopped = self._stopped or error
         if error is not None or pending.refused:
-            self._note(part)
+            self._record_failures(part)
 
-    def _note(self, part: BulkPart) -> None:
+    def _record_failures(self, part: BulkPart) -> None:
         error, refused = part.pending.error, part.pending.refused
         maybe = isinstance(error, BrokerUnavailable) and error.maybe_accepted
         for position, (job_id, *_) in enumerate(part.rows):
@@ -513,7 +518,7 @@ class BulkSubmit:
         """Return the handles of all jobs, in order.
 
         Raises:
-            BatchError: Some were not confirmed; it says which, and why.
+            BatchError: Some were not confirmed; its ``jobs`` name them, with the reasons.
         """
         if self._stopped is None and not self._failed:
             return self._source.jobs
@@ -522,20 +527,20 @@ class BulkSubmit:
         for first, count in self._receipts:
             ends.update(dict.fromkeys(range(first, first + count), ("confirmed", None)))
         ends.update(self._failed)
-        jobs = [(job, *ends[place]) for place, job in enumerate(self._source.jobs)]
+        jobs = [(job, *ends[position]) for position, job in enumerate(self._source.jobs)]
         lost = [entry for entry in jobs if entry[1] != "confirmed"]
         msg = f"{len(lost)} of {len(jobs)} jobs were not confirmed; the first: {lost[0][2]}"
         raise BatchError(msg, jobs=jobs) from lost[0][2]
 
 
 class BulkPart:
-    """Jobs that travel together.
+    """One message of a bulk submission.
 
     Args:
-        first: Place of the first among all jobs of the submission.
+        first: Position of its first job in the submission.
         templates: (queue, headers) pairs.
-        rows: (id, place in ``templates``, body) per job.
-        origins: Of their handles; filled in with the receipt.
+        rows: (id, index into ``templates``, body) per job.
+        origins: Those of the handles; filled in with the receipt.
     """
 
     __slots__ = ("first", "origins", "pending", "rows", "templates")
@@ -573,27 +578,27 @@ class BulkPart:
 
 
 class BulkSource(Protocol):
-    """Where the parts of a submission come from."""
+    """Makes the parts of a bulk submission."""
 
     #: The handles made so far, in order.
     jobs: list[Job[Any]]
 
     def part(self) -> BulkPart | None:
-        """Return the next part, None after the last; raises what encoding raises."""
+        """Return the next part, None after the last; raises the errors of encoding."""
 
     def rest(self) -> None:
-        """Make the handles of the jobs that are in no part."""
+        """Make the handles of the jobs that are in no part yet."""
 
 
 class CallSource:
     """Parts of calls that share a template.
 
     Args:
-        template: The common part.
+        template: Their template.
         calls: Argument tuples.
         kwargs: Keyword arguments of every call.
         ids: Makes job ids.
-        results: For the handles.
+        results: Result client of the handles.
     """
 
     def __init__(
@@ -624,21 +629,23 @@ class CallSource:
         origin = JobOrigin(template.headers.task, sent=False)
         ids, size = self._ids.new_many(len(calls)), 0
         rows: list[tuple[str, int, bytes]] = []
-        places: dict[str, int] = {}
+        indexes: dict[str, int] = {}
         for job_id, headers, body in template.bodies(ids, calls, kwargs):
             size += len(body)
             # Too much for one message: the job goes into the next part.
             if size > PART_BYTES and rows:
                 break
-            rows.append((job_id, places.setdefault(headers, len(places)), body))
+            rows.append((job_id, indexes.setdefault(headers, len(indexes)), body))
         self.jobs += [Job(row[0], results, origin) for row in rows]
-        return BulkPart(first, [(queue, headers) for headers in places], rows, [origin])
+        return BulkPart(first, [(queue, headers) for headers in indexes], rows, [origin])
 
     def rest(self) -> None:
-        """Make the handles of what was not encoded."""
-        left = len(self._calls) - len(self.jobs)
+        """Make the handles of the jobs that were not encoded."""
+        remaining = len(self._calls) - len(self.jobs)
         origin = JobOrigin(self._template.headers.task, sent=False)
-        self.jobs += [Job(job_id, self._results, origin) for job_id in self._ids.new_many(left)]
+        self.jobs += [
+            Job(job_id, self._results, origin) for job_id in self._ids.new_many(remaining)
+        ]
 
 
 class EncodedSource:
@@ -651,36 +658,36 @@ class EncodedSource:
     def __init__(self, entries: Sequence[tuple[Job[Any], EncodedJob]]) -> None:
         self.jobs = [job for job, _ in entries]
         self._entries = entries
-        self._taken = 0
+        self._packed = 0
 
     def part(self) -> BulkPart | None:
         """Collect the next part."""
-        first, size = self._taken, 0
+        first, size = self._packed, 0
         rows: list[tuple[str, int, bytes]] = []
-        places: dict[tuple[str, str], int] = {}
+        indexes: dict[tuple[str, str], int] = {}
         for _, encoded in self._entries[first : first + PART_JOBS]:
             size += len(encoded.body)
             if size > PART_BYTES and rows:
                 break
-            place = places.setdefault((encoded.queue, encoded.headers), len(places))
-            rows.append((encoded.id, place, encoded.body))
-        self._taken += len(rows)
-        origins = [job.origin for job in self.jobs[first : self._taken]]
-        return BulkPart(first, list(places), rows, origins) if rows else None
+            index = indexes.setdefault((encoded.queue, encoded.headers), len(indexes))
+            rows.append((encoded.id, index, encoded.body))
+        self._packed += len(rows)
+        origins = [job.origin for job in self.jobs[first : self._packed]]
+        return BulkPart(first, list(indexes), rows, origins) if rows else None
 
     def rest(self) -> None:
-        """Do nothing: all handles are there."""
+        """Do nothing: all jobs have handles."""
 
 
 class LineageMarker:
-    """Marks the templates of jobs. Thread-safe."""
+    """Adds to templates the lineage of jobs that a running job submits. Thread-safe."""
 
     def __init__(self) -> None:
-        #: A task often submits many jobs of one template: (its job, template, marked template).
+        #: A task often submits many jobs of one template: (running job, template, marked).
         self._last: tuple[JobContext, Template, Template] | None = None
 
     def mark(self, template: Template) -> Template:
-        """Return the template as the running job submits it; as it is where there is none."""
+        """Return the template with the lineage of the running job, as it is without one."""
         job = current.get(None)
         if job is None:
             return template
@@ -694,9 +701,9 @@ class LineageMarker:
 
 
 def with_lineage(encoded: EncodedJob) -> EncodedJob:
-    """Return a job that has no template, as the running job submits it.
+    """Return a job that has no template, with the lineage of the running job.
 
-    A graph stays as it is: the jobs in it say it.
+    A graph stays as it is: the jobs in it have the headers.
     """
     job = current.get(None)
     if job is None or encoded.headers.startswith("nodes:"):
@@ -707,6 +714,6 @@ def with_lineage(encoded: EncodedJob) -> EncodedJob:
 
 
 def _lacking(headers: Headers, job: JobContext) -> dict[str, str]:
-    """Return what a job says of the running one, without what its caller has said."""
-    said = dict(headers.extra)
-    return {name: value for name, value in job.lineage().items() if name not in said}
+    """Return the lineage headers for a job of a running one that its caller did not set."""
+    explicit = dict(headers.extra)
+    return {name: value for name, value in job.lineage().items() if name not in explicit}

@@ -1,4 +1,4 @@
-"""What the jobs of one task and one set of options have in common, decided and written once."""
+"""Templates of jobs: what the jobs of one task and one set of options share, encoded once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["ACK_AND_REPLY_REQUESTED", "ACK_REQUESTED", "REPLY_REQUESTED", "EncodedJob", "Template"]
 
 
-#: What a REQUEST asks for: the receipt at once; the end of its job as well; the end, and the
-#: receipt with it, or 10 ms later.
+#: What a REQUEST asks for: the receipt at once; the result as well; the result, and the receipt
+#: with it, or after 10 ms.
 ACK_REQUESTED, ACK_AND_REPLY_REQUESTED, REPLY_REQUESTED = (
     "ack-requested",
     "ack-requested,reply-requested",
@@ -29,7 +29,7 @@ ACK_REQUESTED, ACK_AND_REPLY_REQUESTED, REPLY_REQUESTED = (
 
 
 class EncodedJob(NamedTuple):
-    """One job ready to be sent; ``headers`` is without what it asks of the broker."""
+    """One job ready to be sent; ``headers`` does not say what it asks of the broker."""
 
     id: str
     queue: str
@@ -49,13 +49,13 @@ class Template:
 
     Attributes:
         queue: Name of the queue.
-        headers: What every job says.
-        text: The same, written.
-        encode: The serializer's.
+        headers: The headers of every job.
+        text: The same as text.
+        encode: Method of the serializer.
         now: Reads Unix time.
         expires_in: Seconds until a job expires, counted from its submission; 0.0 for never.
-        key: Makes the unique key of a job of its arguments, None for none.
-        limit_key: Makes the key of its limits, the same way.
+        key: Makes the unique key of a job from its arguments, None for no key.
+        limit_key: Makes the key of its limits in the same way.
     """
 
     queue: str
@@ -114,7 +114,7 @@ class Template:
     def bodies(
         self, ids: Sequence[str], calls: Sequence[Sequence[Any]], kwargs: Mapping[str, Any]
     ) -> Iterator[tuple[str, str, bytes]]:
-        """Encode many jobs: yield id, headers and body of each, as `write` would say them."""
+        """Encode many jobs: yield id, headers and body of each, as `write` encodes them."""
         encode, queue, text = self.encode, self.queue, self.text
         kind, task, expires = self.headers.content_type, self.headers.task, self.headers.expires
         now = self.now()

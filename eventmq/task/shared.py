@@ -1,4 +1,4 @@
-"""Tasks that belong to no app: every app of the process that runs them has them.
+"""Shared tasks, which belong to no app: every app of the process has them.
 
 For libraries, and for modules that the app's module imports. A worker's app has all shared tasks
 of the modules that were imported; a submission goes through the one app of the process.
@@ -109,7 +109,7 @@ class Decorator(Protocol):
 def declare(
     function: Callable[..., Any], options: TaskOptions, find_app: Callable[[], TaskApp]
 ) -> Task[Any, Any]:
-    """Return a task of the kind of the function."""
+    """Return a task of the class that fits the function."""
     inner = inspect.unwrap(function)
     kind: type[Task[Any, Any]] = Task
     if inspect.iscoroutinefunction(inner):
@@ -128,18 +128,18 @@ def add_task(tasks: dict[str, Task[Any, Any]], task: Task[Any, Any]) -> None:
         SettingsError: Another function has the name.
     """
     other = tasks.get(task.name)
-    if other is not None and _place(other) != _place(task):
-        msg = f"two tasks are called {task.name!r}: {_place(other)} and {_place(task)}; "
+    if other is not None and _path(other) != _path(task):
+        msg = f"two tasks are called {task.name!r}: {_path(other)} and {_path(task)}; "
         raise SettingsError(msg + "give one of them another name: name=...")
     tasks[task.name] = task
 
 
-def _place(task: Task[Any, Any]) -> str:
+def _path(task: Task[Any, Any]) -> str:
     return f"{task.function.__module__}.{task.function.__qualname__}"
 
 
 class TaskTable(Mapping[str, Task[Any, Any]]):
-    """The tasks of an app and the shared ones, by name, as they are at each look.
+    """The tasks of an app and the shared ones, by name, read anew at each access.
 
     Args:
         own: The tasks of the app.
@@ -148,11 +148,11 @@ class TaskTable(Mapping[str, Task[Any, Any]]):
 
     def __init__(self, own: Mapping[str, Task[Any, Any]], app: TaskApp) -> None:
         self._own = own
-        self._host = app
+        self._app = app
 
     def __getitem__(self, name: str) -> Task[Any, Any]:
         own = self._own.get(name)
-        return _declared[name].bound_to(self._host) if own is None else own
+        return _declared[name].bound_to(self._app) if own is None else own
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._own, *_declared]))
@@ -166,7 +166,7 @@ class SharedTaskApp(TaskApp, Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it can be used no more."""
+        """Whether it was closed."""
 
     def names_module(self, module: str) -> bool:
         """Whether it names a module among those that it imports."""

@@ -52,7 +52,7 @@ class Reader:
                 self._end(f"{type(error).__name__}: {error}")
                 return
             if part is _NOTHING:
-                if self._stream._over:
+                if self._stream._done:
                     self._end("done")
                 return
             self.parts.append(part)
