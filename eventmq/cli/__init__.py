@@ -13,8 +13,13 @@ def main(*, child: bool = False) -> None:
     """Run the program and exit with its code.
 
     Args:
-        child: Another process of the program started this one, and has said what is said once.
+        child: This is a child process of another one of the program: it ends when its parent
+            does, and does not repeat its warnings.
     """
+    if child:
+        from eventmq.cli.processes import watch_parent
+
+        watch_parent()
     from eventmq.cli.program import program
 
     program.main(prog_name="eventmq", told=child)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
 from typing import TYPE_CHECKING
 
 import click
 
 from eventmq.cli.command import FAILED, Command
-from eventmq.cli.descriptors import provide
 from eventmq.cli.target import options_of, takes_app
+
+try:
+    import resource
+except ImportError:  # pragma: no cover - Windows
+    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from eventmq.broker.runner import BrokerRunner
     from eventmq.cli.target import Target
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "raise_descriptor_limit"]
+
+logger = logging.getLogger("eventmq.cli")
 
 
 @click.command(
@@ -65,7 +72,7 @@ def broker(
     """
     options = options_of(store_options, "--store-option")
     app = target.serving(insecure=insecure or None, **settings).app
-    provide(app.settings.max_peers)
+    raise_descriptor_limit(app.settings.max_peers)
     runner = app.make_broker(store_options=options)
 
     def stop(*_: object) -> None:
@@ -93,6 +100,39 @@ def _ready_line(runner: BrokerRunner) -> str:
     state = runner.core.state
     addresses = [f"{port}={address}" for port, address in runner.addresses.items()]
     return " ".join(["ready", *addresses, f"store={state.store_id}", f"epoch={state.epoch}"])
+
+
+#: Descriptors for everything but peers: sockets, files, logs, and some to spare.
+OWN_DESCRIPTORS = 100
+
+
+def raise_descriptor_limit(peers: int) -> int:
+    """Raise the limit of open files for so many peers, and warn if it is still too low.
+
+    Each connection takes a descriptor. Many systems allow a process 1,024, and more if it asks.
+
+    Args:
+        peers: Largest number of connections at a time.
+
+    Returns:
+        The limit now, 0 where the system has none to ask.
+    """
+    if resource is None:  # pragma: no cover - Windows
+        return 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    target_limit = (
+        peers + OWN_DESCRIPTORS if hard == unlimited else min(peers + OWN_DESCRIPTORS, hard)
+    )
+    if soft != unlimited and soft < target_limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target_limit, hard))
+        soft = target_limit
+    if soft != unlimited and soft < peers + OWN_DESCRIPTORS:
+        logger.warning(
+            "only %d descriptors are allowed, but %d peers may connect: more peers have to wait "
+            "until others disconnect; raise the limit with ulimit -n", soft, peers,
+        )  # fmt: skip
+    return soft
 
 
 COMMANDS = (broker,)

@@ -32,7 +32,7 @@ __all__ = [
     "WRONG_USAGE",
     "Command",
     "code_of",
-    "read_moment",
+    "read_timestamp",
     "say_error",
     "sentence",
 ]
@@ -123,7 +123,7 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
-def read_moment(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
+def read_timestamp(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Return the Unix time of what an option says, None if it was not given.
 
     It reads ``90s 15m 2h 3d 1w`` ago, ``2026-01-31T12:00`` in local time, or seconds since 1970.
@@ -136,7 +136,7 @@ def read_moment(_: click.Context, param: click.Parameter, value: str | None) -> 
     try:
         return _absolute(value)
     except (ValueError, OverflowError, OSError):
-        msg = f"{value!r} is no moment; write 2h for two hours ago, or 2026-01-31T12:00"
+        msg = f"{value!r} is no time; write 2h for two hours ago, or 2026-01-31T12:00"
         raise click.BadParameter(msg, param=param) from None
 
 

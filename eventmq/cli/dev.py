@@ -253,12 +253,12 @@ class _Together:
             self._replace(event.paths)
         elif event in self._running and event.name in self._gateways:
             self._running.remove(event)
-            self._say(f"{event.obituary()}; the others go on")
+            self._say(f"{event.exit_report()}; the others go on")
         elif event.name == "broker" or (event in self._running and not self._reload):
-            raise ChildFailed(event.obituary())
+            raise ChildFailed(event.exit_report())
         elif event in self._running:
             self._running.remove(event)
-            self._say(f"{event.obituary()}; it starts again when a file changes")
+            self._say(f"{event.exit_report()}; it starts again when a file changes")
 
     def _replace(self, paths: list[str]) -> None:
         """Start others with the new code, after what runs has ended."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.act import in_parts, run_bulk
-from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, read_moment, say_error
-from eventmq.cli.look import attempts_of, error_of, show_attempts
+from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, read_timestamp, say_error
+from eventmq.cli.control import in_pages, run_bulk
+from eventmq.cli.inspect import attempts_of, error_of, show_attempts
 from eventmq.cli.output import rows_of, show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
 from eventmq.errors import EventMQError, JobNotFound
@@ -38,9 +38,9 @@ _EXITS = {NO_BROKER: "", NOT_FOUND: "a job is not among the failed ones, or no s
 def _takes_filters(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose among failed jobs."""
     for option in (
-        click.option("--until", callback=read_moment, metavar="WHEN", help="Failed before it."),
+        click.option("--until", callback=read_timestamp, metavar="WHEN", help="Failed before it."),
         click.option(
-            "--since", callback=read_moment, metavar="WHEN",
+            "--since", callback=read_timestamp, metavar="WHEN",
             help="Failed after it: 2h for two hours ago, or 2026-01-31T12:00.",
         ),
         click.option("--error", metavar="TYPE", help="With an error of this type: ValueError."),
@@ -174,7 +174,7 @@ def _apply(
             count = run_bulk(app, action, **chosen)
         else:
             wanted = ids or tuple(row["id"] for row in rows_of(app, "failed", chosen, limit or 0))
-            answers = in_parts(app, action, wanted)
+            answers = in_pages(app, action, wanted)
             count = sum(state == done for _, state, _ in answers)
             if ids:
                 return _show_answers(answers, done, as_json=as_json)

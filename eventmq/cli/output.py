@@ -56,8 +56,8 @@ def _cell(column: str, value: object) -> str:
     if value is None or value == "":
         return "-"
     if column in TIMES and isinstance(value, (int, float)):
-        moment = datetime.fromtimestamp(value).astimezone()
-        return moment.strftime("%Y-%m-%d %H:%M:%S") if value else "-"
+        when = datetime.fromtimestamp(value).astimezone()
+        return when.strftime("%Y-%m-%d %H:%M:%S") if value else "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if column in SPANS and isinstance(value, (int, float)):

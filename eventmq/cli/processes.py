@@ -1,11 +1,13 @@
-"""Other processes of this program: started, waited for, listened to and stopped."""
+"""Child processes of this program: start them, wait until they are ready, read and stop them."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
@@ -18,22 +20,26 @@ if TYPE_CHECKING:
 __all__ = [
     "Child",
     "ChildFailed",
-    "held_back",
+    "delayed_signals",
+    "ignored_signals",
     "interrupt_at_signals",
     "ready_fields",
-    "undisturbed",
+    "watch_parent",
 ]
 
 #: Runs the program from wherever this process has it: an installed one is found first. The
 #: interpreter has put the working directory before all, as "".
 _PROGRAM = (
     "import sys; sys.path = [*filter(None, sys.path), {root!r}]; "
-    "from eventmq.cli.parent_watch import live; live()"
+    "from eventmq.cli import main; main(child=True)"
 )
 
 
-#: Seconds to read what an ended process has said.
-LAST_WORDS = 1.0
+#: Seconds to read the last output of a process that has ended.
+OUTPUT_TIMEOUT = 1.0
+
+#: Seconds that a process whose parent was killed takes to end as usual.
+ORPHAN_GRACE = 5.0
 
 _ENDING_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -45,9 +51,9 @@ class ChildFailed(EventMQError):
 
 
 class Child:
-    """One child, which runs a command of this program in a process group of its own.
+    """A child process that runs a command of this program in a process group of its own.
 
-    Ctrl-C therefore reaches the parent only, which stops its children in their order.
+    Ctrl-C therefore reaches the parent only, which stops its child processes in order.
 
     Args:
         name: For people.
@@ -85,7 +91,7 @@ class Child:
         assert self._process.stdin is not None  # noqa: S101 - PIPE
         assert self._process.stdout is not None  # noqa: S101 - PIPE
         assert self._process.stderr is not None  # noqa: S101 - PIPE
-        self._lifeline = self._process.stdin
+        self._stdin = self._process.stdin
         self._threads = [
             self._follow(self._process.stdout, self._read_out),
             self._follow(self._process.stderr, self._read_err),
@@ -123,16 +129,16 @@ class Child:
         if not self._ready.wait(timeout):
             raise ChildFailed(f"the {self.name} was not ready within {timeout:g} s; {self._last}")
         if not self._ready_line:
-            raise ChildFailed(self.obituary())
+            raise ChildFailed(self.exit_report())
         return self._ready_line
 
-    def obituary(self) -> str:
-        """Return one sentence about a child that has ended, or is about to."""
+    def exit_report(self) -> str:
+        """Return the exit report: one sentence about a child that has ended, or is about to."""
         code = self._process.wait()
         for thread in self._threads:
-            thread.join(LAST_WORDS)
-        said = self._last.removeprefix("error: ")
-        return f"the {self.name} ended with exit code {code}" + (f": {said}" if said else "")
+            thread.join(OUTPUT_TIMEOUT)
+        last = self._last.removeprefix("error: ")
+        return f"the {self.name} ended with exit code {code}" + (f": {last}" if last else "")
 
     @property
     def ended(self) -> bool:
@@ -155,21 +161,21 @@ class Child:
             self.interrupted = isinstance(error, KeyboardInterrupt)
             self._process.kill()
             code = self._process.wait()
-        self._lifeline.close()
+        self._stdin.close()
         for thread in self._threads:
-            thread.join(LAST_WORDS)
+            thread.join(OUTPUT_TIMEOUT)
         return code
 
 
 def interrupt_at_signals() -> None:
-    """Let every signal that asks this process to end raise `KeyboardInterrupt`."""
+    """Raise `KeyboardInterrupt` at every signal that asks this process to end."""
     for signum in _ENDING_SIGNALS:
         signal.signal(signum, signal.default_int_handler)
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Let those signals wait until the end of a ``with`` block, which must start no process."""
+def delayed_signals() -> Iterator[None]:
+    """Deliver those signals after a ``with`` block, which must start no process."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:
         yield
@@ -178,8 +184,8 @@ def held_back() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ignore those signals for the time of a ``with`` block, which must be short."""
+def ignored_signals() -> Iterator[None]:
+    """Ignore those signals during a ``with`` block, which must be short."""
     before = [signal.signal(signum, signal.SIG_IGN) for signum in _ENDING_SIGNALS]
     try:
         yield
@@ -189,8 +195,22 @@ def undisturbed() -> Iterator[None]:
 
 
 def ready_fields(line: str) -> dict[str, str]:
-    """Return what a line with ``ready`` says, by name."""
+    """Return the fields of a line with ``ready``, by name."""
     return dict(part.split("=", 1) for part in line.split()[1:])
+
+
+def watch_parent() -> None:
+    """Parent watch: end this process when its parent, which holds its stdin open, has ended."""
+    threading.Thread(target=_end_with_parent, name="eventmq-parent-watch", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Send this process SIGTERM when its stdin ends."""
+    while os.read(0, 4096):
+        continue
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_GRACE)
+    os.kill(os.getpid(), signal.SIGTERM)  # at once
 
 
 def _root() -> str:

@@ -10,16 +10,15 @@ import click
 
 from eventmq.cli import (
     about,
-    act,
     beat,
     broker,
     call,
-    clock,
+    control,
     dev,
     failed,
     gateway,
+    inspect,
     keys,
-    look,
     schedules,
     store,
     topics,
@@ -162,7 +161,7 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
 
 
 for family in (
-    demo, broker, worker, beat, dev, gateway, call, look, failed, act, clock, schedules, store,
+    demo, broker, worker, beat, dev, gateway, call, inspect, failed, control, schedules, store,
     topics, keys, about,
 ):  # fmt: skip
     for command in family.COMMANDS:

@@ -91,11 +91,11 @@ def _row(app: EventMQ, made: Schedule, states: dict[str, str]) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _local(moment: float | None) -> str | None:
-    """Return a moment as clocks here show it, with the name of their zone."""
-    if moment is None:
+def _local(timestamp: float | None) -> str | None:
+    """Return a timestamp in local time, with the name of the zone."""
+    if timestamp is None:
         return None
-    return datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _words(name: str, text: str) -> str:
     if name == "cron":
         return f"cron {options.get('expression')}"
     if name == "at" and isinstance(options.get("timestamp"), (int, float)):
-        return f"at {_local(options['moment'])}"
+        return f"at {_local(options['timestamp'])}"
     return f"{name} {text}".strip()
 
 
@@ -256,7 +256,7 @@ def _timing(every: str | None, cron: str | None, at: str | None, tz: str | None)
         return policies.every(seconds=_seconds(every))
     if cron is not None:
         return policies.cron(cron, tz=tz or "UTC")
-    return policies.at(_moment(at or "", tz))
+    return policies.at(_when(at or "", tz))
 
 
 def _seconds(text: str) -> float:
@@ -268,22 +268,22 @@ def _seconds(text: str) -> float:
         raise click.UsageError(msg) from None
 
 
-def _moment(text: str, tz: str | None) -> datetime:
+def _when(text: str, tz: str | None) -> datetime:
     from eventmq.policies import find_zone
 
     try:
-        moment = datetime.fromisoformat(text)
+        when = datetime.fromisoformat(text)
     except ValueError:
-        msg = f"--at {text!r} is no moment; right is 2030-01-01T09:00+01:00"
+        msg = f"--at {text!r} is no time; right is 2030-01-01T09:00+01:00"
         raise click.UsageError(msg) from None
-    if moment.tzinfo is None and tz is None:
+    if when.tzinfo is None and tz is None:
         msg = f"--at {text} does not say in which zone; right is {text}+01:00, or --tz beside it"
         raise click.UsageError(msg)
     if tz is None:
-        return moment
-    if moment.tzinfo is not None:
+        return when
+    if when.tzinfo is not None:
         raise click.UsageError("--at says its zone already; leave --tz out")
-    return moment.replace(tzinfo=find_zone(tz))
+    return when.replace(tzinfo=find_zone(tz))
 
 
 @click.command(cls=Command, exits=_EXITS)

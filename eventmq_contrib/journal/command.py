@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import DONE, FAILED, Command, read_moment
+from eventmq.cli.command import DONE, FAILED, Command, read_timestamp
 from eventmq.cli.target import takes_target
 from eventmq.errors import BrokerUnavailable
 from eventmq_contrib.extras import need
@@ -169,7 +169,7 @@ def compact(out: str, to: str | None) -> int:
 
 @journal.command(cls=Command, exits={FAILED: "there is no journal, or it cannot be written"})
 @click.option(
-    "--before", metavar="WHEN", callback=read_moment,
+    "--before", metavar="WHEN", callback=read_timestamp,
     help="Remove the files of hours that ended before then: 52w ago, or 2025-11-20; none unless "
     "said.",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.cli.command import read_moment
+from eventmq.cli.command import read_timestamp
 
 if TYPE_CHECKING:
     import click
@@ -26,7 +26,7 @@ def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float
     Raises:
         BadParameter: It is not a timestamp.
     """
-    seconds = read_moment(ctx, param, value)
+    seconds = read_timestamp(ctx, param, value)
     if seconds is None or value is None:
         return None
     timestamp = RelativeTimestamp(seconds)

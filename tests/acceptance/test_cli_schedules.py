@@ -133,7 +133,7 @@ def test_one_that_fires_so_often_is_gone_then(running: Shell) -> None:
         (("--every", "5s", "--tz", "UTC"), "an interval has no zone"),
         (("--at", "2030-01-01T09:00"), "does not say in which zone"),
         (("--at", "2020-01-01T09:00+00:00"), "would never fire"),
-        (("--at", "tomorrow"), "is no moment"),
+        (("--at", "tomorrow"), "is no time"),
         ((), "say when, in one way"),
         (("--every", "5s", "--cron", "* * * * *"), "say when, in one way"),
         (("--every", "5s", "--run-count", "0"), "a whole number from 1"),

@@ -1,5 +1,5 @@
-"""``eventmq demo``: the whole machine at work on the sources of the standard library.
+"""``eventmq demo``: broker, workers and client process the sources of the standard library.
 
-`sources` finds files, `measure` reads one, `tasks` is the app that workers load, `run` has the
-processes, `report` shows what came out.
+`sources` finds and measures files, `tasks` is the app that workers load, `run` has the processes,
+`report` shows the results.
 """

@@ -51,7 +51,7 @@ def demo(workers: int, keep: bool, as_json: bool) -> int:
 
 def _run(workers: int, *, keep: bool, quiet: bool) -> dict[str, Any]:
     from eventmq.cli.demo.report import make_report
-    from eventmq.cli.demo.run import Machine
+    from eventmq.cli.demo.run import DemoProcesses
     from eventmq.cli.demo.sources import find_sources
 
     paths = find_sources()
@@ -59,13 +59,13 @@ def _run(workers: int, *, keep: bool, quiet: bool) -> dict[str, Any]:
         raise EventMQError("this Python has no source files of its library, so there is no input")
     say = _silent if quiet else click.echo
     say(f"starting a broker and {workers} worker processes for {len(paths)} jobs")
-    with Machine(workers, keep=keep) as machine:
+    with DemoProcesses(workers, keep=keep) as processes:
         with _progress("jobs", len(paths), quiet=quiet) as step:
-            ran = machine.run(paths, step)
+            ran = processes.run(paths, step)
         if keep:
-            say(f"data and logs stay in {machine.folder}")
+            say(f"data and logs stay in {processes.folder}")
     report = make_report(paths, ran, _measure_here(paths, quiet=quiet), workers=workers)
-    return {**report, "data_dir": str(machine.folder / "data")} if keep else report
+    return {**report, "data_dir": str(processes.folder / "data")} if keep else report
 
 
 def _silent(_: str) -> None:
@@ -74,7 +74,7 @@ def _silent(_: str) -> None:
 
 def _measure_here(paths: Sequence[Path], *, quiet: bool) -> list[dict[str, Any]]:
     """Return the figures of all files, computed without any job."""
-    from eventmq.cli.demo.measure import measure
+    from eventmq.cli.demo.sources import measure
 
     figures = []
     with _progress("counting here", len(paths), quiet=quiet) as step:

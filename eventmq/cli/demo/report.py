@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.demo.measure import COUNTS
+from eventmq.cli.demo.sources import COUNTS
 from eventmq.cli.output import paint, show_object, show_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.cli.demo.run import Ran
+    from eventmq.cli.demo.run import DemoRun
 
 __all__ = ["make_report", "show_report"]
 
@@ -23,7 +23,7 @@ TOP = 5
 
 
 def make_report(
-    paths: Sequence[Path], ran: Ran, direct: Sequence[Mapping[str, Any]], *, workers: int
+    paths: Sequence[Path], ran: DemoRun, direct: Sequence[Mapping[str, Any]], *, workers: int
 ) -> dict[str, Any]:
     """Return everything that there is to say, as one object.
 

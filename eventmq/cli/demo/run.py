@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventmq.cli.processes import Child, held_back, ready_fields, undisturbed
+from eventmq.cli.processes import Child, delayed_signals, ignored_signals, ready_fields
 from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.app import EventMQ
     from eventmq.client.handle import Job
 
-__all__ = ["Machine", "Ran"]
+__all__ = ["DemoProcesses", "DemoRun"]
 
 #: Seconds within which a process must be ready, and within which it must have ended.
 START_TIMEOUT = 30.0
@@ -39,7 +39,7 @@ _LOOPBACK = "tcp://127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class DemoRun:
     """What came out of a run.
 
     Attributes:
@@ -57,7 +57,7 @@ class Ran:
     delays: Sequence[float]
 
 
-class Machine:
+class DemoProcesses:
     """Broker, worker and client; in a ``with`` block, whose end leaves nothing behind.
 
     Args:
@@ -79,7 +79,7 @@ class Machine:
 
     def __enter__(self) -> Self:
         try:
-            with held_back():  # who makes it must know that it is there
+            with delayed_signals():  # who makes it must know that it is there
                 self.folder = Path(tempfile.mkdtemp(prefix="eventmq-demo-"))
                 self._stack.callback(self._tidy)
             self._start()
@@ -89,7 +89,7 @@ class Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with undisturbed():
+        with ignored_signals():
             self._stack.close()
 
     def _tidy(self) -> None:
@@ -125,7 +125,7 @@ class Machine:
 
     # Jobs
 
-    def run(self, paths: Sequence[Path], on_done: Callable[[], None]) -> Ran:
+    def run(self, paths: Sequence[Path], on_done: Callable[[], None]) -> DemoRun:
         """Measure all files by jobs.
 
         Args:
@@ -143,7 +143,9 @@ class Machine:
         errors: list[str] = []
         figures = [_result(job, errors) for job in jobs]
         delays = [f["started"] - submitted for f in figures if f is not None]
-        return Ran(figures=figures, errors=errors, receipt=receipt, seconds=seconds, delays=delays)
+        return DemoRun(
+            figures=figures, errors=errors, receipt=receipt, seconds=seconds, delays=delays
+        )
 
 
 def _result(job: Job[dict[str, Any]], errors: list[str]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eventmq.app import EventMQ
-from eventmq.cli.demo.measure import measure
+from eventmq.cli.demo.sources import measure
 
 __all__ = ["SETTINGS", "app", "make_app", "measure_file"]
 

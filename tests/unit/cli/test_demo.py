@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eventmq.cli.demo.measure import COUNTS, measure
 from eventmq.cli.demo.report import make_report
-from eventmq.cli.demo.run import Ran
-from eventmq.cli.demo.sources import AT_MOST, find_sources
+from eventmq.cli.demo.run import DemoRun
+from eventmq.cli.demo.sources import COUNTS, MAX_FILES, find_sources, measure
 
 SOURCE = b"""
 class A:
@@ -58,7 +57,7 @@ def test_the_counts_are_those_of_a_plain_walk() -> None:
 
 def test_the_sources_are_those_of_the_standard_library() -> None:
     found = find_sources()
-    assert 300 <= len(found) <= AT_MOST
+    assert 300 <= len(found) <= MAX_FILES
     assert found == sorted(found)
     assert not [path for path in found if "site-packages" in path.parts]
 
@@ -67,7 +66,7 @@ def test_with_too_few_sources_tests_are_taken_too(tmp_path: Path) -> None:
     for name in ("a.py", "test/b.py", "site-packages/c.py", "d.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    names = [[p.name for p in find_sources(tmp_path, enough=n)] for n in (1, 2, 3)]
+    names = [[p.name for p in find_sources(tmp_path, min_files=n)] for n in (1, 2, 3)]
     assert [["a.py"], ["a.py", "b.py"], ["a.py", "c.py", "b.py"]] == names
 
 
@@ -75,7 +74,7 @@ def report(
     *figures: dict[str, object] | None, direct: list[dict[str, object]]
 ) -> dict[str, object]:
     paths = [Path(f"{n}.py") for n in range(len(figures))]
-    ran = Ran(
+    ran = DemoRun(
         figures=figures, errors=["lost"] if None in figures else [], receipt=0.1, seconds=2.0,
         delays=[n / 100 for n in range(100)],
     )  # fmt: skip

@@ -10,11 +10,11 @@ import pytest
 #: Sets the limits of the process, then asks.
 PROGRAM = """
 import logging, resource, sys
-from eventmq.cli.descriptors import provide
+from eventmq.cli.broker import raise_descriptor_limit
 logging.basicConfig(format="%(message)s")
 soft, hard, peers = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-print(provide(peers), *resource.getrlimit(resource.RLIMIT_NOFILE))
+print(raise_descriptor_limit(peers), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eventmq.cli.look import progress_of
+from eventmq.cli.inspect import progress_of
 
 
 @pytest.mark.parametrize(

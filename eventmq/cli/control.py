@@ -1,4 +1,4 @@
-"""Acts on jobs and queues: ``cancel purge pause resume drain``."""
+"""Control a broker: ``cancel purge pause resume drain clock``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from eventmq.app import EventMQ
     from eventmq.cli.target import Target
 
-__all__ = ["COMMANDS", "in_parts", "run_bulk"]
+__all__ = ["COMMANDS", "in_pages", "run_bulk"]
 
 
 #: Seconds between two questions how far it is: the first, and the longest.
 _FIRST, _LONGEST = 0.005, 0.5
 
 
-def in_parts(app: EventMQ, name: str, ids: Sequence[str], **more: Any) -> list[list[str]]:
+def in_pages(app: EventMQ, name: str, ids: Sequence[str], **more: Any) -> list[list[str]]:
     """Call an operation that takes ids, as many at a time as it takes; return all rows."""
     from eventmq.wire.calls import MAX_IDS
 
@@ -104,7 +104,7 @@ def cancel(
             count = run_bulk(app, "cancel", reason=reason, **chosen)
             _say(count, "cancelled", as_json=as_json)
             return None
-        answers = in_parts(app, "cancel", ids, reason=reason)
+        answers = in_pages(app, "cancel", ids, reason=reason)
     known = [{"id": i, "state": state, "was": was} for i, state, was in answers if state]
     show_rows(known, ("id", "state", "was"), as_json=as_json)
     missing = [i for i, state, _ in answers if not state]
@@ -191,4 +191,27 @@ def _left(app: EventMQ, name: str, *, delayed: bool) -> str:
     raise QueueNotFound(f"there is no queue {name!r}")
 
 
-COMMANDS = (cancel, purge, pause, resume, drain)
+@click.group(epilog="Exit codes: 0 done, 2 wrong usage, 3 broker not reachable.")
+def clock() -> None:
+    """Decide about the clock of the broker's machine.
+
+    "eventmq status" shows what of it does not count yet.
+    """
+
+
+@clock.command("accept", cls=Command, exits={NO_BROKER: ""})
+@takes_json
+@takes_target
+def accept(target: Target, as_json: bool) -> None:
+    """Believe the wall clock of the broker's machine from now on.
+
+    A step of it counts at once instead of after ten minutes, and so does the time that the machine
+    was off, which otherwise waits for an hour of a steady clock. Shown are the seconds of both. Do
+    it where the clock is right: failed jobs, results and limits become older by that time.
+    """
+    with target.asking() as app:
+        accepted = app.ask("clock.accept")
+    show_object(accepted, as_json=as_json)
+
+
+COMMANDS = (cancel, purge, pause, resume, drain, clock)

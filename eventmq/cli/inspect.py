@@ -1,4 +1,4 @@
-"""Looks at a broker: ``ping status queues workers jobs job``."""
+"""Inspect a broker: ``ping status queues workers jobs job``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMMANDS",
     "attempts_of",
-    "drawn",
+    "draw_graph",
     "error_of",
     "graph_of",
     "progress_of",
@@ -113,7 +113,7 @@ def graph_of(app: EventMQ, job_id: str) -> list[dict[str, Any]]:
             return rows
 
 
-def drawn(rows: Sequence[Row]) -> Iterator[str]:
+def draw_graph(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the lines of a drawing.
 
     Args:
@@ -342,7 +342,7 @@ def _show_tree(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         show_rows([_job(row) for row in rows], _TREE, as_json=True)
         return
-    for line in drawn(rows):
+    for line in draw_graph(rows):
         click.echo(line)
 
 
