@@ -164,12 +164,12 @@ class JobContext:
     delivery: int
     headers: str
     #: What `check` asks and `progress` tells.
-    stop: Any = field(default=None, compare=False, repr=False)
+    cancellation: Any = field(default=None, compare=False, repr=False)
 
     def check(self) -> None:
         """Raise `JobCancelled`, or once `SoftTimeLimitExceeded`, where the job is to stop."""
-        if self.stop is not None:
-            self.stop.check()
+        if self.cancellation is not None:
+            self.cancellation.check()
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Tell those who ask ``job.info()`` how far the job is.
@@ -193,8 +193,8 @@ class JobContext:
                 raise ValueError(f"progress is {value!r}; allowed is a number up to {_MOST:g}")
         if not isinstance(note, str):
             raise TypeError(f"the note of a progress is a text, not {type(note).__name__}")
-        if self.stop is not None and self.stop.report is not None:
-            self.stop.report(done, total, note)
+        if self.cancellation is not None and self.cancellation.report is not None:
+            self.cancellation.report(done, total, note)
 
     @property
     def created(self) -> float:

@@ -1,7 +1,7 @@
-"""Runs the coroutine of one job among many, in an event loop that they share.
+"""Async executor: runs many jobs at once as coroutines of one event loop.
 
-What `execution` does for one job after the other, with the same outcomes. Thousands may be under
-way; each has its own stop sign, and its own context variables, since each is a task of asyncio.
+Its outcomes are those of `eventmq.execution.executor`. Thousands of jobs may run; each has its own
+`Cancellation`, and its own context variables, since each is a task of asyncio.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import PluginError
 from eventmq.execution.context import current
 from eventmq.execution.executor import Executor, compose
-from eventmq.execution.streaming import Cancellation, adrive, past_soft_limit
+from eventmq.execution.streaming import Cancellation, past_soft_limit, run_async_generator
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow
@@ -44,18 +44,18 @@ async def _decoded(route: Route, payload: bytes, envelope: Envelope) -> Any:
 
 
 class AsyncExecutor(Executor):
-    """Runs jobs beside each other; one per event loop. Made by `of`."""
+    """Runs many jobs at once; one per event loop. Made by `of`."""
 
     _body: Body
     _awaits: Callable[..., Any] | None
 
     @classmethod
     def of(cls, executor: Executor, body: Body) -> AsyncExecutor:
-        """Return one for the same tasks.
+        """Return an async executor for the same tasks.
 
         Args:
-            executor: Knows them.
-            body: Makes what awaits a coroutine, given the name of its task.
+            executor: Executor of the tasks.
+            body: Wraps the coroutine of a task, given the task's name.
 
         Raises:
             PluginError: A middleware has ``execute`` and no ``aexecute``.
@@ -74,22 +74,27 @@ class AsyncExecutor(Executor):
         other._awaits = compose(calls)  # noqa: SLF001
         return other
 
-    def new_stop(self) -> Cancellation:
-        """Return the stop sign of one job."""
+    def new_cancellation(self) -> Cancellation:
+        """Return the cancellation of one job."""
         return Cancellation(self._monotonic)
 
     # hot loop: benchmarks/life.py
     async def arun(
-        self, route: Route, position: int, entry: ChunkEntry, payload: bytes, stop: Cancellation
+        self,
+        route: Route,
+        position: int,
+        entry: ChunkEntry,
+        payload: bytes,
+        cancellation: Cancellation,
     ) -> OutcomeRow:
         """Run one job to its end, in a task of its own. Raises nothing, whatever the job does.
 
         Args:
-            route: Of the job's queue and header text; its ``awaits`` is true.
-            position: The job's place in its chunk.
+            route: Route of the job's queue and header text; its ``awaits`` is true.
+            position: Position of the job in its chunk.
             entry: Id, delivery, attempt and expiry.
             payload: The encoded ``[args, kwargs]``.
-            stop: Says whether it was cancelled, and what takes its parts.
+            cancellation: Cancellation of the job, and the sink of its parts.
         """
         start = self._monotonic()
         started = start + self._offset
@@ -98,7 +103,7 @@ class AsyncExecutor(Executor):
         if route.refusal is not None:
             return self._refused(route, position, entry, started)
         about = (entry.id, route.task, route.queue, entry.attempt, entry.delivery, route.text)
-        job = JobContext(*about, stop)
+        job = JobContext(*about, cancellation)
         current.set(job)
         envelope = _envelope(route, job)
         try:
@@ -107,8 +112,10 @@ class AsyncExecutor(Executor):
             return self._unreadable(route, position, job, start, error)
         try:
             coroutine = route.spec.function(*args, **kwargs)
-            if stop.sink is not None:
-                coroutine = adrive(coroutine, stop.sink, self._part_encoder(job))
+            if cancellation.sink is not None:
+                coroutine = run_async_generator(
+                    coroutine, cancellation.sink, self._part_encoder(job)
+                )
             body = self._body(coroutine, route.task)
             if self._awaits is None and not route.soft:
                 value = await body
@@ -130,11 +137,11 @@ class AsyncExecutor(Executor):
             return await call
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - see arun
-        job.stop.limit(route.soft)
+        job.cancellation.set_soft_limit(route.soft)
         error = past_soft_limit(route.soft)
         timer = asyncio.get_running_loop().call_later(route.soft, body.interrupt, task, error)
         try:
             return await call
         finally:
             timer.cancel()
-            job.stop.limit(0.0)
+            job.cancellation.set_soft_limit(0.0)

@@ -1,8 +1,8 @@
-"""The job that is being executed, for the code that runs inside it.
+"""Current job: the job that is being executed, for the code that runs inside it.
 
-Whoever executes a job sets `current` before the call and resets it afterwards; tasks ask
-`current_job`, log records, middleware and the client read `current`. A context variable follows
-the job through threads of a pool and coroutines alike, and costs 0.1 microseconds to set.
+The executor sets `current` before the call and resets it afterwards. Tasks call `current_job`; log
+records, middlewares and the client read `current`. A context variable follows the job through the
+threads and the coroutines of a pool, and costs 0.1 microseconds to set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def current_job() -> JobContext:
     """Return the job that is being executed here.
 
     Raises:
-        EventMQError: Nothing is: the caller is not inside a task.
+        EventMQError: The caller is not inside a task.
     """
     job = current.get(None)
     if job is None:

@@ -19,9 +19,9 @@ __all__ = ["CoroutineRunner", "Interruptible"]
 
 
 class Interruptible:
-    """Awaits a coroutine, and can let another exception than CancelledError be raised in it.
+    """Awaits a coroutine, and can raise another exception than CancelledError in it.
 
-    ``await Interruptible(coroutine)`` is as good as ``await coroutine``.
+    ``await Interruptible(coroutine)`` does what ``await coroutine`` does.
     """
 
     __slots__ = ("_coroutine", "_instead", "_task")
@@ -35,8 +35,8 @@ class Interruptible:
         """Raise ``error`` where the coroutine waits. In the thread of the loop, between steps.
 
         Args:
-            task: In which the coroutine runs.
-            error: What is raised.
+            task: Task in which the coroutine runs.
+            error: The exception.
         """
         self._instead = error
         self._task = task
@@ -56,7 +56,7 @@ class Interruptible:
         return self._coroutine.send(value)
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
-        """Raise an exception in the coroutine: the one that `interrupt` was given, if it was."""
+        """Raise an exception in the coroutine: that of `interrupt`, if it was called."""
         error = kind if value is None else value
         instead, self._instead = self._instead, None
         if instead is not None:
@@ -76,7 +76,7 @@ async def _await(coroutine: Interruptible) -> Any:
 
 
 class CoroutineRunner:
-    """Owns an event loop that is made for the first coroutine. One thread."""
+    """Owns the event loop of a slot, made for the first coroutine. One thread."""
 
     __slots__ = ("_loop", "_task")
 
@@ -88,14 +88,14 @@ class CoroutineRunner:
         self,
         coroutine: Coroutine[Any, Any, Any],
         soft: float = 0.0,
-        stop: Cancellation | None = None,
+        cancellation: Cancellation | None = None,
     ) -> Any:
-        """Return what the coroutine returns; what it left running is cancelled.
+        """Return what the coroutine returns; tasks that it left running are cancelled.
 
         Args:
-            coroutine: Of a task.
+            coroutine: Coroutine of a task.
             soft: Seconds after which `SoftTimeLimitExceeded` is raised in it, 0.0 for never.
-            stop: Of the job, which may have been cancelled before there was a coroutine.
+            cancellation: The job may have been cancelled before there was a coroutine.
         """
         import asyncio
 
@@ -104,7 +104,9 @@ class CoroutineRunner:
             loop = self._loop = asyncio.new_event_loop()
         body = Interruptible(coroutine)
         task = self._task = loop.create_task(_await(body))
-        if stop is not None and stop.requested:  # after the task is known to `cancel`
+        if (
+            cancellation is not None and cancellation.requested
+        ):  # after the task is known to `cancel`
             loop.call_soon(task.cancel)
         if soft:
             timer = loop.call_later(soft, body.interrupt, task, past_soft_limit(soft))
@@ -114,14 +116,14 @@ class CoroutineRunner:
             self._task = None
             if soft:
                 timer.cancel()
-            left = asyncio.all_tasks(loop)
-            if left:
-                for other in left:
+            remaining = asyncio.all_tasks(loop)
+            if remaining:
+                for other in remaining:
                     other.cancel()
-                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+                loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
 
     def cancel(self) -> bool:
-        """Cancel the coroutine that runs; say whether there is one. From any thread or signal."""
+        """Cancel the running coroutine, from any thread or signal; return whether there is one."""
         task, loop = self._task, self._loop
         if task is None or loop is None:
             return False

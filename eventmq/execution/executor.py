@@ -1,7 +1,8 @@
-"""Runs one job: decodes its arguments, calls the task through the middlewares, encodes the end.
+"""Executor: runs one job, from its encoded arguments to its encoded outcome.
 
-Pools call it, in a child process or a thread; it knows no socket, file or process. What depends
-on a job's headers only is decided once (`Executor.route`) and then bound.
+Pools call it, in a child process or a thread; it knows no socket, file or process. `TaskCaller`
+calls the task, with cancellation and soft limit; `compose` chains the middlewares around the call.
+What depends only on the headers of a job is decided once (`Executor.routes`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from eventmq.errors import EventMQError, NotAllowed, ResultTooLarge, Serializati
 from eventmq.execution import joblog
 from eventmq.execution.context import current
 from eventmq.execution.coroutines import CoroutineRunner
-from eventmq.execution.failures import Retry, describe, error_text, reason_of, retry_delay
-from eventmq.execution.legacy import encode_plain, parse_plain, resolve
+from eventmq.execution.failures import Retry, describe, error_text, reported_error, retry_delay
+from eventmq.execution.legacy import encode_legacy, parse_legacy, resolve
 from eventmq.execution.routes import RouteTable, nothing_fetched, part_encoder
 from eventmq.execution.streaming import (
     Cancellation,
     PartError,
-    adrive,
     cancelled,
-    drive,
     past_hard_limit,
+    run_async_generator,
+    run_generator,
 )
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
@@ -42,125 +43,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Middleware, RetryPolicy, Serializer
     from eventmq.wire.batches import ChunkEntry
 
-__all__ = ["Caller", "Executor", "compose"]
-
-
-#: What a function may return that is not its result yet.
-_UNFINISHED = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
-
-
-class Caller:
-    """Calls one function after the other; `eventmq.execution.executor.Executor` is one.
-
-    Args:
-        monotonic: Reads the time.
-
-    Attributes:
-        stop: Whether the job that runs is to stop.
-        alarm: Raises in blocking code at its soft limit; None where nothing can.
-        sink: Takes the parts of generators; None where nobody does.
-    """
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._coroutines = CoroutineRunner()
-        self.stop = Cancellation(monotonic)
-        self.alarm: Alarm | None = None
-        self.sink: Sink | None = None
-
-    def close(self) -> None:
-        """End the event loop of the slot, if a task needed one. Idempotent."""
-        self._coroutines.close()
-
-    def set_sink(self, sink: Sink) -> None:
-        """Let a pool take what jobs yield, and how far they are."""
-        self.sink = sink
-        self.stop.report = sink.progress
-
-    def _part_encoder(self, job: JobContext) -> Encode:
-        raise NotImplementedError
-
-    def _call(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
-    ) -> Any:
-        stop = self.stop
-        stop.inside = True
-        try:
-            if stop.requested:  # before it began
-                raise cancelled()
-            if soft:
-                return self._call_limited(function, args, kwargs, soft)
-            value = function(*args, **kwargs)
-            if type(value) in _UNFINISHED:
-                return self._finish(value, 0.0)
-            return value
-        finally:
-            stop.inside = False
-
-    def _call_limited(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
-    ) -> Any:
-        """Call what has a soft limit: coroutines end by their loop, blocking code by an alarm."""
-        alarm, stop = self.alarm, self.stop
-        stop.limit(soft)
-        try:
-            if alarm is not None:
-                alarm.arm(soft)
-            value = function(*args, **kwargs)
-            if type(value) is GeneratorType:
-                return self._finish(value, soft)
-            if alarm is not None:
-                alarm.disarm()
-            if type(value) in _UNFINISHED:
-                return self._finish(value, soft)
-            if alarm is None and stop.late:
-                joblog.not_kept(current.get())
-            return value
-        finally:
-            if alarm is not None:
-                alarm.disarm()
-            stop.limit(0.0)
-
-    def cancel(self) -> bool:
-        """Cancel the job that runs; say whether its coroutine hears of it by itself.
-
-        From any thread or signal handler. Blocking code hears of it where it checks.
-        """
-        self.stop.requested = True
-        return self._coroutines.cancel()
-
-    def _finish(self, value: Any, soft: float) -> Any:
-        """Return the result of what is a coroutine or generator."""
-        if type(value) is CoroutineType:
-            return self._coroutines.run(value, soft, self.stop)
-        sink, encode = self._sink(), self._part_encoder(current.get())
-        if type(value) is GeneratorType:
-            return drive(value, sink, encode, self.stop)
-        return self._coroutines.run(adrive(value, sink, encode), soft, self.stop)
-
-    def _sink(self) -> Sink:
-        if self.sink is None:
-            raise EventMQError("this worker pool takes no parts: it cannot run a generator")
-        return self.sink
-
-
-def compose(
-    calls: Sequence[Callable[..., Any]],
-) -> Callable[[JobContext, Callable[[], Any]], Any] | None:
-    """Join what middlewares do around a job, outermost first; None where there is none."""
-    if not calls:
-        return None
-    chain = calls[-1]
-    for call in reversed(calls[:-1]):
-        chain = partial(_nest, call, chain)
-    return chain
-
-
-def _nest(
-    outer: Callable[..., Any], inner: Callable[..., Any], job: JobContext, call: Callable[[], Any]
-) -> Any:
-    return outer(job, partial(inner, job, call))
-
+__all__ = ["Executor", "TaskCaller", "compose"]
 
 _log = logging.getLogger(__name__)
 
@@ -176,8 +59,126 @@ _UNKNOWN = int(OutcomeKind.UNKNOWN_TASK)
 
 _CANCELLED = int(OutcomeKind.CANCELLED)
 
+#: Types of what a function returns that is not its result yet.
+_UNFINISHED = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
 
-class Executor(Caller):
+
+class TaskCaller:
+    """Calls the functions of tasks, one after the other; the base of `Executor`.
+
+    Args:
+        monotonic: Reads the time.
+
+    Attributes:
+        cancellation: Cancellation and soft limit of the running job.
+        alarm: Raises in blocking code at its soft limit; None where the pool cannot.
+        sink: Takes the parts of generators; None where the pool takes none.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._coroutines = CoroutineRunner()
+        self.cancellation = Cancellation(monotonic)
+        self.alarm: Alarm | None = None
+        self.sink: Sink | None = None
+
+    def close(self) -> None:
+        """End the event loop of the slot, if a task needed one. Idempotent."""
+        self._coroutines.close()
+
+    def set_sink(self, sink: Sink) -> None:
+        """Set where the parts and the progress of jobs go."""
+        self.sink = sink
+        self.cancellation.report = sink.progress
+
+    def _part_encoder(self, job: JobContext) -> Encode:
+        raise NotImplementedError
+
+    def _call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
+    ) -> Any:
+        cancellation = self.cancellation
+        cancellation.in_task = True
+        try:
+            if cancellation.requested:  # before it started
+                raise cancelled()
+            if soft:
+                return self._call_limited(function, args, kwargs, soft)
+            value = function(*args, **kwargs)
+            if type(value) in _UNFINISHED:
+                return self._finish(value, 0.0)
+            return value
+        finally:
+            cancellation.in_task = False
+
+    def _call_limited(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
+    ) -> Any:
+        """Call a task with a soft limit: its loop ends a coroutine, an alarm blocking code."""
+        alarm, cancellation = self.alarm, self.cancellation
+        cancellation.set_soft_limit(soft)
+        try:
+            if alarm is not None:
+                alarm.arm(soft)
+            value = function(*args, **kwargs)
+            if type(value) is GeneratorType:
+                return self._finish(value, soft)
+            if alarm is not None:
+                alarm.disarm()
+            if type(value) in _UNFINISHED:
+                return self._finish(value, soft)
+            if alarm is None and cancellation.soft_limit_passed:
+                joblog.soft_limit_missed(current.get())
+            return value
+        finally:
+            if alarm is not None:
+                alarm.disarm()
+            cancellation.set_soft_limit(0.0)
+
+    def cancel(self) -> bool:
+        """Cancel the running job; return whether a coroutine is cancelled by its loop.
+
+        From any thread or signal handler. Blocking code finds out where it checks.
+        """
+        self.cancellation.requested = True
+        return self._coroutines.cancel()
+
+    def _finish(self, value: Any, soft: float) -> Any:
+        """Run a coroutine or generator to its end; return the result."""
+        if type(value) is CoroutineType:
+            return self._coroutines.run(value, soft, self.cancellation)
+        sink, encode = self._sink(), self._part_encoder(current.get())
+        if type(value) is GeneratorType:
+            return run_generator(value, sink, encode, self.cancellation)
+        return self._coroutines.run(
+            run_async_generator(value, sink, encode), soft, self.cancellation
+        )
+
+    def _sink(self) -> Sink:
+        if self.sink is None:
+            raise EventMQError("this worker pool takes no parts: it cannot run a generator")
+        return self.sink
+
+
+def compose(
+    calls: Sequence[Callable[..., Any]],
+) -> Callable[[JobContext, Callable[[], Any]], Any] | None:
+    """Chain the calls of middlewares around a job, outermost first; None where there is none."""
+    if not calls:
+        return None
+    chain = calls[-1]
+    for call in reversed(calls[:-1]):
+        chain = partial(_nest, call, chain)
+    return chain
+
+
+def _nest(
+    outer: Callable[..., Any], inner: Callable[..., Any], job: JobContext, call: Callable[[], Any]
+) -> Any:
+    return outer(job, partial(inner, job, call))
+
+
+class Executor(TaskCaller):
     """Runs jobs one after the other; each slot has its own (`for_slot`).
 
     Args:
@@ -188,9 +189,9 @@ class Executor(Caller):
         accept_content: Content types that are decoded.
         middleware: Outermost first; only its ``execute`` is used.
         allow_callables: Patterns of dotted paths that legacy jobs may call.
-        location: Where results are kept; the broker unless told.
-        fetched: Returns what the job manager has fetched for a job, as lists of id, content type
-            and bytes.
+        location: Where results are kept; the broker unless described.
+        fetched: Returns the inputs that the job manager has fetched for a job, as lists of id,
+            content type and bytes.
         on_start: Called by `start`.
 
     Attributes:
@@ -228,17 +229,17 @@ class Executor(Caller):
         """Return an executor of the same tasks for another thread or process."""
         other = copy(self)
         other._routes = self._routes.empty()  # noqa: SLF001 - its own kind
-        Caller.__init__(other, self._monotonic)
+        TaskCaller.__init__(other, self._monotonic)
         vars(other).pop("run", None)
-        if joblog.wants_everything():
-            other.run = joblog.narrated(other.run)  # type: ignore[method-assign,assignment]
+        if joblog.logs_success():
+            other.run = joblog.logged(other.run)  # type: ignore[method-assign,assignment]
         return other
 
     def start(self) -> None:
-        """Run what is to run in a process before its first job; a pool calls it in each of its own.
+        """Prepare a process for its first job; a pool calls it in each of its processes.
 
         Raises:
-            EventMQError: It failed: this process must run no job.
+            EventMQError: A callback failed: this process must run no job.
         """
         if self._on_start is not None:
             self._on_start()
@@ -259,15 +260,15 @@ class Executor(Caller):
         """Run one job to its end. Raises nothing, whatever the task does.
 
         Args:
-            route: Of the job's queue and header text.
-            position: The job's place in its chunk.
+            route: Route of the job's queue and header text.
+            position: Position of the job in its chunk.
             entry: Id, delivery, attempt and expiry.
             payload: The encoded ``[args, kwargs]``, or the body of a legacy job.
         """
         monotonic = self._monotonic
         start = monotonic()
         started = start + self._offset
-        # Too late, or nothing that could be tried.
+        # Expired, or refused by its route.
         if entry.expires and entry.expires < started:
             return OutcomeRow(position, _EXPIRED, 0.0, 0.0, "", b"")
         if route.refusal is not None:
@@ -275,13 +276,15 @@ class Executor(Caller):
         job_id = entry.id
         task = route.task
         queue = route.queue
-        stop = self.stop
-        job = JobContext(job_id, task, queue, entry.attempt, entry.delivery, route.text, stop)
+        cancellation = self.cancellation
+        job = JobContext(
+            job_id, task, queue, entry.attempt, entry.delivery, route.text, cancellation
+        )
         token = current.set(job)
         try:
             if route.legacy:
-                return self._run_plain(route, position, job, payload, start)
-            # Decoding: not the task's fault, and no better next time.
+                return self._run_legacy(route, position, job, payload, start)
+            # Decoding: a failure is not the task's fault, and a retry would not help.
             content_type = route.content_type
             envelope = Envelope(
                 job_id, content_type, task, queue, route.created, route.expires, route.signature
@@ -311,12 +314,12 @@ class Executor(Caller):
     ) -> OutcomeRow:
         """Return the outcome of a job that was stopped after its hard limit.
 
-        For the job manager: whoever ran the job is gone.
+        For the job manager: the process that ran the job was killed.
 
         Args:
-            queue: Of the job.
-            text: Its headers.
-            position: Its place in its chunk.
+            queue: Queue of the job.
+            text: Header text of the job.
+            position: Position of the job in its chunk.
             entry: Id, attempt and limit.
             run_time: Seconds that it ran.
         """
@@ -326,7 +329,7 @@ class Executor(Caller):
         job = JobContext(entry.id, route.task, queue, entry.attempt, entry.delivery, text)
         error = past_hard_limit(entry.timeout)
         row = self._failed(route, position, job, now - run_time, error)
-        if route.legacy:  # the broker makes of it what deployed clients know
+        if route.legacy:  # the broker turns it into what legacy clients know
             row = row._replace(content_type=ERROR_TYPE, result=encode_error(describe(error)))
         return row
 
@@ -342,7 +345,7 @@ class Executor(Caller):
     ) -> OutcomeRow:
         content_type = route.result_type
         if envelope.signature or content_type != envelope.content_type:
-            # Only what whoever asks for the result knows too, and can verify.
+            # Only what the reader of the result knows too, and can verify.
             envelope = Envelope(envelope.job_id, content_type, created=started)
         try:
             result, signature = route.encode(value, envelope)
@@ -364,10 +367,10 @@ class Executor(Caller):
     def _keep(
         self, route: Route, job_id: str, content_type: str, result: bytes
     ) -> tuple[str, bytes]:
-        """Return what the outcome says: the result, or a reference to it where it is elsewhere.
+        """Return content type and bytes of the outcome: the result, or a reference to it.
 
-        A backend that fails costs the result, not the job: it did succeed. What other jobs take
-        goes through the broker then.
+        A result backend that fails costs the result, not the job, which did succeed. A result that
+        other jobs take goes through the broker then.
         """
         location = self._location
         if location.inline or content_type == FRAMES_TYPE:
@@ -400,23 +403,23 @@ class Executor(Caller):
         started: float,
         run_time: float,
     ) -> OutcomeRow:
-        """Return the outcome of a job that failed for good and by no fault of its task.
+        """Return the outcome of a job that failed for good by no fault of its task.
 
-        What we or serializers check says it all in its text, so the log shows no frames of that.
+        The text of an error that EventMQ raises explains it, so the log shows no frames.
         """
         checked = isinstance(error, EventMQError)
         if not checked:
             msg = f"{what}: {error_text(error)}"
             error = SerializationError(msg).with_traceback(error.__traceback__)
-        told = describe(error, ours=__file__)
-        joblog.failed(job, told._replace(traceback="") if checked else told)
-        return OutcomeRow(position, _FAILED, started, run_time, ERROR_TYPE, encode_error(told))
+        described = describe(error, ours=__file__)
+        joblog.failed(job, described._replace(traceback="") if checked else described)
+        return OutcomeRow(position, _FAILED, started, run_time, ERROR_TYPE, encode_error(described))
 
     def _refused(
         self, route: Route, position: int, entry: ChunkEntry, started: float
     ) -> OutcomeRow:
-        """Return the outcome of a job that cannot even be tried."""
-        assert route.refusal is not None  # noqa: S101 - the caller looked
+        """Return the outcome of a job that its route refuses."""
+        assert route.refusal is not None  # noqa: S101 - the caller checked
         kind, error = route.refusal
         joblog.refused(entry.id, route.task, entry.attempt, kind, error)
         return OutcomeRow(position, kind, started, 0.0, ERROR_TYPE, encode_error(error))
@@ -424,46 +427,46 @@ class Executor(Caller):
     def _failed(
         self, route: Route, position: int, job: JobContext, start: float, error: BaseException
     ) -> OutcomeRow:
-        """Return the outcome of an exception that left the task."""
+        """Return the outcome of a job whose task raised an exception."""
         run_time = self._monotonic() - start
         started = start + self._offset
-        if job.stop is not None and job.stop.requested:  # whatever came of it
+        if job.cancellation is not None and job.cancellation.requested:  # whatever it raised
             joblog.cancelled(job, run_time)
             return OutcomeRow(position, _CANCELLED, started, run_time, "", b"")
         if isinstance(error, PartError):
             return self._ended(position, job, error.error, "", started, run_time)
         policy: Any = route.policy
         delay = retry_delay(error, job.attempt, route.retries, route.spec, policy)
-        reason = reason_of(error, route.retries, again=delay is not None)
-        told = describe(reason, function=route.spec.function, ours=__file__)
+        reason = reported_error(error, route.retries, again=delay is not None)
+        described = describe(reason, function=route.spec.function, ours=__file__)
         if route.legacy:
-            content_type, body = LEGACY_TYPE, told.message.encode(errors="replace")
+            content_type, body = LEGACY_TYPE, described.message.encode(errors="replace")
         else:
-            content_type, body = ERROR_TYPE, encode_error(told)
+            content_type, body = ERROR_TYPE, encode_error(described)
         if delay is None:
-            joblog.failed(job, told)
+            joblog.failed(job, described)
             return OutcomeRow(position, _FAILED, started, run_time, content_type, body)
-        joblog.retried(job, told, delay, asked=isinstance(error, Retry))
+        joblog.retried(job, described, delay, requested=isinstance(error, Retry))
         return OutcomeRow(position, _RETRY, started, run_time, content_type, body, delay)
 
-    def _run_plain(
+    def _run_legacy(
         self, route: Route, position: int, job: JobContext, payload: bytes, start: float
     ) -> OutcomeRow:
-        """Run a job that names a callable instead of a task."""
+        """Run a legacy job, which names a callable instead of a task."""
         started = start + self._offset
         try:
-            call = parse_plain(payload)
+            call = parse_legacy(payload)
             function = resolve(call, self.allow_callables)
         except NotAllowed as error:
-            told = describe(error, ours=__file__)
-            joblog.refused(job.id, "", job.attempt, _UNKNOWN, told)
-            return OutcomeRow(position, _UNKNOWN, started, 0.0, ERROR_TYPE, encode_error(told))
+            described = describe(error, ours=__file__)
+            joblog.refused(job.id, "", job.attempt, _UNKNOWN, described)
+            return OutcomeRow(position, _UNKNOWN, started, 0.0, ERROR_TYPE, encode_error(described))
         except BaseException as error:  # noqa: BLE001 - an import can raise anything
             return self._failed(route, position, job, start, error)
         try:
             bound = partial(self._call, function, call.args, call.kwargs, route.soft)
             value = bound() if self._around is None else self._around(job, bound)
-            result = encode_plain(value)
+            result = encode_legacy(value)
             self._location.check(result)
         except BaseException as error:  # noqa: BLE001 - as in run
             return self._failed(route, position, job, start, error)

@@ -1,6 +1,8 @@
-"""What is said about an exception that a task raised: the error, its traceback, another attempt.
+"""Failures: what becomes of an exception that a task raised, and the control-flow exceptions.
 
-The traceback begins with the task's own frame: what called it is of no use to its author.
+A task raises `Retry` or `Reject` to decide itself; `retry_delay` decides about all exceptions.
+`describe` returns the error as it is sent and logged. Its traceback begins with the task's own
+frame: the frames of its caller are of no use to its author.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from eventmq.execution.spec import TaskSpec
     from eventmq.interfaces import RetryPolicy
 
-__all__ = ["Reject", "Retry", "describe", "error_text", "reason_of", "retry_delay"]
+__all__ = ["Reject", "Retry", "describe", "error_text", "reported_error", "retry_delay"]
 
 
 class Retry(EventMQError):
@@ -70,14 +72,14 @@ class Reject(EventMQError):
         self.reason = reason
 
 
-#: Groups within groups of exceptions whose members are told of.
-LEVELS = 3
+#: Levels of nested exception groups whose members are described.
+MAX_GROUP_DEPTH = 3
 
 _log = logging.getLogger(__name__)
 
 
 def _codes(function: Callable[..., Any] | None) -> set[CodeType]:
-    """Return the code objects of a task's function and of what it wraps."""
+    """Return the code objects of a task's function and of the function that it wraps."""
     if function is None:
         return set()
     chain = [function, inspect.unwrap(function), getattr(function, "__call__", None)]  # noqa: B004
@@ -88,7 +90,7 @@ def _codes(function: Callable[..., Any] | None) -> set[CodeType]:
 def _task_frames(
     frames: TracebackType | None, function: Callable[..., Any] | None, ours: str
 ) -> TracebackType | None:
-    """Return the traceback from the task's frame on, or what is left without our frames."""
+    """Return the traceback from the task's frame on, or else without our first frames."""
     codes = _codes(function)
     step = frames
     while step is not None:
@@ -102,7 +104,7 @@ def _task_frames(
 
 
 def _utf8(text: str) -> str:
-    """Return the text without what UTF-8 cannot say: names of files may have lone surrogates."""
+    """Return the text without characters that UTF-8 lacks: file names may have lone surrogates."""
     return text.encode(errors="replace").decode()
 
 
@@ -125,19 +127,19 @@ def _traceback_text(error: BaseException, frames: TracebackType | None) -> str:
 def describe(
     error: BaseException, *, function: Callable[..., Any] | None = None, ours: str = ""
 ) -> RemoteError:
-    """Return what the broker and the log are told of an exception.
+    """Return the description of an exception for the broker and the log.
 
     Args:
-        error: What was raised.
-        function: The task; the traceback begins at its frame.
-        ours: File whose frames are left out where the task's is not found.
+        error: The exception.
+        function: Function of the task; the traceback begins at its frame.
+        ours: File whose frames are left out where the task's frame is not found.
     """
     frames = _task_frames(error.__traceback__, function, ours)
-    return _told(error, _traceback_text(error, frames), LEVELS)
+    return _describe(error, _traceback_text(error, frames), MAX_GROUP_DEPTH)
 
 
-def _told(error: BaseException, traceback: str, levels: int) -> RemoteError:
-    """Return what is told of an exception and, so many levels deep, of the members of a group."""
+def _describe(error: BaseException, traceback: str, levels: int) -> RemoteError:
+    """Describe an exception and, so many levels deep, the members of a group."""
     kind = type(error)
     apart = take_apart(error)
     return RemoteError(
@@ -146,32 +148,32 @@ def _told(error: BaseException, traceback: str, levels: int) -> RemoteError:
         traceback,
         apart.arguments,
         apart.state,
-        tuple(_told(member, "", levels - 1) for member in apart.members if levels),
+        tuple(_describe(member, "", levels - 1) for member in apart.members if levels),
     )
 
 
-def reason_of(error: BaseException, retries: int, *, again: bool) -> BaseException:
-    """Return the exception that is to be told of where a task raised ``error``.
+def reported_error(error: BaseException, retries: int, *, again: bool) -> BaseException:
+    """Return the exception to report where a task raised ``error``.
 
-    That is itself, but for a `Retry` what it was raised from or while handling. One without such
-    a cause that finds no retries left says so.
+    It is ``error`` itself; for a `Retry` the exception that it was raised from or while handling.
+    A `Retry` without such a cause that finds no retries left says so.
 
     Args:
-        error: What the task raised.
+        error: The exception of the task.
         retries: How often the job is tried again.
-        again: Another attempt comes.
+        again: Another attempt follows.
     """
     if not isinstance(error, Retry):
         return error
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None or again:
         return cause or error
-    spent = f"its {retries} retries are used up" if retries else "the job has no retries"
-    last = Retry(f"{error_text(error)}; {spent}", countdown=error.countdown)
+    used_up = f"its {retries} retries are used up" if retries else "the job has no retries"
+    last = Retry(f"{error_text(error)}; {used_up}", countdown=error.countdown)
     return last.with_traceback(error.__traceback__)
 
 
-def _asked(error: Retry, attempt: int, policy: RetryPolicy) -> float:
+def _requested_delay(error: Retry, attempt: int, policy: RetryPolicy) -> float:
     """Return the delay that the task asked for."""
     if error.countdown is not None:
         return float(error.countdown)
@@ -184,17 +186,17 @@ def retry_delay(
     """Return seconds until the next attempt, or None if the job has failed for good.
 
     Args:
-        error: What the task raised.
+        error: The exception of the task.
         attempt: The attempt that failed, 1 for the first.
         retries: How often a failed job is tried again.
         spec: The task.
-        policy: Says how long to wait.
+        policy: Retry policy of the job.
     """
     try:
         if isinstance(error, Reject) or attempt > retries:
             return None
         if isinstance(error, Retry):
-            return _asked(error, attempt, policy)
+            return _requested_delay(error, attempt, policy)
         if isinstance(error, spec.no_retry_on):
             return None
         delay = policy.delay(attempt) if isinstance(error, spec.retry_on) else None

@@ -1,8 +1,8 @@
-"""What a worker's log says about jobs: one record for each that did not simply succeed.
+"""Job log: one log record for each job that did not simply succeed.
 
-Its lines name job, task and attempt themselves. They never have arguments or results; texts of
-exceptions are their author's. Called where a job runs (`execution`) and by the job manager for
-what happens to jobs from outside. Nothing here raises: a broken log handler fails no job.
+Its lines name job, task and attempt. They never have arguments or results; the texts of exceptions
+are their author's. The executor calls it for jobs that ran, the job manager for jobs that were
+stopped or lost. Nothing here raises: a broken log handler fails no job.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
     "cancelled",
     "died",
     "failed",
+    "id_and_task",
+    "logged",
+    "logs_success",
     "lost",
-    "named",
-    "narrated",
-    "not_kept",
     "refused",
     "result_too_large",
     "retried",
+    "soft_limit_missed",
     "stopped",
-    "wants_everything",
 ]
 
 _log = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ _log = logging.getLogger(__name__)
 TRACEBACK_BYTES = 16 * 1024
 
 #: Characters of the text of an error that are logged.
-TEXT = 4096
+MAX_TEXT = 4096
 
 #: Jobs that one line names.
-NAMED = 10
+MAX_NAMED = 10
 
 #: Where a job failed for good: job, task, attempt, error, traceback.
 _FAILED = "job %s of task %s failed for good at attempt %d: %s%s"
@@ -69,39 +69,39 @@ def _task(name: str) -> str:
     return name or "(legacy)"
 
 
-def _what(error: RemoteError) -> str:
+def _error_line(error: RemoteError) -> str:
     """Return type and text of an error."""
     text = error.message
-    if len(text) > TEXT:
-        text = f"{text[:TEXT]} [...]"
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]} [...]"
     return f"{error.type.removeprefix('builtins.')}: {text}"
 
 
 def failed(job: JobContext, error: RemoteError) -> None:
-    """A job failed for good."""
+    """Log that a job failed for good."""
     with suppress(Exception):
         names = (job.id, _task(job.task), job.attempt)
-        _log.error(_FAILED, *names, _what(error), _end_of(error.traceback))
+        _log.error(_FAILED, *names, _error_line(error), _end_of(error.traceback))
 
 
-def retried(job: JobContext, error: RemoteError, delay: float, *, asked: bool) -> None:
-    """An attempt failed, and another comes; ``asked``: its task asked for that."""
+def retried(job: JobContext, error: RemoteError, delay: float, *, requested: bool) -> None:
+    """Log that an attempt failed and another follows; ``requested``: the task raised `Retry`."""
     with suppress(Exception):
         _log.log(
-            logging.INFO if asked else logging.WARNING,
+            logging.INFO if requested else logging.WARNING,
             "attempt %d of job %s of task %s failed: %s; the next is in %.3g s",
-            job.attempt, job.id, _task(job.task), _what(error), delay,
+            job.attempt, job.id, _task(job.task), _error_line(error), delay,
         )  # fmt: skip
 
 
 def cancelled(job: JobContext, run_time: float) -> None:
-    """A job was cancelled while it ran, and has ended."""
+    """Log that a job was cancelled while it ran, and has ended."""
     with suppress(Exception):
         _log.info("job %s of task %s was cancelled after %.3g s", job.id, _task(job.task), run_time)
 
 
-def not_kept(job: JobContext) -> None:
-    """A job ran on past its soft limit, because nothing here can interrupt it."""
+def soft_limit_missed(job: JobContext) -> None:
+    """Log that a job ran past its soft limit, because this pool cannot interrupt it."""
     with suppress(Exception):
         _log.warning(
             "job %s of task %s ran past its soft_timeout: this pool cannot interrupt blocking "
@@ -111,28 +111,28 @@ def not_kept(job: JobContext) -> None:
 
 
 def stopped(index: ChunkIndex, position: int, why: str) -> None:
-    """A job is stopped from outside.
+    """Log that the worker stops a job.
 
     Args:
-        index: Of the job's chunk.
-        position: The job's place in it.
-        why: What it did not obey.
+        index: Index of the job's chunk.
+        position: Position of the job in it.
+        why: The limit or cancellation that it exceeded.
     """
     with suppress(Exception):
-        job, task = named(index, position)
+        job, task = id_and_task(index, position)
         _log.warning("job %s of task %s is stopped: %s", job, _task(task), why)
 
 
 def refused(job: str, task: str, attempt: int, kind: int, error: RemoteError) -> None:
-    """A job cannot even be tried here, because of its headers or of what it names."""
+    """Log that a job cannot be run here, because of its headers or of what it names."""
     with suppress(Exception):
         if kind == OutcomeKind.UNKNOWN_TASK:
             _log.warning("job %s goes back to the broker: %s", job, error.message)
         else:
-            _log.error(_FAILED, job, _task(task), attempt, _what(error), "")
+            _log.error(_FAILED, job, _task(task), attempt, _error_line(error), "")
 
 
-def named(index: ChunkIndex, position: int) -> tuple[str, str]:
+def id_and_task(index: ChunkIndex, position: int) -> tuple[str, str]:
     """Return id and task of a job of a chunk; the task is "" where its headers are unreadable."""
     entry = index.entries[position]
     try:
@@ -142,24 +142,24 @@ def named(index: ChunkIndex, position: int) -> tuple[str, str]:
 
 
 def result_too_large(index: ChunkIndex, position: int, text: str) -> None:
-    """A job succeeded, but the broker does not take its result: it failed for good."""
+    """Log that a job failed for good: it succeeded, but the broker does not take its result."""
     with suppress(Exception):
-        job, task = named(index, position)
+        job, task = id_and_task(index, position)
         what = f"eventmq.errors.ResultTooLarge: {text}"
         _log.error(_FAILED, job, _task(task), index.entries[position].attempt, what, "")
 
 
 def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
-    """A process ended while it ran the job at ``position``.
+    """Log that a process ended while it ran the job at ``position``.
 
     Args:
-        reason: How it ended.
-        index: Of the job's chunk.
-        position: The job's place in it.
+        reason: How the process ended.
+        index: Index of the job's chunk.
+        position: Position of the job in it.
         others: Jobs that the process had beside it.
     """
     with suppress(Exception):
-        job, task = named(index, position)
+        job, task = id_and_task(index, position)
         entry = index.entries[position]
         _log.error(
             "job %s of task %s broke off at attempt %d, delivery %d: %s; the broker lets it run "
@@ -171,11 +171,11 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
 
 
 def lost(reason: str, started: int, others: int) -> None:
-    """A process ended with jobs that it had started, and which of them was the cause is not known.
+    """Log that a process ended with several jobs that it had started: the cause is not known.
 
     Args:
-        reason: How it ended.
-        started: How many jobs these are.
+        reason: How the process ended.
+        started: How many jobs it had started.
         others: Jobs that it had not started.
     """
     with suppress(Exception):
@@ -187,30 +187,30 @@ def lost(reason: str, started: int, others: int) -> None:
 
 
 def aborted(jobs: Sequence[tuple[str, str]], why: str) -> None:
-    """Jobs were killed in the middle, and go back.
+    """Log that running jobs were killed, and are handed back.
 
     Args:
-        jobs: Id and task of each.
-        why: What ended them.
+        jobs: Id and task of each job.
+        why: The reason.
     """
     if not jobs:
         return
     with suppress(Exception):
-        names = ", ".join(f"{job} ({_task(task)})" for job, task in jobs[:NAMED])
-        more = f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
+        names = ", ".join(f"{job} ({_task(task)})" for job, task in jobs[:MAX_NAMED])
+        more = f" and {len(jobs) - MAX_NAMED} more" if len(jobs) > MAX_NAMED else ""
         what = "job, which will" if len(jobs) == 1 else "jobs, which will"
         _log.warning("%s: aborted %d running %s run again: %s%s", why, len(jobs), what, names, more)
 
 
-def wants_everything() -> bool:
-    """Say whether jobs that succeed are logged too: at debug only."""
+def logs_success() -> bool:
+    """Return whether jobs that succeed are logged too: at debug only."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
-def narrated(run: Run) -> Run:
-    """Return what runs a job, and logs its start and its success."""
+def logged(run: Run) -> Run:
+    """Return a function that runs a job, and logs its start and its success."""
 
-    def told(route: Route, position: int, entry: ChunkEntry, payload: bytes) -> OutcomeRow:
+    def run_logged(route: Route, position: int, entry: ChunkEntry, payload: bytes) -> OutcomeRow:
         names = (entry.id, _task(route.task), entry.attempt)
         with suppress(Exception):
             _log.debug("job %s of task %s starts, attempt %d", *names)
@@ -222,4 +222,4 @@ def narrated(run: Run) -> Run:
                 )
         return row
 
-    return told
+    return run_logged

@@ -3,8 +3,8 @@
 ``["run", {"callable", "path", "args", "kwargs", "class_args", "class_kwargs"}]``; ``path`` is
 ``pkg.mod``, or ``pkg.mod:Class`` for a method of a new object. **Warning**: whoever may submit
 such jobs calls whatever the operator's patterns admit. Nothing is imported before the path was
-compared, and what was found there must come from an admitted module too: ``from os import
-system`` in an admitted module admits nothing of ``os``.
+compared, and the callable must come from an admitted module too: ``from os import system`` in an
+admitted module admits nothing of ``os``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from eventmq.errors import NotAllowed, SerializationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["PlainCall", "encode_plain", "parse_plain", "resolve"]
+__all__ = ["LegacyCall", "encode_legacy", "parse_legacy", "resolve"]
 
 
-class PlainCall(NamedTuple):
-    """A legacy job, read but not looked up."""
+class LegacyCall(NamedTuple):
+    """The call that a legacy job names; nothing of it is imported yet."""
 
     module: str
     cls: str
@@ -36,7 +36,7 @@ class PlainCall(NamedTuple):
 
     @property
     def dotted(self) -> str:
-        """What patterns are compared with: ``pkg.mod.callable`` or ``pkg.mod.Class.callable``."""
+        """Dotted path that patterns are compared with: ``pkg.mod[.Class].callable``."""
         return ".".join(part for part in (self.module, self.cls, self.name) if part)
 
 
@@ -44,11 +44,11 @@ def _is_path(text: str) -> bool:
     return all(part.isidentifier() for part in text.split("."))
 
 
-def parse_plain(payload: bytes) -> PlainCall:
+def parse_legacy(payload: bytes) -> LegacyCall:
     """Read the body of a legacy job.
 
     Raises:
-        SerializationError: It is not that.
+        SerializationError: It is no legacy job.
     """
     try:
         value = json.loads(payload)
@@ -67,7 +67,7 @@ def parse_plain(payload: bytes) -> PlainCall:
         raise SerializationError("path and callable of a legacy job are names, args a list")
     if not all(isinstance(part, dict) for part in maps):
         raise SerializationError("kwargs and class_kwargs of a legacy job are maps")
-    return PlainCall(module, cls, name, parts[0], maps[0], parts[1], maps[1])
+    return LegacyCall(module, cls, name, parts[0], maps[0], parts[1], maps[1])
 
 
 def _admitted(dotted: str, patterns: Sequence[str]) -> bool:
@@ -76,10 +76,10 @@ def _admitted(dotted: str, patterns: Sequence[str]) -> bool:
 
 def _origin(target: object) -> str:
     """Return where a function or class was defined, "" for anything else."""
-    found = inspect.unwrap(target) if callable(target) else target
-    if not (inspect.isroutine(found) or inspect.isclass(found)):
+    function = inspect.unwrap(target) if callable(target) else target
+    if not (inspect.isroutine(function) or inspect.isclass(function)):
         return ""
-    return f"{found.__module__}.{found.__qualname__}"
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def _check_origin(target: object, dotted: str, patterns: Sequence[str]) -> None:
@@ -90,11 +90,11 @@ def _check_origin(target: object, dotted: str, patterns: Sequence[str]) -> None:
         raise NotAllowed(msg)
 
 
-def resolve(call: PlainCall, patterns: Sequence[str]) -> Callable[..., Any]:
-    """Return what a legacy job calls.
+def resolve(call: LegacyCall, patterns: Sequence[str]) -> Callable[..., Any]:
+    """Return the callable of a legacy job.
 
     Raises:
-        NotAllowed: The operator admitted no such path.
+        NotAllowed: No pattern of the operator admits its path.
         Exception: Whatever importing the module or making the object raises.
     """
     if call.name.startswith("__") or not _admitted(call.dotted, patterns):
@@ -106,18 +106,18 @@ def resolve(call: PlainCall, patterns: Sequence[str]) -> Callable[..., Any]:
         if not inspect.isclass(cls):
             raise NotAllowed(f"{call.module}:{call.cls} is not a class")
         _check_origin(cls, f"{call.module}:{call.cls}", patterns)
-        found: Callable[..., Any] = getattr(cls(*call.class_args, **call.class_kwargs), call.name)
-        return found
+        method: Callable[..., Any] = getattr(cls(*call.class_args, **call.class_kwargs), call.name)
+        return method
     target: Callable[..., Any] = getattr(owner, call.name)
     _check_origin(target, call.dotted, patterns)
     return target
 
 
-def encode_plain(value: object) -> bytes:
+def encode_legacy(value: object) -> bytes:
     """Encode the result of a legacy job.
 
     Raises:
-        SerializationError: JSON cannot say it.
+        SerializationError: It cannot be written as JSON.
     """
     try:
         return json.dumps({"value": value}).encode()

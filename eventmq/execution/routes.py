@@ -1,4 +1,8 @@
-"""What jobs with the same queue and headers have in common, decided once and then bound."""
+"""Routes: how jobs with the same queue and headers are run, decided once and then bound.
+
+`RouteTable` makes a `Route` from the header text of a job. `ResultPrepender` wraps its decoder
+where the job takes results of other jobs; `part_encoder` encodes the parts of its stream.
+"""
 
 from __future__ import annotations
 
@@ -41,29 +45,29 @@ if TYPE_CHECKING:
 
     Decode = Callable[[bytes, Envelope], Any]
 
-    #: Job id -> the results that it takes, as lists of id, content type and bytes.
+    #: Job id -> its inputs, as lists of id, content type and bytes.
     Fetched = Callable[[str], Iterable[Any]]
 
 __all__ = ["ResultPrepender", "Route", "RouteTable", "nothing_fetched", "part_encoder"]
 
 
-#: Fields of a result, and of the end of a job that failed.
+#: Number of fields of a result, and of the end of a failed job.
 _RESULT, _END = 3, 4
 
 
 def nothing_fetched(job_id: str) -> Iterable[Any]:
-    """Stand for what a worker has fetched that fetches nothing."""
-    raise ResultUnavailable(f"this worker has fetched nothing that job {job_id} takes")
+    """Raise `ResultUnavailable`: the worker fetches no inputs."""
+    raise ResultUnavailable(f"this worker has fetched no inputs of job {job_id}")
 
 
 class ResultPrepender:
-    """Reads the inputs of jobs.
+    """Prepends the results of other jobs to the arguments of a job.
 
     Args:
         serializer: Returns the serializer of a content type.
         accept_content: Content types that are decoded.
         location: Where results are that the broker does not keep itself.
-        fetched: What the job manager has fetched.
+        fetched: Returns the inputs that the job manager has fetched.
     """
 
     def __init__(
@@ -78,16 +82,16 @@ class ResultPrepender:
         self._location = location
         self._fetched = fetched
 
-    def around(self, decode: Decode, *, paged: bool = False) -> Decode:
-        """Return what decodes the arguments of a job with an input.
+    def wrap(self, decode: Decode, *, paged: bool = False) -> Decode:
+        """Return the decoder of a job that takes results.
 
         Args:
-            decode: Decodes those of one without.
-            paged: The input has ids.
+            decode: Decodes the arguments of a job that takes none.
+            paged: The results were fetched: the body has their ids only.
         """
         read = self._paged if paged else self._inline
 
-        def spliced(data: bytes, envelope: Envelope) -> tuple[list[Any], Any]:
+        def prepended(data: bytes, envelope: Envelope) -> tuple[list[Any], Any]:
             match unpack(data, "the body of a job that takes results"):
                 case [bytes(payload), bytes(value)]:
                     args, kwargs = decode(payload, envelope)
@@ -95,13 +99,13 @@ class ResultPrepender:
             msg = "a job that takes results has the body [payload, input]"
             raise ProtocolError(msg, code="bad-body")
 
-        return spliced
+        return prepended
 
     def _inline(self, tree: Any, _: Envelope) -> Any:
         return self._value(tree)
 
     def _paged(self, tree: Any, envelope: Envelope) -> Any:
-        """Return the values for the ids in a tree; one result after the other is in memory."""
+        """Return a tree of ids with their values; one encoded result at a time is in memory."""
         values = {}
         for row in self._fetched(envelope.job_id):
             match row:
@@ -116,7 +120,7 @@ class ResultPrepender:
             raise ResultUnavailable(what) from None
 
     def _value(self, part: Any) -> Any:
-        """Return the value of a result, of the end of a job, or of a list of such."""
+        """Return the value of a result, of the end of a failed job, or of a list of these."""
         if not isinstance(part, list):
             raise ProtocolError("an input is a result or a list", code="bad-body")
         if not part or not isinstance(part[0], str):
@@ -129,7 +133,7 @@ class ResultPrepender:
         return self._result(*part)
 
     def _result(self, job_id: str, content_type: str, data: bytes) -> Any:
-        if not content_type:  # the task kept it to itself
+        if not content_type:  # the task ignores its result
             return None
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
@@ -144,32 +148,34 @@ class ResultPrepender:
 
 
 def _end(job_id: str, state: str, data: bytes) -> dict[str, str]:
-    """Return what an error callback gets."""
+    """Return the argument of an error callback: the end of a job."""
     error = decode_error(data) if data else None
-    told = ("", "", "") if error is None else error[:3]
+    described = ("", "", "") if error is None else error[:3]
     names = ("id", "state", "type", "message", "traceback")
-    return dict(zip(names, (job_id, state, *told), strict=True))
+    return dict(zip(names, (job_id, state, *described), strict=True))
 
 
 def _filled(tree: Any, values: dict[str, Any]) -> Any:
-    """Return a tree with values for ids; raises KeyError for one that has none."""
+    """Return a tree with values for ids; raises KeyError for an id without one."""
     return [_filled(part, values) for part in tree] if isinstance(tree, list) else values[tree]
 
 
-#: Routes that are kept; header texts that differ from job to job must not fill the memory.
-ROUTES = 1024
+#: Most routes that are kept: header texts that differ from job to job must not fill the memory.
+MAX_ROUTES = 1024
 
 
-def _undecided(*_: object) -> Any:
+def _unbound(*_: object) -> Any:
     raise AssertionError
 
 
-def _nothing(*_: object, **__: object) -> None:
-    """Stand for the function of a task that is not there."""
+def _no_function(*_: object, **__: object) -> None:
+    """Do nothing: the function of a task that is not registered."""
 
 
-#: Of legacy jobs and of tasks that are not known.
-_NO_TASK = TaskSpec(name="", function=_nothing, no_retry_on=(SerializationError, ResultTooLarge))
+#: Task of legacy jobs, and of tasks that are not registered.
+_NO_TASK = TaskSpec(
+    name="", function=_no_function, no_retry_on=(SerializationError, ResultTooLarge)
+)
 
 
 class Route:
@@ -206,9 +212,9 @@ class Route:
         self.spec = spec
         self.task = headers.task
         function = inspect.unwrap(spec.function)
-        #: Its jobs are async generators.
+        #: Its task is an async generator.
         self.yields = inspect.isasyncgenfunction(function)
-        #: Its jobs are coroutines, which wait without blocking.
+        #: Its task is a coroutine, which waits without blocking.
         self.awaits = self.yields or inspect.iscoroutinefunction(function)
         self.content_type = headers.content_type
         self.created = headers.created
@@ -221,19 +227,19 @@ class Route:
         #: Whether other jobs of its graph take its result.
         self.fed = FEEDS in headers.graph
         self.ignore_result = ignored and not self.fed
-        #: Whether its arguments may have to be fetched, which blocks.
+        #: Whether decoding the arguments may read files or a result backend, which blocks.
         self.fetches = False
         self.legacy = not headers.content_type
         self.result_type = spec.serializer or headers.content_type
-        self.decode: Callable[[bytes, Envelope], Any] = _undecided
-        self.encode: Callable[[object, Envelope], tuple[bytes, str]] = _undecided
+        self.decode: Callable[[bytes, Envelope], Any] = _unbound
+        self.encode: Callable[[object, Envelope], tuple[bytes, str]] = _unbound
         self.policy: RetryPolicy | None = None
-        #: Kind and error of every job of this route, where none can even be tried.
+        #: Kind and error of the outcome, where no job of this route can be run.
         self.refusal: tuple[int, RemoteError] | None = None
 
 
 class RouteTable:
-    """Makes routes and keeps the last ones. One thread."""
+    """Makes routes, and keeps them for jobs with the same headers. One thread."""
 
     def __init__(
         self,
@@ -261,14 +267,14 @@ class RouteTable:
 
     def route(self, queue: str, text: str) -> Route:
         """Return the route of the jobs of ``queue`` with the header text ``text``."""
-        found = self._routes.get((queue, text))
-        if found is None:
-            if len(self._routes) >= ROUTES:
+        route = self._routes.get((queue, text))
+        if route is None:
+            if len(self._routes) >= MAX_ROUTES:
                 self._routes.clear()
-            found = self._make(queue, text)
-            if found.refusal is None:  # a task may be declared, a plugin be installed later
-                self._routes[queue, text] = found
-        return found
+            route = self._make(queue, text)
+            if route.refusal is None:  # a task may be declared, a plugin be installed later
+                self._routes[queue, text] = route
+        return route
 
     def _make(self, queue: str, text: str) -> Route:
         route = Route(queue, text, EMPTY, _NO_TASK)
@@ -280,7 +286,7 @@ class RouteTable:
                 self._bind(route)
                 if TAKES in headers.graph:
                     paged = PAGED in headers.graph
-                    route.decode = self._prepender.around(route.decode, paged=paged)
+                    route.decode = self._prepender.wrap(route.decode, paged=paged)
                     route.fetches = paged or not self._location.inline
         except UnknownTask as error:
             route.refusal = (int(OutcomeKind.UNKNOWN_TASK), describe(error))
@@ -303,7 +309,7 @@ class RouteTable:
         route.encode = self._serializer(route.result_type).encode
 
     def _policy(self, headers: Headers, spec: TaskSpec) -> RetryPolicy:
-        """Return the policy that the message names, else the task's."""
+        """Return the retry policy that the headers name, else the task's."""
         if not headers.backoff:
             return self._retry_policy(spec.retry_policy, spec.retry_options)
         name, _, options = headers.backoff.partition(":")
@@ -311,13 +317,13 @@ class RouteTable:
 
 
 # hot loop: benchmarks/stream.py
-def part_encoder(route: Route, job: JobContext, longest: int, *, started: float) -> Encode:
-    """Return what encodes the parts of a job, one after the other.
+def part_encoder(route: Route, job: JobContext, max_length: int, *, started: float) -> Encode:
+    """Return the encoder of the parts of a job, in their order.
 
     Args:
-        route: Of the job.
-        job: Which it is: the place of a part in it is signed too.
-        longest: Bytes of the longest part.
+        route: Route of the job.
+        job: The job: its id and the index of a part are signed too.
+        max_length: Bytes of the longest part that is allowed.
         started: Unix time, which is signed too.
     """
     encode, kind, job_id = route.encode, route.result_type, job.id
@@ -331,8 +337,8 @@ def part_encoder(route: Route, job: JobContext, longest: int, *, started: float)
         except Exception as error:
             what = f"part {index}, a {type(part).__name__}, cannot be serialised"
             raise PartError(SerializationError(f"{what}: {error_text(error)}")) from error
-        if len(payload) > longest:
-            msg = f"part {index} has {len(payload)} bytes; the limit is {longest}"
+        if len(payload) > max_length:
+            msg = f"part {index} has {len(payload)} bytes; the limit is {max_length}"
             raise PartError(ResultTooLarge(msg))
         index += 1
         return (f"{kind};{signature};{started!r}" if signature else kind), payload

@@ -1,4 +1,4 @@
-"""What a worker must know of a task in order to run it."""
+"""Specification of a task: what a worker must know to run it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["TaskSpec"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """One registered task.
+    """Specification of a registered task.
 
     Attributes:
-        name: The name that messages say.
-        function: What is called; a coroutine that it returns is run to its end.
-        retry_policy: Name of the retry policy, where the message names none.
+        name: Name in the headers of messages.
+        function: The function; a coroutine that it returns is run to its end.
+        retry_policy: Name of the retry policy, where the headers name none.
         retry_options: Arguments of the retry policy.
         retry_on: Exceptions after which a failed job is tried again, while it has retries.
-        no_retry_on: Exceptions after which it is not; these win.
-        ignore_result: The result is thrown away.
-        serializer: Writes the result; None takes what wrote the arguments.
+        no_retry_on: Exceptions after which it is not; these take precedence.
+        ignore_result: Whether the result is discarded.
+        serializer: Serializer of the result; None takes that of the arguments.
     """
 
     name: str

@@ -1,6 +1,7 @@
-"""Runs generator tasks: hands on what they yield, pauses them, and closes them.
+"""Running jobs: cancellation, soft limits, and the streams of generator tasks.
 
-The pool gives the `Sink`; whoever calls gives the way to encode a part. Knows no thread.
+`Cancellation` is what may stop a job. `run_generator` and `run_async_generator` send the parts that
+a task yields to the `Sink` of the pool; `FlowControl` pauses the task while its readers are behind.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_AFTER",
     "Alarm",
-    "Batch",
     "Cancellation",
     "FlowControl",
+    "PartBatch",
     "PartError",
     "Sink",
-    "adrive",
     "cancelled",
-    "drive",
     "past_hard_limit",
     "past_soft_limit",
+    "run_async_generator",
+    "run_generator",
 ]
 
 
-#: Seconds that a part waits for others, unless nothing was sent for so long.
+#: Seconds for which a part waits for others; the first one after such a pause is sent at once.
 BATCH_AFTER = 0.005
 
-#: Parts and bytes of one batch, beside the last part.
+#: Parts and bytes of one batch, not counting its last part.
 BATCH_PARTS = 256
 
 BATCH_BYTES = 64 * 1024
 
 
-class Batch(NamedTuple):
+class PartBatch(NamedTuple):
     """Parts that travel together: index of the first, how many, `encode_parts` of them."""
 
     first: int
@@ -53,40 +54,40 @@ class Batch(NamedTuple):
 
 
 class FlowControl:
-    """What a job has yielded and its readers have not taken.
+    """Flow control of one stream: the parts that were yielded and that readers have not taken.
 
     Attributes:
-        unread: Nobody will read the rest: nothing more is sent, and nothing waits.
+        no_reader: The stream has no reader: nothing more is sent, and the task does not wait.
     """
 
     def __init__(self) -> None:
-        self.unread = False
+        self.no_reader = False
         self._content_type = ""
         self._waiting: list[bytes] = []
         self._size = 0
         self._next = 0
         self._taken = 0
         self._sent_at = float("-inf")
-        self._told = False
-        #: (index that follows the last part, bytes) of what was sent and not taken.
-        self._out: deque[tuple[int, int]] = deque()
-        self._out_bytes = 0
+        self._sent_any = False
+        #: (index after the last part, bytes) of the batches that were sent and not taken.
+        self._in_flight: deque[tuple[int, int]] = deque()
+        self._in_flight_bytes = 0
 
     @property
-    def room(self) -> bool:
+    def has_credit(self) -> bool:
         """Whether the job may yield another part."""
         return (
-            self._next - self._taken < WINDOW and self._out_bytes + self._size < WINDOW_BYTES
-        ) or self.unread
+            self._next - self._taken < WINDOW and self._in_flight_bytes + self._size < WINDOW_BYTES
+        ) or self.no_reader
 
     @property
     def waiting(self) -> bool:
-        """Whether there are parts that were not sent."""
+        """Whether some parts were not sent yet."""
         return bool(self._waiting)
 
-    def add(self, content_type: str, payload: bytes, now: float) -> list[Batch]:
-        """Take a part; return what is to be sent now."""
-        if self.unread:
+    def add(self, content_type: str, payload: bytes, now: float) -> list[PartBatch]:
+        """Add a part; return the batches to send now."""
+        if self.no_reader:
             return []
         batches = []
         if self._waiting and content_type != self._content_type:
@@ -96,121 +97,123 @@ class FlowControl:
         self._size += len(payload)
         self._next += 1
         enough = len(self._waiting) >= BATCH_PARTS or self._size >= BATCH_BYTES
-        if enough or now - self._sent_at >= BATCH_AFTER or not self.room:
+        if enough or now - self._sent_at >= BATCH_AFTER or not self.has_credit:
             batches.append(self._cut(now))
         return batches
 
-    def flush(self, now: float) -> list[Batch]:
-        """Return what waits."""
+    def flush(self, now: float) -> list[PartBatch]:
+        """Return the batches that wait."""
         return [self._cut(now)] if self._waiting else []
 
-    def end(self, now: float) -> list[Batch]:
-        """Return what waits, or an empty batch if there was none at all: it says so."""
-        if self._told or self._waiting or self.unread:
+    def end(self, now: float) -> list[PartBatch]:
+        """Return the last batches, an empty one if there was no part at all."""
+        if self._sent_any or self._waiting or self.no_reader:
             return self.flush(now)
         return [self._cut(now)]
 
-    def _cut(self, now: float) -> Batch:
+    def _cut(self, now: float) -> PartBatch:
         parts, self._waiting = self._waiting, []
         size, self._size = self._size, 0
         self._sent_at = now
-        self._told = True
-        self._out.append((self._next, size))
-        self._out_bytes += size
-        return Batch(self._next - len(parts), len(parts), encode_parts(self._content_type, parts))
+        self._sent_any = True
+        self._in_flight.append((self._next, size))
+        self._in_flight_bytes += size
+        return PartBatch(
+            self._next - len(parts), len(parts), encode_parts(self._content_type, parts)
+        )
 
     def credit(self, taken: int) -> None:
-        """Take note of how many parts every reader has taken."""
+        """Record how many parts all readers have taken."""
         if taken >= NO_READER:
-            self.unread = True
+            self.no_reader = True
             self._waiting, self._size = [], 0
         self._taken = max(self._taken, min(taken, self._next))
-        while self._out and self._out[0][0] <= self._taken:
-            self._out_bytes -= self._out.popleft()[1]
+        while self._in_flight and self._in_flight[0][0] <= self._taken:
+            self._in_flight_bytes -= self._in_flight.popleft()[1]
 
 
 class Alarm(Protocol):
-    """Raises `SoftTimeLimitExceeded` in blocking code. Where a pool has none, nothing can."""
+    """Raises `SoftTimeLimitExceeded` in blocking code; a pool may have none."""
 
     def arm(self, seconds: float) -> None:
-        """Raise it after so many seconds in the code that runs then."""
+        """Raise it after ``seconds`` in the code that runs then."""
 
     def disarm(self) -> None:
         """Raise nothing any more. Idempotent."""
 
 
 def cancelled() -> JobCancelled:
-    """Return what is raised in a task that somebody cancelled."""
+    """Return the exception that is raised in a cancelled task."""
     return JobCancelled("the job was cancelled while it ran")
 
 
 def past_hard_limit(seconds: float) -> TimeLimitExceeded:
-    """Return with what a job fails that was stopped at its ``timeout``."""
+    """Return the error of a job that was stopped at its ``timeout``."""
     return TimeLimitExceeded(f"the job was stopped after its timeout of {seconds:g} s")
 
 
 def past_soft_limit(seconds: float) -> SoftTimeLimitExceeded:
-    """Return what is raised in a task whose ``soft_timeout`` has passed."""
+    """Return the exception that is raised in a task whose ``soft_timeout`` has passed."""
     return SoftTimeLimitExceeded(f"the job has run for its soft_timeout of {seconds:g} s")
 
 
 class Cancellation:
-    """One per slot, or per job where jobs share a thread.
+    """Cancellation and soft limit of the running job: one per slot, or per coroutine of a loop.
 
     Args:
         monotonic: Reads the time.
 
     Attributes:
-        requested: Somebody cancelled the job.
-        inside: The task's own code runs: only there may a signal raise.
-        sink: Takes the parts of an async generator that has a stop sign of its own.
-        report: Sends how far the job is; None where nobody would hear of it.
+        requested: The job was cancelled.
+        in_task: The task's own code runs: only there may a signal handler raise.
+        sink: Takes the parts of an async generator, where each job has its own cancellation.
+        report: Sends the progress of the job; None where the pool takes none.
     """
 
-    __slots__ = ("_monotonic", "_soft", "_soft_due", "inside", "report", "requested", "sink")
+    __slots__ = ("_monotonic", "_soft", "_soft_due", "in_task", "report", "requested", "sink")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.requested = False
-        self.inside = False
+        self.in_task = False
         self.report: Callable[[float, float | None, str], None] | None = None
         self.sink: Sink | None = None
         self._monotonic = monotonic
         self._soft = self._soft_due = 0.0
 
-    def limit(self, seconds: float) -> None:
-        """Begin the soft limit of a job; 0.0 ends it."""
+    def set_soft_limit(self, seconds: float) -> None:
+        """Start the soft limit of a job; 0.0 ends it."""
         self._soft = seconds
         self._soft_due = self._monotonic() + seconds if seconds else 0.0
 
     @property
-    def late(self) -> bool:
+    def soft_limit_passed(self) -> bool:
         """Whether the soft limit has passed."""
         return bool(self._soft_due) and self._monotonic() >= self._soft_due
 
-    def overdue(self) -> SoftTimeLimitExceeded:
-        """Return what is raised in a task that is late, which it is not twice."""
+    def soft_limit_error(self) -> SoftTimeLimitExceeded:
+        """Return the exception of a passed soft limit, and end the limit: it is raised once."""
         self._soft_due = 0.0
         return past_soft_limit(self._soft)
 
     def check(self) -> None:
-        """Raise what stops the task, if something does.
+        """Raise the exception that stops the task, if it is to stop.
 
         Raises:
-            JobCancelled: Somebody cancelled the job.
-            SoftTimeLimitExceeded: Its soft limit has passed; raised once.
+            JobCancelled: The job was cancelled.
+            SoftTimeLimitExceeded: The soft limit has passed; raised once.
         """
         if self.requested:
             raise cancelled()
-        if self.late:
-            raise self.overdue()
+        if self.soft_limit_passed:
+            raise self.soft_limit_error()
 
 
-#: Seconds after which a paused job looks whether it is to stop.
-LOOK = 0.05
+#: Seconds between two checks of a paused job for its cancellation and soft limit.
+STOP_CHECK_EVERY = 0.05
 
 
 class PartError(Exception):
-    """A part cannot be sent: the job fails for good, by no fault that another try could mend."""
+    """A part cannot be sent: the job fails for good, since a retry would not help."""
 
     def __init__(self, error: EventMQError) -> None:
         super().__init__(str(error))
@@ -224,62 +227,66 @@ class Sink(Protocol):
         """Begin the stream of the job that runs now."""
 
     def put(self, content_type: str, payload: bytes) -> bool:
-        """Take a part; say whether something was sent."""
+        """Take a part; return whether something was sent."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait until there is room for another part; say whether there is."""
+        """Wait for credit for another part; return whether there is some."""
 
     @property
-    def room(self) -> bool:
-        """Whether there is room for another part."""
+    def has_credit(self) -> bool:
+        """Whether the job may yield another part."""
 
-    def when_room(self, call: Callable[[], None]) -> None:
-        """Have a function called, from any thread, when there may be room."""
+    def on_credit(self, call: Callable[[], None]) -> None:
+        """Call a function, from any thread, when there may be credit."""
 
     def end(self) -> None:
-        """End the stream: what waits is sent before this returns."""
+        """End the stream: waiting parts are sent before this returns."""
 
     def progress(self, done: float, total: float | None, note: str) -> None:
-        """Tell how far the job is; the last value counts, and not each is sent."""
+        """Report the progress of the job; the last value counts, and not each is sent."""
 
 
 # hot loop: benchmarks/stream.py
-def drive(
-    generator: Generator[Any, Any, Any], sink: Sink, encode: Encode, stop: Cancellation
+def run_generator(
+    generator: Generator[Any, Any, Any], sink: Sink, encode: Encode, cancellation: Cancellation
 ) -> Any:
     """Send what a generator yields; return its return value.
 
-    It is closed in any case. A cancelled job hears of it as GeneratorExit where it yielded, and the
-    soft limit is raised there; neither may come between a part and the pipe that it is written to.
+    It is closed in any case. A cancelled task gets GeneratorExit where it yielded, and the soft
+    limit is raised there; neither may come between a part and the pipe that it is written to.
 
     Args:
-        generator: Of the task.
+        generator: Generator of the task.
         sink: Takes the parts.
         encode: Returns content type and payload of a part; raises `PartError`.
-        stop: Of the slot.
+        cancellation: Cancellation of the slot.
     """
     late: BaseException | None = None
     step = generator.__next__
     put, wait = sink.put, sink.wait
-    stop.inside = False
+    cancellation.in_task = False
     sink.begin()
     try:
         while True:
             # The task's own code: only here may a signal raise.
-            stop.inside = True
+            cancellation.in_task = True
             try:
                 part = step() if late is None else generator.throw(late)
             except StopIteration as end:
                 return end.value
             finally:
-                stop.inside = False
+                cancellation.in_task = False
             put(*encode(part))
-            # A full window: the reader has the time that it needs, somebody who cancels has not.
-            while not wait(LOOK) and not stop.requested and not stop.late:
+            # No credit: the reader may take its time; a cancellation may not wait for it.
+            while (
+                not wait(STOP_CHECK_EVERY)
+                and not cancellation.requested
+                and not cancellation.soft_limit_passed
+            ):
                 pass
-            if stop.requested:
+            if cancellation.requested:
                 raise cancelled()
-            late = stop.overdue() if stop.late else None
+            late = cancellation.soft_limit_error() if cancellation.soft_limit_passed else None
     finally:
         try:
             generator.close()
@@ -287,11 +294,13 @@ def drive(
             sink.end()
 
 
-async def adrive(generator: AsyncGenerator[Any, Any], sink: Sink, encode: Encode) -> None:
-    """Do the same for an async generator, in an event loop that also cancels it.
+async def run_async_generator(
+    generator: AsyncGenerator[Any, Any], sink: Sink, encode: Encode
+) -> None:
+    """Send what an async generator yields, in an event loop that also cancels it.
 
     Args:
-        generator: Of the task.
+        generator: Generator of the task.
         sink: Takes the parts.
         encode: Returns content type and payload of a part; raises `PartError`.
     """
@@ -301,9 +310,9 @@ async def adrive(generator: AsyncGenerator[Any, Any], sink: Sink, encode: Encode
     try:
         async for part in generator:
             if sink.put(*encode(part)):
-                await asyncio.sleep(0)  # for those who share the loop, and those who cancel
-            while not sink.room:
-                await _await_room(sink)
+                await asyncio.sleep(0)  # for other jobs of the loop, and for a cancellation
+            while not sink.has_credit:
+                await _await_credit(sink)
     finally:
         try:
             await generator.aclose()
@@ -311,16 +320,16 @@ async def adrive(generator: AsyncGenerator[Any, Any], sink: Sink, encode: Encode
             sink.end()
 
 
-async def _await_room(sink: Sink) -> None:
+async def _await_credit(sink: Sink) -> None:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    there = asyncio.Event()
+    credited = asyncio.Event()
 
-    def wake() -> None:
+    def notify() -> None:
         with suppress(RuntimeError):  # the loop was closed
-            loop.call_soon_threadsafe(there.set)
+            loop.call_soon_threadsafe(credited.set)
 
-    sink.when_room(wake)
-    if not sink.room:
-        await there.wait()
+    sink.on_credit(notify)
+    if not sink.has_credit:
+        await credited.wait()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from eventmq.app import EventMQ
     from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import Batch, Cancellation
+    from eventmq.execution.streaming import Cancellation, PartBatch
     from eventmq.interfaces import PoolEvent, QueueOrder
     from eventmq.testing.clock import FakeClock
 
@@ -95,7 +95,7 @@ class _Coroutines(CoroutineRunner):
 class InlineSink:
     """Stream sink that accepts every part at once: no reader can be waited for."""
 
-    room = True
+    has_credit = True
 
     def __init__(self) -> None:
         self.place = (0, -1)
@@ -110,7 +110,7 @@ class InlineSink:
         """Accept a part."""
         return self._send(self._flow.add(content_type, payload, 0.0))
 
-    def _send(self, batches: Sequence[Batch]) -> bool:
+    def _send(self, batches: Sequence[PartBatch]) -> bool:
         for batch in batches:
             self._events.append(PartsYielded(0, *self.place, batch.first, batch.parts, batch.body))
             self._flow.credit(batch.first + batch.parts)
@@ -120,7 +120,7 @@ class InlineSink:
         """Return True: there is always room."""
         return True
 
-    def when_room(self, call: Callable[[], None]) -> None:
+    def on_credit(self, call: Callable[[], None]) -> None:
         """Call it at once: there is always room."""
         call()
 

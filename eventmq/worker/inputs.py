@@ -272,7 +272,7 @@ class InputFetcher:
         self._give_up(fetch)
         failure = RemoteError("eventmq.errors.ResultUnavailable", text)
         index = fetch.chunk.index
-        joblog.refused(*joblog.named(index, position), entry.attempt, _FAILED, failure)
+        joblog.refused(*joblog.id_and_task(index, position), entry.attempt, _FAILED, failure)
         rows = [_row(other, _HANDED_BACK) for other in range(fetch.chunk.end)]
         rows[position] = _row(position, _FAILED, encode_error(failure))
         self._answer(fetch.chunk, rows, now)

@@ -278,7 +278,8 @@ class JobManager:
         for slot in range(len(self._held.jobs)):
             withdrawn = self._held.withdraw_all(slot)
             ran += [
-                joblog.named(chunk.index, place) for chunk, place in self._held.started(withdrawn)
+                joblog.id_and_task(chunk.index, place)
+                for chunk, place in self._held.started(withdrawn)
             ]
             self._hand_back(withdrawn, now)
         return ran

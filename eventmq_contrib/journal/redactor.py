@@ -23,7 +23,7 @@ from eventmq.errors import (
     SignatureError,
 )
 from eventmq.events.packed import Field
-from eventmq.execution.legacy import parse_plain
+from eventmq.execution.legacy import parse_legacy
 from eventmq.interfaces import Envelope
 from eventmq.wire.results import FRAMES_TYPE, is_reference
 
@@ -117,7 +117,7 @@ class Redactor:
         self, task: str, queue: str, job_id: str, content_type: str, data: bytes
     ) -> dict[str, Any]:
         if not content_type:
-            call = parse_plain(data)
+            call = parse_legacy(data)
             return {"args": call.args, "kwargs": call.kwargs}
         name, signed, more = content_type.partition(";")
         signature, created, expires = more.rsplit(";", 2) if signed else ("", "0", "0")

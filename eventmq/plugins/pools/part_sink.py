@@ -14,7 +14,7 @@ from eventmq.wire.streams import encode_progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.execution.streaming import Batch
+    from eventmq.execution.streaming import PartBatch
 
     Place = tuple[int, int]
     Later = Callable[[float, Callable[[], None]], None]
@@ -75,7 +75,7 @@ class PartSink:
     def __init__(
         self,
         where: Callable[[], Place],
-        send_batch: Callable[[Place, Batch], None],
+        send_batch: Callable[[Place, PartBatch], None],
         send_progress: Callable[[Place, bytes], None],
         later: Later,
     ) -> None:
@@ -84,11 +84,11 @@ class PartSink:
         self._send_progress = send_progress
         self._later = later
         self._lock = threading.Lock()
-        self._room = threading.Event()
+        self._credited = threading.Event()
         self._flow = FlowControl()
         self._place: Place = (0, -1)
         self._armed = False
-        self._on_room: Callable[[], None] | None = None
+        self._credit_callback: Callable[[], None] | None = None
         self._progress: tuple[Place, bytes] | None = None
         self._progress_at = float("-inf")
 
@@ -106,7 +106,7 @@ class PartSink:
         with self._lock:
             batches = self._flow.add(content_type, payload, time.monotonic())
             if not batches:
-                if not self._armed and not self._flow.unread:
+                if not self._armed and not self._flow.no_reader:
                     self._armed = True
                     self._later(BATCH_AFTER, self._flush)
                 return False
@@ -115,22 +115,22 @@ class PartSink:
             return True
 
     @property
-    def room(self) -> bool:
+    def has_credit(self) -> bool:
         """Whether there is room for another part."""
-        return self._flow.room
+        return self._flow.has_credit
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is room for another part; say whether there is."""
-        if self._flow.room:
+        if self._flow.has_credit:
             return True
-        self._room.clear()
-        if not self._flow.room:
-            self._room.wait(seconds)
-        return self._flow.room
+        self._credited.clear()
+        if not self._flow.has_credit:
+            self._credited.wait(seconds)
+        return self._flow.has_credit
 
-    def when_room(self, call: Callable[[], None]) -> None:
+    def on_credit(self, call: Callable[[], None]) -> None:
         """Have a function called, from any thread, when there may be room."""
-        self._on_room = call
+        self._credit_callback = call
 
     def end(self) -> None:
         """End the stream: what waits is sent before this returns."""
@@ -138,7 +138,7 @@ class PartSink:
             for batch in self._flow.end(time.monotonic()):
                 self._send_batch(self._place, batch)
             self._place = (0, -1)
-            self._on_room = None
+            self._credit_callback = None
 
     def progress(self, done: float, total: float | None, note: str) -> None:
         """Tell how far the job is; the last value counts, and not each is sent."""
@@ -175,7 +175,7 @@ class PartSink:
             if (chunk, position) != self._place:
                 return
             self._flow.credit(taken)
-            call, self._on_room = self._on_room, None
-        self._room.set()
+            call, self._credit_callback = self._credit_callback, None
+        self._credited.set()
         if call is not None:
             call()

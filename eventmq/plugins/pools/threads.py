@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import Batch
+    from eventmq.execution.streaming import PartBatch
     from eventmq.interfaces import Factory, PluginContext, PoolEvent, WorkerPool
     from eventmq.plugins.pools.part_sink import Later
     from eventmq.wire.batches import OutcomeRow
@@ -109,7 +109,7 @@ class _Thread:
             row = self._run(chunk, position)
             with self._lock:
                 self._current = None
-                self.executor.stop.requested = False
+                self.executor.cancellation.requested = False
                 if self._abandoned:
                     return
                 self._outcomes.add(chunk.number, row)
@@ -146,7 +146,7 @@ class _Thread:
         current = self._current
         return (0, -1) if current is None else current[:2]
 
-    def _send_parts(self, place: tuple[int, int], batch: Batch) -> None:
+    def _send_parts(self, place: tuple[int, int], batch: PartBatch) -> None:
         self._say(PartsYielded(self.number, *place, batch.first, batch.parts, batch.body))
 
     def _send_progress(self, place: tuple[int, int], body: bytes) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventmq.execution.streaming import Batch
+    from eventmq.execution.streaming import PartBatch
     from eventmq.interfaces import PoolEvent
     from eventmq.worker.runner import WorkerRunner
 
@@ -64,31 +64,31 @@ class _PartBuffer:
         """Whether parts wait for readers."""
         return bool(self._waiting)
 
-    def add(self, payload: bytes, now: float) -> list[Batch]:
+    def add(self, payload: bytes, now: float) -> list[PartBatch]:
         """Add a part; return the batches that can be sent now.
 
         If too many wait, all are sent: the broker then discards them and tells the readers, and
         the job goes on.
         """
-        if self._flow.unread:
+        if self._flow.no_reader:
             return []
         self._waiting.append(payload)
         self._size += len(payload)
         self._overrun |= len(self._waiting) > MAX_PARTS or self._size > MAX_BYTES
         return self._pump(now)
 
-    def credit(self, taken: int, now: float) -> list[Batch]:
+    def credit(self, taken: int, now: float) -> list[PartBatch]:
         """Grant credit for parts that were read; return the batches that can be sent now."""
         self._flow.credit(taken)
         return self._pump(now)
 
-    def flush(self, now: float) -> list[Batch]:
+    def flush(self, now: float) -> list[PartBatch]:
         """Return parts that wait to be batched."""
         return self._flow.flush(now)
 
-    def _pump(self, now: float) -> list[Batch]:
-        batches: list[Batch] = []
-        while self._waiting and (self._flow.room or self._overrun):
+    def _pump(self, now: float) -> list[PartBatch]:
+        batches: list[PartBatch] = []
+        while self._waiting and (self._flow.has_credit or self._overrun):
             payload = self._waiting.popleft()
             self._size -= len(payload)
             batches += self._flow.add(FRAMES_TYPE, payload, now)
@@ -183,7 +183,7 @@ class MajordomoPool:
             self._final = frames
             self._finish(work)
 
-    def _stream(self, work: _AssignedJob, batches: Sequence[Batch]) -> None:
+    def _stream(self, work: _AssignedJob, batches: Sequence[PartBatch]) -> None:
         for batch in batches:
             self._events.append(PartsYielded(0, work.chunk, work.position, *batch))
 

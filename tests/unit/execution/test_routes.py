@@ -105,7 +105,7 @@ def test_coroutines_fetch_them_without_blocking_the_loop():
         route = asynchronous.routes("q", [TAKES])[0]
         assert route.fetches
         entry = ChunkEntry("j", 1, 1, 0, 0.0, 0.0, 0, len(payload))
-        return await asynchronous.arun(route, 0, entry, payload, asynchronous.new_stop())
+        return await asynchronous.arun(route, 0, entry, payload, asynchronous.new_cancellation())
 
     assert asyncio.run(main()).kind == OutcomeKind.SUCCEEDED
 

@@ -13,8 +13,8 @@ from eventmq.execution.streaming import (
     BATCH_PARTS,
     Cancellation,
     FlowControl,
-    adrive,
-    drive,
+    run_async_generator,
+    run_generator,
 )
 from eventmq.wire.streams import (
     NO_READER,
@@ -112,25 +112,25 @@ def test_the_window_closes_by_number_and_what_waits_is_sent():
     flow = FlowControl()
     sent = [batch for n in range(WINDOW) for batch in flow.add("x", b"0", 1.0)]
     assert sum(batch.parts for batch in sent) == WINDOW
-    assert not flow.room
+    assert not flow.has_credit
     flow.credit(1)
-    assert flow.room
+    assert flow.has_credit
 
 
 def test_the_window_closes_by_bytes_and_opens_with_whole_batches():
     flow = FlowControl()
     for _ in range(2):
         flow.add("x", b"x" * (WINDOW_BYTES // 2), 1.0)
-    assert not flow.room
+    assert not flow.has_credit
     flow.credit(1)
-    assert flow.room
+    assert flow.has_credit
 
 
 def test_one_part_larger_than_the_window_goes_alone():
     flow = FlowControl()
-    assert flow.room
+    assert flow.has_credit
     assert sizes(flow.add("x", b"x" * (2 * WINDOW_BYTES), 1.0)) == [(0, 1)]
-    assert not flow.room
+    assert not flow.has_credit
 
 
 def test_credit_for_what_was_not_sent_opens_nothing_more():
@@ -139,7 +139,7 @@ def test_credit_for_what_was_not_sent_opens_nothing_more():
     flow.credit(WINDOW)
     for _ in range(WINDOW):
         flow.add("x", b"0", 1.0)
-    assert not flow.room
+    assert not flow.has_credit
 
 
 def test_what_nobody_reads_is_not_sent_and_waits_for_nobody():
@@ -148,7 +148,7 @@ def test_what_nobody_reads_is_not_sent_and_waits_for_nobody():
     flow.add("x", b"1", 1.0)
     flow.credit(NO_READER)
     assert [flow.add("x", b"2", 2.0) for _ in range(2 * WINDOW)] == [[]] * (2 * WINDOW)
-    assert flow.room
+    assert flow.has_credit
     assert flow.end(3.0) == []
 
 
@@ -172,7 +172,7 @@ class Sink:
         return True
 
     @property
-    def room(self):
+    def has_credit(self):
         return self.open
 
     def wait(self, seconds):
@@ -180,7 +180,7 @@ class Sink:
             self.on_wait()
         return self.open
 
-    def when_room(self, call):
+    def on_credit(self, call):
         self.on_wait = call
 
     def end(self):
@@ -200,7 +200,7 @@ async def turns(sink, got):
     raise AssertionError(sink.got)
 
 
-def stop_sign(now=lambda: 0.0):
+def cancellation(now=lambda: 0.0):
     return Cancellation(now)
 
 
@@ -217,22 +217,22 @@ def told(log, parts=3):
 
 def test_a_generator_is_run_to_its_return_value():
     log, sink = [], Sink()
-    assert drive(told(log), sink, encode, stop_sign()) == "value"
+    assert run_generator(told(log), sink, encode, cancellation()) == "value"
     assert (sink.got, sink.ends, log) == (["begin", 0, 1, 2], 1, ["end"])
 
 
 def test_a_cancelled_generator_is_closed_where_it_yields():
-    log, sink, stop = [], Sink(), stop_sign()
+    log, sink, stop = [], Sink(), cancellation()
     sink.open = False
     sink.on_wait = lambda: setattr(stop, "requested", True)
     with pytest.raises(JobCancelled):
-        drive(told(log), sink, encode, stop)
+        run_generator(told(log), sink, encode, stop)
     assert (sink.got, sink.ends, log) == (["begin", 0], 1, [GeneratorExit])
 
 
 def test_the_soft_limit_is_raised_where_the_generator_yields_and_once():
     now = [0.0]
-    stop, sink = stop_sign(lambda: now[0]), Sink()
+    stop, sink = cancellation(lambda: now[0]), Sink()
 
     def task():
         try:
@@ -242,23 +242,23 @@ def test_the_soft_limit_is_raised_where_the_generator_yields_and_once():
             yield "late"
             yield "later"
 
-    stop.limit(2.0)
-    drive(task(), sink, encode, stop)
+    stop.set_soft_limit(2.0)
+    run_generator(task(), sink, encode, stop)
     assert sink.got == ["begin", "early", "late", "later"]
 
 
 def test_signals_may_raise_in_the_tasks_own_code_only():
-    stop, sink = stop_sign(), Sink()
+    stop, sink = cancellation(), Sink()
     seen = []
-    sink.put = lambda *_: seen.append(stop.inside)
+    sink.put = lambda *_: seen.append(stop.in_task)
 
     def task():
-        seen.append(stop.inside)
+        seen.append(stop.in_task)
         yield 1
 
-    drive(task(), sink, encode, stop)
+    run_generator(task(), sink, encode, stop)
     assert seen == [True, False]
-    assert not stop.inside
+    assert not stop.in_task
 
 
 def test_a_part_that_cannot_be_encoded_closes_the_generator():
@@ -268,7 +268,7 @@ def test_a_part_that_cannot_be_encoded_closes_the_generator():
         raise ValueError(part)
 
     with pytest.raises(ValueError, match="0"):
-        drive(told(log), sink, fail, stop_sign())
+        run_generator(told(log), sink, fail, cancellation())
     assert (log, sink.ends) == ([GeneratorExit], 1)
 
 
@@ -281,7 +281,7 @@ def test_an_async_generator_waits_for_room_without_blocking_its_loop():
 
     async def main():
         sink.open = False
-        task = asyncio.ensure_future(adrive(parts(), sink, encode))
+        task = asyncio.ensure_future(run_async_generator(parts(), sink, encode))
         await turns(sink, 2)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -305,7 +305,7 @@ def test_a_cancelled_async_generator_is_closed():
             log.append("closed")
 
     async def main():
-        task = asyncio.ensure_future(adrive(parts(), sink, encode))
+        task = asyncio.ensure_future(run_async_generator(parts(), sink, encode))
         await turns(sink, 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -265,7 +265,7 @@ def test_a_worker_that_fetches_nothing_says_so():
     told = error(body(["a"]), headers=COLLECT)
     assert (told.type, told.message) == (
         "eventmq.errors.ResultUnavailable",
-        "this worker has fetched nothing that job j takes",
+        "this worker has fetched no inputs of job j",
     )
 
 

@@ -287,7 +287,7 @@ def test_a_task_that_asks_hears_of_a_cancel_every_time_and_of_the_limit_once():
     stop = Cancellation(lambda: now[0])
     job = JobContext("j", "t", "q", 1, 1, "", stop)
     job.check()
-    stop.limit(2.0)
+    stop.set_soft_limit(2.0)
     now[0] += 1.9
     job.check()
     now[0] += 0.2

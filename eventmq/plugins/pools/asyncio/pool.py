@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import Batch, Cancellation
+    from eventmq.execution.streaming import Cancellation, PartBatch
     from eventmq.interfaces import PoolEvent
     from eventmq.wire.batches import OutcomeRow
 
@@ -76,7 +76,7 @@ class Run:
         self.executor = executor
         self.sink = cast("PartSink", executor.sink)
         self.since = time.monotonic()
-        executor.stop.requested = self.cancelled
+        executor.cancellation.requested = self.cancelled
         return True
 
     @property
@@ -84,7 +84,7 @@ class Run:
         """Chunk and position."""
         return self.chunk.number, self.position
 
-    def parts(self, batch: Batch) -> PartsYielded:
+    def parts(self, batch: PartBatch) -> PartsYielded:
         """Return the event of a batch of its parts."""
         return PartsYielded(self.slot, *self.place, batch.first, batch.parts, batch.body)
 
@@ -182,7 +182,7 @@ class SideThreads:
         payload = index.payload(run.chunk.body, entry)
         row = executor.run(routes[entry.template], run.position, entry, payload)
         with self._lock:
-            executor.stop.requested = False
+            executor.cancellation.requested = False
             run.executor = None
             run.over = True
             lost = run.lost
@@ -543,7 +543,7 @@ class AsyncioPool:
             if route.refusal is None and (route.legacy or not route.awaits):
                 self._side.submit(run)
                 continue
-            stop = run.stop = executor.new_stop()
+            stop = run.stop = executor.new_cancellation()
             stop.report = partial(self._report, run)
             if route.yields:
                 run.sink = stop.sink = self._new_sink(partial(_same, run))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import mmap
 
     from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import Batch, Cancellation
+    from eventmq.execution.streaming import Cancellation, PartBatch
     from eventmq.plugins.pools.prefork.pipes import ChildPipes
     from eventmq.plugins.pools.prefork.recycling import Wear
 
@@ -74,8 +74,8 @@ class SignalAlarm:
 
     def _ring(self, *_: object) -> None:
         seconds, self._seconds = self._seconds, 0.0
-        if seconds and self._stop.inside:
-            raise self._stop.overdue()
+        if seconds and self._stop.in_task:
+            raise self._stop.soft_limit_error()
 
 
 def obey_cancels(executor: Executor, notes: mmap.mmap, offset: int) -> None:
@@ -96,7 +96,7 @@ def obey_cancels(executor: Executor, notes: mmap.mmap, offset: int) -> None:
         if current.get(None) is None:  # it has ended, and the next one is not noted yet
             return
         told = executor.cancel()
-        if executor.stop.inside and not told:
+        if executor.cancellation.in_task and not told:
             raise cancelled()
 
     signal.signal(signal.SIGTERM, on_sigterm)
@@ -159,7 +159,7 @@ class Child:
     def _serve(self) -> None:
         self._executor.start()
         os.register_at_fork(after_in_child=self._disown)
-        self._executor.alarm = SignalAlarm(self._executor.stop)
+        self._executor.alarm = SignalAlarm(self._executor.cancellation)
         self._sink = PartSink(self._where, self._send_parts, self._send_progress, Timer())
         self._executor.set_sink(self._sink)
         obey_cancels(self._executor, self._notes, self._offset)
@@ -180,7 +180,7 @@ class Child:
         queue, templates, entries, base = decode_chunk(body)
         routes = self._executor.routes(queue, templates)
         run = self._executor.run
-        stop = self._executor.stop
+        stop = self._executor.cancellation
         wear = self._wear
         read = os.read
         token = self._pipes.token
@@ -308,7 +308,7 @@ class Child:
         chunk, position, _ = NOTE.unpack_from(self._notes, self._offset)
         return chunk, position
 
-    def _send_parts(self, place: tuple[int, int], batch: Batch) -> None:
+    def _send_parts(self, place: tuple[int, int], batch: PartBatch) -> None:
         head = PARTS_HEAD.pack(batch.first, batch.parts)
         size = len(head) + len(batch.body)
         with self._lock:
