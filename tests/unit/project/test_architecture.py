@@ -1,7 +1,8 @@
 """Keeps the layers of the package, by reading its source; nothing is imported.
 
 The layers and the list of pure modules are contracts of import-linter in pyproject.toml. A runtime
-import is any import outside ``if TYPE_CHECKING``, also one inside a function.
+import is any import outside ``if TYPE_CHECKING``, also one inside a function. Circles are looked
+for among all imports.
 """
 
 from __future__ import annotations
@@ -77,9 +78,14 @@ class Module:
                 children = iter(node.body if negated else node.orelse)
             waiting.extend((child, inside) for child in children)
 
-    def raw_imports(self) -> Iterator[tuple[str, str, int, bool]]:
-        """Yield path, name ("" without ``from``), line and at_top as they are written."""
-        for node, at_top in self.runtime_nodes():
+    def raw_imports(self, *, types: bool = False) -> Iterator[tuple[str, str, int, bool]]:
+        """Yield path, name ("" without ``from``), line and at_top as they are written.
+
+        Args:
+            types: Those under ``if TYPE_CHECKING`` too.
+        """
+        every = ((node, True) for node in ast.walk(self.tree))
+        for node, at_top in every if types else self.runtime_nodes():
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield alias.name, "", node.lineno, at_top
@@ -127,8 +133,8 @@ class Source:
         files = [path for package in (CORE, CONTRIB) for path in (root / package).rglob("*.py")]
         self.modules = {module.name: module for module in (Module(root, p) for p in sorted(files))}
 
-    def imports(self, module: Module) -> Iterator[Import]:
-        for path, name, line, at_top in module.raw_imports():
+    def imports(self, module: Module, *, types: bool = False) -> Iterator[Import]:
+        for path, name, line, at_top in module.raw_imports(types=types):
             if name and f"{path}.{name}" in self.modules:
                 yield Import(f"{path}.{name}", "", line, at_top)
             else:
@@ -178,10 +184,14 @@ def imports_go_down(source: Source) -> Iterator[str]:
                 yield f"{module.path}:{line}: imports {target}, which is above it"
 
 
-def imports_have_no_cycle(source: Source) -> Iterator[str]:
-    """No module imports itself by way of others, within a package either."""
+def imports_have_no_circle(source: Source) -> Iterator[str]:
+    """No module names itself by way of others, in types either: they are one idea in two files."""
     graph = {
-        module.name: {i.target for i in source.imports(module) if i.target in source.modules}
+        module.name: {
+            target
+            for target, *_ in source.imports(module, types=True)
+            if target in source.modules and target != module.name
+        }
         for module in source.modules.values()
     }
     try:
@@ -266,7 +276,7 @@ def files_are_nouns(source: Source) -> Iterator[str]:
 Rule = Callable[[Source], Iterator[str]]
 RULES: list[Rule] = [
     imports_go_down,
-    imports_have_no_cycle,
+    imports_have_no_circle,
     the_root_is_not_imported,
     what_decides_is_pure,
     plugins_start_without_libraries,
@@ -320,16 +330,21 @@ BAD: list[tuple[Rule, dict[str, str], str]] = [
     (imports_go_down, {"app.py": "from eventmq.attic import x"}, "has no layer"),
     (imports_go_down, {"job.py": "if not TYPE_CHECKING:\n  import eventmq.app"}, "job.py:2"),
     (imports_go_down, {"job.py": "if TYPE_CHECKING: ...\nelse:\n  import eventmq.app"}, ":3"),
-    (imports_have_no_cycle, {"wire/a.py": "from . import b", "wire/b.py": "from . import a"}, "a"),
+    (imports_have_no_circle, {"wire/a.py": "from . import b", "wire/b.py": "from . import a"}, "a"),
     (
-        imports_have_no_cycle,
+        imports_have_no_circle,
         {"wire/a.py": "from . import b", "wire/b.py": "def f():\n  import eventmq.wire.a"},
         "eventmq.wire.a",
     ),
     (
-        imports_have_no_cycle,
+        imports_have_no_circle,
         {"wire/__init__.py": "from .a import x", "wire/a.py": "from . import y"},
         "",
+    ),
+    (
+        imports_have_no_circle,
+        {"wire/a.py": "if TYPE_CHECKING:\n  from .b import B", "wire/b.py": "from .a import A"},
+        "eventmq.wire.a <- eventmq.wire.b",
     ),
     (the_root_is_not_imported, {"job.py": "import eventmq"}, "job.py:1"),
     (the_root_is_not_imported, {"app.py": "from eventmq import EventMQ"}, "takes EventMQ"),
