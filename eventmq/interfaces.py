@@ -120,7 +120,7 @@ class StoreTools(Protocol):
     """Checks, repairs and copies the files of a store that is not opened here. May block."""
 
     def check(self) -> Sequence[Finding]:
-        """Return what is not as it should be, of one moment, also while a broker runs.
+        """Return what is not as it should be, in one snapshot, also while a broker runs.
 
         Raises `StoreError` where there is nothing that can be read.
         """
@@ -132,9 +132,9 @@ class StoreTools(Protocol):
         """
 
     def backup(self, destination: Path, *, replace: bool) -> BackedUp:
-        """Write what the store has at one moment into a folder, all of it or nothing, synced.
+        """Write a snapshot of the store into a folder, all of it or nothing, synced.
 
-        A broker may run, and a broker that is started on that folder goes on from that moment.
+        A broker may run, and a broker that is started on that folder goes on from there.
         Raises `StoreError` where a store is in the folder already, unless ``replace`` is said.
         """
 
@@ -215,8 +215,8 @@ class JobContext:
         return {**said, "trace-id": trace} if trace else said
 
 
-#: The running job; has no value outside a job. Whoever executes a job sets it before the call and
-#: resets it afterwards.
+#: The running job; has no value outside a job. The executor sets it before the call and resets it
+#: afterwards.
 current: ContextVar[JobContext] = ContextVar("eventmq_current_job")
 
 
@@ -426,7 +426,7 @@ class QueueOrder(Protocol):
         """Return one of the (weight, name) pairs' names; all of them have jobs waiting."""
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
-        """Note that the session got ``jobs`` jobs of the queue."""
+        """Record that the session got ``jobs`` jobs of the queue."""
 
 
 class RetryPolicy(Protocol):
@@ -504,7 +504,7 @@ class Gateway(Protocol):
         """
 
     def running(self) -> bool:
-        """Say whether it serves: not before ``start``, not after ``stop``, not when it broke."""
+        """Return whether it serves: not before ``start``, not after ``stop``, not when it broke."""
 
 
 # Execution

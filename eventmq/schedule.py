@@ -43,7 +43,7 @@ MAX_BODY = 1024 * 1024
 #: Characters of the longest name or queue: what the broker takes as an id.
 _MAX_TEXT = 255
 
-#: Fields that change when it fires; the others only when somebody edits it.
+#: Fields that change when it fires; the others only when it is edited.
 _MOVING = frozenset({"version", "last_fire_time", "remaining", "last_job"})
 
 #: Fields of the definition that say nothing about what is to be done.
@@ -232,10 +232,10 @@ class Saved(NamedTuple):
 
 
 class SchedulerLease(NamedTuple):
-    """The answer of a store to somebody who wants to fire its schedules.
+    """The answer of a store to a scheduler that wants to fire its schedules.
 
     Attributes:
-        held: He may; nobody else does for the time that was asked for.
+        held: It may; no other scheduler does for the time that it asked for.
         revision: Of the store, now.
         foreign: A scheduler of another kind fires the legacy jobs of source ``wire``.
     """
@@ -249,7 +249,7 @@ class ScheduleStore(Protocol):
     """Keeps schedules. Every change is compare-and-set on the version.
 
     Used from one thread. May block; raises `BrokerUnavailable` or `StoreError` where it cannot be
-    reached now, and `StoreError` for good where somebody else must be asked first.
+    reached now, and `StoreError` for good where a user must act first.
     """
 
     #: In which the names of schedules are unique: the same for all that see the same schedules.
@@ -271,17 +271,17 @@ class ScheduleStore(Protocol):
     def advance(self, rows: Sequence[Progress]) -> Saved:
         """Move schedules on, each if its version is the expected one, which then grows by 1.
 
-        A store that has somebody else do it may have ``begin_advance(rows)`` as well: it returns a
+        A store that passes it on may have ``begin_advance(rows)`` as well: it returns a
         function that waits until that is done and returns `Saved`. Both may raise. The scheduler
         submits more jobs meanwhile, and can begin the next steps before it waits for these: they
         are done in the order in which they were begun. After trouble it does not wait for them.
         """
 
     def remove(self, name: str, expected: int | None) -> bool:
-        """Remove it if its version is ``expected``, None: any; say whether it was."""
+        """Remove it if its version is ``expected``, None: any; return whether it was."""
 
     def lease(self, holder: str, seconds: float) -> SchedulerLease:
-        """Ask to be the one who fires, for so long from now; whoever holds it may ask again."""
+        """Ask to be the only one that fires, for so long; its holder may ask again."""
 
     def release(self, holder: str) -> None:
         """Give the lease back, if one holds it."""

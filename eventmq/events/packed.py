@@ -72,7 +72,7 @@ class Block(NamedTuple):
             self.columns[field] = values
 
     def has(self, field: int) -> bool:
-        """Say whether a field is known of the events."""
+        """Return whether a field is known of the events."""
         return field in self.common or field in self.columns
 
     def column(self, field: int) -> Sequence[Any]:

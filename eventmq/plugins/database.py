@@ -161,7 +161,7 @@ def connect(
     """Open a database. Each statement is a transaction of its own unless one was begun.
 
     One thread at a time may use the connection; a second one gets an error. A database that was
-    made with page checksums is opened with them, whoever opens it: what is written without them
+    made with page checksums is opened with them by every process: what is written without them
     would be taken for damage later.
 
     Args:
@@ -239,7 +239,7 @@ def is_damage(error: Exception) -> bool:
 def bad_pages(path: Path) -> list[int]:
     """Return the numbers of the pages whose checksums are wrong, none where there are none.
 
-    A page that the write-ahead log has is read there, and only there, by whoever reads the
+    A page that the write-ahead log has is read there, and only there, by every reader of the
     database: what the file has in its place may be old, or half of it written. The log keeps
     other checksums, and SQLite passes over a frame whose own is wrong. So these pages are left
     out, as far as their commits are whole.
@@ -351,7 +351,7 @@ def set_busy_timeout(db: apsw.Connection, seconds: float) -> None:
 def first_row(db: apsw.Connection, sql: str, arguments: Any = ()) -> Any:
     """Return the first row of a statement, None if it has none, and end the statement.
 
-    A cursor that has more rows would keep its read transaction while somebody refers to it.
+    A cursor that has more rows would keep its read transaction while it is referred to.
     """
     cursor = db.execute(sql, arguments)
     row = cursor.fetchone()

@@ -171,7 +171,7 @@ def _put_ahead(block: Block, ahead: float) -> None:
 
 
 def _put_lineage(block: Block, lineages: FindLineages | None) -> None:
-    """Say the root and the parent of jobs that are of a graph, or were submitted by others.
+    """Add the root and the parent of jobs that are of a graph, or were submitted by others.
 
     Who submits a job from within a job of a graph knows only that one, not what its root is.
     """
@@ -201,13 +201,13 @@ def _admitted(write: Admit, write_result: Mapping[int, WriteResult]) -> Iterable
 def _some_admitted(
     jobs: Sequence[JobRecord], write_result: Mapping[int, WriteResult]
 ) -> Iterator[Block]:
-    plain = (
+    admitted = (
         [job for place, job in enumerate(jobs) if place not in write_result]
         if write_result
         else jobs
     )
-    if plain:
-        for kind, some in _by_state(plain):
+    if admitted:
+        for kind, some in _by_state(admitted):
             yield from _arrived(kind, some)
     yield from _judged(jobs, write_result)  # behind those that they may have replaced
 
@@ -291,7 +291,7 @@ def _expired(
 
 
 def _put_unready(block: Block, jobs: Sequence[JobRecord], ahead: float) -> None:
-    """Say when jobs that expired before they were ready would have become so."""
+    """Add when jobs that expired before they were ready would have become so."""
     due = {job.id: _unready(job, block.common[Field.AT], ahead) for job in jobs}
     if any(due.values()):
         block.put(Field.DUE, [due[job_id] for job_id in block.ids])

@@ -1,4 +1,7 @@
-"""The writes that read."""
+"""What a broker reads from its queue store, and what the store answers.
+
+A read is one of the `eventmq.store.Write`s of a commit: it sees what those before it wrote.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class ReadQueued(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """What is known of a job.
+    """A job as the store has it, with its end.
 
     The body is there while it is unfinished or failed, the other fields as in `Finished` once it
     has ended. ``result`` is None when it is not kept any more.
@@ -126,7 +129,7 @@ class FindLineage(NamedTuple):
 
 
 class GraphRow(NamedTuple):
-    """A job of a graph. ``input`` and ``output`` are numbers of barriers, 0 for none."""
+    """A job of a graph. ``input`` and ``output`` are numbers of joins, 0 for none."""
 
     place: int
     input: int

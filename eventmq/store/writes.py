@@ -1,4 +1,7 @@
-"""The writes that change what a store has of jobs, chunks and limits."""
+"""What a broker writes to its queue store: jobs, chunks, limits, graphs and schedules.
+
+Each docstring names the result that the store answers with.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ _UNFINISHED = frozenset(JobState) - TERMINAL
 
 
 class WriteResult(NamedTuple):
-    """What the store says about one job of a write that was not simply done."""
+    """The result of a write for one job, where it was not simply done."""
 
     #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; of jobs that were admitted
     #: ``replaced`` or ``held``.
@@ -415,7 +418,7 @@ class AdmitGraph(NamedTuple):
 class AdvanceGraphs(NamedTuple):
     """Do what the ends in this commit cause in graphs. Result: GraphChanges.
 
-    A barrier that has counted down makes what waits at it ready: its body becomes MessagePack
+    A join that has counted down makes the jobs that wait at it ready: its body becomes MessagePack
     ``[body, input]``, where the job takes one; the input is MessagePack, ``[id, content type,
     result]`` for a result and a list for a list. A job that did not succeed cancels what waits
     for it, and so on, unless its header ``graph`` has the letter of `eventmq.graph.COLLECTED`. It
@@ -437,7 +440,7 @@ class AdvanceGraphs(NamedTuple):
     ttl: float = 0.0
     #: Longest body. A job that would get a longer one gets ids.
     max_body: int = 16 * 1024 * 1024
-    #: Bytes that all jobs of one barrier may get together in their bodies; if it is more all of
+    #: Bytes that all jobs of one join may get together in their bodies; if it is more all of
     #: them get ids.
     max_copies: int = 64 * 1024 * 1024
     #: Bytes of results that one job may take; it fails if it is more.

@@ -163,7 +163,7 @@ def test_schedules_of_a_broker_survive_its_end(tmp_path, clock):
 
 def test_one_schedule_that_cannot_be_read_leaves_the_others(tmp_path, clock, caplog):
     store = SqliteSchedules(tmp_path / "s", clock)
-    TestSqlite().test_the_verdicts_of_a_save_are_in_order(store)
+    TestSqlite().test_the_results_of_a_save_are_in_order(store)
     store._db.execute("UPDATE schedules SET definition = x'00' WHERE name = 'b'")
     assert ["a", "c"] == sorted(s.name for s in store.load().schedules)
     assert "the schedule 'b' is damaged" in caplog.text

@@ -21,12 +21,12 @@ from tests.support.broker_harness import FakeClock
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["ALTERED", "LOST", "VERDICTS", "Store", "WriteResult", "is_cut"]
+__all__ = ["ALTERED", "DIAGNOSES", "LOST", "Diagnosis", "Store", "is_cut"]
 
 #: What came of a damage, the best first: the broker did not start; it ended, without another
 #: receipt; jobs were answered with an error that names them; nothing came of it; only fsck finds
 #: it.
-VERDICTS = ("refused", "ended", "named", "harmless", "found by fsck")
+DIAGNOSES = ("refused", "ended", "named", "harmless", "found by fsck")
 
 #: What must not be, unless the log was cut: that cannot be told from one that was never longer.
 LOST = "lost in silence"
@@ -37,7 +37,7 @@ ALTERED = "value altered"
 #: What is done, and how often.
 KINDS = ("flip", "flip", "flip", "garbage", "zeros", "truncate")
 
-WriteResult = tuple[str, str]
+Diagnosis = tuple[str, str]
 
 
 class Store:
@@ -62,7 +62,7 @@ class Store:
             shutil.copytree(folder / "live", folder / "sound")
         (folder / "sound" / f"{FILE_NAME}-shm").unlink(missing_ok=True)
 
-    def damage(self, seed: int) -> tuple[str, WriteResult]:
+    def damage(self, seed: int) -> tuple[str, Diagnosis]:
         """Damage a copy; return what was done, and what came of it."""
         chance = random.Random(seed)
         folder = self.folder / "damaged"
@@ -82,9 +82,9 @@ class Store:
                 chance.randbytes(size) if what == "garbage" else bytes(size)
             )
         path.write_bytes(data)
-        return f"{what} at byte {place} of {path.name}", self._verdict(folder)
+        return f"{what} at byte {place} of {path.name}", self._diagnose(folder)
 
-    def _verdict(self, folder: Path) -> WriteResult:
+    def _diagnose(self, folder: Path) -> Diagnosis:
         tools = SqliteTools(folder / FILE_NAME, durable=True)
         try:
             found = "; ".join(f"{f.check}: {f.found}" for f in tools.check())
@@ -131,7 +131,7 @@ class Store:
         return +wrong
 
     def _has_stranger(self, script: Script, job_id: str) -> bool:
-        """Say whether there is an end of a job that nobody has submitted, where this one was."""
+        """Return whether there is an end of a job that nobody has submitted, where this one was."""
         db, wanted = script.store._db, job_id.encode()
         known = {each.encode() for each in (*self.confirmed, *script.promises.intended)}
         for bucket in buckets(db):
@@ -144,5 +144,5 @@ class Store:
 
 
 def is_cut(what: str) -> bool:
-    """Say whether a damage has cut the log."""
+    """Return whether a damage has cut the log."""
     return what.startswith("truncate") and what.endswith("-wal")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.corruption import VERDICTS, Store, is_cut
+from tests.faults.corruption import DIAGNOSES, Store, is_cut
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def test_no_damage_is_a_wrong_answer_in_silence(tmp_path: Path, killed: bool, se
     store = Store(tmp_path, killed=killed, jobs=60)
     counted: Counter[str] = Counter()
     for seed in seeds:
-        what, (verdict, said) = store.damage(seed)
-        assert verdict in VERDICTS or is_cut(what), f"seed {seed}: {what}: {verdict}: {said}"
-        counted[verdict] += 1
+        what, (diagnosis, said) = store.damage(seed)
+        assert diagnosis in DIAGNOSES or is_cut(what), f"seed {seed}: {what}: {diagnosis}: {said}"
+        counted[diagnosis] += 1
     assert counted["refused"] > 0

@@ -1,7 +1,7 @@
 """Schedules in a table of SQLite: what the broker's store and the stores of files have in common.
 
-Every change gets the next *revision* of the table, so that whoever knows one revision can ask
-what came after it. A removed schedule leaves its row as a tombstone, some thousands of them. No
+Every change gets the next *revision* of the table, so that a reader that knows one can ask what
+came after it. A removed schedule leaves its row as a tombstone, some thousands of them. No
 method commits; the caller has a transaction.
 """
 
@@ -35,7 +35,7 @@ logger = logging.getLogger("eventmq.store")
 #: Schedules of one store; more are refused.
 MAX_SCHEDULES = 1_000_000
 
-#: Tombstones that are kept; whoever missed older ones reads everything again.
+#: Tombstones that are kept; a reader that missed older ones reads everything again.
 KEPT_TOMBSTONES = 10_000
 
 #: What makes the tables.
@@ -120,24 +120,24 @@ class ScheduleTable:
         sql = "UPDATE schedule_counts SET value = value + ? WHERE key = ?"
         self._db.execute(sql, (change, key))
 
-    def load(self, entry: LoadSchedules) -> ScheduleRows:
+    def load(self, read: LoadSchedules) -> ScheduleRows:
         """Return what changed after a revision; see `LoadSchedules`."""
-        after = entry.after
-        if not entry.scan and after < self._count("forgotten"):
+        after = read.after
+        if not read.scan and after < self._count("forgotten"):
             after = 0
         whole = after == 0
         arguments: list[Any] = [after]
         where = "revision > ?" + (" AND removed = 0" if whole else "")
-        if entry.name is not None:
-            where, arguments = "removed = 0 AND name = ?", [entry.name]
-        elif entry.source is not None:
-            where, arguments = f"{where} AND removed = 0 AND source = ?", [after, entry.source]
+        if read.name is not None:
+            where, arguments = "removed = 0 AND name = ?", [read.name]
+        elif read.source is not None:
+            where, arguments = f"{where} AND removed = 0 AND source = ?", [after, read.source]
         sql = f"SELECT {_CHECKED}, revision, removed FROM schedules WHERE {where} ORDER BY revision"
         rows: list[ScheduleRow] = []
         gone: list[str] = []
         size, head = 0, self.revision
         for *row, revision, removed in self._rows(sql, arguments):
-            if len(rows) + len(gone) >= entry.limit or (rows and size > entry.max_bytes):
+            if len(rows) + len(gone) >= read.limit or (rows and size > read.max_bytes):
                 return ScheduleRows(rows, gone, after, head, whole, more=True)
             after = revision
             if removed:

@@ -123,7 +123,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         write_result = self.commit(store, Admit([self.job(), self.job(id=job_id)]))[0]
         assert write_result == {1: WriteResult("same_id", "succeeded")}
 
-    def test_empty_entries_are_legal(self) -> None:
+    def test_empty_writes_are_legal(self) -> None:
         """A turn may turn out to have nothing to write."""
         store = self.begin()
         assert self.commit(store) == []

@@ -121,7 +121,7 @@ class GraphTests(StoreHarness):
         assert ready.rank == int(self.clock.now() * 1_000_000)
 
     def test_a_ready_job_survives_a_restart_with_its_input(self) -> None:
-        """And so does what a barrier has counted."""
+        """And so does what a join has counted."""
         store, jobs, _ = self.begun(Chain((Group((_A, _B)), _C)))
         self.after(store, self.end(jobs[1], result=b"2"))
         store, recovered = self.reopen(store)
@@ -199,7 +199,7 @@ class GraphTests(StoreHarness):
         assert [leaf[2] for leaf in value] == [b"0", b"3"]
 
     def test_a_cancelled_callback_stays_so(self) -> None:
-        """The members go on, and their end finds nobody."""
+        """The members go on, and their end finds no job."""
         store, jobs, _ = self.begun(Chain((_A, _B)))
         self.after(store, self.end(jobs[1], JobState.CANCELLED))
         assert self.after(store, self.end(jobs[0])) == GraphChanges([], [], [])
@@ -233,7 +233,7 @@ class GraphTests(StoreHarness):
         assert value == [jobs[1].id, "failed", "json", b"why"]
         assert self.after(store, self.end(jobs[0], JobState.FAILED)).ready == []
 
-    def test_a_handler_that_nobody_called_is_cancelled_at_the_end(self) -> None:
+    def test_a_handler_that_was_not_called_is_cancelled_at_the_end(self) -> None:
         """With the end of the last job."""
         store, jobs, _ = self.begun(Chain((_A, _B)).on_error(Signature("x")))
         followed = self.after(store, self.end(jobs[0]))

@@ -53,7 +53,7 @@ class InputTests(GraphTests):
         return page  # type: ignore[no-any-return]
 
     def keeps(self, store: QueueStore, job: JobRecord) -> bool:
-        """Say whether something is kept for a job."""
+        """Return whether something is kept for a job."""
         return self.commit(store, ReadInputs(job.id, 0, 1))[0] is not None
 
     def test_what_is_too_much_for_a_body_is_ids(self) -> None:
@@ -96,7 +96,7 @@ class InputTests(GraphTests):
         assert not self.keeps(store, second)
 
     def test_many_copies_are_ids_too(self) -> None:
-        """The bound is of one body, and of all of one barrier together."""
+        """The bound is of one body, and of all of one join together."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 10))))
         ready = self.after(store, self.end(jobs[0], result=b"x" * 200), max_copies=1000).ready
         assert {unpack(unpack(job.body, "a body")[1], "an input") for job in ready} == {jobs[0].id}

@@ -285,7 +285,7 @@ class RecoveryTests(StoreHarness):
 
     # Commits
 
-    def test_verdicts_come_in_the_order_of_submission(self) -> None:
+    def test_results_come_in_the_order_of_submission(self) -> None:
         """Several commits may be in flight."""
         store = self.begin()
         job = self.job()
@@ -300,7 +300,7 @@ class RecoveryTests(StoreHarness):
         assert list(third) == [{}]  # type: ignore[arg-type]
         assert store.finished() == []
 
-    def test_entries_see_what_those_before_them_wrote(self) -> None:
+    def test_writes_see_what_those_before_them_wrote(self) -> None:
         """A batch is one transaction, in its order."""
         store = self.begin()
         job = self.job()

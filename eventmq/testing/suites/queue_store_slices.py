@@ -57,7 +57,7 @@ class SliceTests(LookupTests):
         assert not told.unfinished
 
     def test_a_failure_cancels_slice_by_slice(self) -> None:
-        """All that waits at a barrier, and at those that follow, for the first reason."""
+        """All that waits at a join, and at those that follow, for the first reason."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C, _C)))
         first = self.after(store, self.end(jobs[0], JobState.FAILED), limit=2)
         told = self.go_on(store, first, 2)

@@ -101,7 +101,7 @@ class ScheduleStoreSuite:
         assert last is not None
         assert (last.queue, last.version > first.version) == ("q", True)
 
-    def test_the_verdicts_of_a_save_are_in_order(self, store: ScheduleStore) -> None:
+    def test_the_results_of_a_save_are_in_order(self, store: ScheduleStore) -> None:
         """One that is stale does not keep the others from being stored."""
         store.save([(made("b"), None)])
         saved = store.save([(made("a"), None), (made("b"), None), (made("c"), None)])
@@ -197,7 +197,7 @@ class ScheduleStoreSuite:
         store.save([(large, None), (replace(large, name="huge"), None)])
         assert {*names, "large", "huge"} == {s.name for s in store.load().schedules}
 
-    def test_whoever_missed_too_much_reads_everything(self, store: ScheduleStore) -> None:
+    def test_a_reader_that_missed_too_much_reads_everything(self, store: ScheduleStore) -> None:
         """Removed schedules are not remembered for ever; what is there is never left out."""
         store.save([(made("old"), None)])
         seen = store.load().revision

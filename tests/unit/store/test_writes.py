@@ -1,4 +1,4 @@
-"""What a broker asks its store: the shape of writes, which stores of others rely on."""
+"""What a broker writes and reads: the shape that stores of others rely on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_write_is_public() -> None:
     assert {write.__name__ for write in get_args(Write)} <= public
 
 
-def test_entries_are_tuples_of_what_their_names_say() -> None:
+def test_writes_are_tuples_of_what_their_names_say() -> None:
     """Made in hot loops, so nothing heavier."""
     job = JobRecord("1", "q", "", b"")
     assert Admit([job]) == ([job], ())

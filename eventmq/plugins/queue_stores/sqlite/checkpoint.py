@@ -166,7 +166,7 @@ class Checkpointer:
         self._next_forced = FORCED_FRAMES
 
     def _begin_anew(self, db: apsw.Connection, frames: int) -> None:
-        """Move what is left, and let the next commit begin the log anew, if nobody reads it."""
+        """Move what is left, and let the next commit begin the log anew, if it has no reader."""
         self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + self._restart
         forced = frames >= self._next_forced
         with busy_timeout(db, FORCED_WAIT if forced else READERS_WAIT):

@@ -1,6 +1,6 @@
 """A data directory: its lock, its modes, its reserve of space, and clear words where it is no use.
 
-The lock is tied to the database too: whoever deletes the file ``lock`` lets nobody in.
+The lock is tied to the database too: to delete the file ``lock`` lets no second broker in.
 """
 
 from __future__ import annotations

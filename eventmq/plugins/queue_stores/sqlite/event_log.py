@@ -89,7 +89,7 @@ class EventLog:
 
     @property
     def head(self) -> EventLogHead:
-        """What there is."""
+        """Which events are stored, and which a journal has."""
         return EventLogHead(self._first, self._next, self._journal, self._sealed)
 
     # hot loop: benchmarks/drain.py
@@ -101,7 +101,7 @@ class EventLog:
         ahead: float,
         spared: Callable[[float], float] | None = None,
     ) -> None:
-        """Write the events of a commit; prune what a journal has, or what there is no room for."""
+        """Write the events of a commit; prune what a journal has, or what does not fit."""
         blocks = events_of(batch, write_results, self._lineage.find, ahead, spared)
         if self._unpruned:
             self._prune()
@@ -173,7 +173,7 @@ class EventLog:
         self.db.execute("DELETE FROM events WHERE first < ?", (first,))
         self._first, self._start = first, offset
 
-    # Entries
+    # Handlers
 
     def read(self, write: ReadEvents) -> tuple[list[EventRow], EventLogHead]:
         """Read rows of events."""
@@ -190,12 +190,12 @@ class EventLog:
         return rows, self.head
 
     def announce(self, write: Announce) -> None:
-        """Note where the broker is."""
+        """Write where the broker is."""
         sql = "INSERT OR REPLACE INTO meta VALUES ('addresses', ?)"
         self.db.execute(sql, (pack(dict(write.addresses)),))
 
     def seal(self, write: SealEvents) -> tuple[EventLogHead, bool]:
-        """Note what a journal has."""
+        """Write what a journal has."""
         if self._journal not in {"", write.journal} and write.at - self._told < write.timeout:
             return self.head, True
         if write.sealed >= self._next:

@@ -194,7 +194,7 @@ class GraphWrites:
         ])  # fmt: skip
 
     def advance(self, write: AdvanceGraphs) -> GraphChanges:
-        """Do what the noted ends cause, and what that causes, for some jobs at most."""
+        """Do what the recorded ends cause, and what that causes, for some jobs at most."""
         joins, remaining = self.joins, write.limit
         joins.load()
         self.inputs.free()
@@ -484,10 +484,10 @@ class GraphReads:
             db.execute("DELETE FROM deadlines WHERE key = ?", (key,))
         return AffectedJobs(jobs, {}), next_deadline(self.tables.db)
 
-    # Looking
+    # Reads
 
     def lineage(self, write: FindLineage) -> Lineage | None:
-        """Say where a job stands in its graph."""
+        """Return where a job stands in its graph."""
         self._lineage.forget()  # the graph may be forgotten since, or was rolled back
         return self._lineage.find([write.id])[0]
 
@@ -533,5 +533,5 @@ def next_deadline(db: Any) -> float | None:
 
 
 def open_graphs(db: Any) -> bool:
-    """Say whether there are graphs that have not ended, or something is left to do for one."""
+    """Return whether a graph has not ended, or has pending work."""
     return unfinished(db) or first_row(db, "SELECT 1 FROM graphs WHERE ended = 0") is not None

@@ -45,7 +45,7 @@ FREED_AT_ONCE = 8 * 1024 * 1024
 
 _OF_JOIN = "FROM member_results WHERE key BETWEEN ? AND ? AND join_key = ?"
 
-#: What nobody needs: it is kept for no job, and none waits for it.
+#: What is not needed: it is kept for no job, and none waits for it.
 _RELEASABLE = """SELECT key, length(result) FROM member_results WHERE key BETWEEN ? AND ?
   AND NOT EXISTS (SELECT 1 FROM inputs WHERE inputs.join_key = member_results.join_key)
   AND NOT EXISTS (SELECT 1 FROM joins WHERE joins.key = member_results.join_key) ORDER BY key"""
@@ -70,7 +70,7 @@ class StoredInputs:
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
 
-    # What is held
+    # Member results
 
     def size(self, span: Span) -> int:
         """Return how many bytes the results of a join have in an input, reading none."""
@@ -142,7 +142,7 @@ class StoredInputs:
             sql = "UPDATE releasable_results SET first = ? WHERE key = ?"
             db.execute(sql, (gone[-1][0] + 1, number))
 
-    # Who needs it
+    # Jobs that need them
 
     def keep(self, jobs: Iterable[str], span: Span, size: int) -> None:
         """Keep the results of a join for jobs, by their ids, until each was released."""
@@ -156,13 +156,13 @@ class StoredInputs:
         return row[0] if row else 0
 
     def in_use(self, join_key: int) -> bool:
-        """Say whether results of a join are kept for a job, or others still wait there."""
+        """Return whether results of a join are kept for a job, or others still wait there."""
         sql = """SELECT 1 FROM inputs WHERE join_key = ?
                  UNION ALL SELECT 1 FROM joins WHERE key = ? LIMIT 1"""
         return first_row(self._db, sql, (join_key, join_key)) is not None
 
     def release(self, jobs: Iterable[str]) -> None:
-        """Take note that jobs need what was kept for them no more."""
+        """Release what was kept for jobs: they need it no more."""
         db = self._db
         find = "SELECT first, final, join_key FROM inputs WHERE job = ?"
         for job in jobs:
@@ -237,7 +237,7 @@ class Joins:
         self._waiting_jobs = waiting_jobs
         self._work: deque[PendingWork] = deque()
 
-    # What there is to do
+    # Pending work
 
     def reset(self) -> None:
         """Begin a commit."""
@@ -255,7 +255,7 @@ class Joins:
             self._work.extend(found)
 
     def save(self) -> bool:
-        """Leave the rest to the next commit; say whether there is any."""
+        """Leave the rest to the next commit; return whether there is any."""
         db = self.tables.db
         sql = """INSERT OR IGNORE INTO pending_work (join_key, reason, cursor, copies)
                  VALUES (?, ?, ?, ?)"""
@@ -264,11 +264,11 @@ class Joins:
         return unfinished(db)
 
     def failed(self, join_key: int, reason: str) -> None:
-        """Note that what a join waits for did not succeed."""
+        """Add the work of a join whose member did not succeed."""
         self._work.append(PendingWork(join_key, reason))
 
     def count_down(self, join_key: int, n: int) -> None:
-        """Note that jobs of a join have ended as they should."""
+        """Count down a join of which members have succeeded."""
         db = self.tables.db
         db.execute("UPDATE joins SET remaining = remaining - ? WHERE key = ?", (n, join_key))
         row = first_row(db, "SELECT remaining FROM joins WHERE key = ?", (join_key,))
@@ -278,7 +278,7 @@ class Joins:
     def __bool__(self) -> bool:
         return bool(self._work)
 
-    # Doing it
+    # Running it
 
     def run(self, write: AdvanceGraphs, limit: int) -> int:
         """Do the first work for some jobs at most; return for how many, at least 1."""
@@ -412,7 +412,7 @@ def _filled(tree: Any, leaves: Mapping[int, Any]) -> Any:
 
 
 def unfinished(db: apsw.Connection) -> bool:
-    """Say whether something is left to do."""
+    """Return whether there is pending work, or something to free."""
     sql = """SELECT 1 WHERE EXISTS (SELECT 1 FROM pending_work)
              OR EXISTS (SELECT 1 FROM releasable_results)"""
     return first_row(db, sql) is not None

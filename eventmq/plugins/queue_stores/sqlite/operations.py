@@ -1,4 +1,7 @@
-"""What operators do, in the SQLite store: cancel, retry and drop jobs, by id or slice by slice."""
+"""What operators do, in the SQLite store: cancel, retry, drop, list and prune jobs.
+
+By id at once, by filters as a bulk operation, slice by slice.
+"""
 
 from __future__ import annotations
 
@@ -342,7 +345,7 @@ def priority_of(job: JobRecord) -> int:
 
 
 def fits_job(job: JobRecord, operation: Operation) -> bool:
-    """Say whether the filters take an unfinished job."""
+    """Return whether the filters match an unfinished job."""
     return (
         (not operation.queue or job.queue == operation.queue)
         and (not operation.task or task_of(job) == operation.task)
@@ -351,7 +354,7 @@ def fits_job(job: JobRecord, operation: Operation) -> bool:
 
 
 def fits(found: JobRow, operation: Operation) -> bool:
-    """Say whether the filters take a failed job."""
+    """Return whether the filters match a failed job."""
     return (
         (not operation.queue or found.job.queue == operation.queue)
         and (not operation.task or task_of(found.job) == operation.task)

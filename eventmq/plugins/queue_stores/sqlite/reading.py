@@ -20,7 +20,7 @@ _BUSY_TIMEOUT = 5.0
 def open_to_read(path: Path) -> apsw.Connection:
     """Return a connection that cannot write, to a store that a broker may have open.
 
-    Where nobody may make the index of the log, and there is no log, the file does not change.
+    Where the index of the log cannot be made, and there is no log, the file does not change.
 
     Raises:
         apsw.Error, UnicodeDecodeError: The file cannot be read; see

@@ -201,7 +201,7 @@ class SqliteStore:
 
     @property
     def tools(self) -> SqliteTools | None:
-        """What looks after the file; None where there is none."""
+        """Checks, repairs and copies the file; None where there is none."""
         if self._directory is None:
             return None
         return SqliteTools(
@@ -381,14 +381,14 @@ class SqliteStore:
         if stored and self._opened is not None:
             try:
                 self._opened.committed()
-            except StoreError as error:  # nobody will find what was stored
+            except StoreError as error:  # what was stored cannot be found
                 write_results = error
         self._write_results.append(write_results)
         if stored and self._checkpointer is not None and self._db is not None:
             self._checkpointer.committed(self._db)
 
     def verify(self) -> None:
-        """Look whether the files are still where they were opened; see `QueueStore.verify`."""
+        """Check that the files are still where they were opened; see `QueueStore.verify`."""
         if self._opened is not None:
             self._opened.verify()
 

@@ -30,7 +30,7 @@ _RAN = (STATE_CODES[JobState.SUCCEEDED], STATE_CODES[JobState.FAILED])
 _INSERT = f"""INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, unique_key, subqueue)
   VALUES ({", ".join("?" * 18)})"""
 
-#: Releases what waits for nobody. It is run at each start, so it must not read all jobs.
+#: Releases what waits for no other job. It is run at each start, so it must not read all jobs.
 LONELY = """UPDATE jobs SET ready_at = ready_at - ?
   WHERE unique_key IS NOT NULL AND state = 1 AND ready_at >= ? AND NOT EXISTS
   (SELECT 1 FROM jobs AS other WHERE other.unique_key = jobs.unique_key
@@ -188,7 +188,7 @@ class UniqueKeys:
         self.tables.db.execute(sql, (HELD, at, key, HELD))
 
     def release_lonely(self) -> None:
-        """Release what waits for nobody: whoever ended the holder did not say so."""
+        """Release what waits for a job that is not there: its end did not release it."""
         self.tables.db.execute(LONELY, (HELD, HELD))
 
 

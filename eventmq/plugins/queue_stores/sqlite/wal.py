@@ -60,7 +60,7 @@ class LogEnd(NamedTuple):
 def inspect_log(path: Path) -> LogEnd:
     """Return how the log of a database ends, before anything is written to it.
 
-    Nobody else may write it.
+    No other process may write it.
 
     Args:
         path: Of the database.
@@ -91,7 +91,7 @@ def _end(log: int, frames: int) -> LogEnd:
 
 
 def check_log(path: Path, *, durable: bool) -> bool:
-    """See that nothing in the log of a store is passed over; say whether it has anything.
+    """Check that nothing in the log of a store is passed over; return whether it has anything.
 
     This is done before the store is opened to write: the last one that closes such a connection
     would move what is readable into the database and delete the rest.
@@ -120,7 +120,7 @@ def check_log(path: Path, *, durable: bool) -> bool:
 
 
 def empty_log(db: apsw.Connection) -> None:
-    """Empty the log, if nobody reads it: what is cut off now is not taken for damage later."""
+    """Empty the log, if it has no reader: what is cut off is not taken for damage later."""
     # A connection that has read nothing does not know of a log, and moves none.
     first_row(db, "SELECT 1 FROM sqlite_master")
     with busy_timeout(db, 0.0):
@@ -138,7 +138,7 @@ def busy_timeout(db: apsw.Connection, seconds: float) -> Iterator[None]:
 
 
 def _is_sound(header: bytes) -> bool:
-    """Say whether the checksum in the header is right ("Checksum Algorithm")."""
+    """Return whether the checksum in the header is right ("Checksum Algorithm")."""
     magic, *_ = struct.unpack(">I", header[:4])
     order = _MAGIC.get(magic)
     if order is None:

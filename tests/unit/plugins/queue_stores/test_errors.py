@@ -52,7 +52,7 @@ class Store:
         self.store.open()
 
     def submit(self, write: Any) -> Any:
-        """Return the verdict of a commit."""
+        """Return the result of a commit."""
         self.store.submit([write])
         [write_results] = self.store.finished()
         return write_results if isinstance(write_results, Exception) else write_results[0]

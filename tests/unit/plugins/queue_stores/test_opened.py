@@ -1,4 +1,4 @@
-"""A store notices that its files are not where it opened them, before it gives a verdict."""
+"""A store notices that its files are not where it opened them, before it gives a result."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def store(
 
 
 def commit(store: SqliteStore) -> object:
-    """Commit something; return the verdict."""
+    """Commit something; return the result."""
     store.submit([Announce({"main": "tcp://127.0.0.1:1"})])
     (write_result,) = store.finished()
     return write_result

@@ -188,7 +188,7 @@ def test_schedules_of_another_version_are_refused_and_left_as_they_are(
     assert path.read_bytes() == before
 
 
-def test_what_waits_for_nobody_is_found_without_reading_all_jobs(tmp_path):
+def test_what_waits_for_no_other_job_is_found_without_reading_all_jobs(tmp_path):
     """It is looked for at each start, however many jobs wait."""
     store = SqliteStore(tmp_path, FakeClock(), reserve=0)
     store.open()

@@ -60,7 +60,7 @@ def back_up(db: apsw.Connection, path: Path, folder: Path, *, replace: bool) -> 
         msg = f"there is a store in {folder} already: name another folder, or say --replace"
         raise StoreError(msg)
     home = DataDirectory(folder, 0)
-    home.open()  # nobody may have it open that is replaced
+    home.open()  # what is replaced may not be open
     draft = folder / f".{path.name}.{os.getpid()}.tmp"
     try:
         _must_be_closed(final)

@@ -25,7 +25,7 @@ _AWAITED = """(SELECT count(*) FROM nodes JOIN jobs ON jobs.seq = nodes.key
 
 _IDLE = "joins.key NOT IN (SELECT join_key FROM pending_work)"
 
-#: Results that nobody waits for, and that are not about to be forgotten.
+#: Results that no job waits for, and that are not about to be forgotten.
 _UNNEEDED = """FROM member_results WHERE join_key NOT IN (SELECT key FROM joins)
   AND join_key NOT IN (SELECT join_key FROM inputs)
   AND NOT EXISTS (SELECT 1 FROM releasable_results

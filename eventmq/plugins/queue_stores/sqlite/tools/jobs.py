@@ -44,7 +44,7 @@ def _subqueue(headers: str) -> tuple[str | None, str]:
 
 @lru_cache(maxsize=4096)
 def _reads(headers: str) -> bool:
-    """Say whether a header text is one."""
+    """Return whether a header text is one."""
     try:
         headers.encode()
         parse_headers(headers)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["salvage"]
 
-#: Seconds to wait for locks; nobody else has these files.
+#: Seconds to wait for locks; no other process has these files.
 _BUSY_TIMEOUT = 5.0
 
 #: Bytes of the header of a file before what only its last writer knows.
@@ -133,7 +133,7 @@ def salvage(
         raise StoreError(f"{folder} is not empty: name another folder for what can be read")
     home = DataDirectory(path.parent, 0)
     if os.access(path.parent, os.W_OK):
-        home.open()  # no broker may write meanwhile; where nobody can write, none does
+        home.open()  # no broker may write meanwhile; where none can write, none does
     try:
         make_private_folder(folder)
         return _Salvage(path, folder, page_checksums=page_checksums).run(mend, durable=durable)

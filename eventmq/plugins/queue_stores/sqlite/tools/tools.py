@@ -56,7 +56,7 @@ class SqliteTools:
         """See `StoreTools.check`."""
         self._must_exist()
         home = DataDirectory(self.path.parent, 0)
-        with contextlib.suppress(StoreError):  # a broker runs, or nobody may write: no look at
+        with contextlib.suppress(StoreError):  # a broker runs, or it cannot be written: no look at
             home.open()  # a log that is being written
         try:
             found = self._log() if home.locked else []
@@ -97,7 +97,7 @@ class SqliteTools:
         yield from check_rows(db)
 
     def _all(self) -> list[Finding]:
-        """Return what is found where nobody else has the store."""
+        """Return what is found where no other process has the store."""
         found = self._log()
         with self._reading() as db:
             return [*found, *self._findings(db)]
