@@ -22,7 +22,7 @@ from eventmq.wire.batches import unpack
 from eventmq.wire.calls import MAX_IDS
 from eventmq.wire.commands import Call, Error, Inform, Publish, Request, Schedule
 from eventmq.wire.features import Features, parse_queues
-from eventmq.wire.sockets import KnownLink, encrypt, event_fd, lost_connection, watch_failures
+from eventmq.wire.sockets import IdentifiedLink, encrypt, event_fd, lost_connection, watch_failures
 from eventmq.wire.zap_thread import ZapThread
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Authenticator:
         self._routes: dict[tuple[str, int], tuple[str, bytes]] = {}
 
     @property
-    def known_by(self) -> str:
+    def identified_by(self) -> str:
         """The property of a connection that identifies its peer."""
         return "Peer-Address" if self._ring is None else "User-Id"
 
@@ -297,7 +297,7 @@ class Authenticator:
 
     def read(self, port: str, link: Link, limit: int, now: float) -> bool:
         """Receive up to ``limit`` messages of a link; return whether that was all."""
-        assert isinstance(link, KnownLink)  # noqa: S101 - opened so by the runner
+        assert isinstance(link, IdentifiedLink)  # noqa: S101 - opened so by the runner
         receive, check = link.receive, self._access.receive
         keyed, connections = self._ring is not None, self._connections
         for _ in range(limit):

@@ -28,7 +28,7 @@ from eventmq.timekeeping import Reading, Timekeeper
 from eventmq.wire.sockets import (
     Link,
     RouterLink,
-    Total,
+    TotalUsage,
     Unroutable,
     event_fd,
     is_local,
@@ -274,7 +274,7 @@ class BrokerRunner:
         self._links: dict[str, Link] = {}
         self._disconnects = DisconnectMonitor(self.core.heartbeats.connection_lost)
         self._coalesced = CoalescedSends()
-        self._total = Total(limits.max_unread_total)
+        self._total = TotalUsage(limits.max_unread_total)
         self._items: list[tuple[Any, int]] = []  # what `_serve` polls
         self._wakeup_read, self._wakeup_write = _open_pipe()
         self._keeper = Timekeeper()
@@ -377,7 +377,7 @@ class BrokerRunner:
         return open_router(
             context,
             max_frame=self._limits.max_frame,
-            known_by="" if self._authenticator is None else self._authenticator.known_by,
+            identified_by="" if self._authenticator is None else self._authenticator.identified_by,
             max_unsent_bytes=self._limits.max_unsent_bytes,
             total=self._total,
         )
@@ -581,14 +581,14 @@ class BrokerRunner:
     def _unread(self, key: Key) -> int:
         """Return how many bytes wait for a peer."""
         link = self._links[key.port]
-        return link.unread.waiting(key.identity) if isinstance(link, RouterLink) else 0
+        return link.buffers.waiting(key.identity) if isinstance(link, RouterLink) else 0
 
     def _admits(self, key: Key, size: int, before: int, coming: int) -> bool:
-        """Return whether a message can be sent to a peer; see `Unread.may_come`."""
+        """Return whether a message can be sent to a peer; see `SendBuffers.reserve`."""
         link = self._links[key.port]
         if not isinstance(link, RouterLink):
             return True
-        return link.unread.may_come(link.unread.account(key.identity), size, before, coming)
+        return link.buffers.reserve(link.buffers.usage(key.identity), size, before, coming)
 
     def _allowance(self) -> int:
         """Return how many bytes may wait for a peer now."""

@@ -32,7 +32,7 @@ from eventmq.wire.sockets import (
     Link,
     event_fd,
     event_of,
-    handshake_trouble,
+    handshake_failure,
     new_context,
     open_dealer,
 )
@@ -530,7 +530,7 @@ class BrokerSockets:
     def _read(self) -> Iterator[bool]:
         while (frames := self.monitor.receive()) is not None:
             event = event_of(frames)
-            self.last_error = handshake_trouble(event) or self.last_error
+            self.last_error = handshake_failure(event) or self.last_error
             if event in {_MADE, _LOST}:
                 yield event == _MADE
 

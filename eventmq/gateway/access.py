@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import KeyFileError, PluginError
 from eventmq.wire import zap
 from eventmq.wire.curve import fingerprint
-from eventmq.wire.sockets import KnownLink, encrypt, lost_connection, watch_failures
+from eventmq.wire.sockets import IdentifiedLink, encrypt, lost_connection, watch_failures
 from eventmq.wire.zap_thread import KeyRing, ZapThread
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class GatewayAuthenticator:
             link: The link that has just received it.
             identity: Its routing id.
         """
-        assert isinstance(link, KnownLink)  # noqa: S101 - opened so by the loop
+        assert isinstance(link, IdentifiedLink)  # noqa: S101 - opened so by the loop
         user, connection = link.user, link.connection
         if len(user) != _USER or not self._may(user, port):
             self._warn(user)

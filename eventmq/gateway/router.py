@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from eventmq.client.io_loop import Wakeup
 from eventmq.errors import BindError
-from eventmq.wire.sockets import MOST, Unroutable, new_context, open_router
+from eventmq.wire.sockets import MAX_UNSENT_BYTES, Unroutable, new_context, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -120,7 +120,7 @@ class RouterLoop:
         name: str,
         max_frame: int,
         authenticator: GatewayAuthenticator | None = None,
-        max_unsent_bytes: int = MOST,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
     ) -> None:
         self.machine = machine
         self._max_unsent_bytes = max_unsent_bytes
@@ -167,7 +167,7 @@ class RouterLoop:
         return addresses
 
     def _bind(self, context: zmq.Context[Any]) -> dict[str, str]:
-        authenticator, known_by = (
+        authenticator, identified_by = (
             self._authenticator,
             "" if self._authenticator is None else "User-Id",
         )
@@ -179,7 +179,7 @@ class RouterLoop:
                 context,
                 max_frame=self._max_frame,
                 high_water=HIGH_WATER,
-                known_by=known_by,
+                identified_by=identified_by,
                 max_unsent_bytes=self._max_unsent_bytes,
             )
             self._links[port] = link

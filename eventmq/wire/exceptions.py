@@ -67,7 +67,7 @@ def _native(kind: type, name: str) -> Any:
     raise TypeError(name)
 
 
-def _may_be_set(name: object) -> bool:
+def _is_settable(name: object) -> bool:
     """Say whether an attribute is one of the exception's own: no method, no part of Python."""
     if not isinstance(name, str) or hasattr(BaseException, name):
         return False
@@ -104,7 +104,7 @@ def _plain(items: Iterable[tuple[object, object]]) -> dict[str, object]:
     kept: dict[str, object] = {}
     room = STATE_LIMIT
     for name, value in items:
-        if _may_be_set(name):
+        if _is_settable(name):
             with suppress(Exception):  # not plain
                 size = len(pack([name, value]))
                 if size <= room:
@@ -135,19 +135,19 @@ def rebuild(remote: RemoteError, find: FindJobs) -> Exception | None:
 def _make(kind: type[Exception], remote: RemoteError, find: FindJobs) -> Exception:
     arguments: tuple[object, ...]
     if _GROUP is not None and issubclass(kind, _GROUP):
-        members = [rebuild(member, find) or _stranger(member) for member in remote.members]
+        members = [rebuild(member, find) or _stand_in(member) for member in remote.members]
         arguments = (*(remote.arguments or (remote.message,))[:1], members)
     else:
         arguments = (remote.message,) if remote.arguments is None else remote.arguments
     made: Exception = _native(kind, "__new__")(kind, *arguments)
     _native(kind, "__init__")(made, *arguments)
     for name, value in (remote.state or {}).items():
-        if _may_be_set(name):
+        if _is_settable(name):
             _set(made, name, value)
     return made
 
 
-def _stranger(member: RemoteError) -> JobFailed:
+def _stand_in(member: RemoteError) -> JobFailed:
     """Return what stands for a member of a group whose class is not here."""
     return JobFailed(
         f"{member.type}: {member.message}",

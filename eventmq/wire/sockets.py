@@ -1,9 +1,11 @@
-"""The one thin file between frames and ZeroMQ sockets.
+"""ZeroMQ sockets: sends and receives messages as frames, bounds what is unsent, reads monitors.
 
 `zmq.Socket` adds Python layers to each call: a seven-frame message costs 27 us to send and 27 us
 to receive through them, 4 us and 8 us through the compiled base class that is used here.
 
-A `Link` belongs to one thread. It never waits; who owns it polls `Link.socket`.
+A `Link` belongs to one thread. It never waits; its owner polls `Link.socket`. The links of ROUTERs
+know how many bytes are unsent for each peer (`SendBuffers`, `BufferUsage`) and for all peers of a
+broker together (`TotalUsage`): libzmq says it of no peer, so some messages carry a tracker.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HANDSHAKES",
-    "MOST",
-    "Account",
-    "KnownLink",
+    "MAX_UNSENT_BYTES",
+    "BufferUsage",
+    "IdentifiedLink",
     "Link",
-    "Mark",
     "RouterLink",
-    "Total",
-    "Unread",
+    "SendBuffers",
+    "TotalUsage",
+    "Tracker",
     "Unroutable",
     "encrypt",
     "event_fd",
     "event_of",
-    "handshake_trouble",
+    "handshake_failure",
     "is_local",
     "lost_connection",
     "new_context",
@@ -57,36 +59,36 @@ __all__ = [
 ]
 
 
-#: Bytes that may wait for one peer, unless told otherwise.
-MOST = 64 * 1024 * 1024
+#: Bytes that may wait for one peer, by default.
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
-#: Bytes between two marks: one costs some 30 us. With very many peers fewer, but so many at least.
-STEP, LEAST_STEP = 256 * 1024, 8 * 1024
+#: Bytes between two trackers, each of which costs some 30 us: usually, and with very many peers.
+STEP, MIN_STEP = 256 * 1024, 8 * 1024
 
-#: What all accounts may have behind their last marks, as a part of what may wait in sum.
-UNMARKED = 0.25
+#: Part of the total that all peers together may have behind their last trackers.
+UNTRACKED = 0.25
 
-#: What a peer may have of the second half: such a part of the sum, or of what is still free.
-LITTLE, LAST = 256, 16
+#: Of the second half of the total a peer may use: such a part of the total, or of what is free.
+PART_OF_TOTAL, PART_OF_FREE = 256, 16
 
-#: What may wait in sum where messages are sent by themselves that are longer than a peer's part.
-SINGLES = 0.75
+#: Part of the total up to which a message is sent by itself that is longer than a peer's part.
+PART_OF_SINGLES = 0.75
 
-#: Accounts that are looked at before a message is refused because of the sum.
-LOOKED_AT = 64
+#: Peers whose trackers are checked before a message is refused because of the total.
+REFRESH_PEERS = 64
 
-#: Bytes where the sum has no bound.
+#: Bytes where the total has no bound.
 _ANY = 1 << 62
 
-#: A message of so many bytes may still be sent to who is over its bound, up to this reserve: it
+#: A message of so many bytes may still be sent to a peer over its bound, up to this reserve: it
 #: says what is wrong, or that a job is cancelled.
 SHORT, RESERVE = 1024, 1024 * 1024
 
-#: Peers that have an account before those are looked for that need none.
-FEW = 1024
+#: Peers above which those without unsent bytes are forgotten.
+SWEEP_ABOVE = 1024
 
 
-class Mark(Protocol):
+class Tracker(Protocol):
     """A frame that was lent to libzmq, as `zmq.MessageTracker` is."""
 
     @property
@@ -94,222 +96,225 @@ class Mark(Protocol):
         """Whether libzmq has sent it, or dropped it with the connection."""
 
 
-class Total:
-    """What waits for all peers of some sockets together, up to the last mark of each.
+class TotalUsage:
+    """The bytes that wait for all peers of some sockets together, up to the last tracker of each.
 
     Args:
-        most: Bytes that may wait.
+        max_bytes: Bytes that may wait.
 
     Attributes:
-        used: Bytes that wait, at most: the marks of some may have been done since.
-        accounts: How many there are.
+        used: Bytes that wait, at most: the trackers of some may have been done since.
+        peers: How many peers have a buffer usage.
         warned: The bound was logged, and has been met ever since.
     """
 
-    __slots__ = ("_open", "accounts", "most", "used", "warned")
+    __slots__ = ("_open", "max_bytes", "peers", "used", "warned")
 
-    def __init__(self, most: int = _ANY) -> None:
-        self.most = most
+    def __init__(self, max_bytes: int = _ANY) -> None:
+        self.max_bytes = max_bytes
         self.used = 0
-        self.accounts = 0
+        self.peers = 0
         self.warned = False
-        self._open: deque[Account] = deque()
+        self._open: deque[BufferUsage] = deque()
 
     def share(self, coming: int = 0) -> int:
         """Return how many bytes one peer may have now, or when so many others have been sent."""
-        free = max(0, self.most - self.used - coming)
-        return max((free - self.most // 2) // 2, min(self.most // LITTLE, free // LAST))
+        free = max(0, self.max_bytes - self.used - coming)
+        return max(
+            (free - self.max_bytes // 2) // 2,
+            min(self.max_bytes // PART_OF_TOTAL, free // PART_OF_FREE),
+        )
 
     @property
     def step(self) -> int:
-        """Bytes from one mark of a peer to the next."""
-        return max(LEAST_STEP, min(STEP, int(UNMARKED * self.most) // max(1, self.accounts)))
+        """Bytes from one tracker of a peer to the next."""
+        return max(MIN_STEP, min(STEP, int(UNTRACKED * self.max_bytes) // max(1, self.peers)))
 
-    def opened(self, account: Account) -> None:
-        """Note that an account has a mark that is not done.
+    def add_open(self, usage: BufferUsage) -> None:
+        """Record that a usage has a tracker that is not done.
 
-        Of those before it two are looked at, so that what peers leave that come and go does not add
-        up where nothing else calls `refresh`.
+        Two older ones are settled, so that those of peers that come and go do not add up where
+        nothing else calls `refresh`.
         """
-        self._look_at(2)
-        self._open.append(account)
+        self._settle_oldest(2)
+        self._open.append(usage)
 
     def refresh(self) -> None:
-        """Look whether marks of some accounts are done meanwhile."""
-        self._look_at(LOOKED_AT)
-        if self.used < self.most // 2:
+        """Settle the oldest usages: some of their trackers may be done."""
+        self._settle_oldest(REFRESH_PEERS)
+        if self.used < self.max_bytes // 2:
             self.warned = False
 
-    def _look_at(self, count: int) -> None:
-        """Drop those of the oldest accounts whose marks are all done."""
+    def _settle_oldest(self, count: int) -> None:
+        """Settle the oldest usages; drop those whose trackers are all done."""
         waiting = self._open
         for _ in range(min(count, len(waiting))):
-            account = waiting.popleft()
-            account.settle()
-            if account.marks:
-                waiting.append(account)
+            usage = waiting.popleft()
+            usage.settle()
+            if usage.trackers:
+                waiting.append(usage)
             else:
-                account.listed = False
+                usage.listed = False
 
 
 @dataclass(slots=True, eq=False)
-class Account:
-    """What one peer was sent, in bytes since its account was opened.
+class BufferUsage:
+    """The bytes that were sent to one peer, since it connected, and those of them that still wait.
 
     Attributes:
         total: Of all peers.
         sent: Handed to libzmq.
-        taken: Of these, what is known to have left it.
-        mark_at: A message that comes to so many gets a mark.
-        marks: That are not done as far as is known: the mark, and what was sent with it.
-        marked: What was sent with the last mark.
+        flushed: Of these, what libzmq is known to have sent.
+        track_at: A message that comes to so many gets a tracker.
+        trackers: That are not done as far as is known: the tracker, and what was sent with it.
+        tracked: What was sent with the last tracker.
         long_at: What was sent with the last one whose message was not short.
-        noted: Bytes that `Unread.may_come` has said may be sent.
+        reserved: Bytes that `SendBuffers.reserve` has said may be sent.
         listed: The total looks at it from time to time.
         warned: Its bound was logged.
     """
 
-    total: Total
+    total: TotalUsage
     sent: int = 0
-    taken: int = 0
-    mark_at: int = STEP
-    marks: deque[tuple[Mark, int]] = field(default_factory=deque)
-    marked: int = 0
+    flushed: int = 0
+    track_at: int = STEP
+    trackers: deque[tuple[Tracker, int]] = field(default_factory=deque)
+    tracked: int = 0
     long_at: int = 0
-    noted: int = 0
+    reserved: int = 0
     listed: bool = False
     warned: bool = False
 
     def settle(self) -> int:
-        """Take note of marks that are done; return how many bytes wait, at most."""
-        marks = self.marks
-        before = self.taken
-        while marks and marks[0][0].done:
-            self.taken = marks.popleft()[1]
-        self.total.used -= self.taken - before
-        return self.sent - self.taken
+        """Account for trackers that are done; return how many bytes wait, at most."""
+        trackers = self.trackers
+        before = self.flushed
+        while trackers and trackers[0][0].done:
+            self.flushed = trackers.popleft()[1]
+        self.total.used -= self.flushed - before
+        return self.sent - self.flushed
 
-    def mark(self, mark: Mark, size: int = SHORT + 1) -> None:
-        """Note that the message that was sent last, of so many bytes, has a mark."""
-        self.marks.append((mark, self.sent))
-        self.total.used += self.sent - self.marked
-        self.marked = self.sent
+    def track(self, tracker: Tracker, size: int = SHORT + 1) -> None:
+        """Record the tracker of the message that was sent last, and its size in bytes."""
+        self.trackers.append((tracker, self.sent))
+        self.total.used += self.sent - self.tracked
+        self.tracked = self.sent
         if size > SHORT:
             self.long_at = self.sent
-        self.mark_at = self.sent + self.total.step
+        self.track_at = self.sent + self.total.step
         if not self.listed:
             self.listed = True
-            self.total.opened(self)
+            self.total.add_open(self)
 
     def close(self) -> None:
         """Forget what waits: the connection is gone, and what waited with it."""
-        self.total.used -= self.marked - self.taken
-        self.taken = self.marked
-        self.marks.clear()
+        self.total.used -= self.tracked - self.flushed
+        self.flushed = self.tracked
+        self.trackers.clear()
 
 
-class Unread:
-    """The accounts of the peers of one socket.
+class SendBuffers:
+    """The buffer usage of each peer of one socket.
 
     Args:
-        most: Bytes that may wait for one peer. A message that is longer is sent by itself.
+        max_bytes: Bytes that may wait for one peer. A message that is longer is sent by itself.
         total: What may wait for all of them, with those of other sockets; None for any number.
     """
 
-    __slots__ = ("_accounts", "_few", "_first", "most", "total")
+    __slots__ = ("_first", "_sweep_above", "_usages", "max_bytes", "total")
 
-    def __init__(self, most: int = MOST, total: Total | None = None) -> None:
-        self.most = most
-        self.total = total or Total()
-        self._accounts: dict[bytes, Account] = {}
-        self._few = FEW
+    def __init__(self, max_bytes: int = MAX_UNSENT_BYTES, total: TotalUsage | None = None) -> None:
+        self.max_bytes = max_bytes
+        self.total = total or TotalUsage()
+        self._usages: dict[bytes, BufferUsage] = {}
+        self._sweep_above = SWEEP_ABOVE
         self._first = STEP
 
     def __len__(self) -> int:
-        """Return the number of accounts."""
-        return len(self._accounts)
+        """Return the number of peers."""
+        return len(self._usages)
 
-    def account(self, peer: bytes) -> Account:
-        """Return the account of a peer, a new one where it has none."""
-        account = self._accounts.get(peer)
-        if account is None:
-            if len(self._accounts) >= self._few:
+    def usage(self, peer: bytes) -> BufferUsage:
+        """Return the usage of a peer, a new one where it has none."""
+        usage = self._usages.get(peer)
+        if usage is None:
+            if len(self._usages) >= self._sweep_above:
                 self._sweep()
-            self.total.accounts += 1
+            self.total.peers += 1
             first = min(self._first, self.total.step)
-            account = self._accounts[peer] = Account(self.total, mark_at=first)
-        return account
+            usage = self._usages[peer] = BufferUsage(self.total, track_at=first)
+        return usage
 
     def forget(self, peer: bytes) -> None:
-        """Close the account of a peer that is not connected any more."""
-        account = self._accounts.pop(peer, None)
-        if account is not None:
-            self.total.accounts -= 1
-            account.close()
+        """Forget a peer that is not connected any more."""
+        usage = self._usages.pop(peer, None)
+        if usage is not None:
+            self.total.peers -= 1
+            usage.close()
 
     def waiting(self, peer: bytes) -> int:
         """Return how many bytes wait for a peer, at most."""
-        account = self._accounts.get(peer)
-        return 0 if account is None else account.settle()
+        usage = self._usages.get(peer)
+        return 0 if usage is None else usage.settle()
 
-    def may_come(self, account: Account, size: int, before: int, coming: int) -> bool:
-        """Return whether `admits` will let a message pass in the same turn, and note it if so.
+    def reserve(self, usage: BufferUsage, size: int, before: int, coming: int) -> bool:
+        """Return whether `admits` will accept a message in the same tick; reserve its bytes if so.
 
-        Until then others may get marks: for what was noted that does not count.
+        Until then others may get trackers: for reserved bytes that does not count.
 
         Args:
-            account: Of the peer.
+            usage: Of the peer.
             size: Bytes of the message.
             before: Bytes that the peer will have been sent before it.
             coming: Bytes that all peers will.
         """
-        if not self._admits(account, size, before, coming):
+        if not self._admits(usage, size, before, coming):
             return False
-        account.noted = max(account.noted, size + before)
+        usage.reserved = max(usage.reserved, size + before)
         return True
 
-    def admits(self, account: Account, size: int) -> bool:
+    def admits(self, usage: BufferUsage, size: int) -> bool:
         """Return whether a message of ``size`` bytes may be sent now."""
-        noted = SHORT < size <= account.noted and self.total.used + size <= self.total.most
-        if noted:
-            account.noted -= size
-        return self._admits(account, size, spare=2 * self.total.step if noted else 0)
+        reserved = SHORT < size <= usage.reserved and self.total.used + size <= self.total.max_bytes
+        if reserved:
+            usage.reserved -= size
+        return self._admits(usage, size, spare=2 * self.total.step if reserved else 0)
 
     def _admits(
-        self, account: Account, size: int, before: int = 0, coming: int = 0, *, spare: int = 0
+        self, usage: BufferUsage, size: int, before: int = 0, coming: int = 0, *, spare: int = 0
     ) -> bool:
-        waiting, total = account.settle() + before, self.total
-        # What is behind the last mark is not counted here: without another mark it would wait for
-        # ever, as far as is known.
-        known = account.marked - account.taken + before
+        waiting, total = usage.settle() + before, self.total
+        # Bytes behind the last tracker do not count here: without another one they would seem to
+        # wait for ever.
+        known = usage.tracked - usage.flushed + before
         if known + size > total.share(coming):
             total.refresh()
         share = total.share(coming)
-        most, part = self.most, share + spare
+        max_bytes, part = self.max_bytes, share + spare
         if size <= SHORT:
             reserve = min(RESERVE, max(2 * total.step, share))
-            if account.sent + size - account.long_at <= reserve:  # it had its part before
+            if usage.sent + size - usage.long_at <= reserve:  # it had its part before
                 part = max(part, known + size)
             part += reserve
-            most += reserve
-        if waiting + size <= most and known + size <= part:
+            max_bytes += reserve
+        if waiting + size <= max_bytes and known + size <= part:
             return True
         single = waiting <= STEP + spare
-        return single and total.used + coming + size <= SINGLES * total.most + spare
+        return single and total.used + coming + size <= PART_OF_SINGLES * total.max_bytes + spare
 
     def _sweep(self) -> None:
-        """Close the accounts of which no mark is open: of peers that have gone, above all.
+        """Forget the peers that have no open tracker: mostly those that have disconnected.
 
-        What such a peer has waiting is less than a step, and forgotten once: from now on the first
-        message of an account has a mark, and keeps it open.
+        For such a peer less than a step waits, which is forgotten once: from now on the first
+        message to a peer has a tracker, which keeps it.
         """
         self._first = 1
-        for account in self._accounts.values():
-            account.settle()
-        before = len(self._accounts)
-        self._accounts = {peer: known for peer, known in self._accounts.items() if known.marks}
-        self.total.accounts -= before - len(self._accounts)
-        self._few = max(FEW, 2 * len(self._accounts))
+        for usage in self._usages.values():
+            usage.settle()
+        before = len(self._usages)
+        self._usages = {peer: known for peer, known in self._usages.items() if known.trackers}
+        self.total.peers -= before - len(self._usages)
+        self._sweep_above = max(SWEEP_ABOVE, 2 * len(self._usages))
 
 
 #: Events of a monitor that end a handshake.
@@ -324,8 +329,8 @@ HANDSHAKES = (
 def event_fd(socket: zmq.Socket[bytes]) -> int:
     """Return a descriptor that becomes readable when the socket may have a message.
 
-    It says so once, and only behind a look that found no message: whoever polls it reads until
-    there is none, before the first poll too. A poll of the socket itself costs 2 us more, also
+    It says so once, and only after an attempt that found no message: its owner reads until there
+    is none, before the first poll too. A poll of the socket itself costs 2 us more, also
     where nothing ever comes, as from a monitor. Source: zmq_getsockopt(3), ZMQ_FD.
     """
     fd = socket.get(zmq.FD)
@@ -334,7 +339,7 @@ def event_fd(socket: zmq.Socket[bytes]) -> int:
 
 
 def event_of(frames: Sequence[bytes]) -> int:
-    """Return which event a message of a socket's monitor is about.
+    """Return the event that a message of a socket's monitor reports.
 
     Source: zmq_socket_monitor(3). pyzmq's own reader imports asyncio, which each command of the
     command line would pay for.
@@ -342,8 +347,8 @@ def event_of(frames: Sequence[bytes]) -> int:
     return int.from_bytes(frames[0][:2], sys.byteorder)
 
 
-def handshake_trouble(event: int) -> str:
-    """Return what an event of a monitor says of a failed handshake, for people; else ""."""
+def handshake_failure(event: int) -> str:
+    """Return why a handshake failed, by an event of a monitor, as text; "" for other events."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "it refused the key: the broker's administrator authorises it"
     if event & HANDSHAKES & ~zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -355,10 +360,10 @@ def handshake_trouble(event: int) -> str:
 
 
 def lost_connection(frames: Sequence[bytes]) -> int | None:
-    """Return which connection was lost, None for a handshake that failed.
+    """Return the connection that was lost, None for a handshake that failed.
 
     Args:
-        frames: What `eventmq.wire.sockets.watch_failures` told; the first has event and value.
+        frames: A message of the monitor that `watch_failures` returned.
     """
     event, value = int.from_bytes(frames[0][:2], "little"), frames[0][2:6]
     return int.from_bytes(value, "little") if event == zmq.EVENT_DISCONNECTED else None
@@ -391,7 +396,7 @@ _SUBSCRIPTION = 1
 
 #: Frames of one message that are kept: more than any limit, so that a message of a million
 #: empty frames costs nothing once it was read.
-MOST_FRAMES = 1000
+MAX_FRAMES = 1000
 
 
 class Unroutable(Exception):
@@ -411,7 +416,7 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
 class Link:
     """A socket that sends and receives whole messages as lists of frames."""
 
-    __slots__ = ("_items", "_streak", "monitor", "monitor_fd", "socket", "trouble")
+    __slots__ = ("_items", "_streak", "handshake_error", "monitor", "monitor_fd", "socket")
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
@@ -422,11 +427,11 @@ class Link:
         self.monitor: zmq.Socket[bytes] | None = None
         #: Readable when `connections` may have something, -1 without `watch`; see `event_fd`.
         self.monitor_fd = -1
-        #: Why the last handshake failed, for people, as far as `connections` has seen.
-        self.trouble = ""
+        #: Why the last handshake failed, as text, as far as `connections` has seen.
+        self.handshake_error = ""
 
     def watch(self) -> None:
-        """Begin to note connections made and lost; not told for ``inproc://``."""
+        """Start to record connections made and lost; ``inproc://`` reports none."""
         self.monitor = self.socket.get_monitor_socket(HANDSHAKES | zmq.EVENT_DISCONNECTED)
         self.monitor_fd = event_fd(self.monitor)
 
@@ -438,7 +443,7 @@ class Link:
                 event = event_of(self.monitor.recv_multipart(zmq.DONTWAIT))
             except zmq.Again:
                 break
-            self.trouble = handshake_trouble(event) or self.trouble
+            self.handshake_error = handshake_failure(event) or self.handshake_error
             if event in {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED}:
                 happened.append(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         return happened
@@ -483,7 +488,7 @@ class Link:
     def receive(self) -> list[bytes] | None:
         """Return the next message, or None if there is none now.
 
-        Frames beyond `MOST_FRAMES` are dropped; what is left is too many for any peer.
+        Frames beyond `MAX_FRAMES` are dropped; what is left is too many for any peer.
         """
         socket, frame = self.socket, self._first()
         if frame is None:
@@ -491,7 +496,7 @@ class Link:
         frames = [frame.bytes]
         while frame.more:
             frame = _recv(socket, _LAST, False)  # noqa: FBT003
-            if len(frames) < MOST_FRAMES:
+            if len(frames) < MAX_FRAMES:
                 frames.append(frame.bytes)
         return frames
 
@@ -516,19 +521,22 @@ class RouterLink(Link):
 
     Args:
         socket: The socket.
-        most: Bytes that may wait for one peer, see `eventmq.wire.sockets`.
+        max_bytes: Bytes that may wait for one peer, see `eventmq.wire.sockets`.
         total: What may wait for all of them, with those of other links; None for any number.
     """
 
-    __slots__ = ("unread",)
+    __slots__ = ("buffers",)
 
     def __init__(
-        self, socket: zmq.Socket[bytes], most: int = MOST, total: Total | None = None
+        self,
+        socket: zmq.Socket[bytes],
+        max_bytes: int = MAX_UNSENT_BYTES,
+        total: TotalUsage | None = None,
     ) -> None:
         super().__init__(socket)
-        self.unread = Unread(most, total)
-        # The first mark makes pyzmq start a thread, with a context of its own: not when peers may
-        # have taken all descriptors.
+        self.buffers = SendBuffers(max_bytes, total)
+        # The first tracker makes pyzmq start a thread with its own context: do it before peers may
+        # have used up all descriptors.
         zmq.Frame(b"", track=True, copy=False)
 
     def send(self, frames: Sequence[bytes]) -> bool:
@@ -540,59 +548,59 @@ class RouterLink(Link):
         Raises:
             Unroutable: There is no peer of that identity.
         """
-        account = self.unread.account(frames[0])
-        sent = account.sent + sum(map(len, frames))
+        usage = self.buffers.usage(frames[0])
+        sent = usage.sent + sum(map(len, frames))
         try:
-            if sent >= account.mark_at:
-                return self._send_marked(frames, account, sent)
+            if sent >= usage.track_at:
+                return self._send_tracked(frames, usage, sent)
             if not Link.send(self, frames):
-                return self._full(frames[0], account)
+                return self._full(frames[0], usage)
         except Unroutable:
-            self.unread.forget(frames[0])
+            self.buffers.forget(frames[0])
             raise
-        account.sent = sent
+        usage.sent = sent
         return True
 
-    def _send_marked(self, frames: Sequence[bytes], account: Account, sent: int) -> bool:
-        """Send a message whose last frame tells when it has left, unless too much waits."""
-        if not self.unread.admits(account, sent - account.sent):
-            return self._full(frames[0], account)
+    def _send_tracked(self, frames: Sequence[bytes], usage: BufferUsage, sent: int) -> bool:
+        """Send a message whose last frame has a tracker, unless too much waits."""
+        if not self.buffers.admits(usage, sent - usage.sent):
+            return self._full(frames[0], usage)
         try:
             last = zmq.Frame(frames[-1], track=True, copy=False)
         except RuntimeError:  # the interpreter ends, and pyzmq with it
             return Link.send(self, frames)
         if not Link.send(self, [*frames[:-1], cast("bytes", last)]):  # libzmq takes either
-            return self._full(frames[0], account)
-        size = sent - account.sent
-        account.sent = sent
-        account.mark(last.tracker, size)
+            return self._full(frames[0], usage)
+        size = sent - usage.sent
+        usage.sent = sent
+        usage.track(last.tracker, size)
         return True
 
-    def _full(self, peer: bytes, account: Account) -> bool:
-        """Log once that a peer takes nothing more."""
-        waiting, total = account.settle(), self.unread.total
-        if waiting < self.unread.most // 2 and total.share() < self.unread.most:
+    def _full(self, peer: bytes, usage: BufferUsage) -> bool:
+        """Log once that a peer is too slow."""
+        waiting, total = usage.settle(), self.buffers.total
+        if waiting < self.buffers.max_bytes // 2 and total.share() < self.buffers.max_bytes:
             if not total.warned:
                 total.warned = True
                 text = (
                     "peers are slow to read: %d bytes wait for all of them together, of %d that "
                     "max_unread_total allows; those with most get no more until they have read"
                 )
-                logger.warning(text, total.used, total.most)
-        elif not account.warned:
-            account.warned = True
+                logger.warning(text, total.used, total.max_bytes)
+        elif not usage.warned:
+            usage.warned = True
             text = "peer %r is slow to read: %d bytes wait for it, and it gets no more until it has"
             logger.warning(text, peer, waiting)
         return False
 
 
-class KnownLink(RouterLink):
-    """A link that says with each message whose connection it came over.
+class IdentifiedLink(RouterLink):
+    """A link that identifies the sender of each message by its connection.
 
     Args:
         socket: The socket.
-        name: What of the connection: ``User-Id``, as the ZAP handler said, or ``Peer-Address``.
-        most: Bytes that may wait for one peer.
+        name: Property of the connection: ``User-Id`` of the ZAP handler, or ``Peer-Address``.
+        max_bytes: Bytes that may wait for one peer.
         total: What may wait for all of them.
     """
 
@@ -602,25 +610,25 @@ class KnownLink(RouterLink):
         self,
         socket: zmq.Socket[bytes],
         name: str,
-        most: int = MOST,
-        total: Total | None = None,
+        max_bytes: int = MAX_UNSENT_BYTES,
+        total: TotalUsage | None = None,
     ) -> None:
-        super().__init__(socket, most, total)
+        super().__init__(socket, max_bytes, total)
         self._name = name
-        #: Of the message that was received last; "" where libzmq knows nothing.
+        #: Sender of the message that was received last; "" where libzmq knows none.
         self.user = ""
         #: Number of the connection that it came over: its descriptor, -1 where there is none.
         self.connection = -1
 
     def receive(self) -> list[bytes] | None:
-        """Do the same as `Link.receive`, and note ``user`` and ``connection``."""
+        """Receive as `Link.receive` does, and set ``user`` and ``connection``."""
         socket, frame = self.socket, self._first()
         if frame is None:
             return None
         frames = [frame.bytes]
         while frame.more:
             frame = _recv(socket, _LAST, False)  # noqa: FBT003
-            if len(frames) < MOST_FRAMES:
+            if len(frames) < MAX_FRAMES:
                 frames.append(frame.bytes)
         try:
             self.user = str(frame.get(self._name))
@@ -654,9 +662,9 @@ def open_dealer(
     is in its way; see `eventmq.wire.identity`.
 
     Args:
-        context: What it is opened in.
+        context: The context.
         address: Of the broker.
-        kind: What the routing id says that it is for: ``client``, ``worker`` or ``scheduler``.
+        kind: Kind of peer in the routing id: ``client``, ``worker`` or ``scheduler``.
         max_frame: Bytes of the longest frame that it takes, 0 for no limit.
         keys: For CURVE.
     """
@@ -684,16 +692,16 @@ def open_router(
     context: zmq.Context[zmq.Socket[bytes]],
     *,
     max_frame: int = 0,
-    known_by: str = "",
+    identified_by: str = "",
     high_water: int = 0,
-    max_unsent_bytes: int = MOST,
-    total: Total | None = None,
+    max_unsent_bytes: int = MAX_UNSENT_BYTES,
+    total: TotalUsage | None = None,
 ) -> RouterLink:
-    """Return a ROUTER that says who is not there, and lets nobody take another's identity.
+    """Return a ROUTER that reports absent peers, and lets no peer take another's identity.
 
-    With ``known_by`` it is a `KnownLink`, which costs 0.8 us per message. ``high_water`` is how
-    many messages wait for one peer, 0 for as many as usual; ``max_unsent_bytes`` how many bytes,
-    and ``total`` how many for all peers, with those of other links that it is given to.
+    With ``identified_by`` it is an `IdentifiedLink`, which costs 0.8 us per message. ``high_water``
+    bounds the messages that wait for one peer, 0 as usual; ``max_unsent_bytes`` their bytes, and
+    ``total`` the bytes for all peers of the links that share it.
     """
     socket = context.socket(zmq.ROUTER)
     _common(socket, max_frame)
@@ -701,13 +709,13 @@ def open_router(
         socket.set(zmq.SNDHWM, high_water)
     socket.set(zmq.ROUTER_MANDATORY, 1)
     socket.set(zmq.ROUTER_HANDOVER, 0)
-    if known_by:
-        return KnownLink(socket, known_by, max_unsent_bytes, total)
+    if identified_by:
+        return IdentifiedLink(socket, identified_by, max_unsent_bytes, total)
     return RouterLink(socket, max_unsent_bytes, total)
 
 
 def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
-    """Return a PUB socket. All that it takes are subscriptions, which are short."""
+    """Return a PUB socket. It receives subscriptions alone, which are short."""
     socket = context.socket(zmq.PUB)
     socket.set(zmq.TCP_MAXRT, SUBSCRIBER_MS)
     _common(socket, _SUBSCRIPTION)
@@ -715,9 +723,9 @@ def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
 
 
 def encrypt(link: Link, secret: bytes, domain: bytes = zap.DOMAIN) -> None:
-    """Make a link that is not bound yet a CURVE server; nobody connects without a ZAP handler.
+    """Make a link that is not bound yet a CURVE server; without a ZAP handler no peer connects.
 
-    The handler is told the domain, so that it can tell the sockets of one context apart.
+    The handler gets the domain, by which it tells the sockets of one context apart.
     """
     link.socket.set(zmq.CURVE_SERVER, 1)
     link.socket.set(zmq.CURVE_SECRETKEY, secret)
@@ -726,10 +734,10 @@ def encrypt(link: Link, secret: bytes, domain: bytes = zap.DOMAIN) -> None:
 
 
 def watch_failures(context: zmq.Context[zmq.Socket[bytes]], link: Link) -> Link:
-    """Return where lost connections and handshakes that fail before ZAP is asked are told.
+    """Return a monitor of lost connections, and of handshakes that fail before ZAP is asked.
 
-    There is a message for each, which `eventmq.wire.sockets.lost_connection` reads. It has
-    no high-water mark: at one, libzmq's own thread would wait for us.
+    It has a message for each, which `lost_connection` reads, and no high-water mark: at one,
+    libzmq's own thread would wait for us.
     """
     address = f"inproc://eventmq.handshakes.{os.urandom(8).hex()}"
     failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -738,9 +746,9 @@ def watch_failures(context: zmq.Context[zmq.Socket[bytes]], link: Link) -> Link:
     monitor.set(zmq.LINGER, 0)
     monitor.set(zmq.RCVHWM, 0)
     monitor.connect(address)
-    told = Link(monitor)
-    told.receive()  # there is nothing yet, but only behind this look `event_fd` tells of the first
-    return told
+    events = Link(monitor)
+    events.receive()  # there is none yet, but `event_fd` works only after the first attempt
+    return events
 
 
 def new_keys() -> tuple[bytes, bytes]:
@@ -749,7 +757,7 @@ def new_keys() -> tuple[bytes, bytes]:
 
 
 def is_local(address: str) -> bool:
-    """Say whether an address can be reached from this machine only."""
+    """Return whether an address can be reached from this machine only."""
     scheme, _, rest = address.partition("://")
     if scheme in {"inproc", "ipc"}:
         return True

@@ -49,7 +49,7 @@ TEST_TIMEOUT = 5.0
 BROKER, CLIENTS = "broker", "clients"
 
 #: Seconds between two looks at the directory: what a flood of handshakes may cost.
-LOOK = 0.2
+REFRESH_EVERY = 0.2
 
 #: Errors that say something of one file, not of the machine.
 _OF_THE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError)
@@ -82,7 +82,7 @@ class KeyRing(Generic[GrantT]):
         self._grant = read
         self._clients = directory / CLIENTS
         self._seen: object = None
-        self._look_at = 0.0
+        self._refresh_at = 0.0
         self._changed = 0
         self._warned = False
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class KeyRing(Generic[GrantT]):
         except OSError:
             changed = False
         if changed:
-            self._look_at = 0.0
+            self._refresh_at = 0.0
         return user in self.refresh()
 
     def refresh(self) -> Mapping[str, GrantT]:
@@ -107,28 +107,28 @@ class KeyRing(Generic[GrantT]):
         before stay: to read nothing would be to revoke all.
         """
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._refresh_at:
             return self.grants
         with self._lock:
-            self._look_at = now + LOOK
+            self._refresh_at = now + REFRESH_EVERY
             try:
-                seen = self._look()
+                seen = self._scan()
                 if seen != self._seen:
                     self.grants = self._read([self._clients / name for name, *_ in seen])
                     self._seen = seen
                     logger.info("%d keys are authorised", len(self.grants))
             except OSError as error:
-                self._cannot_read(error)
+                self._keep_grants(error)
         return self.grants
 
-    def _cannot_read(self, error: OSError) -> None:
+    def _keep_grants(self, error: OSError) -> None:
         if self._seen is None:
             raise KeyFileError(f"the keys in {self._clients} cannot be read: {error}") from error
         if not self._warned:
             self._warned = True
             logger.warning("the keys cannot be read, those of before stay: %s", error)
 
-    def _look(self) -> list[tuple[str, int, int, int]]:
+    def _scan(self) -> list[tuple[str, int, int, int]]:
         """Return what changes when a certificate is added, removed or written."""
         try:
             self._changed = self._clients.stat().st_mtime_ns
@@ -252,11 +252,11 @@ class ZapThread:
         public, secret = new_keys()
         self._quiet.add(fingerprint(decode_key(public.decode())))
         keys = ClientKeys(self._ring.broker.public.encode(), public, secret)
-        let_in = _try_key(
+        admitted = _try_key(
             self._context, address, keys, subscribing=subscribing, timeout=TEST_TIMEOUT
         )
-        if let_in is not False:
-            what = "let in" if let_in else "not answered"
+        if admitted is not False:
+            what = "let in" if admitted else "not answered"
             msg = f"the self-test of {address} failed: an unauthorised key was {what}"
             raise NotAllowed(msg)
 

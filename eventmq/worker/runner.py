@@ -341,10 +341,10 @@ class WorkerRunner:
 
     def _handshake_due(self, link: Link, now: float) -> bool:
         """Log a failed handshake; return whether it is time for another one."""
-        if link.trouble:
-            self._connection_log.handshake_failed(self._brokers[0], link.trouble)
+        if link.handshake_error:
+            self._connection_log.handshake_failed(self._brokers[0], link.handshake_error)
             self._retry_at = self._retry_at or now + HANDSHAKE_EVERY
-            link.trouble = ""
+            link.handshake_error = ""
         return bool(self._retry_at) and now >= self._retry_at
 
     def _read(self, link: Link, now: float) -> bool:

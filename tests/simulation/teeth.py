@@ -201,7 +201,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "a restart forgets delayed jobs": bug(store.SqliteStore, "_recover", _forgetful),
     "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
     "a worker holds on to what is settled": bug(HeldChunks, "settle", _nothing),
-    "a deployed worker is answered after a restart": bug(UnregisteredPeers, "heard", _nothing),
+    "a deployed worker is answered after a restart": bug(UnregisteredPeers, "received", _nothing),
 }
 
 

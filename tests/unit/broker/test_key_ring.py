@@ -38,7 +38,7 @@ def ring_of(keys: Keys) -> KeyRing:
 
 def looked(ring: KeyRing) -> Any:
     """Return the grants after a look at the directory, however soon after the last."""
-    ring._look_at = 0.0
+    ring._refresh_at = 0.0
     return ring.refresh()
 
 
@@ -252,7 +252,7 @@ def test_the_self_test_sees_that_a_random_key_is_refused(
     """And does not warn of itself."""
     caplog.set_level(logging.INFO)
     authenticator, _ = _authenticator(keys, context)
-    link = open_router(context, known_by=authenticator.known_by)
+    link = open_router(context, identified_by=authenticator.identified_by)
     authenticator.encrypt(context, "main", link)
     authenticator.test({"main": link.bind(f"tcp://{host}:0")})
     authenticator.refresh(0.0, lambda: None)
@@ -268,8 +268,8 @@ def test_the_self_test_finds_a_check_that_lets_everybody_in(
     """Then the broker must not serve."""
     authenticator, ring = _authenticator(keys, context)
     ring.grants = Open()
-    ring._look_at = time.monotonic() + 60
-    link = open_router(context, known_by=authenticator.known_by)
+    ring._refresh_at = time.monotonic() + 60
+    link = open_router(context, identified_by=authenticator.identified_by)
     authenticator.encrypt(context, "main", link)
     with pytest.raises(NotAllowed, match="an unauthorised key was let in"):
         authenticator.test({"main": link.bind("tcp://127.0.0.1:0")})
@@ -295,7 +295,7 @@ def test_without_the_zap_thread_nobody_is_let_in(keys: Keys, context: zmq.Contex
     """libzmq would let everybody in; we say that there must be one."""
     keys.authorize("alice", "client")
     authenticator, _ = _authenticator(keys, context)
-    link = open_router(context, known_by=authenticator.known_by)
+    link = open_router(context, identified_by=authenticator.identified_by)
     authenticator.encrypt(context, "main", link)
     address = link.bind("tcp://127.0.0.1:0")
     authenticator.close()
