@@ -13,7 +13,7 @@ from eventmq.cli.program import program
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["document"]
+__all__ = ["document", "section"]
 
 _PAGE = """\
 Command line
@@ -56,7 +56,7 @@ def document() -> str:
     parts = [_PAGE, *_options(program), _CODES]
     parts += [f"``{code}``\n    {text}\n" for code, text in MEANINGS.items()]
     for name, command in _flat(program.commands):
-        parts += ["\n", *_section(name, command)]
+        parts += ["\n", *section(name, command)]
     return "".join(parts)
 
 
@@ -69,8 +69,8 @@ def _flat(commands: Mapping[str, click.Command], above: str = "") -> Iterator[tu
             yield f"{above}{name}", command
 
 
-def _section(name: str, command: Command) -> Iterator[str]:
-    """Yield the text about one command."""
+def section(name: str, command: Command) -> Iterator[str]:
+    """Yield the section of one command, heading first; pages of plugins have it too."""
     yield f"{name}\n{'-' * len(name)}\n\n"
     yield f"{_escape(inspect.cleandoc(command.help or ''))}\n\n"
     with click.Context(command, info_name=f"eventmq {name}") as ctx:
