@@ -1,7 +1,7 @@
-"""Chains, groups and chords: what users compose of ``task.s(...)``, and how it is sent.
+"""Chains, groups and chords: composed of ``task.s(...)``, and sent as one message.
 
-The expressions are `eventmq.graph`; here they get their arguments checked, become jobs by the
-templates of their tasks, and go to the broker as one message through the submitter of the app.
+The expressions are in `eventmq.graph`. Here their arguments are checked, the templates of their
+tasks make jobs of them, and the submitter of the app sends them.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def group(*members: Any, on_failure: str = "cancel", deadline: float | None = No
     """Return members that run beside each other: ``group(a.s(i) for i in range(9))``.
 
     Args:
-        *members: As the links of a chain. None at all is a group whose result is the empty list.
-        on_failure: What happens to what comes after the group if a member does not succeed:
+        *members: As the links of a chain. Without any, the result is the empty list.
+        on_failure: What happens to the jobs after the group if a member does not succeed:
             ``"cancel"``, or ``"continue"`` with the list of the results of the others.
         deadline: Seconds after the submission at which members that have not ended are cancelled.
 
     Raises:
         SettingsError: Something else than expressions, or an option is not allowed.
     """
-    found = members_of("a member of a group", members)
-    return Group(found, on_failure=on_failure, deadline=deadline, origin=_NOTHING)
+    parts = members_of("a member of a group", members)
+    return Group(parts, on_failure=on_failure, deadline=deadline, origin=_NOTHING)
 
 
 def chord(
@@ -61,13 +61,13 @@ def chord(
     on_failure: str = "cancel",
     deadline: float | None = None,
 ) -> Chord:
-    """Return a group and what gets the list of its results: ``chord([a.s(1), a.s(2)], b.s())``.
+    """Return a group with a callback that gets its results: ``chord([a.s(1), a.s(2)], b.s())``.
 
     Args:
-        members: As those of a group; without any, the callback gets the empty list.
-        callback: A signature, or something larger.
-        on_failure: As of a group.
-        deadline: As of a group.
+        members: As in `group`; without any, the callback gets the empty list.
+        callback: A signature, chain, group or chord.
+        on_failure: As in `group`.
+        deadline: As in `group`.
 
     Raises:
         SettingsError: Something else than expressions, or an option is not allowed.
@@ -80,7 +80,7 @@ def chord(
 
 
 class _Nothing:
-    """Submits what has no job: there is nothing to send, and the result is known."""
+    """Submits expressions without jobs: nothing is sent, and the result is known."""
 
     def send_graph(self, expression: Expression) -> Any:
         """Return the handle."""
@@ -95,7 +95,7 @@ _NOTHING = _Nothing()
 
 
 class TaskFactory(Protocol):
-    """What a signature was made of: a task of an app."""
+    """Task factory: makes the jobs of signatures; a task of an app."""
 
     @property
     def graph_submitter(self) -> Submitter:
@@ -115,9 +115,9 @@ def send(
     """Submit an expression and wait for the receipt; see `eventmq.graph.Expression.delay`.
 
     Args:
-        expression: Of signatures.
-        factory: Of the first signature that has one.
-        named: Returns the factory of a signature that has none.
+        expression: What to submit.
+        factory: Task factory of the first signature that has one.
+        named: Returns the task factory of a signature that has none.
     """
     built = build(expression)
     if not built.nodes:

@@ -593,7 +593,7 @@ class GraphAdmission(Admission):
 
 def _block(jobs: Sequence[JobRecord], plan: Plan) -> None:
     """Let the jobs wait that come after others, or for a failure."""
-    waiting = [place for place, barrier in enumerate(plan.inputs) if barrier >= 0]
-    for place in (*waiting, *(handler.place for handler in plan.handlers)):
+    waiting = [place for place, join in enumerate(plan.inputs) if join >= 0]
+    for place in (*waiting, *(handler.node for handler in plan.handlers)):
         job = jobs[place]
         job.state, job.due, job.eta, job.rank = JobState.BLOCKED, 0.0, 0.0, 0

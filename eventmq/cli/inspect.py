@@ -142,17 +142,17 @@ def _draw(last: Sequence[Row], waited: dict[int, list[Row]]) -> Iterator[str]:
             yield head + row
             continue
         yield head + _label(row)
-        barrier = row["input"]
-        before = waited.get(barrier, [])
+        join = row["input"]
+        before = waited.get(join, [])
         if not before:
             continue
-        if barrier in seen:
+        if join in seen:
             yield f"{below}waits for the same as above"
         elif len(before) == 1:  # a chain goes straight down
             stack.append((before[0], below, below))
         else:
             stack += _beside(before, below)
-        seen.add(barrier)
+        seen.add(join)
 
 
 def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]]:

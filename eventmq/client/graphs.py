@@ -223,7 +223,7 @@ def write_graph(
     """Return the message of a graph.
 
     Args:
-        parts: Its jobs by place.
+        parts: Its jobs by node index.
         plan: Which waits for which.
         ids: Of the jobs.
         write: Writes a job, with the middlewares around it; None where there are none.
@@ -294,7 +294,7 @@ def make_handle(
 
     Args:
         sent: What the message was sent as; it has the id of the graph.
-        ids: By place.
+        ids: By node index.
         tree: What the result is.
         results: For the handles.
     """

@@ -1,7 +1,7 @@
-"""Calls as data: what is to be called later, once or as part of something larger.
+"""Graphs: chains, groups and chords of calls, as data.
 
-`Signature`, `Chain`, `Group` and `Chord` are what users write, nested as they like; `build` makes a
-`Plan` of them: jobs, and which waits for which. The client sends plans, the broker executes them.
+`Signature`, `Chain`, `Group` and `Chord` are what users write, nested at will; `build` makes a
+`Plan` of them: jobs, and which wait for which. The client sends plans, the broker executes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a plan of an expression: places for its signatures, barriers for what waits."""
+"""Builds the plan of an expression: a node for each signature, joins where others wait."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Node(NamedTuple):
     """One job of a graph, before it is written.
 
     Attributes:
-        signature: What it calls.
-        prefix: First arguments that are known already: of what had no members.
+        signature: The call.
+        prefix: First arguments that are known already: results of empty groups.
         flags: The letters of `eventmq.graph.flags`.
     """
 
@@ -31,12 +31,12 @@ class Node(NamedTuple):
 
 
 class Built(NamedTuple):
-    """What `build` makes.
+    """The jobs and the plan of an expression.
 
     Attributes:
-        nodes: By place.
-        plan: Which waits for which.
-        tree: What the result is: a place, or a list of trees.
+        nodes: By node index.
+        plan: Which jobs wait for which.
+        tree: The shape of the result: a node index, or a list of trees.
     """
 
     nodes: list[Node]
@@ -57,17 +57,17 @@ def build(expression: Expression) -> Built:
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """What runs before something: the tree of its results, and the places in it.
+    """The value of a part of the expression: the tree of its results, and the nodes in it.
 
-    Without places it is known already; there is then only what is before it to wait for.
+    A value without nodes is known already; what follows waits for the value before it.
     """
 
     tree: Tree
     inside: list[int]
     before: _Value | None = None
-    #: Number of the barrier, once somebody waits.
-    barrier: int = -1
-    #: Whether somebody takes the results.
+    #: Number of its join, -1 while no job waits for it.
+    join: int = -1
+    #: Whether a job gets the results.
     fed: bool = False
 
 
@@ -77,12 +77,12 @@ class _Builder:
         self.prefixes: list[tuple[Any, ...]] = []
         self.flags: list[str] = []
         self.inputs: list[int] = []
-        self.barriers: list[Tree] = []
+        self.joins: list[Tree] = []
         self.handlers: list[tuple[Signature, int, int]] = []
         self.deadlines: list[Deadline] = []
 
     def add(self, expression: Expression, before: _Value | None, depth: int) -> _Value:
-        """Add an expression that comes after ``before``; return what it results in."""
+        """Add an expression that comes after ``before``; return its value."""
         if depth > MAX_DEPTH:
             raise SettingsError(f"it is nested more than {MAX_DEPTH} deep; a chain can be long")
         first = len(self.signatures)
@@ -111,15 +111,15 @@ class _Builder:
 
     def _group(self, group: Group, before: _Value | None, depth: int) -> _Value:
         values = [self.add(member, before, depth + 1) for member in group.members]
-        inside = [place for value in values for place in value.inside]
+        inside = [node for value in values for node in value.inside]
         if group.on_failure == "continue":
-            for place in inside:
-                self._flag(place, COLLECTED)
+            for node in inside:
+                self._flag(node, COLLECTED)
         return _Value([value.tree for value in values], inside, before)
 
     def _signature(self, signature: Signature, before: _Value | None) -> _Value:
-        place = len(self.signatures)
-        if place >= MAX_NODES:
+        node = len(self.signatures)
+        if node >= MAX_NODES:
             msg = f"a graph has at most {MAX_NODES} jobs; submit more than one, or use task.map()"
             raise SettingsError(msg)
         self.signatures.append(signature)
@@ -127,31 +127,31 @@ class _Builder:
         takes = before is not None and not signature.immutable
         known = takes and before is not None and not before.inside
         self.prefixes.append((before.tree,) if known and before is not None else ())
-        self.inputs.append(self._barrier(before))
+        self.inputs.append(self._join(before))
         if takes and not known and before is not None:
-            self._flag(place, TAKES)
+            self._flag(node, TAKES)
             if not before.fed:
                 before.fed = True
-                for place_before in before.inside:
-                    self._flag(place_before, FEEDS)
-        return _Value(place, [place])
+                for earlier in before.inside:
+                    self._flag(earlier, FEEDS)
+        return _Value(node, [node])
 
-    def _barrier(self, value: _Value | None) -> int:
+    def _join(self, value: _Value | None) -> int:
         while value is not None and not value.inside:
             value = value.before
         if value is None:
             return -1
-        if value.barrier < 0:
-            value.barrier = len(self.barriers)
-            self.barriers.append(value.tree)
-        return value.barrier
+        if value.join < 0:
+            value.join = len(self.joins)
+            self.joins.append(value.tree)
+        return value.join
 
-    def _flag(self, place: int, letter: str) -> None:
-        if letter not in self.flags[place]:
-            self.flags[place] += letter
+    def _flag(self, node: int, letter: str) -> None:
+        if letter not in self.flags[node]:
+            self.flags[node] += letter
 
     def result(self, value: _Value) -> Built:
-        """Return all of it; handlers have the last places."""
+        """Return jobs and plan; handlers have the last node indexes."""
         handlers = []
         for signature, first, end in self.handlers:
             handlers.append(Handler(len(self.signatures), first, end))
@@ -163,5 +163,5 @@ class _Builder:
             raise SettingsError(f"a graph has at most {MAX_NODES} jobs, error callbacks included")
         flags = ["".join(sorted(letters)) for letters in self.flags]
         nodes = list(map(Node, self.signatures, self.prefixes, flags))
-        plan = Plan(self.inputs, self.barriers, handlers, self.deadlines)
+        plan = Plan(self.inputs, self.joins, handlers, self.deadlines)
         return Built(nodes, plan, value.tree)

@@ -1,7 +1,7 @@
-"""What users write: a signature, and chains, groups and chords of them.
+"""Expressions: signatures, and chains, groups and chords of them.
 
-All are values: nothing changes one once it is made, so none contains itself. What submits them is
-injected by whoever made the signatures (`GraphSender`).
+All are immutable values, so none contains itself. The task that makes a signature injects the
+`GraphSender` that submits it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Chain", "Chord", "Expression", "GraphSender", "Group", "Signature", "members_of"]
 
-#: What a group does where a member does not succeed.
+#: What a group does if a member does not succeed.
 POLICIES = ("cancel", "continue")
 
 
 class GraphSender(Protocol):
-    """What a signature was made of: knows how to submit."""
+    """Submits expressions; implemented by tasks."""
 
     def send_graph(self, expression: Expression) -> Any:
         """Submit an expression; return its handle."""
@@ -35,7 +35,7 @@ class GraphSender(Protocol):
 
 
 class Expression(ABC):
-    """Something that can be submitted, and be part of something larger."""
+    """A call, or a composition of calls, that can be submitted or composed further."""
 
     __slots__ = ()
 
@@ -84,10 +84,10 @@ class Expression(ABC):
 
     @abstractmethod
     def parts(self) -> tuple[Expression, ...]:
-        """Return what it consists of, in order."""
+        """Return its parts, in order."""
 
     def _origin(self) -> GraphSender:
-        """Return what submits the first signature."""
+        """Return the sender of the first signature that has one."""
         stack: list[Expression] = [self]
         calls, empty = False, None
         while stack:
@@ -113,10 +113,10 @@ class Signature(Expression):
         task: Name of the task.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        options: Of the call, by name; see `eventmq.task.CallOptions`.
-        immutable: It takes nothing from what runs before it.
+        options: Options of the call, by name; see `eventmq.task.CallOptions`.
+        immutable: It gets no result of the jobs before it.
         handlers: Called if it fails.
-        origin: What it was made of.
+        origin: The task that made it, which submits it.
     """
 
     task: str
@@ -128,7 +128,7 @@ class Signature(Expression):
     origin: Any = field(default=None, compare=False, repr=False)
 
     def parts(self) -> tuple[Expression, ...]:
-        """Return nothing: it is a part itself."""
+        """Return no parts."""
         return ()
 
 
@@ -154,12 +154,12 @@ class Group(Expression):
     """Members that run beside each other; their results are a list, in their order.
 
     Attributes:
-        members: Any number, none included: then its result is the empty list.
-        on_failure: Whether what comes after the group is ``cancel``-led when a member does not
-            succeed, or goes on (``continue``) with the results of the others.
+        members: Any number; without any, its result is the empty list.
+        on_failure: What happens to the jobs after the group if a member does not succeed:
+            ``cancel``, or ``continue`` with the results of the others.
         deadline: Seconds after the submission at which unfinished members are cancelled.
         handlers: Called once if any job of it fails.
-        origin: Submits it where there is no signature in it.
+        origin: Submits it if it has no signature.
     """
 
     members: tuple[Expression, ...]
@@ -203,13 +203,13 @@ def _links(part: Expression) -> tuple[Expression, ...]:
     return part.links if isinstance(part, Chain) and not part.handlers else (part,)
 
 
-def members_of(what: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
+def members_of(what: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return arguments as they are, or the items of the only one if it is an iterable."""
-    if len(given) == 1 and not isinstance(given[0], Expression):
-        if not isinstance(given[0], Iterable) or isinstance(given[0], (str, bytes)):
-            _check(what, given)
-        return tuple(given[0])
-    return given
+    if len(arguments) == 1 and not isinstance(arguments[0], Expression):
+        if not isinstance(arguments[0], Iterable) or isinstance(arguments[0], (str, bytes)):
+            _check(what, arguments)
+        return tuple(arguments[0])
+    return arguments
 
 
 def _check(what: str, parts: tuple[Any, ...]) -> None:

@@ -1,6 +1,6 @@
-"""What the header ``graph`` of a job says: letters, the same for all jobs of a kind.
+"""Flags in the header ``graph`` of a job: letters.
 
-It does not name the graph, so that jobs of one task share their header text.
+They do not name the graph, so that jobs of one task share their header text.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from eventmq.headers import parse_headers
 
 __all__ = ["COLLECTED", "FEEDS", "MARK", "PAGED", "TAKES", "flags_of", "paged"]
 
-#: It gets what ran before it as first argument.
+#: The job gets the results of its join as first argument.
 TAKES = "i"
 
-#: Others get its result, which is kept for them whatever the job says.
+#: Other jobs get its result, which is kept for them whatever its options.
 FEEDS = "o"
 
-#: What waits for it goes on without it if it does not succeed.
+#: If it does not succeed, the jobs that wait for it go on without its result.
 COLLECTED = "c"
 
-#: Of every job of a graph.
+#: Every job of a graph has it.
 MARK = "n"
 
-#: Written by the store: what it takes was too much for its body, which has ids instead.
+#: Written by the store: its arguments were too long for its body, which has ids instead.
 PAGED = "p"
 
 

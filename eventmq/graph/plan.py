@@ -1,8 +1,11 @@
-"""A graph as it travels: which jobs wait for which, and what they get. Checked, and bounded.
+"""The plan of a graph, as it travels: which jobs wait for which, and what they get.
 
-Jobs are numbered by their places from 0, each before all that wait for it, so there is no cycle. A
-*barrier* is what some jobs wait for together: the ends of others. It is a *tree* that says what
-they may take then: a place stands for a result, a list for a list. A job is in one at most.
+Plans of peers are checked, and bounded.
+
+Jobs have node indexes from 0, each smaller than those of the jobs that wait for it, so there is no
+cycle. A *join* is a set of jobs whose ends others wait for. It is a *tree*, which gives the shape
+of the results that these get: a node index stands for a result, a list for a list. A job is in at
+most one join.
 """
 
 from __future__ import annotations
@@ -16,26 +19,26 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_DEPTH", "MAX_NODES", "Deadline", "Handler", "Plan", "Tree", "refs_of"]
 
-#: Jobs in one graph: they are one message and one commit.
+#: Maximum number of jobs in one graph: they are one message and one commit.
 MAX_NODES = 50_000
 
-#: How deep expressions may be nested; MessagePack is read by recursion.
+#: Maximum depth of nested expressions; MessagePack is read by recursion.
 MAX_DEPTH = 200
 
-#: A place, or a list of trees.
+#: A node index, or a list of trees.
 Tree = Any
 
 
 class Handler(NamedTuple):
-    """A job that runs if one of the places from ``first`` to before ``end`` fails."""
+    """An error callback: job ``node`` runs if one of ``range(first, end)`` fails."""
 
-    place: int
+    node: int
     first: int
     end: int
 
 
 class Deadline(NamedTuple):
-    """Seconds after which what is left of the places ``first`` to before ``end`` is cancelled."""
+    """Seconds after which the unfinished jobs of ``range(first, end)`` are cancelled."""
 
     first: int
     end: int
@@ -43,17 +46,17 @@ class Deadline(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How the jobs of a graph hang together.
+    """The dependencies of the jobs of a graph.
 
     Attributes:
-        inputs: By place: the barrier that the job waits for, -1 for none.
-        barriers: Trees, by number.
-        handlers: Jobs for failures, which have no input and the last places.
-        deadlines: Of parts.
+        inputs: By node index: the join that the job waits for, -1 for none.
+        joins: Trees, by number.
+        handlers: Error callbacks, which have no input and the last node indexes.
+        deadlines: Deadlines of groups.
     """
 
     inputs: Sequence[int]
-    barriers: Sequence[Tree] = ()
+    joins: Sequence[Tree] = ()
     handlers: Sequence[Handler] = ()
     deadlines: Sequence[Deadline] = ()
 
@@ -69,14 +72,14 @@ class Plan(NamedTuple):
             ProtocolError: It is malformed, or what waits comes before what it waits for.
         """
         match value:
-            case [list(inputs), list(barriers), list(handlers), list(deadlines)]:
+            case [list(inputs), list(joins), list(handlers), list(deadlines)]:
                 pass
             case _:
-                raise _bad("it is [inputs, barriers, handlers, deadlines]")
+                raise _bad("it is [inputs, joins, handlers, deadlines]")
         try:
             plan = cls(
                 inputs,
-                barriers,
+                joins,
                 [Handler(*handler) for handler in handlers],
                 [Deadline(*deadline) for deadline in deadlines],
             )
@@ -89,27 +92,27 @@ class Plan(NamedTuple):
         if len(self.inputs) != count or max(map(len, self[1:])) > count:
             raise _bad(f"{count} jobs have {count} inputs, and no more of the rest")
         firsts: dict[int, int] = {}
-        for place, at in enumerate(self.inputs):
-            if type(at) is not int or not -1 <= at < len(self.barriers):
-                raise _bad(f"the input of place {place} is no number of a barrier")
-            firsts.setdefault(at, place)
+        for node, at in enumerate(self.inputs):
+            if type(at) is not int or not -1 <= at < len(self.joins):
+                raise _bad(f"the input of node {node} is no number of a join")
+            firsts.setdefault(at, node)
         seen: set[int] = set()
-        for number, tree in enumerate(self.barriers):
+        for number, tree in enumerate(self.joins):
             refs = refs_of(tree)
-            if not all(type(place) is int for place in refs):
-                raise _bad("a tree is a place, or a list of trees")
+            if not all(type(node) is int for node in refs):
+                raise _bad("a tree is a node index, or a list of trees")
             if number not in firsts or not refs or max(refs) >= firsts[number] or min(refs) < 0:
-                raise _bad(f"barrier {number} does not come before what waits for it: a cycle")
+                raise _bad(f"join {number} does not come before what waits for it: a cycle")
             if len(refs) != len(set(refs)) or not seen.isdisjoint(refs):
-                raise _bad(f"barrier {number} waits for a place that is waited for already")
+                raise _bad(f"join {number} waits for a node index that is waited for already")
             seen.update(refs)
         self._check_ranges(count)
 
     def _check_ranges(self, count: int) -> None:
         regular = count - len(self.handlers)
-        for number, (place, first, end) in enumerate(self.handlers):
-            if not (place == regular + number and self.inputs[place] == -1):
-                raise _bad("handlers have no inputs, and the last places")
+        for number, (node, first, end) in enumerate(self.handlers):
+            if not (node == regular + number and self.inputs[node] == -1):
+                raise _bad("handlers have no inputs, and the last node indexes")
             _check_range(first, end, regular)
         for first, end, seconds in self.deadlines:
             _check_range(first, end, regular)
@@ -118,7 +121,11 @@ class Plan(NamedTuple):
 
 
 def refs_of(tree: Tree) -> list[int]:
-    """Return the places in a tree, in order; raises `ProtocolError` for one that is too deep."""
+    """Return the node indexes in a tree, in order.
+
+    Raises:
+        ProtocolError: It is too deep.
+    """
     if not isinstance(tree, list):
         return [tree]
     found: list[int] = []
@@ -138,7 +145,7 @@ def refs_of(tree: Tree) -> list[int]:
 
 def _check_range(first: object, end: object, count: int) -> None:
     if not (type(first) is type(end) is int and 0 <= first < end <= count):
-        raise _bad(f"a part is [first, end] of {count} places")
+        raise _bad(f"a part is [first, end] of {count} node indexes")
 
 
 def _bad(why: str) -> ProtocolError:

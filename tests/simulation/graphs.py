@@ -55,9 +55,9 @@ def needs_of(jobs: Sequence[JobPlan], expression: Any) -> dict[str, tuple[list[s
     built = build(expression_of(expression))
     ids = [jobs[node.signature.args[0]].id for node in built.nodes]
     needs: dict[str, tuple[list[str], bool]] = {}
-    for place, barrier in enumerate(built.plan.inputs):
-        if barrier >= 0:
-            refs = refs_of(built.plan.barriers[barrier])
+    for place, join in enumerate(built.plan.inputs):
+        if join >= 0:
+            refs = refs_of(built.plan.joins[join])
             collected = all("c" in built.nodes[ref].flags for ref in refs)
             needs[ids[place]] = ([ids[ref] for ref in refs], collected)
     return needs

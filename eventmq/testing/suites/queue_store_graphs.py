@@ -48,7 +48,7 @@ class GraphTests(StoreHarness):
     def graph(self, expression: Expression, **headers: str) -> tuple[list[JobRecord], AdmitGraph]:
         """Return the jobs of an expression, as a broker numbers them, and the write."""
         nodes, plan, _ = build(expression)
-        waiting = {handler.place for handler in plan.handlers}
+        waiting = {handler.node for handler in plan.handlers}
         jobs = []
         for place, node in enumerate(nodes):
             name = node.signature.task

@@ -20,7 +20,7 @@ def made(expression):
     nodes, plan, tree = build(expression)
     assert Plan.decode([list(part) for part in map(_lists, plan)], len(nodes))._replace() == plan
     names = "".join(node.signature.task for node in nodes)
-    waits = list(plan.barriers)
+    waits = list(plan.joins)
     return names, [node.flags for node in nodes], list(plan.inputs), waits, tree
 
 
@@ -46,7 +46,7 @@ def test_the_callback_of_a_chord_takes_the_list():
     assert made(Group((A, B)) | C) == expected
 
 
-def test_all_heads_of_a_group_wait_at_one_barrier():
+def test_all_heads_of_a_group_wait_at_one_join():
     names, _, inputs, waits, tree = made(A | Group((B, C | D)))
     assert (names, inputs, waits, tree) == ("abcd", [-1, 0, 0, 1], [0, 2], [1, 3])
 
@@ -70,7 +70,7 @@ def test_an_empty_group_is_the_empty_list():
 def test_what_comes_after_an_empty_group_waits_for_what_was_before_it():
     nodes, plan, _ = build(A | Group(()) | B)
     assert [node.prefix for node in nodes] == [(), ([],)]
-    assert (plan.inputs, plan.barriers) == ([-1, 0], [0])
+    assert (plan.inputs, plan.joins) == ([-1, 0], [0])
     assert made(A | Group((B, Group(()) | C)))[2] == [-1, 0, 0]
     assert made(A | Group((B, Group(()))) | C)[3] == [0, [1, []]]
 
@@ -126,8 +126,8 @@ def test_chains_of_a_thousand_links_and_groups_of_ten_thousand_are_built():
     expression = A
     for _ in range(999):
         expression |= B
-    assert len(build(expression).plan.barriers) == 999
-    assert len(build(Group((A,) * 10_000) | B).plan.barriers[0]) == 10_000
+    assert len(build(expression).plan.joins) == 999
+    assert len(build(Group((A,) * 10_000) | B).plan.joins[0]) == 10_000
 
 
 def test_nothing_without_an_app_can_be_submitted():
@@ -147,7 +147,7 @@ def test_equal_calls_are_equal():
         [],
         [[-1], [], [], []],
         [[-1, 0, 0], [[0]], [], []],  # too many inputs
-        [[-1, 1], [0], [], []],  # no such barrier
+        [[-1, 1], [0], [], []],  # no such join
         [[-1, -1], [0], [], []],  # nobody waits
         [[0, -1], [1], [], []],  # waits for what comes later
         [[0, 1], [1, 0], [], []],  # a cycle

@@ -158,7 +158,7 @@ class GraphWrites:
     def _insert(self, jobs: Sequence[JobRecord], plan: Plan) -> None:
         db, graph, now = self.tables.db, jobs[0].seq, jobs[0].created
         joins, outputs = _joins(graph, plan)
-        watched = {handler.place: graph + handler.first for handler in plan.handlers}
+        watched = {handler.node: graph + handler.first for handler in plan.handlers}
         nodes = [
             (job.seq, job.id, graph, joins[number][0], output, joins[number][3])
             if number >= 0
@@ -167,7 +167,7 @@ class GraphWrites:
         ]
         arguments = [
             (row[0], packed, data_crc(row[0], "", packed))
-            for row, packed in zip(joins, map(pack, plan.barriers), strict=True)
+            for row, packed in zip(joins, map(pack, plan.joins), strict=True)
         ]
         db.execute("INSERT INTO graphs VALUES (?, ?, ?, 0)", (graph, len(jobs), len(jobs)))
         db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?)", nodes)
@@ -350,9 +350,9 @@ def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
         spans[number] = first, graph + place
     outputs = [0] * len(plan.inputs)
     for handler in plan.handlers:
-        outputs[handler.place] = HANDLER
+        outputs[handler.node] = HANDLER
     rows: list[tuple[int, ...]] = []
-    for number, tree in enumerate(plan.barriers):
+    for number, tree in enumerate(plan.joins):
         key, last = spans[number]
         refs = refs_of(tree)
         for place in refs:
