@@ -341,7 +341,11 @@ class BrokerCore:
             self.streams.tick()
             self.schedules.tick()
             self.events.tick()
-        elif caught_up and self.sessions.due is not None and self.sessions.due <= now:
+        elif (
+            caught_up
+            and self.sessions.next_grace_end is not None
+            and self.sessions.next_grace_end <= now
+        ):
             self.sessions.end_graces()
         self.promotion.run()
         self.transient.promote()
@@ -359,7 +363,7 @@ class BrokerCore:
         due = wake = now + min(state.limits.lease_interval / 2, self.waiters.lookups.timeout)
         moments = (
             state.next_due, state.transient.next_due, self.dispatch.throttle.ready_at,
-            state.next_deadline, self.heartbeats.due, self.sessions.due,
+            state.next_deadline, self.heartbeats.due, self.sessions.next_grace_end,
         )  # fmt: skip
         for each in moments:
             if each is not None and each < due:

@@ -1,4 +1,4 @@
-"""HEARTBEATs of the broker: who gets one when, and a look whose connection was lost."""
+"""HEARTBEATs of the broker: when a peer gets one, and probes after a connection was lost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Heartbeats"]
 #: Seconds from the news of a lost connection until a ROUTER knows that it cannot send there.
 _SETTLE = 0.02
 
-#: Seconds between two looks, however many connections are lost.
-_APART = 0.1
+#: Seconds between two probes, however many connections are lost.
+_PROBE_EVERY = 0.1
 
 
 class Heartbeats:
-    """Sends them.
+    """Sends HEARTBEATs, and probes sessions whose connection may be lost.
 
     Args:
         state: Of the broker.
@@ -31,49 +31,49 @@ class Heartbeats:
         self.state = state
         #: A connection was lost since `run`.
         self._lost = False
-        #: When that was heard last, when the last look was, and when the next one is.
-        self._lost_at = self._looked = 0.0
-        self._next_look: float | None = None
-        #: When the HEARTBEATs were sent that were due.
+        #: When the last loss was, when the last probe was, and when the next one is.
+        self._lost_at = self._probed_at = 0.0
+        self._next_probe: float | None = None
+        #: When HEARTBEATs were last sent.
         self._beaten = 0.0
 
     def connection_lost(self) -> None:
-        """Some connection was lost: look soon whether it was that of a worker that has jobs.
+        """Probe soon whether the lost connection was that of a worker that has jobs.
 
-        Of a connection that is lost, a ROUTER's monitor says no identity. The ROUTER says so when
-        it is to send there, and then the grace of the session begins.
+        A ROUTER's monitor gives no identity for it. But sending to that peer fails now, and then
+        the grace of its session begins.
         """
         self._lost = True
 
     @property
     def due(self) -> float | None:
-        """When `run` is wanted for a look, 0.0 for at once, None while no connection was lost."""
-        return 0.0 if self._lost else self._next_look
+        """When `run` must probe, 0.0 for at once, None while no connection was lost."""
+        return 0.0 if self._lost else self._next_probe
 
     def shift(self, seconds: float) -> None:
-        """Move every moment: the broker itself was away, or the clock jumped."""
+        """Move every timestamp: the broker itself was away, or the clock jumped."""
         self._beaten = self.state.now
         self._lost_at += seconds
-        self._looked += seconds
-        self._next_look = None if self._next_look is None else self._next_look + seconds
+        self._probed_at += seconds
+        self._next_probe = None if self._next_probe is None else self._next_probe + seconds
 
     def run(self) -> None:
-        """Send what is due."""
+        """Send the HEARTBEATs and probes that are due."""
         now = self.state.now
         if self._lost:
             self._lost, self._lost_at = False, now
-            if self._next_look is None:
-                self._next_look = max(now + _SETTLE, self._looked + _APART)
-        if self._next_look is not None and now >= self._next_look:
-            self._look()
-            self._looked = now
-            # One that was lost a moment ago the ROUTER may not know of yet.
-            self._next_look = now + _APART if now < self._lost_at + _SETTLE else None
+            if self._next_probe is None:
+                self._next_probe = max(now + _SETTLE, self._probed_at + _PROBE_EVERY)
+        if self._next_probe is not None and now >= self._next_probe:
+            self._probe()
+            self._probed_at = now
+            # The ROUTER may not know yet of a connection that was lost just now.
+            self._next_probe = now + _PROBE_EVERY if now < self._lost_at + _SETTLE else None
         if now - self._beaten >= self.state.limits.lease_interval / 2:
             self._beaten = now
             self._beat()
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         for session in self.state.sessions.values():
             if session.peer is not None and session.leases and not session.legacy:
                 self.send(session.peer)
@@ -94,11 +94,11 @@ class Heartbeats:
                     self.send(peer)
 
     def _works(self, session: Session) -> bool:
-        """Say whether it has jobs, or is between two: others wait for it."""
+        """Return whether a session has jobs, or others wait for it."""
         return bool(session.leases) or (not session.legacy and self._waiting(session) > 0)
 
     def send(self, peer: Peer) -> None:
-        """Send one; to a worker of ours with the number of jobs that wait for it."""
+        """Send a HEARTBEAT; to a worker with FEATURES with the number of jobs that wait for it."""
         state, session = self.state, peer.session
         status = None
         if session is not None and not session.legacy:

@@ -1,4 +1,4 @@
-"""Who is connected: a `Peer` per connection, a `Session` per run of a worker.
+"""Connected peers: a `Peer` per connection, a `Session` per run of a worker, its `Lease`s.
 
 A routing id changes at every reconnect, so leases belong to sessions; a session finds its
 connection again when its peer informs with the same session id.
@@ -35,11 +35,11 @@ class Peer:
     """One connection.
 
     Attributes:
-        key: Where it is.
+        key: Its port and routing id.
         role: ``worker``, ``scheduler`` or ``client`` as informed, else "".
-        features: What it said, or None for a legacy peer or one that did not inform.
+        features: Its FEATURES, None for a legacy peer or one that did not inform.
         last_seen: When a message last came from it.
-        sent: When something was last sent to it.
+        sent: When a message was last sent to it.
         session: Of a worker.
         calls: Its unfinished ``get`` calls: message id -> ids of jobs still to be answered.
         topics: Its unfinished ``subscribe`` calls: message id -> topic prefixes.
@@ -47,12 +47,12 @@ class Peer:
         waiting: Number of ids in ``calls``.
         owed: Number of jobs whose REPLY it asked for and did not get yet.
         leaving: It said KBAI, or we did: a legacy worker that only finishes what it has.
-        warned: Whether a bad message of it was logged already.
+        warned: Whether a bad message of it was logged.
         sent_schedules: Of a legacy scheduler: schedule -> what was last sent to it.
-        grant: What its key allows, None where everything is.
+        grant: What its key allows, None for everything.
         tokens: Messages that it may send at once, where there is a limit.
         filled: When ``tokens`` was counted last.
-        muted: It speaks as if it had informed, and has not: it is sent nothing until it does.
+        muted: It sends as if it had informed, and has not: it is sent nothing until it does.
         dismissed: It was sent a DISCONNECT, so that it informs again.
     """
 
@@ -78,7 +78,7 @@ class Peer:
 
     @property
     def maker(self) -> object:
-        """What it is counted as where it names queues: its key's owner, else the connection."""
+        """The owner of queues that it names first: that of its key, else the connection."""
         return self.key if self.grant is None else self.grant.owner
 
     @property
@@ -111,13 +111,13 @@ class Lease:
         sent: When it was last sent, 0.0 before: it is missed some time after.
         leased: When it was first leased, also by an earlier broker: what events say. 0.0 if that is
             not known.
-        until: For legacy peers, when the lease ends by itself.
+        until: For legacy peers, when the lease expires.
         remaining: Number of jobs not answered yet.
         transient: Its jobs are without guarantee, and the chunk is not stored.
         resent: It was sent more than once.
         recorded: When an event last said that it lasts, 0.0 for never.
         asks: It has a suspect: the worker asks with the CALL ``begin`` before it starts it.
-        started: The worker has asked.
+        started: The worker has asked, and starts it.
     """
 
     number: int
@@ -142,12 +142,12 @@ class Session:
 
     Attributes:
         id: Its own, or one made by the broker for a legacy peer.
-        order: Which queue comes next.
+        order: Chooses the queue that comes next.
         peer: Its connection, None while it has none.
         queues: (weight, name) pairs.
         weights: The same by name.
         tasks: Names of the tasks it knows; empty means any.
-        eligibility: What that and ``callables`` and ``legacy`` mean for jobs.
+        eligibility: The jobs that it may get, by that, ``callables`` and ``legacy``.
         callables: Whether it takes legacy jobs.
         inputs: Whether it can read what a job takes in pages.
         legacy: It has no FEATURES: one job per message, one READY per slot.
@@ -160,11 +160,11 @@ class Session:
         leases: Number -> open chunk.
         orphaned_chunks: Chunks that it holds without an open lease: number -> since when.
         running_orphans: How many of these it has held for so long that their jobs must be running.
-        full: It could not be sent a chunk; it gets the next one when it speaks, or some time later.
+        full: A chunk could not be sent; it gets the next one after its next message, or later.
         disconnected_at: When its connection was lost, 0.0 while it has one.
         reconnect_timeout: Seconds that it may be disconnected, 0.0 for the usual grace.
         closing: It said KBAI: it gets nothing more.
-        blocked: Queue -> version at which nothing there was for this session.
+        blocked: Queue -> version at which it had no job for this session.
         reserved_for: Id of a suspect (`eventmq.broker.suspects`), "" for none. While the session
             holds anything it gets nothing more: it waits for that job, or has it.
         reserved_queue: The queue of that job.

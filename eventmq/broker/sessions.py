@@ -1,4 +1,4 @@
-"""INFORM, READY, STATUS and KBAI: who is there, what it holds, and when it is dead."""
+"""INFORM, READY, STATUS and KBAI: registers peers, tracks what workers hold, ends silent ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Sessions"]
 #: Seconds after INFORM in which a legacy worker's READYs say how many slots it has.
 LEGACY_START = 5.0
 
-#: Seconds in which the answers to chunks come, and their ACKs go, that a session still holds.
+#: Seconds for which a session may hold a chunk without a lease: its REPLY or the ACK is on its way.
 ORPHAN_GRACE = 0.5
 
 #: Seconds that a legacy peer's REPLY may come after the READY of the same slot.
@@ -42,7 +42,7 @@ LEGACY_REPLY_DELAY = 2.0
 
 
 class Sessions:
-    """Keeps peers and worker sessions."""
+    """Registers peers, and keeps worker sessions and their leases alive."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Sessions:
         self.unroutable = unroutable
         self.heartbeats = Heartbeats(state)
         self.new_order = new_order
-        #: When `end_graces` is wanted, None for not before the next `tick`.
-        self.due: float | None = None
+        #: When `end_graces` must be called, None for not before the next `tick`.
+        self.next_grace_end: float | None = None
         self.revoked = Revoked()
 
     # INFORM
@@ -99,15 +99,15 @@ class Sessions:
             self._cancel_revoked(peer, peer.session, features.held)
 
     def _cancel_revoked(self, peer: Peer, session: Session, held: tuple[int, ...]) -> None:
-        """Tell a session that had been given up which of its deliveries are not its own now."""
+        """Cancel the deliveries of a returned session that it has lost while it was given up."""
         state = self.state
         given_up = self.revoked.take(session, held) + state.suspects.returned(session, held)
         for job_id, delivery in given_up:
             self._cancel(peer, job_id, delivery, "the session was given up")
-            # Its worker was cut off, and had not died of it.
+            # Its worker was disconnected, and had not died of it.
             state.suspects.absolve(job_id, delivery, state.jobs.get(job_id))
         unconfirmed = self.revoked.take_unconfirmed(session, held)
-        if unconfirmed:  # a broker may have been killed before it told of a cancel
+        if unconfirmed:  # a broker may have been killed before it sent the CANCEL
 
             def settle(found: Mapping[str, JobRow]) -> None:
                 for job_id, known in found.items():
@@ -181,7 +181,7 @@ class Sessions:
         session_id = self.session_id(peer, features)
         old = peer.session
         if old is not None and (features is None or old.id != session_id):
-            self.lost(old)  # a legacy peer starts anew; one of ours is another run now
+            self.lost(old)  # a legacy peer starts anew; another one is another run now
         session = state.sessions.get(session_id)
         if session is None:
             session = state.sessions[session_id] = Session(session_id, self.new_order())
@@ -193,7 +193,7 @@ class Sessions:
     # What a worker holds
 
     def ready(self, peer: Peer, message: Ready) -> None:
-        """Note a free slot of a legacy worker, or the status of one of ours."""
+        """Take a READY: a free slot of a legacy worker, the status of any other."""
         session = peer.session
         if session is None:
             self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
@@ -215,30 +215,30 @@ class Sessions:
         self._reconcile(session, status.received, set(status.held), resend=False)
 
     def _reconcile(self, session: Session, received: int, held: set[int], *, resend: bool) -> None:
-        """Proof of possession: what the worker does not have is queued or sent again.
+        """Check what a worker holds: chunks that it does not have are queued or sent again.
 
         Args:
-            session: Who speaks.
+            session: The session.
             received: Highest chunk number that it received.
             held: Chunks that it has, or whose REPLYs it still has to get acknowledged.
             resend: Whether chunks above ``received`` are lost for certain (a new connection).
         """
         session.received = received
         self._update_orphaned_chunks(session, held)
-        patience = self.state.limits.heartbeat_interval
+        timeout = self.state.limits.heartbeat_interval
         for lease in list(session.leases.values()):
             if not lease.sent and not resend:
                 continue
             if lease.number <= received:
                 if lease.number not in held:
                     self.outcomes.give_back(session, lease, unstarted=True)
-                if not lease.sent:  # by an earlier broker: from now on it is missed, too
+                if not lease.sent:  # by an earlier run of the broker: from now on it has a deadline
                     lease.sent = self.state.now
-            elif resend or self.state.now - lease.sent >= patience:
+            elif resend or self.state.now - lease.sent >= timeout:
                 self.dispatch.send_again(session, lease)
 
     def _update_orphaned_chunks(self, session: Session, held: set[int]) -> None:
-        """Note what it holds that it should not: its slots are taken as long as that runs."""
+        """Record chunks that it holds without a lease: they take its slots while they run."""
         now, known = self.state.now, session.orphaned_chunks
         session.orphaned_chunks = {n: known.get(n, now) for n in held if n not in session.leases}
         session.running_orphans = sum(
@@ -258,17 +258,18 @@ class Sessions:
             for lease in session.leases.values():
                 lease.until += seconds
                 lease.sent += seconds if lease.sent else 0.0
-        self.due = None if self.due is None else self.due + seconds
+        if self.next_grace_end is not None:
+            self.next_grace_end += seconds
 
     def tick(self) -> None:
-        """End what was silent for too long."""
+        """Drop peers that were silent for too long, and end what timed out."""
         state, limits = self.state, self.state.limits
         now = state.now
         for peer in list(state.peers.values()):
             if now - peer.last_seen > limits.heartbeat_timeout and not peer.may_be_silent:
                 self.drop(peer)
         for session in list(state.sessions.values()):
-            self._judge(session)
+            self._check(session)
         self.end_graces()
         for name in state.suspects.overdue(now):
             state.queue(name).version += 1  # any worker may have them now
@@ -285,7 +286,7 @@ class Sessions:
                     self.lost(session)
                 else:
                     ends.append(end)
-        self.due = min(ends, default=None)
+        self.next_grace_end = min(ends, default=None)
 
     def evict(self) -> None:
         """Make room for a new peer: forget a dead client that was only kept for its REPLY."""
@@ -295,14 +296,14 @@ class Sessions:
         if oldest is not None and oldest.last_seen < limit:
             self.drop(oldest)
 
-    def _judge(self, session: Session) -> None:
+    def _check(self, session: Session) -> None:
         state = self.state
         session.full = False
         if session.reserved_for and state.now - session.reserved_since > PATIENCE:
             session.reserved_for = ""
             session.blocked.clear()
         for lease in [lease for lease in session.leases.values() if not lease.remaining]:
-            self.outcomes.close(session, lease)  # what closed it before was not committed
+            self.outcomes.close(session, lease)  # the commit that closed it has failed
         if session.peer is not None:
             for _, name in session.queues:
                 state.queue(name).served_at = state.now
@@ -329,7 +330,7 @@ class Sessions:
     # Leaving
 
     def goodbye(self, peer: Peer) -> None:
-        """Take a KBAI or KBYE: the peer gets nothing more."""
+        """Take a KBAI or KBYE: the peer gets no more messages."""
         session = peer.session
         if session is None:
             self.drop(peer)
@@ -347,7 +348,7 @@ class Sessions:
             peer.leaving = peer.session.closing = True
 
     def unreachable(self, peer: Peer) -> None:
-        """A message to this peer could not be sent: it has a grace to inform again."""
+        """Disconnect a peer that a message could not be sent to: it has a grace to inform again."""
         session = peer.session
         self._forget(peer)
         if session is not None and session.peer is peer:
@@ -356,7 +357,8 @@ class Sessions:
             session.disconnected_at = now
             session.reconnect_timeout = limits.heartbeat_timeout if session.legacy else 0.0
             end = now + (session.reconnect_timeout or limits.grace)
-            self.due = end if self.due is None else min(self.due, end)
+            old = self.next_grace_end
+            self.next_grace_end = end if old is None else min(old, end)
 
     def drop(self, peer: Peer) -> None:
         """Forget a dead peer, and give back what its session holds."""
@@ -377,14 +379,14 @@ class Sessions:
 
         Args:
             session: Which.
-            silent: It may still be there.
+            silent: The peer may still be alive.
         """
         death = Death.ALONE if session.held == 1 else Death.SHARED
         if silent:
             death = Death.SILENT
         for lease in list(session.leases.values()):
             self.revoked.add(session, lease)
-            # Whoever was not heard of since the broker was started may have ended in any way.
+            # A session that has not returned since the broker's start may have ended in any way.
             certain = not session.legacy and not session.closing and lease.sent > 0.0
             charge = _charge(session, lease, death) if certain else None
             self.outcomes.give_back(session, lease, death=charge)
@@ -398,8 +400,8 @@ class Sessions:
     def queue_kbai(self) -> None:
         """Send KBAI to all registered peers, and KBYE as well to those without FEATURES.
 
-        A legacy peer sends nothing after that but the REPLYs of what it has (emqp-1.0, "DISCONNECT
-        and KBAI"), so it is not missed until its leases end.
+        A legacy peer sends only the REPLYs of its jobs after that (emqp-1.0, "DISCONNECT and
+        KBAI"), so its silence does not count until its leases end.
         """
         state = self.state
         for peer in state.peers.values():
@@ -413,8 +415,8 @@ class Sessions:
 def _charge(session: Session, lease: Lease, death: Death) -> Death:
     """Return what the loss of a session says about the jobs of a chunk.
 
-    A chunk that was on its way when the network broke was never started: of a suspect that is known
-    since its worker asks before it begins, of any other job it may be.
+    A chunk that was on its way when the network broke was never started. That is known of a
+    suspect, since its worker asks before it starts; of any other job it is possible.
     """
     if lease.asks and not lease.started:
         return Death.UNREACHED

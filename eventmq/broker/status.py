@@ -1,4 +1,4 @@
-"""What STATUS and its like say: the keys and shapes of EventMQ 0.3, and ours beside them.
+"""Answers to STATUS and the like: the keys and shapes of EventMQ 0.3, and newer ones beside them.
 
 Deployed command lines and monitors read them, so each key means what it means there.
 """
@@ -20,7 +20,7 @@ REMEMBERED = 1000
 
 
 def status_keys(state: State) -> dict[str, Any]:
-    """Return what STATUS of the administration port says."""
+    """Return the answer to STATUS of the administration port."""
     return {**_messages(state), **workers(state), **schedulers(state)}
 
 
@@ -57,14 +57,14 @@ def _messages(state: State) -> dict[str, dict[str, int]]:
 
 
 def workers(state: State) -> dict[str, Any]:
-    """Return what ROUTER_SHOW_WORKERS says; ``hb`` is wall time."""
+    """Return the answer to ROUTER_SHOW_WORKERS; ``hb`` is wall time."""
     names = _names(state)
-    found: dict[str, dict[str, Any]] = {}
+    connected: dict[str, dict[str, Any]] = {}
     queues: dict[str, list[list[Any]]] = {}
     for session in state.sessions.values():
         if session.peer is not None:
             name = names[session.id]
-            found[name] = {
+            connected[name] = {
                 "queues": [list(pair) for pair in session.queues],
                 "hb": session.peer.last_seen + state.keeper.ahead,
                 "available_slots": max(0, session.room),
@@ -73,14 +73,14 @@ def workers(state: State) -> dict[str, Any]:
                 queues.setdefault(queue, []).append([weight, name])
     for pairs in queues.values():
         pairs.sort(key=lambda pair: -pair[0])
-    return {"connected_workers": found, "connected_queues": queues}
+    return {"connected_workers": connected, "connected_queues": queues}
 
 
 def schedulers(state: State) -> dict[str, Any]:
-    """Return what ROUTER_SHOW_SCHEDULERS says."""
-    found = [peer for peer in state.peers.values() if peer.role == "scheduler"]
+    """Return the answer to ROUTER_SHOW_SCHEDULERS."""
+    peers = [peer for peer in state.peers.values() if peer.role == "scheduler"]
     ahead = state.keeper.ahead
-    shown = {_text(peer.key.identity): {"hb": peer.last_seen + ahead} for peer in found}
+    shown = {_text(peer.key.identity): {"hb": peer.last_seen + ahead} for peer in peers}
     return {"connected_schedulers": shown}
 
 
@@ -89,17 +89,15 @@ def forget_worker(state: State, session: Session) -> None:
     if not session.assigned:
         return
     name = _names(state).get(session.id) or _name(session)
-    gone = state.assigned_to_former
-    gone[name] = (
-        gone.pop(name, 0) + session.assigned
-    )  # the last one to go is the last to be forgotten
+    former = state.assigned_to_former
+    former[name] = former.pop(name, 0) + session.assigned  # last in order: forgotten last
     session.assigned = 0
-    while len(gone) > REMEMBERED:
-        del gone[next(iter(gone))]
+    while len(former) > REMEMBERED:
+        del former[next(iter(former))]
 
 
 def _names(state: State) -> dict[str, str]:
-    """Return session id -> what it is called here, which is unique."""
+    """Return session id -> the unique name that the answers use."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for session in state.sessions.values():
@@ -112,7 +110,7 @@ def _names(state: State) -> dict[str, str]:
 
 
 def _name(session: Session) -> str:
-    """Return the name of a worker of ours, the routing id of another, as EventMQ 0.3 has it."""
+    """Return the name of a worker; of a legacy one its routing id, as EventMQ 0.3 does."""
     if not session.legacy:
         return session.name
     return _text(bytes.fromhex(session.id.rpartition(".")[2]))

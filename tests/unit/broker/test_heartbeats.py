@@ -68,14 +68,14 @@ def test_the_jobs_of_a_killed_worker_start_elsewhere_when_its_grace_ends(broker:
     assert broker.core.state.sessions["one"].peer is None
     grace = broker.core.state.limits.grace
     end = broker.clock.now() + grace
-    assert broker.core.sessions.due == at(end)
+    assert broker.core.sessions.next_grace_end == at(end)
     after(broker, grace - 0.01)
     assert not chunks(broker.took(b"w2"))
     assert broker.core.wake_at(broker.clock.now()) == at(end)
     after(broker, 0.01)
     [(_, index)] = chunks(broker.took(b"w2"))
     assert [entry.id for entry in index.entries] == [job_id]
-    assert broker.core.sessions.due is None
+    assert broker.core.sessions.next_grace_end is None
 
 
 def test_only_workers_of_ours_that_have_jobs_are_looked_at(broker: Broker) -> None:
@@ -162,7 +162,7 @@ def test_a_worker_that_is_back_in_time_keeps_its_jobs(broker: Broker) -> None:
     after(broker, 0.4)
     broker.worker(b"again", "one", received=1, held=(1,))
     after(broker, 0.1)
-    assert broker.core.sessions.due is None
+    assert broker.core.sessions.next_grace_end is None
     assert broker.core.state.sessions["one"].leases
 
 
@@ -181,7 +181,7 @@ def test_a_stop_of_the_broker_moves_the_look_and_the_end_of_the_grace(broker: Br
     assert broker.core.heartbeats.due == at(broker.clock.now() + SETTLE)
     after(broker, SETTLE)
     leap()
-    assert broker.core.sessions.due == at(broker.clock.now() + 0.5)
+    assert broker.core.sessions.next_grace_end == at(broker.clock.now() + 0.5)
     assert not chunks(broker.took(b"w2"))
     after(broker, 0.5)
     assert len(chunks(broker.took(b"w2"))) == 1
