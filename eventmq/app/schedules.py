@@ -250,7 +250,7 @@ class Schedules:
         now = self._app.clock.now()
 
         def change(other: Schedule | None) -> Schedule | None:
-            return None if other is None or other.enabled else _woken(other, now)
+            return None if other is None or other.enabled else _enabled_again(other, now)
 
         self._edit(name, change)
 
@@ -276,6 +276,6 @@ def _anything(*args: Any, **kwargs: Any) -> None:
     """Take any arguments, as a task does of which only the name is known."""
 
 
-def _woken(schedule: Schedule, now: float) -> Schedule:
+def _enabled_again(schedule: Schedule, now: float) -> Schedule:
     last = None if schedule.last_fire_time is None else max(schedule.last_fire_time, now)
     return replace(schedule, enabled=True, last_fire_time=last)

@@ -357,10 +357,10 @@ class BrokerCore:
             write, undo = changes
             state.write(write, lambda _: None, undo)
 
-    def wake_at(self, now: float) -> float:
+    def next_tick(self, now: float) -> float:
         """Return the store time at which `decide` is wanted although nothing was received."""
         state = self.state
-        due = wake = now + min(state.limits.lease_interval / 2, self.waiters.lookups.timeout)
+        due = latest = now + min(state.limits.lease_interval / 2, self.waiters.lookups.timeout)
         moments = (
             state.next_due, state.transient.next_due, self.dispatch.throttle.ready_at,
             state.next_deadline, self.heartbeats.due, self.sessions.next_grace_end,
@@ -368,7 +368,7 @@ class BrokerCore:
         for each in moments:
             if each is not None and each < due:
                 due = each
-        return min(wake, max(due, state.hold_until))
+        return min(latest, max(due, state.hold_until))
 
     # Out
 

@@ -120,7 +120,7 @@ class Throttle:
         if not state.limiters.of_queues:
             return state.limiters.ready_at
         dues = [
-            limiter.wake_at(state.now)
+            limiter.next_start(state.now)
             for name, limiter in state.limiters.of_queues.items()
             if name in state.busy or name in state.transient.queues
         ]

@@ -118,7 +118,7 @@ class Limiter:
             free = min(free, int(self.tokens + _SLACK))
         return max(0, free)
 
-    def wake_at(self, now: float) -> float | None:
+    def next_start(self, now: float) -> float | None:
         """Return when a job may start at the latest, None if that is now or not known."""
         rate = self.rate
         full = self.max_running and self.running >= self.max_running
@@ -235,7 +235,7 @@ class Limiters:
     ) -> None:
         """Record that a limiter blocks something; `unblock` resumes it when it may start jobs."""
         limiter.waiting[blocked] = resume
-        ready_at = limiter.wake_at(now)
+        ready_at = limiter.next_start(now)
         if ready_at is not None and ready_at < limiter.ready_at:
             limiter.ready_at = ready_at
             self._pushed += 1

@@ -385,7 +385,7 @@ class BrokerRunner:
     def stop(self) -> None:
         """Ask `run` to end. Callable from any thread or signal handler, any number of times."""
         self._stopping = True
-        with contextlib.suppress(OSError):  # full or closed: awake or gone already
+        with contextlib.suppress(OSError):  # full or closed: notified or ended already
             os.write(self._wakeup_write, b"!")
 
     def run(self) -> None:
@@ -441,7 +441,7 @@ class BrokerRunner:
             wait, before = 0.0, read_now()
             if not core.has_writes:
                 due = min(coalesced.flush_at, verify_at) - clock.monotonic()
-                wait = max(0.0, min(core.wake_at(before) - before, due))
+                wait = max(0.0, min(core.next_tick(before) - before, due))
             ready = zmq_poll(items, int(wait * 1000) + (1 if wait else 0))
             now = read_now()
             away, boot = keeper.boot - boot, keeper.boot

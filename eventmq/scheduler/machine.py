@@ -258,7 +258,7 @@ class SchedulerMachine:
 
     # What is due
 
-    def wake_at(self) -> float | None:
+    def next_tick(self) -> float | None:
         """Return the Unix time at which the next schedule is due, None if none will be."""
         heap = self._heap
         while heap:
@@ -272,7 +272,7 @@ class SchedulerMachine:
     def due(self, now: float, limit: int) -> list[Entry]:
         """Return up to ``limit`` schedules whose next fire time has come; `fire` or `wait` each."""
         entries: list[Entry] = []
-        while len(entries) < limit and (at := self.wake_at()) is not None and at <= now:
+        while len(entries) < limit and (at := self.next_tick()) is not None and at <= now:
             _, _, name = heappop(self._heap)
             entries.append(self.entries[name])
         return entries

@@ -140,7 +140,7 @@ class Batches:
             BrokerUnavailable: The broker does not answer, or the client was closed.
         """
         machine, now = self._machine, self._clock.now()
-        due = machine.wake_at()
+        due = machine.next_tick()
         if due is None or due > now or len(self._submitted) >= IN_FLIGHT:
             return False
         batch = _Batch(machine.due(now, self._size))
@@ -301,11 +301,11 @@ class BeatRunner:
         self._unfired = False
         self._ended: list[Schedule] = []
         self._stopping = self._closed = False
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._woken, False)
-        os.set_blocking(self._wake, False)
+        self._wakeup_reader, self._wakeup_writer = os.pipe()
+        os.set_blocking(self._wakeup_reader, False)
+        os.set_blocking(self._wakeup_writer, False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(self._wakeup_reader, selectors.EVENT_READ)
 
     # Start and stop
 
@@ -313,8 +313,8 @@ class BeatRunner:
         """Ask `run` to end. Idempotent; from any thread or signal handler."""
         self._stopping = True
         if not self._closed:
-            with contextlib.suppress(OSError):  # full: awake already; or just closed
-                os.write(self._wake, b"!")
+            with contextlib.suppress(OSError):  # full: notified already; or just closed
+                os.write(self._wakeup_writer, b"!")
 
     def install_signal_handlers(self) -> None:
         """Stop at SIGTERM and SIGINT. In the main thread only."""
@@ -346,7 +346,7 @@ class BeatRunner:
                     self._store.release(self._owner)
             self._store.close()
         self._selector.close()
-        for fd in (self._woken, self._wake):
+        for fd in (self._wakeup_reader, self._wakeup_writer):
             os.close(fd)
 
     # Turns
@@ -384,10 +384,10 @@ class BeatRunner:
             now = clock.now()
         if clock.take_back():
             self._machine.went_back(now)
-        due = self._machine.wake_at() if self._leads else None
+        due = self._machine.next_tick() if self._leads else None
         if due is not None and due <= now:
             self._fire()
-            due = self._machine.wake_at()
+            due = self._machine.next_tick()
         now, monotonic = clock.now(), clock.monotonic()
         wait = self._poll_at - monotonic
         return max(0.0, wait if due is None else min(wait, due - now))

@@ -219,14 +219,14 @@ class WorkerRunner:
         self._pool_fds: Sequence[int] = ()
         self._connection_log = ConnectionLog()
         self._backlog: deque[list[bytes]] = deque()
-        self._woken, self._wake = _pair()
+        self._wakeup_reader, self._wakeup_writer = _pair()
 
     def stop(self, *, now: bool = False) -> None:
         """End: gracefully, or with ``now`` at once. From any thread or signal handler."""
         self._stop_requested = max(self._stop_requested, AT_ONCE if now else GRACEFULLY)
         self.needs_restart = False
-        with suppress(OSError):  # full: it is awake; closed: it has ended
-            self._wake.send(b"!")
+        with suppress(OSError):  # full: it is notified already; closed: it has ended
+            self._wakeup_writer.send(b"!")
 
     def handle_signal(self, signum: int, frame: FrameType | None) -> None:
         """Stop: gracefully at the first signal, at once at the second."""
@@ -294,8 +294,8 @@ class WorkerRunner:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-        self._woken.close()
-        self._wake.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
 
     # Parts of a step
 
@@ -363,9 +363,9 @@ class WorkerRunner:
         of a round trip.
         """
         ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
-        if self._woken.fileno() in ready:
+        if self._wakeup_reader.fileno() in ready:
             with suppress(BlockingIOError):
-                self._woken.recv(4096)
+                self._wakeup_reader.recv(4096)
         return ready
 
     def _poll_items(self, link: Link) -> Sequence[tuple[Any, int]]:
@@ -375,7 +375,7 @@ class WorkerRunner:
         if polled != self._polled:
             self._polled = polled
             wanted = _IN | _OUT if self._backlog else _IN
-            others = (self._woken.fileno(), link.monitor_fd, *fds)
+            others = (self._wakeup_reader.fileno(), link.monitor_fd, *fds)
             self._items = [(link.socket, wanted), *((fd, _IN) for fd in others)]
         return self._items
 

@@ -51,7 +51,7 @@ class Tape:
         self.folder = folder
         self.ends: list[int] = []
         self.times: list[float] = []
-        with patch.object(checkpoint, "WAKE_FRAMES", 1 << 30):  # the log has all of it
+        with patch.object(checkpoint, "NOTIFY_FRAMES", 1 << 30):  # the log has all of it
             script = Script(folder / "live")
             path = folder / "live" / FILE_NAME
             log = path.with_name(f"{FILE_NAME}-wal")

@@ -100,7 +100,7 @@ def shimmed() -> Iterator[Shim]:
     """Give a shim for a while in which the log is moved often, by the committing thread alone."""
     shim = Shim()
     with (
-        patch.object(checkpoint, "WAKE_FRAMES", 1 << 30),
+        patch.object(checkpoint, "NOTIFY_FRAMES", 1 << 30),
         patch.object(checkpoint, "RESTART_FRAMES", RESTART),
     ):
         try:

@@ -92,7 +92,7 @@ def race(folder: Path, commits: int, seed: int = 1, durability: str = "memory") 
     """
     model = _Model(seed)
     with (
-        patch.object(checkpoint, "WAKE_FRAMES", WAKE),
+        patch.object(checkpoint, "NOTIFY_FRAMES", WAKE),
         patch.object(checkpoint, "RESTART_FRAMES", RESTART),
         patch.object(checkpoint, "WAIT_FRAMES", WAIT),
     ):

@@ -319,7 +319,7 @@ def test_what_the_thread_meets_is_known_to_the_next_commit(
     shim.fault = lambda _, call: (
         fault if call.moves and call.kind == "write" and len(shim.failed) < 4 else ""
     )
-    with patch.object(checkpoint, "WAKE_FRAMES", 4):
+    with patch.object(checkpoint, "NOTIFY_FRAMES", 4):
         store = SqliteStore(folder, FakeClock(), reserve=0, vfs=shim.name)
         store.open()
         new_id = IdFactory(FakeClock()).new
@@ -349,7 +349,7 @@ def test_the_log_is_begun_anew_only_when_the_database_is_synced(
     found.
     """
     shim = Shim()
-    with patch.object(checkpoint, "WAKE_FRAMES", 4):
+    with patch.object(checkpoint, "NOTIFY_FRAMES", 4):
         store = SqliteStore(folder, FakeClock(), reserve=0, vfs=shim.name)
         store.open()
         mover: Any = store._checkpointer

@@ -78,7 +78,7 @@ def step(beats: Beats, alive: list[BeatRunner | None], paused: dict[int, float],
             if weather.random.random() < 0.01:
                 paused[place] = now + weather.random.uniform(1.0, 20.0)
                 waits.append(paused[place] - now)
-            due = living._machine.wake_at()
+            due = living._machine.next_tick()
             waits.append(0.5 if due is None else max(0.01, due - now))
     return min(waits)
 

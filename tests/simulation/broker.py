@@ -126,7 +126,7 @@ class BrokerProcess(Process):
             core.decide(self._tell(), caught_up=False)
         self._send()
         now = self._tell()
-        self._wait = 0.0 if core.has_writes else max(0.0, core.wake_at(now) - now)
+        self._wait = 0.0 if core.has_writes else max(0.0, core.next_tick(now) - now)
         self._watch(inbox)
         self.wake(max(int(self._wait * 1000) / 1000 + (0.001 if self._wait else 0.0), TURN))
 

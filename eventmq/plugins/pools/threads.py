@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]
 
-#: Seconds that a finished outcome waits for others before the job manager is woken.
-WAKE_AFTER = 0.005
+#: Seconds that a finished outcome waits for others before the job manager is notified.
+NOTIFY_AFTER = 0.005
 
 
 class _Thread:
@@ -42,7 +42,9 @@ class _Thread:
     `take_back` takes the last. The deque decides, one job at a time.
     """
 
-    def __init__(self, number: int, executor: Executor, wake: socket.socket, later: Later) -> None:
+    def __init__(
+        self, number: int, executor: Executor, wakeup_writer: socket.socket, later: Later
+    ) -> None:
         self.number = number
         self.executor = executor
         self.sink = PartSink(self._where, self._send_parts, self._send_progress, later)
@@ -55,9 +57,9 @@ class _Thread:
         #: Guards what `interrupt` and `abandon` decide about the job that runs.
         self._lock = threading.Lock()
         self._abandoned = False
-        self._wake = wake
+        self._wakeup_writer = wakeup_writer
         self._outcomes = Outcomes()
-        self._woken = 0.0
+        self._last_notified = 0.0
         name = f"eventmq-slot-{number}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
@@ -113,10 +115,10 @@ class _Thread:
                 if self._abandoned:
                     return
                 self._outcomes.add(chunk.number, row)
-            # The manager is woken at the end of what there is, or from time to time.
+            # The manager is notified after the last job, and from time to time before.
             now = time.monotonic()
-            if not self._jobs or now - self._woken > WAKE_AFTER:
-                self._woken = now
+            if not self._jobs or now - self._last_notified > NOTIFY_AFTER:
+                self._last_notified = now
                 self._notify()
 
     def _next(self) -> tuple[GivenChunk, int] | None:
@@ -136,8 +138,8 @@ class _Thread:
 
     def _notify(self) -> None:
         try:
-            self._wake.send(b"!")
-        except OSError:  # full: it is awake; closed: nobody is there
+            self._wakeup_writer.send(b"!")
+        except OSError:  # full: it is notified already; closed: it has ended
             return
 
     # What a job says while it runs
@@ -194,15 +196,15 @@ class ThreadsPool:
     def start(self) -> None:
         """Start the threads."""
         self._executor.start()
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)  # noqa: FBT003 - positional only
-        self._wake.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
         self._state = "running"
         for number in range(self.slots):
             self._threads.append(self._begin(number))
 
     def _begin(self, number: int) -> _Thread:
-        thread = _Thread(number, self._executor.for_slot(), self._wake, self._timer)
+        thread = _Thread(number, self._executor.for_slot(), self._wakeup_writer, self._timer)
         thread.thread.start()
         return thread
 
@@ -215,7 +217,7 @@ class ThreadsPool:
 
     def filenos(self) -> Sequence[int]:
         """Return the descriptor of a socket that threads write to."""
-        return [self._woken.fileno()]
+        return [self._wakeup_reader.fileno()]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         """Give a slot a chunk."""
@@ -251,13 +253,13 @@ class ThreadsPool:
         self._abandoned.append(thread)
         self._threads[slot] = self._begin(slot)
         with suppress(OSError):
-            self._wake.send(b"!")
+            self._wakeup_writer.send(b"!")
 
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call, per slot in order."""
         if self._state == "running":
             with suppress(BlockingIOError):
-                self._woken.recv(4096)
+                self._wakeup_reader.recv(4096)
         events, self._events = self._events, []
         for thread in self._threads:
             events += thread.answers()
@@ -274,8 +276,8 @@ class ThreadsPool:
             thread.end()
         for thread in self._threads:
             thread.thread.join(max(0.0, deadline - time.monotonic()))
-        self._woken.close()
-        self._wake.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
 
 
 def make_threads_pool(context: PluginContext) -> WorkerPool:

@@ -50,9 +50,9 @@ class Link:
         port = self._socket.bind_to_random_port(f"tcp://{socket.gethostbyname(host)}")
         self.endpoint = f"tcp://{host}:{port}"
         self._outbox: deque[tuple[str, bytes]] = deque()
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)  # noqa: FBT003 - positional only
-        self._wake.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
         #: Who is told now and then that the manager is there.
         self.peers: set[str] = set()
         self._ended = False
@@ -63,7 +63,7 @@ class Link:
         """Send a message; one to a slot that is gone is dropped."""
         self._outbox.append((identity, pack(*message)))
         with suppress(BlockingIOError):
-            self._wake.send(b"!")
+            self._wakeup_writer.send(b"!")
 
     def close(self) -> None:
         """Send what is to be sent, and end. Idempotent."""
@@ -71,24 +71,24 @@ class Link:
             return
         self._ended = True
         with suppress(BlockingIOError):
-            self._wake.send(b"!")
+            self._wakeup_writer.send(b"!")
         self._thread.join()
         self._socket.close()
         self._context.term()
-        self._woken.close()
-        self._wake.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
 
     def _run(self) -> None:
         import zmq
 
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._wakeup_reader, zmq.POLLIN)
         ping_at = 0.0
         while True:
             poller.poll(int(ALIVE_EVERY * 1000))
             with suppress(BlockingIOError):
-                self._woken.recv(4096)
+                self._wakeup_reader.recv(4096)
             ended = self._ended
             self._send_all()
             if ended:

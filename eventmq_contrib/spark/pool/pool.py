@@ -95,9 +95,9 @@ class SparkPool:
         Raises:
             PluginError: Spark cannot be started, or the slots cannot.
         """
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)  # noqa: FBT003 - positional only
-        self._wake.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
         self._state = "starting"
         self._link: Link | None = None
         self._own = False
@@ -182,17 +182,17 @@ class SparkPool:
     def _wait(self, seconds: float) -> None:
         import select
 
-        select.select([self._woken], [], [], seconds)
+        select.select([self._wakeup_reader], [], [], seconds)
 
     def _notify(self) -> None:
-        with suppress(OSError):  # full: it is awake; closed: nobody is there
-            self._wake.send(b"!")
+        with suppress(OSError):  # full: it is notified already; closed: it has ended
+            self._wakeup_writer.send(b"!")
 
     # Work
 
     def filenos(self) -> Sequence[int]:
         """Return the descriptor of a socket that other threads write to."""
-        return [self._woken.fileno()]
+        return [self._wakeup_reader.fileno()]
 
     def pids(self) -> list[int]:
         """Return the process id, on its machine, of the Spark task of each slot; 0 for none."""
@@ -286,7 +286,7 @@ class SparkPool:
     def _listen(self) -> list[PoolEvent]:
         """Return what slots have told; take note of those that have ended."""
         with suppress(BlockingIOError):
-            self._woken.recv(4096)
+            self._wakeup_reader.recv(4096)
         over, self._over = self._over, []
         events = self._hear()
         for identity, reason in over:  # after what they said before their end
@@ -360,8 +360,8 @@ class SparkPool:
         self._end_spark()
         if self._link is not None:
             self._link.close()
-        self._woken.close()
-        self._wake.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
         self._state = "stopped"
 
     def _end_spark(self) -> None:

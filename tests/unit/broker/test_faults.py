@@ -205,7 +205,7 @@ def test_a_full_disk_makes_no_turn_without_end(broker: Broker) -> None:
     broker.clock.time += 2.0
     turn_without_space(broker)
     now = broker.clock.now()
-    assert broker.core.state.next_due < now < broker.core.wake_at(now)
+    assert broker.core.state.next_due < now < broker.core.next_tick(now)
 
 
 def test_a_client_whose_pipe_was_full_asks_again(broker: Broker) -> None:

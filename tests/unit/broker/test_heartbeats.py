@@ -62,7 +62,7 @@ def test_the_jobs_of_a_killed_worker_start_elsewhere_when_its_grace_ends(broker:
     job_id, _ = broker.submit()
     broker.worker(b"w2", "two")
     lose(broker, b"w1")
-    wake = broker.core.wake_at(broker.clock.now())
+    wake = broker.core.next_tick(broker.clock.now())
     assert wake == at(broker.clock.now() + SETTLE)
     after(broker, SETTLE)
     assert broker.core.state.sessions["one"].peer is None
@@ -71,7 +71,7 @@ def test_the_jobs_of_a_killed_worker_start_elsewhere_when_its_grace_ends(broker:
     assert broker.core.sessions.next_grace_end == at(end)
     after(broker, grace - 0.01)
     assert not chunks(broker.took(b"w2"))
-    assert broker.core.wake_at(broker.clock.now()) == at(end)
+    assert broker.core.next_tick(broker.clock.now()) == at(end)
     after(broker, 0.01)
     [(_, index)] = chunks(broker.took(b"w2"))
     assert [entry.id for entry in index.entries] == [job_id]
@@ -121,7 +121,7 @@ def test_a_connection_that_is_lost_right_before_a_look_is_looked_for_again(
     broker.core.heartbeats.connection_lost()
     after(broker, 0.001)
     assert broker.core.state.sessions["one"].peer is not None
-    assert broker.core.wake_at(broker.clock.now()) == at(broker.clock.now() + APART)
+    assert broker.core.next_tick(broker.clock.now()) == at(broker.clock.now() + APART)
     broker.unreachable.add(b"w1")
     after(broker, APART)
     assert broker.core.state.sessions["one"].peer is None
@@ -132,9 +132,9 @@ def test_a_loss_that_is_heard_at_the_end_of_a_turn_wakes_the_next_one(broker: Br
     """With keys the monitors are read again before messages are sent."""
     broker.core.heartbeats.connection_lost()
     now = broker.clock.now()
-    assert broker.core.wake_at(now) <= now
+    assert broker.core.next_tick(now) <= now
     broker.tick()
-    assert broker.core.wake_at(now) == at(now + SETTLE)
+    assert broker.core.next_tick(now) == at(now + SETTLE)
     after(broker, SETTLE)
     assert broker.core.heartbeats.due is None
 

@@ -85,7 +85,7 @@ def test_the_broker_wakes_when_the_queue_has_its_next_token(start: Callable[...,
     workers = Workers(broker, "a")
     workers.finish()
     now = broker.clock.time
-    assert broker.core.wake_at(now + 59.9) == pytest.approx(now + 60.0, abs=1e-3, rel=0.0)
+    assert broker.core.next_tick(now + 59.9) == pytest.approx(now + 60.0, abs=1e-3, rel=0.0)
     broker.clock.time = now + 60.0
     workers.ready("a")
     assert len(broker.dispatched) == 2

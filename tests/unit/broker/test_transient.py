@@ -203,7 +203,7 @@ def test_a_delayed_job_waits_for_its_time(broker: Broker) -> None:
     broker.worker()
     job_id = submit(broker, "countdown:5")
     assert broker.call("state", ids=[job_id]) == [[job_id, "delayed"]]
-    assert broker.core.wake_at(broker.clock.now() + 4.9) == broker.clock.now() + 5.0
+    assert broker.core.next_tick(broker.clock.now() + 4.9) == broker.clock.now() + 5.0
     broker.wait(5.0)
     assert ids(broker) == [[job_id]]
 

@@ -134,7 +134,7 @@ def test_for_a_peer_that_does_not_read_nothing_more_is_read(broker: Broker) -> N
     broker.answer(b"worker", broker.dispatched[-1], [row(result=b"s" * MIB)])
     assert [found[0] for found in told(broker, b"c")] == [done, later]
     assert told(broker, b"lazy") == []
-    assert broker.core.wake_at(broker.clock.now()) < broker.clock.now() + 0.1
+    assert broker.core.next_tick(broker.clock.now()) < broker.clock.now() + 0.1
     waiting.clear()
     broker.tick()
     assert [(found[0], len(found[3])) for found in told(broker, b"lazy")] == [

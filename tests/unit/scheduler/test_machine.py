@@ -307,7 +307,7 @@ def test_jitter_is_the_same_whoever_computes_it(beats):
     first, second = beats.start(), beats.start()
     for beat in (first, second):
         beats.turn(beat)
-    assert first._machine.wake_at() == second._machine.wake_at()
+    assert first._machine.next_tick() == second._machine.next_tick()
 
 
 # Clocks
@@ -699,7 +699,7 @@ def test_thousands_of_schedules_wait_in_a_heap(beats):
     beats.store.save(rows)
     beat = beats.start()
     beats.turn(beat)
-    assert NOW - 19_999 + 86_400 == beat._machine.wake_at()
+    assert NOW - 19_999 + 86_400 == beat._machine.next_tick()
     beats.clock.advance(86_400 - 19_999)
     beats.turn(beat)
     assert 1 == len(beats.broker.order)

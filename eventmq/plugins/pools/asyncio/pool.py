@@ -346,7 +346,7 @@ class AsyncioPool:
         self._advancing = False
         self._context = copy_context()
         #: The manager was called and has not come.
-        self._awake = False
+        self._notified = False
         #: The loop is going to call it.
         self._calling = False
         self._called = 0.0
@@ -357,9 +357,9 @@ class AsyncioPool:
     def start(self) -> None:
         """Start the loop."""
         self._executor.start()
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)  # noqa: FBT003 - positional only
-        self._wake.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="eventmq-loop", daemon=True)
         self._state = "running"
@@ -407,14 +407,14 @@ class AsyncioPool:
         self._side.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(2 * END_TIMEOUT)
-        self._woken.close()
-        self._wake.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
 
     # Work, in the manager's thread
 
     def filenos(self) -> Sequence[int]:
         """Return the descriptor of a socket that the loop and its threads write to."""
-        return [self._woken.fileno()]
+        return [self._wakeup_reader.fileno()]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         """Give all slots together a chunk."""
@@ -506,10 +506,10 @@ class AsyncioPool:
         """Return what happened since the last call."""
         if self._state == "running":
             with suppress(BlockingIOError):
-                self._woken.recv(4096)
+                self._wakeup_reader.recv(4096)
             self.watch.look(time.monotonic())
         with self._lock:
-            self._awake = False
+            self._notified = False
             taken = self._outcomes.take()
             said, self._said = self._said, []
         events, self._events = [*said, *self._events], []
@@ -518,8 +518,8 @@ class AsyncioPool:
 
     def _call(self) -> None:
         """Call the manager. From any thread."""
-        with suppress(OSError):  # full: it is awake; closed: nobody is there
-            self._wake.send(b"!")
+        with suppress(OSError):  # full: it is notified already; closed: it has ended
+            self._wakeup_writer.send(b"!")
 
     # In the thread of the loop
 
@@ -566,7 +566,7 @@ class AsyncioPool:
             self._advancing = True
             # In a context of our own: the next jobs must not find this one's variables.
             self._loop.call_soon(self._advance, context=self._context)
-        if not self._calling and not self._awake:
+        if not self._calling and not self._notified:
             self._call_soon()
 
     def _call_soon(self) -> None:
@@ -582,8 +582,8 @@ class AsyncioPool:
         self._calling = False
         self._called = self._loop.time()
         with self._lock:
-            wake, self._awake = not self._awake, True
-        if wake:
+            notify, self._notified = not self._notified, True
+        if notify:
             self._call()
 
     def _release(self, slot: int) -> None:
@@ -617,8 +617,8 @@ class AsyncioPool:
             if run.lost:
                 return
             self._said.append(event)
-            wake, self._awake = not self._awake, True
-        if wake:
+            notify, self._notified = not self._notified, True
+        if notify:
             self._call()
 
     # In a thread beside the loop
@@ -630,8 +630,8 @@ class AsyncioPool:
                 return
             self._outcomes.add(run.chunk.number, row)
             self._runs[run.slot] = None
-            wake, self._awake = not self._awake, True
-        if wake:
+            notify, self._notified = not self._notified, True
+        if notify:
             self._call()
         with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._release, run.slot)

@@ -64,7 +64,7 @@ class SignalAlarm:
     def arm(self, seconds: float) -> None:
         """Raise `SoftTimeLimitExceeded` in the main thread after so many seconds."""
         self._seconds = seconds
-        signal.signal(signal.SIGALRM, self._ring)
+        signal.signal(signal.SIGALRM, self._on_alarm)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def disarm(self) -> None:
@@ -72,7 +72,7 @@ class SignalAlarm:
         self._seconds = 0.0
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
-    def _ring(self, *_: object) -> None:
+    def _on_alarm(self, *_: object) -> None:
         seconds, self._seconds = self._seconds, 0.0
         if seconds and self._stop.in_task:
             raise self._stop.soft_limit_error()

@@ -111,22 +111,22 @@ class ForkServer:
         #: Children that are stopped, and for how many seconds of this process.
         self._stopped: dict[int, float] = {}
         self._reaped = time.monotonic()
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)  # noqa: FBT003 - positional only
-        self._waker.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
 
     def run(self) -> None:
         """Serve until the manager is gone."""
         signal.signal(signal.SIGCHLD, _ignore)
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
-        poller.register(self._woken, select.POLLIN)
+        poller.register(self._wakeup_reader, select.POLLIN)
         try:
             while True:
                 ready = dict(poller.poll(LOOK_AFTER_MS))
-                if self._woken.fileno() in ready:
-                    self._woken.recv(4096)
+                if self._wakeup_reader.fileno() in ready:
+                    self._wakeup_reader.recv(4096)
                 self._reap()
                 if self._socket.fileno() in ready:
                     self._serve(*control.receive(self._socket))
@@ -157,7 +157,7 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for sock in (self._socket, self._woken, self._waker):
+            for sock in (self._socket, self._wakeup_reader, self._wakeup_writer):
                 sock.close()
             wear = Wear(*self._wear) if any(self._wear) else None
             offset = slot * NOTE_SIZE

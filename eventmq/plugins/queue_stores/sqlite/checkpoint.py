@@ -34,10 +34,10 @@ __all__ = ["Checkpointer"]
 logger = logging.getLogger("eventmq.store")
 
 #: Frames (pages of 4 KiB) in the log at which the thread begins to move them.
-WAKE_FRAMES = 1024
+NOTIFY_FRAMES = 1024
 
 #: Frames at which the committing thread tries to begin the log anew.
-RESTART_FRAMES = 2 * WAKE_FRAMES
+RESTART_FRAMES = 2 * NOTIFY_FRAMES
 
 #: On a nearly full disk the log may have this share of the free space, and so many frames at least:
 #: the rest is for the database, which must have room for what is moved into it.
@@ -79,11 +79,11 @@ class Checkpointer:
         #: Frames in the log after the last commit, written by the hook of the committing thread.
         self._frames = [0]
         #: Frames after the commit before that one, and at which something is done.
-        self._last = self._next_wake = self._next_try = self._next_forced = 0
+        self._last = self._next_notify = self._next_try = self._next_forced = 0
         #: Frames at which the committing thread tries to begin the log anew, on this disk.
         self._restart = RESTART_FRAMES
         self._short()
-        self._wake = threading.Event()
+        self._wakeup = threading.Event()
         #: Held by the thread that moves.
         self._moves = threading.Lock()
         self._stop = False
@@ -136,9 +136,9 @@ class Checkpointer:
                     self._begin_anew(db, frames)
                 finally:
                     self._moves.release()
-        elif frames >= self._next_wake:
-            self._next_wake = frames + WAKE_FRAMES // 2
-            self._wake.set()
+        elif frames >= self._next_notify:
+            self._next_notify = frames + NOTIFY_FRAMES // 2
+            self._wakeup.set()
             if not self._thread.is_alive():
                 with suppress(RuntimeError):  # no further thread: the committing one moves it all
                     self._thread.start()
@@ -162,12 +162,12 @@ class Checkpointer:
 
     def _short(self) -> None:
         """Note that the log is short: it has begun anew."""
-        self._next_wake, self._next_try = WAKE_FRAMES, self._restart
+        self._next_notify, self._next_try = NOTIFY_FRAMES, self._restart
         self._next_forced = FORCED_FRAMES
 
     def _begin_anew(self, db: apsw.Connection, frames: int) -> None:
         """Move what is left, and let the next commit begin the log anew, if it has no reader."""
-        self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + self._restart
+        self._next_notify, self._next_try = frames + NOTIFY_FRAMES, frames + self._restart
         forced = frames >= self._next_forced
         with busy_timeout(db, FORCED_WAIT if forced else READERS_WAIT):
             busy = self._checkpoint(db, "RESTART")
@@ -194,9 +194,9 @@ class Checkpointer:
         db = self._db
         assert db is not None, "not started"  # noqa: S101
         while not self._stop:
-            woken = self._wake.wait(self._sync_every or None)
-            self._wake.clear()
-            if woken and not self._stop:
+            notified = self._wakeup.wait(self._sync_every or None)
+            self._wakeup.clear()
+            if notified and not self._stop:
                 with self._moves:
                     self._checkpoint(db, "PASSIVE")
             if self._sync_every:
@@ -222,7 +222,7 @@ class Checkpointer:
     def stop(self) -> None:
         """End the thread. Idempotent."""
         self._stop = True
-        self._wake.set()
+        self._wakeup.set()
         if self._thread.is_alive():
             self._thread.join()
         if self._db is not None:

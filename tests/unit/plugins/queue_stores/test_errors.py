@@ -271,7 +271,7 @@ def test_a_thread_that_ended_ends_the_store_with_the_next_commit(
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr(Checkpointer, step, broken)
-    monkeypatch.setattr(checkpoint, "WAKE_FRAMES", 1)
+    monkeypatch.setattr(checkpoint, "NOTIFY_FRAMES", 1)
     store = opened(durability=durability, fsync_interval=0.001)
     with suppress(StoreError):  # it may have ended by now
         store.admit()
@@ -293,7 +293,7 @@ def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
         raise MemoryError
 
     monkeypatch.setattr(checkpoint, "checkpoint", broken)
-    monkeypatch.setattr(checkpoint, "WAKE_FRAMES", 1 << 30)
+    monkeypatch.setattr(checkpoint, "NOTIFY_FRAMES", 1 << 30)
     monkeypatch.setattr(checkpoint, "RESTART_FRAMES", 1)
     store = opened()
     with pytest.raises(StoreError, match="cannot move or sync its log: MemoryError"):
