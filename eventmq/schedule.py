@@ -155,7 +155,7 @@ class Schedule:
         mine, others = self.definition(), other.definition()
         return all(mine[name] == others[name] for name in mine if name not in _CIRCUMSTANCE)
 
-    def begun(self, now: float) -> Schedule:
+    def started(self, now: float) -> Schedule:
         """Return it as one that starts now."""
         last = now if self.nohaste else None
         return replace(
@@ -168,7 +168,7 @@ class Schedule:
         It goes on where the other one was, unless its trigger is another.
         """
         if self.trigger != other.trigger:
-            return replace(self.begun(now), enabled=other.enabled, last_job=other.last_job)
+            return replace(self.started(now), enabled=other.enabled, last_job=other.last_job)
         left = other.remaining if self.run_count == other.run_count else self.run_count
         return replace(
             self, created=other.created, enabled=other.enabled, last_fire_time=other.last_fire_time,

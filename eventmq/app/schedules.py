@@ -195,7 +195,7 @@ class Schedules:
 
         def change(other: Schedule | None) -> Schedule | None:
             if other is None or other.remaining == 0:  # it has ended, and nobody removed it yet
-                return schedule.begun(now)
+                return schedule.started(now)
             return None if schedule.does_the_same(other) else schedule.succeeding(other, now)
 
         self._edit(schedule.name, change)

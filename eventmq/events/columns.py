@@ -139,11 +139,11 @@ class EventColumns:
 
     def cut(self, n: int) -> EventColumns:
         """Take the first ``n`` events out, and return them."""
-        taken = EventColumns()
+        first = EventColumns()
         for name, values in self.values.items():
-            taken.values[name] = values[:n]
+            first.values[name] = values[:n]
             del values[:n]
-        return taken
+        return first
 
 
 def rows_of(broker_id: str, first: int, body: bytes) -> Iterator[Mapping[str, Any]]:
@@ -176,24 +176,24 @@ def _waits(block: Block, started: Sequence[Any], run_time: Sequence[Any]) -> lis
     """
     leased, at = block.column(Field.LEASED), block.common[Field.AT]
     waits: list[int | None] = []
-    for begun, ready, lent, spent in zip(
+    for start, ready, lease, ran_for in zip(
         started, block.column(Field.READY), leased, run_time, strict=True
     ):
-        if not begun or not ready:
+        if not start or not ready:
             waits.append(None)
             continue
-        begin = begun if begun <= at else at - (spent or 0.0)
-        begin = max(begin, lent or ready)
-        waits.append(max(0, int((begin - ready) * _MICRO)))
+        began = start if start <= at else at - (ran_for or 0.0)
+        began = max(began, lease or ready)
+        waits.append(max(0, int((began - ready) * _MICRO)))
     return waits
 
 
-def _micros(seconds: Sequence[Any], given: Sequence[Any] | None = None) -> list[int | None]:
+def _micros(seconds: Sequence[Any], present: Sequence[Any] | None = None) -> list[int | None]:
     """Return times in microseconds, null where there is none (or nothing that it belongs to)."""
-    if given is not None:
+    if present is not None:
         return [
             int(value * _MICRO) if value is not None and known else None
-            for value, known in zip(seconds, given, strict=True)
+            for value, known in zip(seconds, present, strict=True)
         ]
     return [int(value * _MICRO) if value else None for value in seconds]
 

@@ -318,9 +318,9 @@ def _pages_in_log(path: Path) -> _PagesInLog:
 
 def _reserve(db: apsw.Connection, size: int) -> int:
     """Ask for bytes at the end of each page, -1 for nothing; return how many there are."""
-    asked = ctypes.c_int(size)
-    db.file_control("main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(asked))
-    return asked.value
+    reserved = ctypes.c_int(size)
+    db.file_control("main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(reserved))
+    return reserved.value
 
 
 def _checksum_layer(name: str) -> str:
@@ -406,11 +406,11 @@ def has_moved(db: apsw.Connection) -> Callable[[], bool]:
     ask, place = db.file_control, ctypes.addressof(moved)
     code = apsw.SQLITE_FCNTL_HAS_MOVED
 
-    def look() -> bool:
+    def ask_sqlite() -> bool:
         ask("main", code, place)
         return bool(moved.value)
 
-    return look
+    return ask_sqlite
 
 
 def lacks_index_space(error: Exception) -> bool:

@@ -42,7 +42,7 @@ def synchronise(
     for name, schedule in declared.items():
         other = stored.get(name)
         if other is None:
-            changes.append((schedule.begun(now), None))
+            changes.append((schedule.started(now), None))
             logger.info("schedule %r is new", name)
         elif not schedule.does_the_same(other):
             changes.append((schedule.succeeding(other, now), other.version))

@@ -437,9 +437,9 @@ class BeatRunner:
         if remove:
             store.remove(schedule.name, None)
         elif other is None:
-            store.save([(schedule.begun(now), None)])
+            store.save([(schedule.started(now), None)])
         elif other.remaining == 0 or not schedule.does_the_same(other):
-            store.save([(schedule.begun(now), other.version)])
+            store.save([(schedule.started(now), other.version)])
 
     def _begin(self) -> ScheduleStore:
         self._store = store = self._open_store()

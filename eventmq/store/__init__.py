@@ -1,7 +1,7 @@
 """What a broker writes to its queue store and reads from it: data only.
 
-A commit is a list of `Write`s; the store answers with one write result per write, of the kind that
-its docstring names. The contract is `eventmq.interfaces.QueueStore`.
+A commit is a list of writes (`Write`); the store answers with one write result per write, as its
+docstring says. The contract is `eventmq.interfaces.QueueStore`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a broker reads from its queue store, and what the store answers.
 
-A read is one of the `eventmq.store.Write`s of a commit: it sees what those before it wrote.
+A read is an `eventmq.store.Write` of a commit like others: it sees what those before it wrote.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_an_overlap_that_it_cannot_be_asked_about_is_allowed(
     assert broker.expect(b"HEARTBEAT")
     made = Schedule(
         name="skips", queue="default", body=BODY, trigger=str(every(seconds=SLOT)), overlap="skip"
-    ).begun(time.time())
+    ).started(time.time())
     made.last_job = "1" * 32
     assert beat.schedules.store.save([(made, None)]).done == [True]
     assert broker.expect(b"REQUEST")

@@ -179,7 +179,7 @@ class Beats:
     def add(self, name: str, trigger: Trigger, **more: Any) -> None:
         """Store a schedule that begins now."""
         made = Schedule(name=name, trigger=str(trigger), body=name.encode(), **more)
-        self.store.save([(made.begun(self.clock.now()), None)])
+        self.store.save([(made.started(self.clock.now()), None)])
 
     def start(
         self, crash: Callable[[str], None] = nothing, declared: dict[str, Schedule] | None = None

@@ -25,7 +25,7 @@ _IGNORED = frozenset(
 )
 
 #: Events are kept as in a file, within less.
-_TAKEN = {
+_OPTIONS = {
     "dedupe_window": 86_400.0, "keep_results": 86_400.0,
     "events_ring": 16 * 1024 * 1024, "events_cap": 64 * 1024 * 1024,
     "events_values": 0,
@@ -34,8 +34,8 @@ _TAKEN = {
 
 def make_store(context: PluginContext) -> QueueStore:
     """Return a store; options ``dedupe_window keep_results events_ring ...``."""
-    given = {name: value for name, value in context.options.items() if name not in _IGNORED}
-    options = read_options(replace(context, options=given), _TAKEN)
+    explicit = {name: value for name, value in context.options.items() if name not in _IGNORED}
+    options = read_options(replace(context, options=explicit), _OPTIONS)
     return SqliteStore(None, context.clock, durability="memory", **options)
 
 

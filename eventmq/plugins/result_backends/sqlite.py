@@ -283,8 +283,8 @@ def make_backend(context: PluginContext) -> ResultBackend:
     """
     url = str(context.options.get("url", ""))
     path, _, query = url.partition("://")[2].removeprefix("/").partition("?")
-    given = {**context.options, **dict(parse_qsl(query, keep_blank_values=True))}
-    options = read_options(replace(context, options=given), _OPTIONS)
+    explicit = {**context.options, **dict(parse_qsl(query, keep_blank_values=True))}
+    options = read_options(replace(context, options=explicit), _OPTIONS)
     for name in ("max_bytes", "max_result"):
         if options[name] < 1:
             raise PluginError(f"result backend sqlite: {name} is at least 1")

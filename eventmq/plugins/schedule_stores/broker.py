@@ -64,23 +64,23 @@ class BrokerSchedules:
     def load(self, after: int = 0) -> Loaded:
         """Return what changed after a revision."""
         found: dict[str, Schedule] = {}
-        gone: dict[str, None] = {}
+        removed_names: dict[str, None] = {}
         whole = scan = after == 0
         while True:
             page = self._ask("schedules.list", {"after": after, "scan": scan, "limit": PAGE})
             if page["whole"]:
                 whole = scan = True
                 found.clear()
-                gone.clear()
+                removed_names.clear()
             for made in read_rows(page["rows"]):
                 found[made.name] = made
-                gone.pop(made.name, None)
+                removed_names.pop(made.name, None)
             for name in page["gone"]:
                 found.pop(name, None)
-                gone[name] = None
+                removed_names[name] = None
             after = page["revision"]
             if not page["more"]:
-                return Loaded(after, list(found.values()), list(gone), whole)
+                return Loaded(after, list(found.values()), list(removed_names), whole)
 
     def find(self, name: str) -> Schedule | None:
         """Return a schedule by its name."""

@@ -134,20 +134,20 @@ class ScheduleTable:
             where, arguments = f"{where} AND removed = 0 AND source = ?", [after, read.source]
         sql = f"SELECT {_CHECKED}, revision, removed FROM schedules WHERE {where} ORDER BY revision"
         rows: list[ScheduleRow] = []
-        gone: list[str] = []
+        removed_names: list[str] = []
         size, head = 0, self.revision
         for *row, revision, removed in self._rows(sql, arguments):
-            if len(rows) + len(gone) >= read.limit or (rows and size > read.max_bytes):
-                return ScheduleRows(rows, gone, after, head, whole, more=True)
+            if len(rows) + len(removed_names) >= read.limit or (rows and size > read.max_bytes):
+                return ScheduleRows(rows, removed_names, after, head, whole, more=True)
             after = revision
             if removed:
-                gone.append(row[0])
+                removed_names.append(row[0])
             elif _is_sound(row):
                 rows.append(ScheduleRow(*row[:-1]))
                 size += len(row[-2])
             else:
                 logger.error("the schedule %r is damaged in the store: define it again", row[0])
-        return ScheduleRows(rows, gone, head, head, whole, more=False)
+        return ScheduleRows(rows, removed_names, head, head, whole, more=False)
 
     def _rows(self, sql: str, arguments: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """Yield rows of a SELECT of `_CHECKED`, also where text is no text any more."""
@@ -210,7 +210,7 @@ class ScheduleTable:
             ended = other is None or other.remaining == 0
             if other is not None and not ended and schedule.does_the_same(other):
                 return "same"
-        return self.save(pack_row(schedule.begun(now)), there[0] if there else None)
+        return self.save(pack_row(schedule.started(now)), there[0] if there else None)
 
     def _write(self, row: ScheduleRow, version: int) -> None:
         source = unpack(row.definition, "a schedule")["source"]

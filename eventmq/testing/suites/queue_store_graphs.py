@@ -58,7 +58,7 @@ class GraphTests(StoreHarness):
             jobs.append(self.job(headers=text, body=name.encode(), state=state))
         return jobs, AdmitGraph(jobs, plan)
 
-    def begun(
+    def started(
         self, expression: Expression, **headers: str
     ) -> tuple[QueueStore, list[JobRecord], AdmitGraph]:
         """Return an open store with a graph, its jobs and the write."""
@@ -88,13 +88,13 @@ class GraphTests(StoreHarness):
 
     def test_what_waits_is_blocked(self) -> None:
         """It is in the same commit, and counted apart."""
-        store, jobs, _ = self.begun(Chain((_A, _B, _C)))
+        store, jobs, _ = self.started(Chain((_A, _B, _C)))
         assert self.states(store, jobs) == ["queued", "blocked", "blocked"]
         assert self.counts(store) == QueueCounts(waiting=1, blocked=2)
 
     def test_a_graph_is_admitted_once(self) -> None:
         """Again it is ``same_id``, also when it has ended."""
-        store, jobs, write = self.begun(Group((_A, _B)))
+        store, jobs, write = self.started(Group((_A, _B)))
         assert self.commit(store, write) == [WriteResult("same_id")]
         self.after(store, *(self.end(job) for job in jobs))
         assert self.commit(store, write) == [WriteResult("same_id")]
@@ -112,7 +112,7 @@ class GraphTests(StoreHarness):
 
     def test_the_next_link_is_ready_with_the_result(self) -> None:
         """Its body has both, and its place in the queue is that of now."""
-        store, jobs, _ = self.begun(Chain((_A, _B)))
+        store, jobs, _ = self.started(Chain((_A, _B)))
         followed = self.after(store, self.end(jobs[0], result=b"7", ttl=0.0))
         [ready] = followed.ready
         assert (ready.id, ready.state, followed.ended) == (jobs[1].id, JobState.QUEUED, [])
@@ -122,7 +122,7 @@ class GraphTests(StoreHarness):
 
     def test_a_ready_job_survives_a_restart_with_its_input(self) -> None:
         """And so does what a join has counted."""
-        store, jobs, _ = self.begun(Chain((Group((_A, _B)), _C)))
+        store, jobs, _ = self.started(Chain((Group((_A, _B)), _C)))
         self.after(store, self.end(jobs[1], result=b"2"))
         store, recovered = self.reopen(store)
         assert (recovered.graphs, recovered.next_seq) == (True, jobs[-1].seq + 1)
@@ -135,7 +135,7 @@ class GraphTests(StoreHarness):
 
     def test_results_are_in_order_and_nested(self) -> None:
         """Whatever the order of the ends."""
-        store, jobs, _ = self.begun(Chain((Group((_A, Group((_B, _C)))), _D)))
+        store, jobs, _ = self.started(Chain((Group((_A, Group((_B, _C)))), _D)))
         for place in (2, 0):
             assert self.after(store, self.end(jobs[place], result=b"%d" % place)).ready == []
         [ready] = self.after(store, self.end(jobs[1], result=b"1")).ready
@@ -144,19 +144,19 @@ class GraphTests(StoreHarness):
 
     def test_members_that_end_together_count_together(self) -> None:
         """One commit, one countdown."""
-        store, jobs, _ = self.begun(Chain((Group((_A,) * 50), _B)))
+        store, jobs, _ = self.started(Chain((Group((_A,) * 50), _B)))
         followed = self.after(store, *(self.end(job) for job in jobs[:50]))
         assert [job.id for job in followed.ready] == [jobs[50].id]
 
     def test_what_takes_nothing_keeps_its_body(self) -> None:
         """It waits all the same."""
-        store, jobs, _ = self.begun(Chain((_A, Signature("b", immutable=True))))
+        store, jobs, _ = self.started(Chain((_A, Signature("b", immutable=True))))
         [ready] = self.after(store, self.end(jobs[0])).ready
         assert ready.body == b"b"
 
     def test_a_ready_job_may_have_to_wait_for_its_time(self) -> None:
         """A countdown counts from when it is ready."""
-        store, jobs, _ = self.begun(Chain((_A, _B)), b=",countdown:5")
+        store, jobs, _ = self.started(Chain((_A, _B)), b=",countdown:5")
         self.clock.advance(100.0)
         [ready] = self.after(store, self.end(jobs[0])).ready
         assert (ready.state, ready.due) == (JobState.DELAYED, self.clock.now() + 5.0)
@@ -164,7 +164,7 @@ class GraphTests(StoreHarness):
 
     def test_a_failed_link_cancels_what_depends_on_it(self) -> None:
         """All of it, with the reason; what does not is left alone."""
-        store, jobs, _ = self.begun(Group((Chain((_A, _B, _C)), _D)))
+        store, jobs, _ = self.started(Group((Chain((_A, _B, _C)), _D)))
         followed = self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         assert [row.job.id for row in followed.ended] == [jobs[1].id, jobs[2].id]
         assert self.states(store, jobs) == ["failed", "cancelled", "cancelled", "queued"]
@@ -176,21 +176,21 @@ class GraphTests(StoreHarness):
     def test_every_end_but_success_cancels(self) -> None:
         """Also what an operator does, without a `AdvanceGraphs` of the same commit."""
         for end in (JobState.EXPIRED, JobState.CANCELLED):
-            store, jobs, _ = self.begun(Chain((Group((_A, _B)), _C)))
+            store, jobs, _ = self.started(Chain((Group((_A, _B)), _C)))
             [row] = self.after(store, self.end(jobs[0], end)).ended
             assert (row.job.id, row.state) == (jobs[2].id, JobState.CANCELLED)
             assert self.after(store, self.end(jobs[1])) == GraphChanges([], [], [])
             store.close()
             self.path /= "other"
             self.path.mkdir()
-        store, jobs, _ = self.begun(Chain((_A, _B)))
+        store, jobs, _ = self.started(Chain((_A, _B)))
         self.commit(store, ApplyToJobs("cancel", [jobs[0].id], AuditFields(self.clock.now(), 60.0)))
         assert self.states(store, jobs) == ["cancelled", "cancelled"]
 
     def test_a_group_may_go_on_without_those_that_failed(self) -> None:
         """What there is comes in order."""
         group = Group((_A, Chain((_B, _B)), _A), on_failure="continue")
-        store, jobs, _ = self.begun(Chain((group, _C)))
+        store, jobs, _ = self.started(Chain((group, _C)))
         self.after(store, self.end(jobs[3], result=b"3"), self.end(jobs[0], result=b"0"))
         followed = self.after(store, self.end(jobs[1], JobState.FAILED))
         assert _names([row.job for row in followed.ended]) == ["b"]
@@ -200,13 +200,13 @@ class GraphTests(StoreHarness):
 
     def test_a_cancelled_callback_stays_so(self) -> None:
         """The members go on, and their end finds no job."""
-        store, jobs, _ = self.begun(Chain((_A, _B)))
+        store, jobs, _ = self.started(Chain((_A, _B)))
         self.after(store, self.end(jobs[1], JobState.CANCELLED))
         assert self.after(store, self.end(jobs[0])) == GraphChanges([], [], [])
 
     def test_much_is_told_without_bodies(self) -> None:
         """They are read by `ReadQueued` when their time comes."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 10))))
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 10))))
         followed = self.after(store, self.end(jobs[0], result=b"x" * 100), max_bytes=500)
         assert 1 <= len(followed.ready) <= 5
         assert len(followed.ready) + len(followed.more) == 10
@@ -214,7 +214,7 @@ class GraphTests(StoreHarness):
 
     def test_a_job_that_is_queued_again_by_an_operator_counts_no_more(self) -> None:
         """Its graph has gone on without it."""
-        store, jobs, _ = self.begun(Chain((_A, _B)))
+        store, jobs, _ = self.started(Chain((_A, _B)))
         self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         audit = AuditFields(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
         [affected] = self.commit(store, ApplyToJobs("retry", [jobs[0].id], audit))
@@ -226,7 +226,7 @@ class GraphTests(StoreHarness):
         """Once, with what is known of it; those of outer parts too."""
         inner = Group((_A, _B)).on_error(Signature("x"))
         outer = Chain((inner, _C)).on_error(Signature("y"))
-        store, jobs, _ = self.begun(outer)
+        store, jobs, _ = self.started(outer)
         followed = self.after(store, self.end(jobs[1], JobState.FAILED, result=b"why"))
         assert _names(followed.ready) == ["x", "y"]
         value = unpack(unpack(followed.ready[0].body, "a body")[1], "an input")
@@ -235,7 +235,7 @@ class GraphTests(StoreHarness):
 
     def test_a_handler_that_was_not_called_is_cancelled_at_the_end(self) -> None:
         """With the end of the last job."""
-        store, jobs, _ = self.begun(Chain((_A, _B)).on_error(Signature("x")))
+        store, jobs, _ = self.started(Chain((_A, _B)).on_error(Signature("x")))
         followed = self.after(store, self.end(jobs[0]))
         assert followed.ended == []
         [row] = self.after(store, self.end(followed.ready[0])).ended
@@ -244,7 +244,7 @@ class GraphTests(StoreHarness):
 
     def test_a_handler_is_one_whatever_became_of_it(self) -> None:
         """Before it is called, afterwards, and when all has ended."""
-        store, jobs, _ = self.begun(Chain((_A.on_error(Signature("x")), _B)))
+        store, jobs, _ = self.started(Chain((_A.on_error(Signature("x")), _B)))
         for rows in ([], [self.end(jobs[0], JobState.FAILED)], [self.end(jobs[2])]):
             self.after(store, *rows)
             [page] = self.commit(store, ListGraph(jobs[0].id, 0, 10))
@@ -255,7 +255,7 @@ class GraphTests(StoreHarness):
 
     def test_a_graph_is_cancelled_whole(self) -> None:
         """By the id of any of its jobs; what has ended stays as it is."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B, _C)), _D)))
+        store, jobs, _ = self.started(Chain((_A, Group((_B, _C)), _D)))
         self.after(store, self.end(jobs[0]))
         audit = AuditFields(self.clock.now(), 60.0)
         [(root, affected)] = self.commit(store, CancelGraph(jobs[2].id, audit))
@@ -267,7 +267,7 @@ class GraphTests(StoreHarness):
     def test_deadlines_cancel_their_part(self) -> None:
         """The rest of it, when its time has come; the next one is told."""
         part = Group((_A, _B), on_failure="continue", deadline=10.0)
-        store, jobs, _ = self.begun(Group((Chain((part, _C)), Group((_D,), deadline=99.0))))
+        store, jobs, _ = self.started(Group((Chain((part, _C)), Group((_D,), deadline=99.0))))
         store, recovered = self.reopen(store)
         begin = self.clock.now()
         assert recovered.next_deadline == begin + 10.0
@@ -282,7 +282,7 @@ class GraphTests(StoreHarness):
 
     def test_kin_and_pages_say_who_waits_for_whom(self) -> None:
         """By the id of any job, also when all have ended."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B, _C)), _D)).on_error(Signature("x")))
+        store, jobs, _ = self.started(Chain((_A, Group((_B, _C)), _D)).on_error(Signature("x")))
         lineage = [self.commit(store, FindLineage(job.id))[0] for job in jobs]
         assert [each.root for each in lineage] == [jobs[0].id] * 5
         a, b = jobs[0].id, jobs[1].id
@@ -296,7 +296,7 @@ class GraphTests(StoreHarness):
 
     def test_an_ended_graph_is_forgotten_with_its_outcomes(self) -> None:
         """A store that is reopened knows that none is left."""
-        store, jobs, _ = self.begun(Chain((_A, _B)))
+        store, jobs, _ = self.started(Chain((_A, _B)))
         self.after(store, self.end(jobs[0]))
         self.after(store, self.end(jobs[1]))
         assert self.commit(store, FindLineage(jobs[0].id))[0] is not None
@@ -308,7 +308,7 @@ class GraphTests(StoreHarness):
 
     def test_what_becomes_of_graphs_makes_events(self) -> None:
         """Each job is admitted, becomes ready and ends once; all say its root and its parent."""
-        store, jobs, _ = self.begun(Chain((_A, _B, _C)))
+        store, jobs, _ = self.started(Chain((_A, _B, _C)))
         [ready] = self.after(store, self.end(jobs[0])).ready
         self.after(store, self.end(ready, JobState.FAILED, result=b""))
         rows, _ = self.commit(store, ReadEvents(0, 1 << 20))[0]

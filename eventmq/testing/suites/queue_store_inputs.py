@@ -35,7 +35,7 @@ class InputTests(GraphTests):
     ) -> tuple[QueueStore, list[JobRecord], list[JobRecord]]:
         """Return a store in which the members of a chord have ended, these, and who takes it."""
         after = _B if takers == 1 else Group((_B,) * takers)
-        store, jobs, _ = self.begun(Chain((Group((_A,) * members), after)))
+        store, jobs, _ = self.started(Chain((Group((_A,) * members), after)))
         rows = [
             self.end(job, result=bytes([place]) * _SIZE, ttl=0.0)
             for place, job in enumerate(jobs[:members])
@@ -97,7 +97,7 @@ class InputTests(GraphTests):
 
     def test_many_copies_are_ids_too(self) -> None:
         """The bound is of one body, and of all of one join together."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 10))))
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 10))))
         ready = self.after(store, self.end(jobs[0], result=b"x" * 200), max_copies=1000).ready
         assert {unpack(unpack(job.body, "a body")[1], "an input") for job in ready} == {jobs[0].id}
         assert len(ready) == 10
@@ -129,7 +129,7 @@ class InputTests(GraphTests):
 
     def test_too_much_for_one_job_fails_it(self) -> None:
         """What waits for it is cancelled."""
-        store, jobs, _ = self.begun(Chain((_A, _B, _C)))
+        store, jobs, _ = self.started(Chain((_A, _B, _C)))
         followed = self.after(
             store, self.end(jobs[0], result=b"x" * 2000), max_body=1000, max_input_bytes=1500
         )
@@ -140,7 +140,7 @@ class InputTests(GraphTests):
 
     def test_nothing_is_kept_for_other_jobs(self) -> None:
         """Nor for those that got all in their body."""
-        store, jobs, _ = self.begun(Chain((_A, _B)))
+        store, jobs, _ = self.started(Chain((_A, _B)))
         rows = [self.end(jobs[0])]
         _, followed, page, found = self.commit(
             store, Finish(rows), AdvanceGraphs(self.clock.now()), ReadInputs(jobs[1].id, 0, 10),

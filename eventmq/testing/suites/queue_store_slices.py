@@ -37,7 +37,7 @@ class SliceTests(LookupTests):
 
     def test_many_become_ready_slice_by_slice(self) -> None:
         """In order, each with what it takes."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 7))))
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 7))))
         told = self.go_on(store, self.after(store, self.end(jobs[0]), limit=3), 3)
         assert [len(each.ready) for each in told] == [3, 3, 1]
         ready = [job for each in told for job in each.ready]
@@ -47,7 +47,7 @@ class SliceTests(LookupTests):
 
     def test_a_restart_in_the_middle_goes_on(self) -> None:
         """Whether there is more to do is told when the store is opened."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 7))))
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 7))))
         assert self.after(store, self.end(jobs[0]), limit=3).unfinished
         store, recovered = self.reopen(store)
         assert recovered.graphs
@@ -58,7 +58,7 @@ class SliceTests(LookupTests):
 
     def test_a_failure_cancels_slice_by_slice(self) -> None:
         """All that waits at a join, and at those that follow, for the first reason."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C, _C)))
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C, _C)))
         first = self.after(store, self.end(jobs[0], JobState.FAILED), limit=2)
         told = self.go_on(store, first, 2)
         assert [len(each.ended) for each in told] == [2, 2, 2]
@@ -69,7 +69,7 @@ class SliceTests(LookupTests):
 
     def test_what_ends_meanwhile_counts(self) -> None:
         """Jobs of a slice may end before the others are ready."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C)))
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C)))
         self.after(store, self.end(jobs[0]), limit=2)
         told = self.after(store, *(self.end(job) for job in jobs[1:3]), limit=1)
         told = self.go_on(store, told, 1)[-1]
@@ -81,7 +81,7 @@ class SliceTests(LookupTests):
 
     def test_results_are_kept_until_the_last_slice_has_them(self) -> None:
         """Also where the jobs of the first have ended by then."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4))))
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4))))
         row = self.end(jobs[0], result=b"x" * 1000)
         first = self.after(store, row, limit=2, max_copies=1200)
         ends = [self.end(job) for job in first.ready]
@@ -97,7 +97,7 @@ class SliceTests(LookupTests):
     def test_large_results_are_forgotten_part_by_part(self) -> None:
         """None is left in the end, also where a restart comes between."""
         members, size = 5, 5_000_000
-        store, jobs, _ = self.begun(Chain((Group((_A,) * members), _B)))
+        store, jobs, _ = self.started(Chain((Group((_A,) * members), _B)))
         for job in jobs[:members]:
             told = self.after(store, self.end(job, result=bytes(size), ttl=0.0), max_body=1000)
         [taker] = told.ready
@@ -110,7 +110,7 @@ class SliceTests(LookupTests):
 
     def test_a_graph_is_cancelled_slice_by_slice(self) -> None:
         """The last jobs first, so that none is cancelled for another reason."""
-        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C)))
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C)))
         audit = AuditFields(self.clock.now(), 60.0, content_type="error", result=b"enough")
         touched: list[JobRecord] = []
         for count in (4, 2, 0):
@@ -124,7 +124,7 @@ class SliceTests(LookupTests):
 
     def test_a_deadline_ends_its_part_slice_by_slice(self) -> None:
         """It has passed until nothing is left."""
-        store, jobs, _ = self.begun(Chain((Group((_A,) * 5, deadline=10.0), _B)))
+        store, jobs, _ = self.started(Chain((Group((_A,) * 5, deadline=10.0), _B)))
         now = self.clock.now() + 20.0
         audit = AuditFields(now, 60.0)
         counts = []

@@ -693,7 +693,7 @@ def test_what_an_operator_disabled_stays_so(beats):
 def test_thousands_of_schedules_wait_in_a_heap(beats):
     """Turns cost nothing while nothing is due."""
     rows = [
-        (Schedule(name=f"s{n}", trigger=str(every(days=1))).begun(NOW - n), None)
+        (Schedule(name=f"s{n}", trigger=str(every(days=1))).started(NOW - n), None)
         for n in range(20_000)
     ]
     beats.store.save(rows)

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
-    "FUNCTIONS", "NEVER", "DamagedRow", "as_text", "begin", "begin_outcome", "data_crc",
-    "is_sound", "outcome_crc",
+    "FUNCTIONS",
+    "NEVER",
+    "DamagedRow",
+    "as_text",
+    "data_crc",
+    "is_sound",
+    "job_prefix",
+    "outcome_crc",
+    "outcome_prefix",
 ]  # fmt: skip
 
 #: In the place of a checksum, which is never negative: of a row that is known to be damaged.
@@ -37,31 +44,31 @@ def as_text(data: bytes | None) -> str | bytes | None:
         return data
 
 
-def begin(queue: str, text: str) -> int:
+def job_prefix(queue: str, text: str) -> int:
     """Return what the checksums of a queue's rows with these headers, or this label, begin with."""
     return crc32(f"{queue}\0{text}\0".encode())
 
 
-def begin_outcome(begun: int, state: int, kind: str) -> int:
+def outcome_prefix(prefix: int, state: int, kind: str) -> int:
     """Return what the checksums of outcomes of a state and content type begin with.
 
     Args:
-        begun: What `begin` returned for their queue and label.
+        prefix: What `job_prefix` returned for their queue and label.
         state: Its code.
         kind: The content type.
     """
-    return crc32(f"{state}\0{kind}\0".encode(), begun)
+    return crc32(f"{state}\0{kind}\0".encode(), prefix)
 
 
-def outcome_crc(begun: int, job_id: str, result: bytes | None) -> int:
+def outcome_crc(prefix: int, job_id: str, result: bytes | None) -> int:
     """Return the checksum of an outcome.
 
     Args:
-        begun: What `begin_outcome` returned for it.
+        prefix: What `outcome_prefix` returned for it.
         job_id: Of the job.
         result: None was not kept, which is not the same as an empty one.
     """
-    return crc32(job_id.encode(), begun ^ 1 if result is None else crc32(result, begun))
+    return crc32(job_id.encode(), prefix ^ 1 if result is None else crc32(result, prefix))
 
 
 def data_crc(head: int, kind: str, data: bytes) -> int:
@@ -83,8 +90,8 @@ def _head(queue: bytes, text: bytes, job_id: bytes) -> int:
 
 def _outcome(*values: Any) -> int:
     """Return the checksum of queue, label, state, content type, result and id."""
-    begun, result = crc32(b"%b\0%b\0%d\0%b\0" % values[:4]), values[4]
-    return crc32(values[5], begun ^ 1 if result is None else crc32(result, begun))
+    prefix, result = crc32(b"%b\0%b\0%d\0%b\0" % values[:4]), values[4]
+    return crc32(values[5], prefix ^ 1 if result is None else crc32(result, prefix))
 
 
 def _whole(queue: bytes, text: bytes, body: bytes, job_id: bytes) -> int:

@@ -27,7 +27,7 @@ __all__ = [
     "OpenedFiles",
     "file_system_of",
     "network_file_system",
-    "taken_away",
+    "store_removed",
 ]
 
 
@@ -60,7 +60,7 @@ FILE_NAME = "queue.sqlite"
 BALLAST_SHARE = 8
 
 #: Seconds between two looks at the free space.
-LOOK_EVERY = 1.0
+CHECK_EVERY = 1.0
 
 #: Free bytes that a start needs beside those of the log: for its index, and for first commits.
 START_BYTES = 1024 * 1024
@@ -103,7 +103,7 @@ def network_file_system(path: Path) -> str:
     return kind if kind in NETWORK else ""
 
 
-def taken_away(what: str) -> StoreError:
+def store_removed(what: str) -> StoreError:
     """Return the error of a broker whose store is not where it was; ``what`` is missing."""
     return StoreError(
         f"the store was taken from under the broker, which gives no further receipt: {what}; "
@@ -203,12 +203,12 @@ class OpenedFiles:
     @staticmethod
     def _gone(path: str | Path, error: OSError) -> StoreError:
         why = "is gone" if isinstance(error, FileNotFoundError) else f"fails: {error.strerror}"
-        return taken_away(f"{path} {why}")
+        return store_removed(f"{path} {why}")
 
     @staticmethod
     def _replaced(path: str | Path) -> StoreError:
         there = Path(path).exists()
-        return taken_away(f"{path} is another file now" if there else f"{path} is gone")
+        return store_removed(f"{path} is another file now" if there else f"{path} is gone")
 
 
 def _link_of(descriptor: int) -> str:
@@ -249,7 +249,7 @@ class DataDirectory:
         self._ballast = reserve // BALLAST_SHARE
         self._lock: int | None = None
         self._database: int | None = None
-        self._looked = float("-inf")
+        self._checked = float("-inf")
         self._low = False
         #: Bytes that were free when `low` looked last.
         self.space = 1 << 62
@@ -454,7 +454,7 @@ class DataDirectory:
         try:
             stat = os.statvfs(self.path)
         except OSError as error:
-            raise taken_away(f"{self.path}: {error.strerror}") from error
+            raise store_removed(f"{self.path}: {error.strerror}") from error
         return stat.f_bavail * stat.f_frsize
 
     def exhausted(self) -> bool:
@@ -481,8 +481,8 @@ class DataDirectory:
         Raises:
             StoreError: The directory is gone.
         """
-        if monotonic - self._looked >= LOOK_EVERY:
-            self._looked = monotonic
+        if monotonic - self._checked >= CHECK_EVERY:
+            self._checked = monotonic
             self.space = self.free()
             self._low = self.space < self._reserve
             if self._low:

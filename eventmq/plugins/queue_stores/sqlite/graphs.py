@@ -125,18 +125,18 @@ class GraphWrites:
         return row[0] if row else 0
 
     def admit(
-        self, write: AdmitGraph, taken: Callable[[Sequence[JobRecord]], str]
+        self, write: AdmitGraph, find_taken: Callable[[Sequence[JobRecord]], str]
     ) -> WriteResult | None:
         """Insert the jobs of a graph, all or none.
 
         Args:
             write: The graph.
-            taken: Returns an id that is not free, or "".
+            find_taken: Returns an id that is not free, or "".
         """
         jobs = write.jobs
         if self.known(jobs[0].id):
             return WriteResult("same_id")
-        other = taken(jobs)
+        other = find_taken(jobs)
         if other:
             return WriteResult("same_id" if other == jobs[0].id else "taken", other)
         tables, places = self.tables, dict[tuple[str, str], int]()
@@ -512,12 +512,12 @@ class GraphReads:
         """Forget some graphs that ended before that time; say whether there are more."""
         db = self.tables.db
         sql = "SELECT key, size FROM graphs WHERE ended > 0 AND ended < ? LIMIT ?"
-        taken = 0
+        forgotten = 0
         for key, size in all_rows(db, sql, (before, _SLICE)):
             db.execute("DELETE FROM nodes WHERE key >= ? AND key < ?", (key, key + size))
             db.execute("DELETE FROM graphs WHERE key = ?", (key,))
-            taken += size
-            if taken >= _SLICE:
+            forgotten += size
+            if forgotten >= _SLICE:
                 return True
         return False
 

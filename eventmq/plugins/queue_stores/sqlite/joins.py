@@ -128,19 +128,19 @@ class StoredInputs:
         if row is None:
             return
         number, first, final = row
-        gone, size = [], 0
+        deleted, size = [], 0
         with closing(db.execute(_RELEASABLE, (first, final))) as rows:
             for key, length in rows:
-                gone.append((key,))
+                deleted.append((key,))
                 size += length + _AROUND
                 if size > FREED_AT_ONCE:
                     break
-        db.executemany("DELETE FROM member_results WHERE key = ?", gone)
+        db.executemany("DELETE FROM member_results WHERE key = ?", deleted)
         if size <= FREED_AT_ONCE:
             db.execute("DELETE FROM releasable_results WHERE key = ?", (number,))
         else:
             sql = "UPDATE releasable_results SET first = ? WHERE key = ?"
-            db.execute(sql, (gone[-1][0] + 1, number))
+            db.execute(sql, (deleted[-1][0] + 1, number))
 
     # Jobs that need them
 

@@ -279,28 +279,28 @@ class FailedJobs:
         """Forget the oldest failed jobs, as far as they are too old or too many bytes."""
         tables = self.tables
         sql = "SELECT seq, id, queue, at, size FROM failed ORDER BY at, seq LIMIT ?"
-        gone: list[tuple[int, str, int]] = []
+        deleted: list[tuple[int, str, int]] = []
         more, oldest = False, None
         # Row by row: mostly the first one stays, and behind it are large ones.
         cursor = tables.db.execute(sql, (write.limit + 1,))
         for seq, job_id, queue, at, size in cursor:
             too_much = at < write.before or tables.failed_bytes > write.max_bytes
-            if not too_much or len(gone) == write.limit:
+            if not too_much or len(deleted) == write.limit:
                 more, oldest = too_much, at
                 break
             tables.failed_bytes -= size
-            gone.append((seq, job_id, queue))
+            deleted.append((seq, job_id, queue))
         cursor.close()
-        return Pruned(self._forget(gone), more, oldest)
+        return Pruned(self._forget(deleted), more, oldest)
 
-    def _forget(self, gone: list[tuple[int, str, int]]) -> dict[str, int]:
+    def _forget(self, deleted: list[tuple[int, str, int]]) -> dict[str, int]:
         """Delete failed jobs; return how many those were, by queue."""
         tables = self.tables
-        tables.db.executemany("DELETE FROM failed WHERE seq = ?", [(seq,) for seq, _, _ in gone])
-        ids = [job_id for _, job_id, _ in gone]
+        tables.db.executemany("DELETE FROM failed WHERE seq = ?", [(seq,) for seq, _, _ in deleted])
+        ids = [job_id for _, job_id, _ in deleted]
         self.attempts.drop(ids)
         self.inputs.release(ids)
-        queues = Counter(queue for _, _, queue in gone)
+        queues = Counter(queue for _, _, queue in deleted)
         for queue, n in queues.items():
             tables.count(queue, failed=-n)
         return {tables.queue_name(queue): n for queue, n in queues.items()}

@@ -48,13 +48,13 @@ def check_quickly(db: apsw.Connection, path: Path, seconds: float = SECONDS) -> 
     end = time.monotonic() + seconds
     late = False
 
-    def look() -> bool:
+    def is_late() -> bool:
         nonlocal late
         late = time.monotonic() > end
         return late
 
     tables = _tables(db)
-    db.set_progress_handler(look, _STEPS)
+    db.set_progress_handler(is_late, _STEPS)
     try:
         for place, table in enumerate(tables):
             damaged, indexes = read_answer(db, f"PRAGMA integrity_check({table})")

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from eventmq.job import STATE_CODES, JobRecord, JobState
 from eventmq.plugins.database import all_rows, first_row
-from eventmq.plugins.queue_stores.sqlite.checksums import begin
+from eventmq.plugins.queue_stores.sqlite.checksums import job_prefix
 from eventmq.plugins.queue_stores.sqlite.rows import (
     BARE_COLUMNS,
     FAILED_COLUMNS,
@@ -80,7 +80,7 @@ class Reads:
         jobs: list[JobRecord] = []
         size, limit, most, queue = 0, write.limit, write.max_bytes, write.queue
         text, data, state = "", b"", JobState.QUEUED
-        begun = common = begin(queue, "")
+        prefix = common = job_prefix(queue, "")
         for row in self.tables.db.execute(_QUEUED, values):
             if len(jobs) == limit or size > most:
                 return jobs, True
@@ -100,11 +100,11 @@ class Reads:
             ) = row
             if headers != text:  # most have the same: it is once in memory
                 text = headers
-                begun = begin(queue, text)
-                common = crc32(data, begun)
+                prefix = job_prefix(queue, text)
+                common = crc32(data, prefix)
             if body != data:  # as those who pass no arguments have
                 data = body
-                common = crc32(body, begun)
+                common = crc32(body, prefix)
             if crc32(job_id.encode(), common) == crc:
                 job = JobRecord(
                     job_id, queue, text, body, seq, rank, state, attempt, delivery, due, expires,

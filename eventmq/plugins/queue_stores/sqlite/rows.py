@@ -14,10 +14,10 @@ from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.job import STATE_CODES, JobRecord, JobState
 from eventmq.plugins.database import first_row
 from eventmq.plugins.queue_stores.sqlite.checksums import (
-    begin,
-    begin_outcome,
     data_crc,
+    job_prefix,
     outcome_crc,
+    outcome_prefix,
 )
 from eventmq.plugins.queue_stores.sqlite.schema import (
     bucket_ddl,
@@ -94,7 +94,7 @@ class Tables:
         self._subqueues: dict[tuple[int, SubqueueKey], int] = {}
         self._deltas: dict[int, list[int]] = {}
         #: Headers and number of a queue, and what their checksums begin with: of the last job.
-        self._begun = ("", 0, 0)
+        self._prefix = ("", 0, 0)
         #: Bytes that failed jobs take.
         self.failed_bytes = 0
         self._stored_bytes = 0
@@ -109,7 +109,7 @@ class Tables:
         self._subqueues.clear()
         self._deltas.clear()
         self._ends.clear()
-        self._begun = ("", 0, 0)
+        self._prefix = ("", 0, 0)
         self.buckets = buckets(self.db)
         sql = "SELECT value FROM meta WHERE key = 'failed_bytes'"
         (self.failed_bytes,) = (self._stored_bytes,) = first_row(self.db, sql)
@@ -160,16 +160,18 @@ class Tables:
 
         Their rows stay as long as outcomes may have their numbers; see `drop_queues_before`.
         """
-        (gone,) = first_row(self.db, "SELECT count(*) FROM queues WHERE removed_at > 0")
+        (removed_queues,) = first_row(self.db, "SELECT count(*) FROM queues WHERE removed_at > 0")
         forgotten = []
         for name in names:
             key = self._queues.get(name)
-            if key is not None and (gone >= MAX_FORGOTTEN or not self._forget_queue(name, key, at)):
+            if key is not None and (
+                removed_queues >= MAX_FORGOTTEN or not self._forget_queue(name, key, at)
+            ):
                 continue
-            gone += key is not None
+            removed_queues += key is not None
             forgotten.append(name)
         self._subqueues.clear()
-        self._begun = ("", 0, 0)
+        self._prefix = ("", 0, 0)
         return forgotten
 
     def _forget_queue(self, name: str, key: int, at: float) -> bool:
@@ -289,12 +291,12 @@ class Tables:
 
     def row(self, job: JobRecord) -> tuple[Any, ...]:
         """Return the row of a job in ``jobs``, as of `INSERT_COLUMNS`."""
-        begun, job_id = begin(job.queue, job.headers), job.id.encode()
+        prefix, job_id = job_prefix(job.queue, job.headers), job.id.encode()
         return (
             job.seq, job.id, self.queue_id(job.queue), job.rank, STATE_CODES[job.state],
             job.attempt, job.delivery, job.deaths, job.due, job.expires, job.created,
             job.headers, job.body, job.eta,
-            crc32(job_id, crc32(job.body, begun)), crc32(job_id, begun),
+            crc32(job_id, crc32(job.body, prefix)), crc32(job_id, prefix),
         )  # fmt: skip
 
     def job(self, row: tuple[Any, ...]) -> JobRecord:
@@ -302,11 +304,11 @@ class Tables:
         headers, queue = row[11], row[2]
         try:
             name = self._queue_names[queue]
-            if headers != self._begun[0] or queue != self._begun[1]:
-                self._begun = headers, queue, begin(name, headers)
-            begun, body = self._begun[2], row[12]
-            begun, body = (begun, b"") if body is None else (crc32(body, begun), body)
-            if crc32(row[1].encode(), begun) == row[14]:
+            if headers != self._prefix[0] or queue != self._prefix[1]:
+                self._prefix = headers, queue, job_prefix(name, headers)
+            prefix, body = self._prefix[2], row[12]
+            prefix, body = (prefix, b"") if body is None else (crc32(body, prefix), body)
+            if crc32(row[1].encode(), prefix) == row[14]:
                 return JobRecord(
                     row[1], name, headers, body, row[0], row[3], _STATES[row[4]],
                     row[5], row[6], row[8], row[9], row[10], row[7], eta=row[13],
@@ -369,8 +371,8 @@ class Tables:
         label = self.name(task)
         try:
             name = self.queue_name(queue)
-            begun = begin_outcome(begin(name, label), state, content_type)
-            if crc is None or crc == outcome_crc(begun, job_id, result):
+            prefix = outcome_prefix(job_prefix(name, label), state, content_type)
+            if crc is None or crc == outcome_crc(prefix, job_id, result):
                 job = JobRecord(
                     job_id, name, _headers(label), b"", 0, 0, _STATES[state],
                     attempt, delivery, 0.0, 0.0, created,

@@ -12,10 +12,10 @@ from eventmq.job import HELD, STATE_CODES, JobState, id_time
 from eventmq.plugins.database import change, change_many, first_row
 from eventmq.plugins.queue_stores.sqlite.checksums import (
     NEVER,
-    begin,
-    begin_outcome,
     data_crc,
     is_sound,
+    job_prefix,
+    outcome_prefix,
 )
 from eventmq.plugins.queue_stores.sqlite.graphs import GraphWrites
 from eventmq.plugins.queue_stores.sqlite.rows import (
@@ -219,7 +219,7 @@ class Writes:
         keyed: list[int] = []
         text = name = None
         data, unique = b"", False
-        queue = subqueue = begun = common = 0
+        queue = subqueue = prefix = common = 0
         for i, j in enumerate(jobs):
             job_id = j.id
             if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
@@ -235,20 +235,20 @@ class Writes:
                 place = None if unique else places.get((name, text))
                 if place is None and not unique:
                     place = places[name, text] = self._place(j)
-                queue, subqueue, begun = place or (0, 0, 0)
-                data, common = b"", begun
+                queue, subqueue, prefix = place or (0, 0, 0)
+                data, common = b"", prefix
             if unique:
                 keyed.append(i)
                 continue
             body = j.body
             if body != data:
                 data = body
-                common = crc32(body, begun)
+                common = crc32(body, prefix)
             coded = job_id.encode()
             rows.append((
                 j.seq, job_id, queue, j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.due,
                 j.expires, j.created, text, body, j.eta, crc32(coded, common),
-                crc32(coded, begun), subqueue,
+                crc32(coded, prefix), subqueue,
             ))  # fmt: skip
         self.high = high
         count = change_many(self.tables.db, _INSERT, rows) if rows else 0
@@ -265,9 +265,9 @@ class Writes:
         """Insert the jobs of a graph, all or none."""
         if self.refuse:
             return WriteResult("full", "the disk is nearly full")
-        return self.graphs.admit(write, self._taken)
+        return self.graphs.admit(write, self._find_taken)
 
-    def _taken(self, jobs: Sequence[JobRecord]) -> str:
+    def _find_taken(self, jobs: Sequence[JobRecord]) -> str:
         """Return the id of a job that is there or was, "" for none; note what is the highest."""
         high = self.high
         sane, far = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
@@ -288,8 +288,8 @@ class Writes:
 
     def _place(self, job: JobRecord) -> tuple[int, int, int]:
         """Return the numbers of a job's queue and subqueue, and how its checksum begins."""
-        tables, begun = self.tables, begin(job.queue, job.headers)
-        return tables.queue_id(job.queue), tables.subqueue_id(job.queue, job.headers), begun
+        tables, prefix = self.tables, job_prefix(job.queue, job.headers)
+        return tables.queue_id(job.queue), tables.subqueue_id(job.queue, job.headers), prefix
 
     def _count_admitted(
         self, jobs: Sequence[JobRecord], refused: dict[int, WriteResult], keyed: Sequence[int]
@@ -375,8 +375,8 @@ class Writes:
         ended, failed, again = [], [], []
         last: tuple[Any, ...] = ()
         name = text = kind = by = was = now = None
-        queue = task = number = begun = common = code = since = 0
-        told: bytes | None = b""
+        queue = task = number = prefix = common = code = since = 0
+        hashed: bytes | None = b""
         for place, row in enumerate(rows):
             job, state, at, ttl, content_type, result, started, run_time, worker = row
             if (
@@ -390,13 +390,13 @@ class Writes:
                 was, now, kind = job.state, state, content_type
                 if (name, text, by) not in keys:
                     label = label_of(job)
-                    ids = queue_id(name), name_id(label), name_id(by), begin(name, label)
+                    ids = queue_id(name), name_id(label), name_id(by), job_prefix(name, label)
                     keys[name, text, by] = ids
                 queue, task, number, seed = keys[name, text, by]
                 code = _CODES[now]
                 last = queue, was, now
-                begun = common = begin_outcome(seed, code, kind)
-                told = b""  # of which ``common`` is the checksum so far
+                prefix = common = outcome_prefix(seed, code, kind)
+                hashed = b""  # of which ``common`` is the checksum so far
             attempt = job.attempt
             if attempt > 1:
                 again.append(row)
@@ -404,9 +404,9 @@ class Writes:
                 failed.append(row)
                 continue
             kept = result if ttl > 0 else None
-            if kept != told:
-                told = kept
-                common = begun ^ 1 if kept is None else crc32(kept, begun)
+            if kept != hashed:
+                hashed = kept
+                common = prefix ^ 1 if kept is None else crc32(kept, prefix)
             job_id = job.id
             ended.append((
                 job_id, code, at, at + ttl, content_type, kept, queue, task, attempt,

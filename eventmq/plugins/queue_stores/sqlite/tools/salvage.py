@@ -302,9 +302,9 @@ class _Salvage:
                 _, name, _, root, sql = row.values
                 if type(root) is int and root:
                     roots[name], declared[name] = root, sql if isinstance(sql, str) else ""
-        there, taken = file.roots(), set(roots.values())
+        there, known = file.roots(), set(roots.values())
         for name, root in db.execute("SELECT name, rootpage FROM sqlite_master"):
-            if name not in roots and root in there - taken:
+            if name not in roots and root in there - known:
                 roots[name] = root
         return roots, declared
 
@@ -429,7 +429,7 @@ class _Salvage:
 
     def _lost_rows(self, file: File, db: apsw.Connection) -> None:
         """Name the rows that an index knows and that were not copied; break what needs them."""
-        said = {(row.table, row.where): place for place, row in enumerate(self.lost)}
+        places = {(row.table, row.where): place for place, row in enumerate(self.lost)}
         for table, index in _NAMED_BY.items():
             root = self._roots.get(index)
             for _, values in file.rows(root, lambda _: None) if root else ():
@@ -438,7 +438,7 @@ class _Salvage:
                 job_id, number = values
                 if number in self.numbers[table]:
                     continue
-                place = said.get((table, f"row {number}"))
+                place = places.get((table, f"row {number}"))
                 if place is None:
                     self._lose(table, f"row {number}", "its page cannot be read", job_id)
                 else:  # the id in the row may be what was altered
