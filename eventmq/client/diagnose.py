@@ -33,10 +33,10 @@ def diagnose(
     """Return a message about one job.
 
     Args:
-        info: What the broker knows of the job.
-        queues: Its queues, None if it did not say.
-        workers: Its workers, None if it did not say.
-        waited: How long the caller waited, for people.
+        info: The answer to ``info`` about the job.
+        queues: The answer to ``queues``, None if there is none.
+        workers: The answer to ``workers``, None if there is none.
+        waited: How long the caller waited, as text.
     """
     task, state = info.get("task"), info["state"]
     what = f"job {info['id']} of task {task!r}" if task else f"job {info['id']}"
@@ -47,13 +47,13 @@ def diagnose(
 
 
 def _why(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> str:
-    """Return why a job has not ended, "" if it cannot be said."""
+    """Return why a job has not ended, "" if that is not known."""
     state = info["state"]
     if state == "running":
         since = f" since {_time(info['leased'])}" if info.get("leased") else ""
-        return f"the worker {info.get('worker', '')!r} has it{since}{_again(info)}"
+        return f"the worker {info.get('worker', '')!r} has it{since}{_attempt(info)}"
     if state == "delayed":
-        return f"it becomes ready at {_time(info.get('due'))}{_again(info)}"
+        return f"it becomes ready at {_time(info.get('due'))}{_attempt(info)}"
     if state == "blocked":
         return "it waits for other jobs of its graph"
     return "" if queues is None or workers is None else _why_queued(info, queues, workers)
@@ -76,25 +76,25 @@ def _why_queued(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
     waiting, running = int(queue.get("waiting", 1)) - 1, int(queue.get("running", 0))
     if queue.get("limits"):
         limits = f"the queue {name!r} is limited to {queue['limits']}"
-        return f"{limits}; {max(0, waiting)} others wait in it and {running} run{_again(info)}"
+        return f"{limits}; {max(0, waiting)} others wait in it and {running} run{_attempt(info)}"
     if waiting <= 0 and not running and named:
-        return f"nobody takes it from the queue {name!r}; does a worker know the task {task!r}?"
+        return f"no worker takes it from the queue {name!r}; does a worker know the task {task!r}?"
     others = f"{max(0, waiting)} others wait in the queue {name!r} and {running} run"
-    return f"{others}; workers that serve it: {len(serving)}{_again(info)}"
+    return f"{others}; workers that serve it: {len(serving)}{_attempt(info)}"
 
 
 def _knows(worker: Mapping[str, Any], task: str) -> bool:
-    """Return whether a worker may be given a task; one of ours without a list takes any."""
+    """Return whether a worker knows a task; without a list it takes any task, unless legacy."""
     return not worker.get("plain") and (not worker["tasks"] or task in worker["tasks"])
 
 
-def _again(info: Mapping[str, Any]) -> str:
-    """Return a word about the attempt, if it is not the first."""
+def _attempt(info: Mapping[str, Any]) -> str:
+    """Return the number of the attempt as text, "" for the first."""
     attempt = int(info.get("attempt") or 1)
     return f" (attempt {attempt})" if attempt > 1 else ""
 
 
-def _time(moment: object) -> str:
-    if not isinstance(moment, (int, float)) or not moment:
+def _time(timestamp: object) -> str:
+    if not isinstance(timestamp, (int, float)) or not timestamp:
         return "a time that the broker does not say"
-    return datetime.fromtimestamp(moment).astimezone().isoformat(sep=" ", timespec="seconds")
+    return datetime.fromtimestamp(timestamp).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -1,4 +1,4 @@
-"""Writes the jobs of a graph as one message, and makes the handle of what was sent."""
+"""Graphs on the client: their handles, and the encoding of their jobs as one message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GraphJob(Job[T]):
         self.root = root
 
     def cancel(self, reason: str = "") -> bool:
-        """Cancel all jobs of the graph that have not ended; say whether any was."""
+        """Cancel all jobs of the graph that have not ended; return whether there was one."""
         call = self._results.job_call(self, "cancel_graph", {"id": self.root, "reason": reason})
         return _count(self._results.runner.ask(call))
 
@@ -56,7 +56,7 @@ class GraphJob(Job[T]):
         return _count(await self._results.runner.aask(call))
 
     def graph(self) -> list[dict[str, Any]]:
-        """Return all jobs of the graph, in the order in which they were written.
+        """Return all jobs of the graph, in the order in which they were encoded.
 
         Returns:
             For each what `Job.info` has, without the attempts, and ``place input output handler``:
@@ -68,7 +68,7 @@ class GraphJob(Job[T]):
         """
         rows: list[dict[str, Any]] = []
         while True:
-            page = self._results.runner.ask(self._look(len(rows)))
+            page = self._results.runner.ask(self._page_call(len(rows)))
             rows += map(with_error, page["jobs"])
             if len(rows) >= page["size"] or not page["jobs"]:
                 return rows
@@ -77,12 +77,12 @@ class GraphJob(Job[T]):
         """Do the same as `graph` in a coroutine."""
         rows: list[dict[str, Any]] = []
         while True:
-            page = await self._results.runner.aask(self._look(len(rows)))
+            page = await self._results.runner.aask(self._page_call(len(rows)))
             rows += map(with_error, page["jobs"])
             if len(rows) >= page["size"] or not page["jobs"]:
                 return rows
 
-    def _look(self, first: int) -> Any:
+    def _page_call(self, first: int) -> Any:
         arguments = {"id": self.root, "first": first, "limit": MAX_ROWS}
         return self._results.job_call(self, "graph", arguments)
 
@@ -97,7 +97,7 @@ class JobGroup:
     Iterating yields their handles in order, those of groups in groups included.
 
     Attributes:
-        id: Of the graph; "" where there is no job.
+        id: Id of the graph; "" if it has no job.
         jobs: The handles.
     """
 
@@ -125,8 +125,8 @@ class JobGroup:
     def __iter__(self) -> Iterator[Job[Any]]:
         return iter(self.jobs)
 
-    def __getitem__(self, place: int) -> Job[Any]:
-        return self.jobs[place]
+    def __getitem__(self, index: int) -> Job[Any]:
+        return self.jobs[index]
 
     # Results
 
@@ -137,8 +137,8 @@ class JobGroup:
 
         Args:
             timeout: Seconds for all of them together, as for `Job.get`.
-            return_errors: Put what `Job.get` would raise in the place of a result, and wait for
-                all jobs; else it is raised as soon as a job does not succeed.
+            return_errors: Wait for all jobs, and return the exception that `Job.get` would raise
+                instead of a result; else it is raised as soon as a job does not succeed.
 
         Raises:
             ResultTimeout: They had not ended in time.
@@ -186,10 +186,10 @@ class JobGroup:
         """Return whether all jobs have ended by success; raises what `Job.state` raises."""
         return all(job.successful() for job in self.jobs)
 
-    # The whole
+    # The graph
 
     def cancel(self, reason: str = "") -> bool:
-        """Cancel all jobs of the graph that have not ended; say whether any was."""
+        """Cancel all jobs of the graph that have not ended; return whether there was one."""
         return self._whole is not None and self._whole.cancel(reason)
 
     async def acancel(self, reason: str = "") -> bool:
@@ -206,7 +206,7 @@ class JobGroup:
 
 
 class GraphMember(NamedTuple):
-    """One job of a graph, before it is written; ``flags`` go into its header ``graph``."""
+    """One job of a graph, before it is encoded; ``flags`` go into its header ``graph``."""
 
     template: Template
     args: Sequence[Any]
@@ -224,23 +224,23 @@ def write_graph(
 
     Args:
         parts: Its jobs by node index.
-        plan: Which waits for which.
-        ids: Of the jobs.
-        write: Writes a job, with the middlewares around it; None where there are none.
+        plan: Which jobs wait for which.
+        ids: Their ids.
+        write: Encodes a job, with the middlewares around it; None without middlewares.
 
     Raises:
         NotAllowed: A job is unique, or has no guarantee.
         SerializationError: Arguments cannot be encoded.
     """
-    places: dict[tuple[str, str], int] = {}
+    indexes: dict[tuple[str, str], int] = {}
     rows: list[tuple[str, int, bytes]] = []
-    for written in _written(parts, ids, write):
-        place = places.setdefault((written.queue, written.headers), len(places))
-        rows.append((written.id, place, written.body))
-    return EncodedJob(ids[0], "", f"nodes:{len(rows)}", encode_graph(list(places), rows, plan))
+    for encoded in _encoded(parts, ids, write):
+        index = indexes.setdefault((encoded.queue, encoded.headers), len(indexes))
+        rows.append((encoded.id, index, encoded.body))
+    return EncodedJob(ids[0], "", f"nodes:{len(rows)}", encode_graph(list(indexes), rows, plan))
 
 
-def _written(
+def _encoded(
     parts: Sequence[GraphMember],
     ids: Sequence[str],
     write: Write | None,
@@ -261,11 +261,11 @@ def _written(
                 yield EncodedJob(job_id, template.queue, text, body)
         else:
             for job_id, part in run:
-                one = write or _plainly
-                yield one(template, part.args, part.kwargs, job_id)
+                encode = write or _encode
+                yield encode(template, part.args, part.kwargs, job_id)
 
 
-def _plainly(
+def _encode(
     template: Template, args: Sequence[Any], kwargs: Mapping[str, Any], job_id: str
 ) -> EncodedJob:
     return template.write(job_id, args, kwargs)
@@ -283,7 +283,7 @@ def _marked(template: Template, flags: str) -> Template:
 
 
 def empty_handle(tree: Any) -> JobGroup:
-    """Return the handle of what has no job."""
+    """Return the handle of a graph without jobs."""
     return JobGroup(tree, [])
 
 
@@ -293,13 +293,13 @@ def make_handle(
     """Return the handle of a graph.
 
     Args:
-        sent: What the message was sent as; it has the id of the graph.
-        ids: By node index.
-        tree: What the result is.
-        results: For the handles.
+        sent: Handle of the message, which has the id of the graph.
+        ids: Job ids by node index.
+        tree: The shape of the result.
+        results: Result client of the handles.
     """
     origin = sent.origin
     if not isinstance(tree, list):
         return GraphJob(ids[tree], results, origin, sent.id)
-    jobs: list[Job[Any]] = [Job(ids[place], results, origin) for place in refs_of(tree)]
+    jobs: list[Job[Any]] = [Job(ids[node], results, origin) for node in refs_of(tree)]
     return JobGroup(tree, jobs, GraphJob(sent.id, results, origin, sent.id), results)

@@ -17,7 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.client.connection import LOST, BrokerConnection, ConnectionPhase
-from eventmq.client.outcomes import credit_frames, read_answer, read_row, refusal, take_rows
+from eventmq.client.outcomes import add_rows, credit_frames, read_answer, read_row, refusal
 from eventmq.client.requests import (
     NEVER,
     NO_BROKER,
@@ -414,7 +414,7 @@ class ClientMachine:
             else:
                 answer = unpack(reply.result, f"the answer to {call.name}")
                 if call.name == "get":
-                    take_rows(call, answer)
+                    add_rows(call, answer)
                     more = more and bool(call.ids)
                 else:
                     call.add(answer)
@@ -435,7 +435,7 @@ class ClientMachine:
             self._in_flight.settle(pending, None)
         call = self._pushed.arrived(row)
         if call is not None:
-            take_rows(call, [row])
+            add_rows(call, [row])
             self._in_flight.settle(call, None)
 
     def _on_error(self, connection: BrokerConnection, error: Error, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What the module is called that runs as ``__main__``: the name under which others import it."""
+"""The importable name of the module that runs as ``__main__``."""
 
 from __future__ import annotations
 

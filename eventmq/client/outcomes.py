@@ -1,4 +1,8 @@
-"""Turns what the broker says about an ended job into its value, or into an exception."""
+"""Outcomes: makes the value of an ended job, or an exception, of the broker's answer.
+
+`OutcomeReader` reads results, `failure` and `refusal` map errors to exceptions. The functions at
+the end check the answers to ``get`` and ``stream``.
+"""
 
 from __future__ import annotations
 
@@ -53,20 +57,20 @@ if TYPE_CHECKING:
 __all__ = [
     "OutcomeReader",
     "OutcomeRow",
+    "add_rows",
     "credit_frames",
     "failure",
     "original",
     "read_answer",
     "read_row",
     "refusal",
-    "take_rows",
     "with_error",
     "with_errors",
 ]
 
 
 class OutcomeRow(NamedTuple):
-    """How a job ended, as the broker says it; ``state`` is "" for an unknown id."""
+    """The broker's answer how a job ended; ``state`` is "" for an unknown id."""
 
     id: str
     state: str
@@ -75,12 +79,12 @@ class OutcomeRow(NamedTuple):
 
 
 class OutcomeReader:
-    """Reads outcomes. Thread-safe.
+    """Decodes results, parts and published messages. Thread-safe.
 
     Args:
         serializer: Returns the serializer of a content type.
         accept_content: Content types that may be decoded.
-        location: Where results are kept; the broker unless told.
+        location: Where results are kept; by default the broker.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class OutcomeReader:
         """Return the result of a job.
 
         Args:
-            row: How it ended.
+            row: The broker's answer.
 
         Raises:
             JobError: It ended in another way than by success.
@@ -115,14 +119,14 @@ class OutcomeReader:
             return decode_frames(data)
         content_type, data = self._location.get(job_id, content_type, data)
         if content_type == LEGACY_TYPE:
-            return _plain_value(data)
+            return _legacy_value(data)
         name, _, rest = content_type.partition(";")
         signature, _, created = rest.partition(";")
         envelope = Envelope(job_id, name, created=_number(created), signature=signature)
         return self._decoder(name, job_id).decode(data, envelope)
 
     def content(self, name: str, data: bytes, envelope: Envelope) -> Any:
-        """Decode something else than a result, such as a published message or a part."""
+        """Decode a published message, or a part of a stream."""
         if name == FRAMES_TYPE:
             return decode_frames(data)
         return self._decoder(name, envelope.job_id).decode(data, envelope)
@@ -141,7 +145,7 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def _plain_value(data: bytes) -> Any:
+def _legacy_value(data: bytes) -> Any:
     """Return what a legacy worker answered: JSON ``{"value": ...}``, else the text."""
     text = data.decode(errors="replace")
     try:
@@ -160,10 +164,10 @@ def failure(row: OutcomeRow) -> JobFailed:
     else:
         remote = RemoteError("", row.data.decode(errors="replace"))
     kind = _JOB_FAILED_TYPES.get(remote.type, JobFailed)
-    shown = remote.type.removeprefix("builtins.")
-    said = f"{shown}: {remote.message}" if shown else remote.message
+    type_name = remote.type.removeprefix("builtins.")
+    described = f"{type_name}: {remote.message}" if type_name else remote.message
     error = kind(
-        f"job {row.id} failed: {remote.message if kind is not JobFailed else said}",
+        f"job {row.id} failed: {remote.message if kind is not JobFailed else described}",
         job_id=row.id,
         remote_type=remote.type,
         remote_message=remote.message,
@@ -173,7 +177,7 @@ def failure(row: OutcomeRow) -> JobFailed:
     return error
 
 
-#: How a failed job is raised where its error is one of ours.
+#: Error mapping: class name of an error of EventMQ -> exception for a failed job.
 _JOB_FAILED_TYPES: dict[str, type[JobFailed]] = {
     f"eventmq.errors.{kind.__name__}": kind
     for kind in (TimeLimitExceeded, WorkerLost, UnknownTask, ResultTooLarge)
@@ -186,8 +190,8 @@ def _unsuccessful(row: OutcomeRow) -> EventMQError:
         return failure(row)
     if row.state == "cancelled":
         reason = decode_error(row.data).message if row.data else ""
-        said = f"job {job_id} was cancelled" + (f": {reason}" if reason else "")
-        return JobCancelled(said, job_id=job_id, reason=reason)
+        text = f"job {job_id} was cancelled" + (f": {reason}" if reason else "")
+        return JobCancelled(text, job_id=job_id, reason=reason)
     if row.state == "expired":
         return JobExpired(
             f"job {job_id} expired before a worker started it, or its next attempt", job_id=job_id
@@ -215,10 +219,10 @@ def _find_class(dotted: str) -> type[Exception] | None:
 
 
 def _class_in(module: object, path: list[str]) -> type[Exception] | None:
-    found: object = module
+    value: object = module
     for part in path:
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+        value = vars(value).get(part) if hasattr(value, "__dict__") else None
+    return value if isinstance(value, type) and issubclass(value, Exception) else None
 
 
 def with_errors(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +240,7 @@ def _error(data: bytes | None) -> RemoteError | None:
 
 
 def refusal(code: str, text: str, job_id: str) -> EventMQError:
-    """Return the exception for an ERROR code; the table of codes is in the protocol page."""
+    """Return the exception for an ERROR code; see the table of codes on the protocol page."""
     if code == "duplicate":
         return DuplicateJob(f"job {text} has the same unique key", job_id=text)
     kind = _SUBMIT_ERRORS.get(code)
@@ -253,6 +257,7 @@ def refusal(code: str, text: str, job_id: str) -> EventMQError:
     return ProtocolError(f"the broker refused: {text}", code=code)
 
 
+#: Error mapping: ERROR code of a refused submission -> exception.
 _SUBMIT_ERRORS: dict[str, type[SubmitError]] = {
     "queue-full": QueueFull,
     "store-full": QueueFull,
@@ -267,7 +272,7 @@ def read_row(row: object) -> list[Any]:
     """Return how a job ended: id, state, content type and bytes or None.
 
     Raises:
-        ProtocolError: It is none of that.
+        ProtocolError: It is malformed.
     """
     match row:
         case [str() as job_id, str() as state, str() as content_type, bytes() | None as result]:
@@ -275,8 +280,8 @@ def read_row(row: object) -> list[Any]:
     raise ProtocolError("an answer to get has a malformed row", code="bad-body")
 
 
-def take_rows(call: PendingCall, rows: object) -> None:
-    """Keep the rows of a ``get`` that answer something new."""
+def add_rows(call: PendingCall, rows: object) -> None:
+    """Add the rows of a ``get`` to its answers, without those that it has already."""
     if not isinstance(rows, list):
         raise ProtocolError("the answer to get is no list", code="bad-body")
     for row in map(read_row, rows):
@@ -286,7 +291,7 @@ def take_rows(call: PendingCall, rows: object) -> None:
 
 
 def read_answer(reply: Reply) -> Any:
-    """Return a batch (head, bytes), the end (head, row), or the map that comes first.
+    """Return a batch (head, bytes), the end (head, row), or the first answer, a map.
 
     Raises:
         ProtocolError: It is none of them.
@@ -305,6 +310,6 @@ def read_answer(reply: Reply) -> Any:
 
 
 def credit_frames(message_id: str, call: PendingCall) -> list[bytes]:
-    """Return the CREDIT of a call, whose arguments say what was taken."""
+    """Return the CREDIT of a call, whose arguments say which parts were read."""
     delivery, taken = call.arguments["delivery"], call.arguments["taken"]
     return Credit(message_id, call.id, str(delivery), str(taken)).frames()

@@ -1,4 +1,4 @@
-"""Topics: what is published reaches whoever is subscribed at that moment, and is not kept."""
+"""Topics: a published message reaches the subscribers of that moment, and is not stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Message", "Subscription", "TopicClient"]
 
-#: Messages that wait in a subscription; when it is full the oldest are dropped.
+#: Maximum number of messages that wait in a subscription; the oldest are dropped.
 BUFFER = 10_000
 
 _UNCONFIRMED = "no broker confirmed the subscription in time"
@@ -31,8 +31,8 @@ class Message(NamedTuple):
     """A published message.
 
     Attributes:
-        topic: Where it was published.
-        value: What was published; the bytes as they are where the publisher is not one of ours.
+        topic: The topic.
+        value: The value; the bytes as they are if the publisher is of other software.
         headers: The header text.
     """
 
@@ -47,7 +47,7 @@ class TopicClient:
     Args:
         runner: Talks to the brokers.
         reader: Decodes messages.
-        serializer: Returns the content type and the serializer of what is published.
+        serializer: Returns the content type and the serializer of published values.
         new_id: Makes message ids.
         timeout: Seconds to hand a message to a broker.
     """
@@ -74,17 +74,17 @@ class TopicClient:
             BrokerUnavailable: No broker could be reached in time.
             SerializationError: The value cannot be encoded.
         """
-        self._runner.send(self._message_of(topic, value))
+        self._runner.send(self._encode(topic, value))
 
     async def apublish(self, topic: str, value: object) -> None:
         """Do the same as `publish` in a coroutine."""
-        await self._runner.asend(self._message_of(topic, value))
+        await self._runner.asend(self._encode(topic, value))
 
     def publish_raw(self, topic: str, headers: str, body: bytes) -> None:
         """Publish a body as it is, under a header text; the rest is as in `publish`."""
-        self._runner.send(self._written(self._new_id(), topic, headers, body))
+        self._runner.send(self._publish_message(self._new_id(), topic, headers, body))
 
-    def _message_of(self, topic: str, value: object) -> OneWayMessage:
+    def _encode(self, topic: str, value: object) -> OneWayMessage:
         name, serializer = self._serializer()
         message_id = self._new_id()
         created = self._runner.clock.now()
@@ -94,9 +94,11 @@ class TopicClient:
         if signature:
             extra = (("message", message_id),)
             headers = Headers(content_type=name, created=created, signature=signature, extra=extra)
-        return self._written(message_id, topic, format_headers(headers), body)
+        return self._publish_message(message_id, topic, format_headers(headers), body)
 
-    def _written(self, message_id: str, topic: str, headers: str, body: bytes) -> OneWayMessage:
+    def _publish_message(
+        self, message_id: str, topic: str, headers: str, body: bytes
+    ) -> OneWayMessage:
         frames = Publish(message_id, topic, headers, body).frames()
         return OneWayMessage(frames, id=message_id, deadline=self._runner.deadline(self._timeout))
 
@@ -109,11 +111,11 @@ class Subscription:
     """Iterates over published messages without end; for ``for`` and ``async for``.
 
     Use it in a ``with`` block, or `close` it; entering the block waits until the broker has
-    confirmed it. It goes on after a restart of the broker; what is published while there is no
-    connection is missed.
+    confirmed it. It goes on after a restart of the broker; messages that are published while there
+    is no connection are missed.
 
     Attributes:
-        dropped: Number of messages dropped because nobody took them in time.
+        dropped: Number of messages dropped because they were not read in time.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class Subscription:
 
     @property
     def dropped(self) -> int:
-        """Number of messages dropped because nobody took them in time."""
+        """Number of messages dropped because they were not read in time."""
         return self._call.dropped
 
     def close(self) -> None:
@@ -150,7 +152,7 @@ class Subscription:
             if not self._waiter.wait(self._timeout):
                 self.close()
                 raise BrokerUnavailable(_UNCONFIRMED)
-        self._take_confirmation()
+        self._read_confirmation()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -165,7 +167,7 @@ class Subscription:
             except TimeoutError:
                 self.close()
                 raise BrokerUnavailable(_UNCONFIRMED) from None
-        self._take_confirmation()
+        self._read_confirmation()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -197,14 +199,14 @@ class Subscription:
                 raise StopAsyncIteration
             await waiter.wait()
 
-    def _take_confirmation(self) -> None:
+    def _read_confirmation(self) -> None:
         if self._call.error is not None:
             raise self._call.error
         if self._call.answers and self._call.answers[0] is None:
             self._call.answers.popleft()
 
     def _next(self) -> Message | None:
-        """Return the next message that is there; a confirmation is none."""
+        """Return the next message that is here, None without one; skip the confirmation."""
         answers = self._call.answers
         while answers:
             answer = answers.popleft()

@@ -1,4 +1,4 @@
-"""Waits for the ends of many jobs at once: pushed by the brokers, in the order of their ends."""
+"""Waits for many jobs at once; the brokers push their ends as they come."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Waited(NamedTuple):
 class Completed:
     """Iterates over jobs as they end; for ``for`` and ``async for``, once.
 
-    A job that no broker knows counts as ended: its `get` says so. Iterating raises
-    `ResultTimeout` when the time is up and `BrokerUnavailable` where nobody can be asked.
+    A job that no broker knows counts as ended: its `get` raises `JobNotFound`. Iterating raises
+    `ResultTimeout` after the timeout and `BrokerUnavailable` if a broker cannot be asked.
 
     Args:
         jobs: Handles.
-        results: Asks the brokers.
+        results: Their result client.
         timeout: Seconds for all of them together.
-        explain: `ResultTimeout` says where the first of the others is, for which the broker is
-            asked.
+        explain: `ResultTimeout` has a diagnosis of the first of the others, for which the
+            broker is asked.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class Completed:
         self._explain = explain
         self._count = 0
         self._handles: dict[str, list[Job[Any]]] = {}
-        #: Ended, to be yielded.
+        #: Jobs that have ended and were not yielded yet.
         self._ended: deque[Job[Any]] = deque()
-        #: Ids to be asked for, by (broker, store).
+        #: Ids that no call has, by (broker, store).
         self._remaining: dict[tuple[int, str], list[str]] = {}
-        #: Asked, and those with news.
+        #: Ids of open calls, and calls with answers that were not read.
         self._open: set[str] = set()
         self._news: deque[PendingCall] = deque()
         for job in jobs:
-            self._note(job)
+            self._add(job)
 
-    def _note(self, job: Job[Any]) -> None:
+    def _add(self, job: Job[Any]) -> None:
         origin = self._results.sent(job)
         self._count += 1
         if job.row is not None:
@@ -79,7 +79,7 @@ class Completed:
             self._remaining.setdefault((origin.broker, origin.store), []).append(job.id)
 
     def _calls(self, deadline: float) -> Iterator[PendingCall]:
-        """Yield the calls that may be asked now."""
+        """Yield the calls that may begin now."""
         while self._remaining and len(self._open) < MAX_OPEN_CALLS:
             (broker, store), ids = next(iter(self._remaining.items()))
             call = self._runner.new_call(
@@ -93,7 +93,7 @@ class Completed:
             yield call
 
     def _ask(self, deadline: float, notify: Callable[[], None], asked: list[PendingCall]) -> None:
-        """Ask what may be asked; answers go to ``_news``."""
+        """Begin the calls that may begin; those with answers go to ``_news``."""
 
         def notifier(call: PendingCall) -> Callable[[], None]:
             def news() -> None:
@@ -108,7 +108,7 @@ class Completed:
             self._runner.begin(call)
 
     def _read(self) -> None:
-        """Take what came."""
+        """Read the answers."""
         while self._news:
             call = self._news.popleft()
             while call.answers:
@@ -168,14 +168,14 @@ class Completed:
             self._forget(asked)
 
     def _first_remaining(self) -> Job[Any] | None:
-        """Return a job that has not ended, if the error should say where it is."""
-        late = next(iter(self._handles.values()), None)
-        return late[0] if late and self._explain else None
+        """Return a job that has not ended, if the error should have a diagnosis."""
+        jobs = next(iter(self._handles.values()), None)
+        return jobs[0] if jobs and self._explain else None
 
     def _timed_out(self, error: ResultTimeout) -> ResultTimeout:
-        """Return the error for all that have not ended, with what is said of the first."""
-        left = sum(map(len, self._handles.values()))
-        text = f"{left} of {self._count} jobs had not ended in time; the first: {error}"
+        """Return the error for all jobs that have not ended, with the text about the first."""
+        remaining = sum(map(len, self._handles.values()))
+        text = f"{remaining} of {self._count} jobs had not ended in time; the first: {error}"
         return ResultTimeout(text, job_id=error.job_id, state=error.state)
 
     def _forget(self, asked: list[PendingCall]) -> None:
@@ -184,7 +184,7 @@ class Completed:
 
 
 def wait(jobs: list[Job[Any]], results: ResultClient, timeout: float | Default | None) -> Waited:
-    """Wait until all jobs have ended or the time is up."""
+    """Wait until all jobs have ended or the timeout has passed."""
     done: set[int] = set()
     with suppress(ResultTimeout):
         done.update(id(job) for job in Completed(jobs, results, timeout, explain=False))
