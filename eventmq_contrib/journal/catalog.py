@@ -1,8 +1,8 @@
-"""Which files have which events of a journal: one planner for all that read one.
+"""The catalog of a journal: which files have which events, for all that read one.
 
-A file's name says whose events it has and the first and last number. Large files that a compaction
-made stand for those that they were made of. What reads names and small texts is a `Place`: a
-folder here, or an address that Spark knows; nothing here opens a file of events.
+A file's name has its broker and its first and last number. Large files that a compaction made
+replace those that they were made of. Names and small texts are read by a `JournalLocation`: a
+folder here, or an address that Spark knows. No file of events is opened.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
     "COMPACTED",
     "MANIFEST",
     "Catalog",
-    "FolderPlace",
+    "FolderLocation",
     "JournalError",
     "JournalFile",
-    "Place",
-    "apart",
+    "JournalLocation",
     "covered",
     "hour_start",
-    "in_order",
+    "sort_key",
+    "split_overlapping",
     "unlisted",
 ]
 
@@ -74,29 +74,29 @@ class JournalFile(NamedTuple):
     large: bool = False
 
 
-class Place(Protocol):
-    """Where a journal is. ``name`` is what people call it."""
+class JournalLocation(Protocol):
+    """Where the files of a journal are; ``name`` is for messages."""
 
     name: str
 
     def paths(self) -> list[str]:
-        """Return where the Parquet files of all hours are, below it.
+        """Return the paths of the Parquet files of all hours.
 
         Raises:
-            JournalError: There is no such place.
+            JournalError: There is no such location.
         """
 
     def text(self, name: str) -> str | None:
-        """Return what is in a file of the place, None where there is none."""
+        """Return the text of a file, None if there is none."""
 
     def logs(self) -> dict[str, bytes]:
         """Return the seal logs by broker."""
 
-    def beside(self, name: str) -> Place | None:
-        """Return the place of another name beside this one, None where there can be none."""
+    def beside(self, name: str) -> JournalLocation | None:
+        """Return the location of another name beside this one, None if there can be none."""
 
 
-class FolderPlace:
+class FolderLocation:
     """A folder of this machine.
 
     Args:
@@ -108,7 +108,7 @@ class FolderPlace:
         self.name = str(self.folder)
 
     def paths(self) -> list[str]:
-        """See `Place`."""
+        """See `JournalLocation`."""
         if not self.folder.is_dir():
             msg = (
                 f"there is no journal in {self.folder}: name its folder, or begin one with "
@@ -122,7 +122,7 @@ class FolderPlace:
         return sorted(found)
 
     def text(self, name: str) -> str | None:
-        """See `Place`."""
+        """See `JournalLocation`."""
         try:
             return (self.folder / name).read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
@@ -131,16 +131,16 @@ class FolderPlace:
             raise JournalError(f"cannot read {self.folder / name}: {error}") from error
 
     def logs(self) -> dict[str, bytes]:
-        """See `Place`."""
+        """See `JournalLocation`."""
         paths = (self.folder / SEALS).glob("[!_.]*.jsonl")
         try:
             return {path.stem: path.read_bytes() for path in paths}
         except OSError as error:
             raise JournalError(f"cannot read the seal logs of {self.name}: {error}") from error
 
-    def beside(self, name: str) -> Place | None:
-        """See `Place`."""
-        return FolderPlace(self.folder.parent / name)
+    def beside(self, name: str) -> JournalLocation | None:
+        """See `JournalLocation`."""
+        return FolderLocation(self.folder.parent / name)
 
 
 def _entries(folder: str, begin: str = "") -> list[str]:
@@ -167,7 +167,7 @@ class Catalog:
         name: Of the journal, for people.
         own: Files that the journal sealed, by broker and number.
         large: Files that a compaction made and that are there.
-        gone: Files that the manifest names and that are not there.
+        missing: Files that the manifest names and that do not exist.
         foreign: Parquet files whose names are not of a journal.
         logs: What the seal logs say, by broker.
         begins: From which number on events are kept, where some were forgotten, by broker.
@@ -176,39 +176,47 @@ class Catalog:
     name: str
     own: Sequence[JournalFile]
     large: Sequence[Large] = ()
-    gone: Sequence[JournalFile] = ()
+    missing: Sequence[JournalFile] = ()
     foreign: Sequence[str] = ()
     logs: Mapping[str, SealRecord] = field(default_factory=dict)
     begins: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, place: Place, large: Place | None = None, *, sealed: bool = False) -> Catalog:
-        """Look at a place: a journal with what was compacted beside it, or only the latter.
+    def read(
+        cls,
+        location: JournalLocation,
+        large: JournalLocation | None = None,
+        *,
+        sealed: bool = False,
+    ) -> Catalog:
+        """Read the catalog of a journal and its compacted files, or of compacted files only.
 
         A journal may be at work meanwhile: what its log said before the files were listed must be
         among them, and what they are is looked up in the log as it is thereafter.
 
         Args:
-            place: Of the journal, or of its compacted files.
-            large: Of the compacted files; the folder ``compacted`` beside the journal unless said.
+            location: Location of the journal, or of its compacted files.
+            large: Location of the compacted files; default: ``compacted`` beside the journal.
             sealed: Read what the seal logs say of each file, not only where they begin and end.
 
         Raises:
             JournalError: There is none, or the manifest or a log cannot be read.
         """
-        manifest = place.text(MANIFEST)
+        manifest = location.text(MANIFEST)
         if manifest is not None:
-            there, gone = _compacted(place, manifest)
-            return cls(name=place.name, own=(), large=there, gone=gone)
-        before = _records(place, sealed=sealed)
-        begins = _begins(place)
-        large = large or place.beside(COMPACTED)
+            present, missing = _compacted(location, manifest)
+            return cls(name=location.name, own=(), large=present, missing=missing)
+        before = _records(location, sealed=sealed)
+        begins = _begins(location)
+        large = large or location.beside(COMPACTED)
         manifest = None if large is None else large.text(MANIFEST)
-        paths = place.paths()
-        there, gone = ([], []) if large is None or manifest is None else _compacted(large, manifest)
+        paths = location.paths()
+        present, missing = (
+            ([], []) if large is None or manifest is None else _compacted(large, manifest)
+        )
         logs = before
         if sealed:
-            logs = _records(place, sealed=True)
+            logs = _records(location, sealed=True)
             for broker, record in logs.items():
                 _as_before(record, before.get(broker))
         own, foreign = [], []
@@ -221,10 +229,10 @@ class Catalog:
         # Two journals beside each other may share the folder of what was compacted.
         brokers = {file.broker for file in own} | set(logs)
         if own or logs:
-            there = [each for each in there if each.file.broker in brokers]
-            gone = [each for each in gone if each.broker in brokers]
+            present = [each for each in present if each.file.broker in brokers]
+            missing = [each for each in missing if each.broker in brokers]
         return cls(
-            name=place.name, own=sorted(own, key=in_order), large=there, gone=gone,
+            name=location.name, own=sorted(own, key=sort_key), large=present, missing=missing,
             foreign=foreign, logs=logs, begins=begins,
         )  # fmt: skip
 
@@ -232,7 +240,7 @@ class Catalog:
         """Return the files that are read, by broker and number: large ones first of all."""
         replaced = {(each.file.broker, *numbers) for each in self.large for numbers in each.of}
         own = (file for file in self.own if file[:3] not in replaced)
-        return sorted([*(each.file for each in self.large), *own], key=in_order)
+        return sorted([*(each.file for each in self.large), *own], key=sort_key)
 
     def files(self, *, since: float | None = None, until: float | None = None) -> list[JournalFile]:
         """Return the files that have the events of some time, by broker and number.
@@ -265,34 +273,34 @@ class Catalog:
             first[file.broker] = min(file.first, first.get(file.broker, file.first))
         for broker, record in sorted(self.logs.items()):
             begin = max(record.head, self.begins.get(broker, 0))
-            there = first.get(broker, record.last + 1)
-            if record.head and there > begin:
+            present = first.get(broker, record.last + 1)
+            if record.head and present > begin:
                 msg = (
                     f"the journal {self.name} lacks its beginning: the events {begin} to "
-                    f"{there - 1} of the broker {broker} were sealed and are gone; put their files "
-                    "back, or, if they are to be gone: eventmq journal forget"
+                    f"{present - 1} of the broker {broker} were sealed and are gone; put their "
+                    "files back, or, if they are to be gone: eventmq journal forget"
                 )
                 raise JournalError(msg)
-        for file in self.gone:
+        for file in self.missing:
             if not covered(file, self.current(), self.begins.get(file.broker, 0)):
                 msg = f"{file.path} is gone, and it is in the manifest of a compaction: put it back"
                 raise JournalError(f"{msg}, or, if it is to be gone: eventmq journal forget")
 
 
-def in_order(file: JournalFile) -> tuple[str, int, int]:
-    """Return by what files are sorted: of two that begin together the longer one comes first."""
+def sort_key(file: JournalFile) -> tuple[str, int, int]:
+    """Return the sort key of a file: of two that begin together the longer one comes first."""
     return file.broker, file.first, -file.last
 
 
-def apart(files: Iterable[JournalFile]) -> tuple[list[JournalFile], list[JournalFile]]:
-    """Return the files whose events no other has, and those that have some in common.
+def split_overlapping(files: Iterable[JournalFile]) -> tuple[list[JournalFile], list[JournalFile]]:
+    """Return the files whose events no other has, and those that overlap with others.
 
     Args:
         files: As from `Catalog.files`.
     """
     groups: list[list[JournalFile]] = []
     reach = 0
-    for file in sorted(files, key=in_order):
+    for file in sorted(files, key=sort_key):
         if not groups or groups[-1][0].broker != file.broker or file.first > reach:
             groups.append([])
             reach = 0
@@ -330,32 +338,32 @@ def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> 
         begin: Number of the first event that is kept: the file's events before it are forgotten.
     """
     after = max(file.first, begin) - 1
-    for each in sorted(files, key=in_order):
+    for each in sorted(files, key=sort_key):
         if each.broker == file.broker and each.first <= after + 1:
             after = max(after, each.last)
     return after >= file.last
 
 
-def unlisted(place: FolderPlace, journal: Path) -> list[JournalFile]:
+def unlisted(location: FolderLocation, journal: Path) -> list[JournalFile]:
     """Return the large files that are there and that the manifest does not name.
 
     A later compaction replaced them, or a killed one left them, temporary files included.
 
     Args:
-        place: Of the large files.
+        location: Location of the large files.
         journal: Folder of the journal: if both are one, all its files are the journal's own.
 
     Raises:
         JournalError: The manifest cannot be read.
     """
-    folder = place.folder
+    folder = location.folder
     if not folder.is_dir() or folder.resolve() == journal.resolve() or (folder / SEALS).exists():
         return []
-    manifest = place.text(MANIFEST)
-    there, gone = ([], []) if manifest is None else _compacted(place, manifest)
-    named = {file.path for file in (*gone, *(each.file for each in there))}
+    manifest = location.text(MANIFEST)
+    present, missing = ([], []) if manifest is None else _compacted(location, manifest)
+    named = {file.path for file in (*missing, *(each.file for each in present))}
     temporaries = folder.glob("date=*/hour=*/_*.parquet")
-    paths = {path: path for path in place.paths() if path not in named}
+    paths = {path: path for path in location.paths() if path not in named}
     paths |= {
         str(temporary): str(temporary.with_name(temporary.name[1:])) for temporary in temporaries
     }
@@ -366,9 +374,9 @@ def unlisted(place: FolderPlace, journal: Path) -> list[JournalFile]:
 # What the small texts say
 
 
-def _records(place: Place, *, sealed: bool) -> dict[str, SealRecord]:
+def _records(location: JournalLocation, *, sealed: bool) -> dict[str, SealRecord]:
     read = SealRecord.parse if sealed else SealRecord.brief
-    return {broker: read(broker, data) for broker, data in place.logs().items()}
+    return {broker: read(broker, data) for broker, data in location.logs().items()}
 
 
 def _as_before(record: SealRecord, before: SealRecord | None) -> None:
@@ -378,11 +386,13 @@ def _as_before(record: SealRecord, before: SealRecord | None) -> None:
     record.end = before.end
 
 
-def _begins(place: Place) -> dict[str, int]:
+def _begins(location: JournalLocation) -> dict[str, int]:
     try:
-        return parse_begins(place.text(f"{SEALS}/{BEGIN}"))
+        return parse_begins(location.text(f"{SEALS}/{BEGIN}"))
     except ValueError as error:
-        msg = f"{SEALS}/{BEGIN} of {place.name} does not say where the journal begins: remove it, "
+        msg = (
+            f"{SEALS}/{BEGIN} of {location.name} does not say where the journal begins: remove it, "
+        )
         raise JournalError(msg + 'and say it again with "eventmq journal forget"') from error
 
 
@@ -406,13 +416,13 @@ def _listed(manifest: str) -> list[dict[str, Any]]:
     return entries
 
 
-def _compacted(place: Place, manifest: str) -> tuple[list[Large], list[JournalFile]]:
+def _compacted(location: JournalLocation, manifest: str) -> tuple[list[Large], list[JournalFile]]:
     """Return the files that a manifest names: those that are there, and those that are not."""
     try:
         files = [
             Large(
                 JournalFile(
-                    e["broker"], e["first"], e["last"], f"{place.name}/{e['path']}", e["hour"],
+                    e["broker"], e["first"], e["last"], f"{location.name}/{e['path']}", e["hour"],
                     e.get("bytes", -1), e.get("sha256", ""), large=True,
                 ),
                 tuple((first, last) for first, last in e["of"]),
@@ -420,8 +430,8 @@ def _compacted(place: Place, manifest: str) -> tuple[list[Large], list[JournalFi
             for e in _listed(manifest)
         ]  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"{place.name}/{MANIFEST} is not the manifest of a compaction: move it away"
+        msg = f"{location.name}/{MANIFEST} is not the manifest of a compaction: move it away"
         raise JournalError(msg) from error
-    paths = set(place.paths())
-    there = [each for each in files if each.file.path in paths]
-    return there, [each.file for each in files if each.file.path not in paths]
+    paths = set(location.paths())
+    present = [each for each in files if each.file.path in paths]
+    return present, [each.file for each in files if each.file.path not in paths]

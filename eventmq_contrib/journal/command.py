@@ -29,13 +29,13 @@ __all__ = ["journal", "run"]
 logger = logging.getLogger("eventmq.journal")
 
 #: Seconds between looks for new events.
-LOOK = 0.2
+POLL = 0.2
 
 #: Seconds between attempts where the broker is away.
-AGAIN = 2.0
+RETRY_AFTER = 2.0
 
 #: Seconds that the broker of a store has to answer.
-PATIENCE = 2.0
+TIMEOUT = 2.0
 
 
 @click.group(
@@ -90,7 +90,7 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
         reader = EventLogReader(directory)
         stack.callback(reader.close)
         addresses = reader.addresses()
-        given: dict[str, Any] = {"submit_timeout": PATIENCE}
+        given: dict[str, Any] = {"submit_timeout": TIMEOUT}
         if local and "main" in addresses:
             given["broker"] = addresses["main"]
         app.override(**given)
@@ -130,12 +130,12 @@ def run(drain: Drain, wait: Callable[[float], bool], *, once: bool) -> None:
     pause = 0.0
     while not wait(pause):
         try:
-            pause = 0.0 if drain.step() else LOOK
+            pause = 0.0 if drain.step() else POLL
         except BrokerUnavailable as error:
             if once:
                 raise
             logger.warning("the broker does not answer; the journal waits for it: %s", error)
-            pause = AGAIN
+            pause = RETRY_AFTER
             continue
         if once and pause:
             break

@@ -22,14 +22,14 @@ from eventmq_contrib.journal.catalog import (
     COMPACTED,
     MANIFEST,
     Catalog,
-    FolderPlace,
+    FolderLocation,
     covered,
     hour_start,
-    in_order,
+    sort_key,
     unlisted,
 )
 from eventmq_contrib.journal.inspection import disagreements, facts_of
-from eventmq_contrib.journal.keeping import alone
+from eventmq_contrib.journal.lock import hold_lock
 from eventmq_contrib.journal.parquet import arrow_schema, write_tables
 from eventmq_contrib.journal.seals import seal_of, sync_folder
 
@@ -50,13 +50,13 @@ class _Plan:
     """What a compaction is to do.
 
     Attributes:
-        gone: Files that the manifest names and that are gone, and that others have the events of.
-        replaced: Large files, and drafts, that are to be removed.
+        missing: Lost files of the manifest, of which other files have the events.
+        replaced: Large and temporary files to be removed.
         runs: Files of one hour that are to be one.
         mixed: Files that have events in common with others.
     """
 
-    gone: list[JournalFile] = field(default_factory=list)
+    missing: list[JournalFile] = field(default_factory=list)
     replaced: list[JournalFile] = field(default_factory=list)
     runs: list[list[JournalFile]] = field(default_factory=list)
     mixed: list[JournalFile] = field(default_factory=list)
@@ -64,7 +64,7 @@ class _Plan:
     @property
     def has_work(self) -> bool:
         """Whether something is to be written or removed."""
-        return bool(self.gone or self.replaced or self.runs)
+        return bool(self.missing or self.replaced or self.runs)
 
     def add(self, files: Sequence[JournalFile]) -> None:
         """Add the files of an hour in groups that are to be one file: those with something new.
@@ -74,7 +74,7 @@ class _Plan:
         """
         groups: list[list[JournalFile]] = []
         reach = -1
-        for file in sorted(files, key=in_order):
+        for file in sorted(files, key=sort_key):
             if file.first <= reach:
                 groups[-1].append(file)
                 self.mixed.append(file)
@@ -105,7 +105,7 @@ class Compaction:
     Args:
         journal: Folder of the journal.
         target: Folder of the large files, made where it is missing; ``compacted`` beside the
-            journal unless said.
+            journal by default.
     """
 
     def __init__(self, journal: Path, target: Path | None = None) -> None:
@@ -132,7 +132,7 @@ class Compaction:
         try:
             if not self._has_work(now):
                 return 0, 0
-            with alone(self._target, "eventmq journal compact"):
+            with hold_lock(self._target, "eventmq journal compact"):
                 return self._run(self._plan(now))
         except OSError as error:
             raise StoreError(f"cannot compact {self._journal}: {error}") from error
@@ -150,20 +150,20 @@ class Compaction:
 
     def _plan(self, now: float) -> _Plan:
         """Return what is to be done; nothing is written."""
-        place = FolderPlace(self._target)
-        text = place.text(MANIFEST)
-        catalog = Catalog.read(FolderPlace(self._journal), place, sealed=True)
+        location = FolderLocation(self._target)
+        text = location.text(MANIFEST)
+        catalog = Catalog.read(FolderLocation(self._journal), location, sealed=True)
         listed = [] if text is None else json.loads(text)["files"]
-        self._entries = {f"{place.name}/{entry['path']}": entry for entry in listed}
+        self._entries = {f"{location.name}/{entry['path']}": entry for entry in listed}
         current = catalog.current()
         catalog.check(current)
-        plan = _Plan(gone=list(catalog.gone))
+        plan = _Plan(missing=list(catalog.missing))
         if text is not None:
             # One with events that no other file has stays: an older manifest may have been put
             # back.
             plan.replaced += [
                 file
-                for file in unlisted(place, self._journal)
+                for file in unlisted(location, self._journal)
                 if covered(file, current, catalog.begins.get(file.broker, 0))
             ]
         hours: dict[tuple[str, str], list[JournalFile]] = defaultdict(list)
@@ -176,17 +176,17 @@ class Compaction:
 
     def _run(self, plan: _Plan) -> tuple[int, int]:
         plan.warn()
-        for file in plan.gone:  # others have its events
+        for file in plan.missing:  # others have its events
             self._entries.pop(file.path, None)
-        if plan.gone:
+        if plan.missing:
             write_manifest(self._target, list(self._entries.values()))
         for file in plan.replaced:
             logger.info("removing %s, which the manifest names no more", file.path)
             Path(file.path).unlink(missing_ok=True)
-        taken = 0
+        merged = 0
         for run in plan.runs:
-            taken += self._merge(run)
-        return taken, len(plan.runs)
+            merged += self._merge(run)
+        return merged, len(plan.runs)
 
     def _merge(self, files: Sequence[JournalFile]) -> int:
         """Write files whose numbers follow each other as one; return how many were not large."""

@@ -1,7 +1,7 @@
-"""Takes events from a source into a folder, each exactly once, whoever is killed when.
+"""Copies events from a source into a journal's folder, each exactly once, despite any kill.
 
-What was taken and is not sealed is forgotten with the process and taken again. What is sealed is
-never taken again, since the names of the files say how far they go.
+Events that were read and not sealed are lost with the process and read again. Sealed ones are never
+read again, since the names of the files have their numbers.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ logger = logging.getLogger("eventmq.journal")
 #: Events in a file at most.
 ROWS = 65_536
 
-#: Bytes of what a redactor lets through after which what there is is sealed.
+#: Bytes of a redactor's output after which the events are sealed.
 TEXT = 64 * 1024 * 1024
 
-#: Seconds after which what there is is sealed.
+#: Seconds after which events are sealed.
 AGE = 60.0
 
 #: Bytes that are read at a time: a few milliseconds.
 READ_BYTES = 4 * 1024 * 1024
 
-#: Seconds between two words to the broker.
-TELL_EVERY = 1.0
+#: Seconds between two reports to the broker.
+REPORT_EVERY = 1.0
 
 
 class Drain:
     """One run of a journal.
 
     Args:
-        source: Has the events.
-        folder: Open.
-        clock: Says what is old.
+        source: Where the events come from.
+        folder: The journal's folder, open.
+        clock: Reads time.
         rows: Events in a file at most.
-        age: Seconds after which what there is is sealed.
-        redactor: Lets some of arguments and results through, None for nothing.
+        age: Seconds after which events are sealed.
+        redactor: Redacts arguments and results; None to leave them out.
     """
 
     def __init__(
@@ -63,60 +63,60 @@ class Drain:
         self._events = EventColumns(redactor)
         self._written = 0
         self._since = 0.0
-        self._told = -1
-        self._tell_at = float("-inf")
-        #: The last number that was taken, and the last that is sealed.
-        self.taken = self.sealed = 0
+        self._reported = -1
+        self._report_at = float("-inf")
+        #: The last number that was read, and the last that is sealed.
+        self.last_read = self.sealed = 0
         self.files = 0
 
     def start(self) -> None:
-        """Find out how far the folder is, and tell the broker that there is a journal.
+        """Read how far the folder is, and register the journal with the broker.
 
         Raises:
             StoreError: The broker has less than the folder, or another journal.
         """
-        self.taken = self.sealed = self._folder.checkpoint(self._source.broker_id)
-        _, head = self._source.read(self.taken, 1)
+        self.last_read = self.sealed = self._folder.checkpoint(self._source.broker_id)
+        _, head = self._source.read(self.last_read, 1)
         check(self._source.broker_id, head, self.sealed)
-        self._tell()
+        self._report()
 
     def step(self) -> bool:
-        """Take some events, seal what is due, tell the broker; say whether there were any."""
-        rows, _ = self._source.read(self.taken, READ_BYTES)
+        """Read some events, seal what is due, report it; return whether there were any."""
+        rows, _ = self._source.read(self.last_read, READ_BYTES)
         for row in rows:
-            self._take(row)
+            self._add(row)
         self._seal_due()
-        if self.sealed > self._told and self._clock.monotonic() >= self._tell_at:
-            self._tell()
+        if self.sealed > self._reported and self._clock.monotonic() >= self._report_at:
+            self._report()
         return bool(rows)
 
     def finish(self) -> None:
-        """Seal what there is, and tell the broker."""
+        """Seal all events, and report it to the broker."""
         self._seal_all()
-        if self.sealed > self._told:
-            self._tell()
+        if self.sealed > self._reported:
+            self._report()
 
-    # Taking
+    # Reading
 
-    def _take(self, row: EventRow) -> None:
-        if row.first > self.taken + 1:
+    def _add(self, row: EventRow) -> None:
+        if row.first > self.last_read + 1:
             self._seal_all()  # a file has no hole
             logger.warning(
                 "events %d to %d are missing: the broker had dropped them",
-                self.taken + 1, row.first - 1,
+                self.last_read + 1, row.first - 1,
             )  # fmt: skip
         if not len(self._events):
             self._since = self._clock.monotonic()
         if self._redactor is not None:
             self._redactor.begin()
-        if row.first > self.taken:
+        if row.first > self.last_read:
             self._events.add(self._source.broker_id, row.first, row.body)
         else:  # the beginning of this row is sealed already
             rest = EventColumns(self._redactor)
             rest.add(self._source.broker_id, row.first, row.body)
-            rest.cut(self.taken + 1 - row.first)
+            rest.cut(self.last_read + 1 - row.first)
             self._events.extend(rest)
-        self.taken = row.first + row.events - 1
+        self.last_read = row.first + row.events - 1
         while len(self._events) >= self._rows:
             self._seal(self._rows)
         if self._redactor is not None and self._redactor.written - self._written >= TEXT:
@@ -125,7 +125,7 @@ class Drain:
     # Sealing
 
     def _seal_due(self) -> None:
-        """Seal what is old, or of an hour that has ended."""
+        """Seal events that are old, or of an hour that has ended."""
         times = self._events.values["ts_us"]
         while times and times[-1] // HOUR_US != times[0] // HOUR_US:
             self._seal(self._rows)
@@ -141,9 +141,9 @@ class Drain:
         if self._redactor is not None:
             self._written = self._redactor.written
 
-    def _seal(self, most: int) -> None:
+    def _seal(self, limit: int) -> None:
         """Seal the first events, as many as are of one hour."""
-        size = min(most, self._rows, len(self._events))
+        size = min(limit, self._rows, len(self._events))
         size = _of_one_hour(self._events.values["ts_us"], size)
         part = self._events.cut(size)
         name = self._folder.seal(self._source.broker_id, part)
@@ -152,10 +152,10 @@ class Drain:
         self._since = self._clock.monotonic()
         logger.debug("sealed %s", name)
 
-    def _tell(self) -> None:
-        self._tell_at = self._clock.monotonic() + TELL_EVERY
+    def _report(self) -> None:
+        self._report_at = self._clock.monotonic() + REPORT_EVERY
         if self._source.seal(self._folder.id, self.sealed):
-            self._told = self.sealed
+            self._reported = self.sealed
 
 
 def _of_one_hour(times: Sequence[int], size: int) -> int:
@@ -163,4 +163,4 @@ def _of_one_hour(times: Sequence[int], size: int) -> int:
     hour, some = times[0] // HOUR_US, times[:size]
     if min(some) // HOUR_US == max(some) // HOUR_US:
         return size
-    return next(place for place, ts in enumerate(some) if ts // HOUR_US != hour)
+    return next(index for index, ts in enumerate(some) if ts // HOUR_US != hour)

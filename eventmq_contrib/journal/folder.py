@@ -1,7 +1,8 @@
-"""The folder of a journal: whose it is, what is sealed in it, and how a file gets its name.
+"""The folder of a journal: its lock, its identity and its sealed files.
 
-A file is written under a name that no reader looks at, synced, renamed, and its folder is synced.
-Only then it counts: how far a journal is, the names of its files say. The seal log then notes it.
+A file is written under a temporary name that readers skip, synced and renamed, and its folder is
+synced. Only then it counts: the names of its files say how far a journal is. Then it is entered in
+the seal log.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ __all__ = ["JournalFolder"]
 logger = logging.getLogger("eventmq.journal")
 
 #: Files of the folder that are no events: readers skip names that begin so.
-_LOCK, _CARD = "_lock", "_journal.json"
+_LOCK, _IDENTITY = "_lock", "_journal.json"
 
 
 class JournalFolder:
     """A folder that one process writes: ``open``, and ``close`` in any case.
 
     Args:
-        path: Made where it is missing.
+        path: Path of the folder, made if it is missing.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
-        #: Made once per folder, so that a broker knows who it tells its events.
+        #: Made once per folder: by it a broker knows its journal.
         self.id = ""
         self._logs: dict[str, SealLog] = {}
 
     # Opening
 
     def open(self) -> None:
-        """Lock the folder, and remove what an earlier process did not finish.
+        """Lock the folder, and remove unfinished files of an earlier process.
 
         Raises:
             StoreError: It cannot be written, or another journal has it.
@@ -63,14 +64,14 @@ class JournalFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
             self._lock = os.open(self.path / _LOCK, flags, 0o644)
-            self._take_lock()
-            self._read_card()
+            self._acquire_lock()
+            self._read_identity()
             self._clear()
         except OSError as error:
             self.close()
             raise self._unwritable(error) from error
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
         assert self._lock is not None  # noqa: S101 - set by open
         try:
             if fcntl is not None:
@@ -86,23 +87,23 @@ class JournalFolder:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
-    def _read_card(self) -> None:
-        card = self.path / _CARD
+    def _read_identity(self) -> None:
+        identity = self.path / _IDENTITY
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            self.id = str(json.loads(card.read_text(encoding="utf-8"))["id"])
+            self.id = str(json.loads(identity.read_text(encoding="utf-8"))["id"])
         if self.id:
             return
         self.id = secrets.token_hex(8)
-        temporary = self.path / f"{_CARD}.tmp"
+        temporary = self.path / f"{_IDENTITY}.tmp"
         with temporary.open("w", encoding="utf-8") as file:
             json.dump({"id": self.id}, file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(card)
+        temporary.replace(identity)
         sync_folder(self.path)
 
     def _clear(self) -> None:
-        """Remove files that were being written; say what else is there."""
+        """Remove unfinished files, and log foreign ones."""
         foreign = []
         for path in self._files():
             if path.name.startswith("_") and FileName.parse(path.name[1:]) is not None:
@@ -127,7 +128,7 @@ class JournalFolder:
             os.close(self._lock)
             self._lock = None
 
-    # What is there
+    # Sealed files
 
     def _files(self) -> Iterator[Path]:
         for hour in sorted(self.path.glob("date=*/hour=*")):

@@ -1,7 +1,7 @@
-"""Whether the files of a journal are what was sealed: names, footers, checksums and the seal log.
+"""Inspection of a journal: compares files with their names, checksums and the seal log.
 
-What a file says of itself, its `Facts`, is read here from folders, and elsewhere by Spark from
-addresses. What they must be, and what is missing, is judged without opening anything.
+The `Facts` of a file are read here from folders, and by Spark from addresses. What they must be,
+and what is missing, is judged without opening a file.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _THREADS = 4
 
 
 class Facts(NamedTuple):
-    """What a file says of itself.
+    """What was read of a file.
 
     Attributes:
-        rows: How many events it has.
-        first: Their least number.
-        last: Their greatest number.
+        rows: Number of events.
+        first: Their lowest number.
+        last: Their highest number.
         brokers: The least and the greatest of their brokers.
         times: The first and the last of their times, in microseconds.
         version: Of their schema.
         size: Its length in bytes, -1 where that was not looked at.
         sha256: Of its bytes, "" where that was not looked at.
         wrong: Why it cannot be read, "" where it can.
-        odd: What is wrong with its numbers, "" where nothing is, or that was not looked at.
+        irregular: What is wrong with its numbers, "" where nothing is, or that was not looked at.
     """
 
     rows: int = 0
@@ -57,7 +57,7 @@ class Facts(NamedTuple):
     size: int = -1
     sha256: str = ""
     wrong: str = ""
-    odd: str = ""
+    irregular: str = ""
 
 
 @dataclass(slots=True)
@@ -108,8 +108,8 @@ def facts_of(path: str, *, known: str | None = None) -> Facts:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         facts = _footer(file, path)._replace(size=len(data), sha256=digest)
         if digest != known and not facts.wrong:
-            wrong, odd = _content(file)
-            facts = facts._replace(wrong=wrong, odd=odd)
+            wrong, irregular = _content(file)
+            facts = facts._replace(wrong=wrong, irregular=irregular)
     except (pa.ArrowException, OSError) as error:
         return Facts(wrong=f"{path} is torn or cannot be read ({_line(error)})")
     return facts
@@ -144,8 +144,8 @@ def _bounds(file: Any, name: str) -> tuple[Any, Any]:
     import pyarrow.compute as pc
 
     footer = file.metadata
-    place = file.schema_arrow.names.index(name)
-    groups = [footer.row_group(n).column(place).statistics for n in range(footer.num_row_groups)]
+    index = file.schema_arrow.names.index(name)
+    groups = [footer.row_group(n).column(index).statistics for n in range(footer.num_row_groups)]
     if all(each is not None and each.has_min_max for each in groups):
         return min(each.min for each in groups), max(each.max for each in groups)
     found = pc.min_max(file.read(columns=[name]).column(name)).as_py()
@@ -194,8 +194,8 @@ def disagreements(file: JournalFile, facts: Facts) -> Iterator[str]:
     if not facts.rows:
         yield f"{file.path} is empty: move it away"
         return
-    if facts.odd:
-        yield f"{file.path}: {facts.odd}"
+    if facts.irregular:
+        yield f"{file.path}: {facts.irregular}"
     rows = file.last - file.first + 1
     if facts.rows != rows:
         yield f"{file.path} has {facts.rows} events, not {rows} as its name says"
@@ -219,17 +219,17 @@ def check_file(file: JournalFile) -> None:
         raise JournalError(wrong)
 
 
-def check_version(path: Path | str, said: Mapping[bytes, bytes] | None) -> None:
+def check_version(path: Path | str, metadata: Mapping[bytes, bytes] | None) -> None:
     """See that a file's columns mean what they mean here.
 
     Args:
         path: Of the file.
-        said: Its metadata.
+        metadata: Metadata of its schema.
 
     Raises:
         JournalError: It is of a newer EventMQ.
     """
-    version = int((said or {}).get(_VERSION_KEY, SCHEMA_VERSION))
+    version = int((metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
     if version > SCHEMA_VERSION:
         msg = (
             f"{path} is of a newer EventMQ: its events have schema version {version}, this one "
@@ -274,17 +274,17 @@ def judge(
     current = catalog.current()
     read = {file.path for file in current}
     for file in (*(each.file for each in catalog.large), *catalog.own):
-        said = facts[file.path]
-        wrong = [*disagreements(file, said), *_altered(file, said)]
+        fact = facts[file.path]
+        wrong = [*disagreements(file, fact), *_altered(file, fact)]
         wrong += _unsealed(file, catalog.logs.get(file.broker))
         found.damage += wrong
         if wrong:
             found.doubtful.add(file.path)
-            found.suspect += {file[:3], (file.broker, said.first, said.last)}
-        known = said.version <= SCHEMA_VERSION
-        if file.path in read and known and said.rows and not said.wrong:
-            there = file._replace(broker=said.brokers[0], first=said.first, last=said.last)
-            found.sound.append(there)
+            found.suspect += {file[:3], (file.broker, fact.first, fact.last)}
+        known = fact.version <= SCHEMA_VERSION
+        if file.path in read and known and fact.rows and not fact.wrong:
+            present = file._replace(broker=fact.brokers[0], first=fact.first, last=fact.last)
+            found.sound.append(present)
     brokers = {file.broker for file in (*current, *found.sound)} | {
         *catalog.logs,
         *filter(sealed.get, sealed),
@@ -341,7 +341,7 @@ def _judge_broker(found: Inspection, broker: str, catalog: Catalog, sealed: int)
                 f"{len(newer)} files of the broker {broker} are newer than its seal log, with the "
                 f"events {numbers}: copy the log again, or start the journal once"
             )
-        found.damage += _gone(broker, record, kept, catalog, ranges)
+        found.damage += _missing_files(broker, record, kept, catalog, ranges)
     for file in catalog.current():
         if file.broker == broker and file.large and not file.sha256:
             found.unproven.append(f"no checksum is known of {file.path}: compact again")
@@ -355,12 +355,12 @@ def _judge_broker(found: Inspection, broker: str, catalog: Catalog, sealed: int)
     found.missing += [(broker, *each) for each in _without(ranges, begin, end)]
 
 
-def _gone(
+def _missing_files(
     broker: str, record: SealRecord, kept: int, catalog: Catalog, ranges: Sequence[tuple[int, int]]
 ) -> Iterator[str]:
     """Yield which sealed files are gone, of those whose events no other file has."""
-    there = {file[1:3] for file in catalog.own if file.broker == broker}
-    for numbers in sorted(record.valid - there):
+    present = {file[1:3] for file in catalog.own if file.broker == broker}
+    for numbers in sorted(record.valid - present):
         seal = record.seals[numbers]
         if seal.last >= kept and _without(ranges, max(seal.first, kept), seal.last):
             name = FileName(broker, seal.first, seal.last)

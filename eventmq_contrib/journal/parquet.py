@@ -17,10 +17,14 @@ __all__ = ["arrow_schema", "encode_events", "is_whole", "read_rows", "write_even
 _MAGIC = b"PAR1"
 
 #: Columns of text in which most values differ.
-_MANY = frozenset({"job_id", "root_id", "parent_id", "trace_id", "arguments", "result"})
+_HIGH_CARDINALITY = frozenset({"job_id", "root_id", "parent_id", "trace_id", "arguments", "result"})
 
 #: Columns in which most values are the same, or of few.
-_FEW = [column.name for column in COLUMNS if column.type == "string" and column.name not in _MANY]
+_LOW_CARDINALITY = [
+    column.name
+    for column in COLUMNS
+    if column.type == "string" and column.name not in _HIGH_CARDINALITY
+]
 
 
 def arrow_schema() -> Any:
@@ -45,7 +49,9 @@ def encode_events(values: Mapping[str, Sequence[Any]]) -> memoryview:
     arrays = [pa.array(values[field.name], type=field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema)
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", use_dictionary=_FEW, write_page_checksum=True)
+    pq.write_table(
+        table, sink, compression="zstd", use_dictionary=_LOW_CARDINALITY, write_page_checksum=True
+    )
     return memoryview(sink.getvalue())
 
 
@@ -70,7 +76,11 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
 
     with path.open("wb") as file:
         with pq.ParquetWriter(
-            file, arrow_schema(), compression="zstd", use_dictionary=_FEW, write_page_checksum=True
+            file,
+            arrow_schema(),
+            compression="zstd",
+            use_dictionary=_LOW_CARDINALITY,
+            write_page_checksum=True,
         ) as writer:
             for table in tables:
                 writer.write_table(table)
@@ -79,7 +89,7 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, for tests and small looks."""
+    """Return the rows of a file, for tests and small files."""
     import pyarrow.parquet as pq
 
     rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
@@ -87,7 +97,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def is_whole(path: Path) -> bool:
-    """Say whether a file begins and ends as a Parquet file does."""
+    """Return whether a file begins and ends as a Parquet file does."""
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:
             return False

@@ -1,7 +1,7 @@
-"""Lets some of arguments and results into a journal: decodes them, and asks the user's function.
+"""Redacts arguments and results for a journal: decodes them and calls the user's function.
 
-What it cannot say of a value is null, and a warning tells so once per task and kind, without any of
-the value: nothing that the function does stops a journal or costs it an event.
+A value that cannot be redacted is null, and is logged once per task and kind without any of it:
+nothing that the function does stops a journal or costs it an event.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ MAX_TEXT = 64 * 1024
 MAX_COMMIT = 32 * 1024 * 1024
 
 #: Pairs of task and kind that are warned of: clients may name any number of tasks.
-_TOLD = 1000
+_MAX_WARNINGS = 1000
 
 #: Characters of the name of a task, and of a reason, that a warning has.
-_LONGEST = 255
+_MAX_LENGTH = 255
 
 #: Errors whose text has nothing of the value.
 _SAFE = (ContentNotAllowed, SignatureError, PluginError)
 
 
 class _Refused(Exception):
-    """There is nothing of a value: why, in words that have nothing of it."""
+    """A value was left out; the text says why and has nothing of it."""
 
 
 class Redactor:
-    """Says what a journal has of arguments and results. One thread.
+    """Redacts arguments and results. For one thread.
 
     Args:
         function: The user's: gets the name of a task, "" of a legacy job; ``arguments`` or
@@ -75,11 +75,11 @@ class Redactor:
         self._room = MAX_COMMIT
 
     def begin(self) -> None:
-        """Begin with the events of another commit."""
+        """Begin the events of another commit."""
         self._room = MAX_COMMIT
 
     def __call__(self, kind: str, block: Block) -> list[str | None]:
-        """Return what is let through of the values of some events, as JSON.
+        """Return the redacted values of some events, as JSON.
 
         Args:
             kind: ``arguments`` or ``result``.
@@ -151,14 +151,14 @@ class Redactor:
         return text
 
     def _warn(self, kind: str, task: str, why: str) -> None:
-        """Say once why there is nothing of a value."""
-        known = (task[:_LONGEST], kind)
-        if known in self._warned or len(self._warned) >= _TOLD:
+        """Log once why a value was left out."""
+        known = (task[:_MAX_LENGTH], kind)
+        if known in self._warned or len(self._warned) >= _MAX_WARNINGS:
             return
         self._warned.add(known)
         logger.warning(
             "the journal has nothing of the %s of a job of task %r, and says this once for all "
-            "of them: %s", kind, known[0], why[:_LONGEST],
+            "of them: %s", kind, known[0], why[:_MAX_LENGTH],
         )  # fmt: skip
 
 

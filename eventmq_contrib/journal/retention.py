@@ -1,4 +1,4 @@
-"""Forgets the oldest files of a journal, and notes where it begins from then on."""
+"""Removes the oldest files of a journal, and records where it begins from then on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from eventmq_contrib.journal.catalog import (
     COMPACTED,
     MANIFEST,
     Catalog,
-    FolderPlace,
+    FolderLocation,
     hour_start,
     unlisted,
 )
 from eventmq_contrib.journal.compaction import write_manifest
-from eventmq_contrib.journal.keeping import alone
+from eventmq_contrib.journal.lock import hold_lock
 from eventmq_contrib.journal.seals import TRIM, write_begins
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def forget(
 
     Args:
         journal: Folder of the journal, which may be at work.
-        target: Folder of the large files; ``compacted`` beside the journal unless said.
+        target: Folder of the large files; ``compacted`` beside the journal by default.
         before: Unix time; None to remove nothing, and to accept the beginning as it is.
         trim_seals: Let the journal leave the lines of files that are forgotten out of its seal log,
             as it seals the next file or is started. A copy elsewhere that keeps such files cannot
@@ -59,11 +59,11 @@ def forget(
         StoreError: There is no journal, it cannot be written, or another command has the folder of
             the large files for long.
     """
-    FolderPlace(journal).paths()  # there is a journal
+    FolderLocation(journal).paths()  # there is a journal
     target = target or journal.absolute().parent / COMPACTED
     try:
-        with alone(target, "eventmq journal forget"):
-            removed, begins = _forget(journal, FolderPlace(target), before)
+        with hold_lock(target, "eventmq journal forget"):
+            removed, begins = _forget(journal, FolderLocation(target), before)
             if trim_seals:
                 write_begins(journal, begins, TRIM)
             return removed, begins
@@ -71,13 +71,15 @@ def forget(
         raise StoreError(f"cannot remove files of {journal}: {error}") from error
 
 
-def _forget(journal: Path, place: FolderPlace, before: float | None) -> tuple[int, dict[str, int]]:
-    catalog = Catalog.read(FolderPlace(journal), place)
+def _forget(
+    journal: Path, location: FolderLocation, before: float | None
+) -> tuple[int, dict[str, int]]:
+    catalog = Catalog.read(FolderLocation(journal), location)
     files = [*catalog.own, *(each.file for each in catalog.large)]
     cuts = {broker: _cut(broker, files, catalog, before) for broker in _brokers(files, catalog)}
     old = [file for file in files if file.last < cuts[file.broker]]
     if before is not None:
-        some = (file for file in unlisted(place, journal) if file.broker in cuts)
+        some = (file for file in unlisted(location, journal) if file.broker in cuts)
         old += [file for file in some if file.last < cuts[file.broker]]
     kept = [file for file in files if file.last >= cuts[file.broker]]
     begins = dict(catalog.begins)
@@ -85,7 +87,7 @@ def _forget(journal: Path, place: FolderPlace, before: float | None) -> tuple[in
         first = min((file.first for file in kept if file.broker == broker), default=cut)
         begins[broker] = max(first, begins.get(broker, 0))
     write_begins(journal, begins)
-    _strike(place, {file.path for file in (*old, *catalog.gone)})
+    _remove_entries(location, {file.path for file in (*old, *catalog.missing)})
     for file in old:
         Path(file.path).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # there is something else in it
@@ -118,12 +120,12 @@ def _last(file: JournalFile) -> int:
     return file.last
 
 
-def _strike(place: FolderPlace, paths: set[str]) -> None:
-    """Take files off the manifest."""
-    text = place.text(MANIFEST)
+def _remove_entries(location: FolderLocation, paths: set[str]) -> None:
+    """Remove files from the manifest."""
+    text = location.text(MANIFEST)
     if text is None:
         return
     entries = json.loads(text)["files"]
-    left = [entry for entry in entries if f"{place.name}/{entry['path']}" not in paths]
-    if len(left) < len(entries):
-        write_manifest(place.folder, left)
+    rest = [entry for entry in entries if f"{location.name}/{entry['path']}" not in paths]
+    if len(rest) < len(entries):
+        write_manifest(location.folder, rest)

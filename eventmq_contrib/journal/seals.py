@@ -126,28 +126,28 @@ class SealRecord:
         at = data.find(b'{"first"')
         end = data.rfind(b"\n", 0, data.rfind(b"\n")) + 1
         trimmed = data.find(b'{"trimmed"', 0, max(at, 0))
-        for place in (*([trimmed] if trimmed >= 0 else []), at, end) if at >= 0 else ():
-            record.add(0, data[place : data.find(b"\n", place)])
+        for start in (*([trimmed] if trimmed >= 0 else []), at, end) if at >= 0 else ():
+            record.add(0, data[start : data.find(b"\n", start)])
         record.damage.clear()
         return record
 
     def add(self, number: int, line: bytes) -> None:
         """Take a line; ``number`` is for what is said of a damaged one."""
         try:
-            said: dict[str, Any] = json.loads(line)
-            chain = said.pop("chain")
-            expected = _chained(self.chain, said)
+            entry: dict[str, Any] = json.loads(line)
+            chain = entry.pop("chain")
+            expected = _chained(self.chain, entry)
             self.chain = str(chain)
             if chain != expected:
                 self._spoilt(number)
-            if "trimmed" in said:
-                self._trim(said)
-            elif "unproven" in said:
-                self.unproven = max(self.unproven, int(said["unproven"]))
-            elif "restart" in said:
-                self._restart(int(said["restart"]))
-            elif "first" in said:
-                self._seal(Seal(*(said[name] for name in Seal._fields)))
+            if "trimmed" in entry:
+                self._trim(entry)
+            elif "unproven" in entry:
+                self.unproven = max(self.unproven, int(entry["unproven"]))
+            elif "restart" in entry:
+                self._restart(int(entry["restart"]))
+            elif "first" in entry:
+                self._seal(Seal(*(entry[name] for name in Seal._fields)))
         except (ValueError, KeyError, TypeError, AttributeError):
             self._spoilt(number)
 
@@ -169,12 +169,12 @@ class SealRecord:
     def _restart(self, after: int) -> None:
         self.expect({numbers for numbers in self.valid if numbers[1] <= after}, after)
 
-    def _trim(self, said: Mapping[str, Any]) -> None:
-        self.trimmed = self.last = int(said["trimmed"])
-        self.begin, self.end = int(said["begin"]), int(said["end"])
+    def _trim(self, entry: Mapping[str, Any]) -> None:
+        self.trimmed = self.last = int(entry["trimmed"])
+        self.begin, self.end = int(entry["begin"]), int(entry["end"])
         self.head = self.begin if self.trimmed else 0
-        self.unproven = int(said["unproven"])
-        self.chain = str(said["after"])
+        self.unproven = int(entry["unproven"])
+        self.chain = str(entry["after"])
 
     def expect(self, valid: set[tuple[int, int]], after: int | None = None) -> None:
         """Let these be the files that are to be there.
@@ -202,44 +202,44 @@ def trimmed(broker: str, data: bytes, kept: int, is_there: Callable[[Seal], bool
         kept: The first number that is kept.
         is_there: Whether a file is there nevertheless.
     """
-    record, place = SealRecord(broker), 0
-    while (end := data.find(b"\n", place) + 1) < len(data) and end:
-        line = data[place : end - 1]
+    record, start = SealRecord(broker), 0
+    while (end := data.find(b"\n", start) + 1) < len(data) and end:
+        line = data[start : end - 1]
         seal = _seal_in(line)
         if seal is not None and (seal.last >= kept or is_there(seal)):
             break
         record.add(0, line)
         if record.damage:
             return None
-        place = end
-    if not record.end or place < max(TRIM_BYTES, len(data) // TRIM_SHARE):
+        start = end
+    if not record.end or start < max(TRIM_BYTES, len(data) // TRIM_SHARE):
         return None
-    said = {
+    entry = {
         "trimmed": record.last, "begin": record.begin, "end": record.end,
         "unproven": record.unproven, "after": record.chain,
     }  # fmt: skip
     first = _line("", {"version": 1, "broker": broker})
-    return first[0] + _line(first[1], said)[0] + data[place:]
+    return first[0] + _line(first[1], entry)[0] + data[start:]
 
 
 def _seal_in(line: bytes) -> Seal | None:
     """Return the seal that a line has, None where it has none or cannot be read."""
     try:
-        said = json.loads(line)
-        return Seal(*(said[name] for name in Seal._fields))
+        entry = json.loads(line)
+        return Seal(*(entry[name] for name in Seal._fields))
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _line(before: str, said: Mapping[str, Any]) -> tuple[bytes, str]:
+def _line(before: str, entry: Mapping[str, Any]) -> tuple[bytes, str]:
     """Return a line that follows one with a checksum, and its own checksum."""
-    chain = _chained(before, said)
-    return json.dumps({**said, "chain": chain}).encode() + b"\n", chain
+    chain = _chained(before, entry)
+    return json.dumps({**entry, "chain": chain}).encode() + b"\n", chain
 
 
-def _chained(before: str, said: Mapping[str, Any]) -> str:
+def _chained(before: str, entry: Mapping[str, Any]) -> str:
     """Return the checksum of a line and all before it."""
-    text = before + json.dumps(said, sort_keys=True)
+    text = before + json.dumps(entry, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -257,7 +257,7 @@ class SealLog:
         self._broker = broker
         self._chain = ""
         #: When it was last noted which lines may go.
-        self._wanted = 0
+        self._requested = 0
 
     def open(self, files: Sequence[tuple[FileName, Path]]) -> None:
         """Make the log, or go on with it: note what was sealed last and is not in it.
@@ -279,8 +279,8 @@ class SealLog:
             with self._path.open("r+b") as file:
                 file.truncate(record.whole)
                 os.fsync(file.fileno())
-        for said in record.damage:
-            logger.warning("%s: an audit of this journal is no proof any more", said)
+        for damage in record.damage:
+            logger.warning("%s: an audit of this journal is no proof any more", damage)
         self._catch_up(record, sorted(files))
         self._trim()
 
@@ -327,16 +327,16 @@ class SealLog:
         replaced as a whole. Where that fails, as on a full disk, the log goes on as it is.
         """
         try:
-            wanted = (self._folder / TRIM).stat().st_mtime_ns
-            if wanted == self._wanted:
+            requested = (self._folder / TRIM).stat().st_mtime_ns
+            if requested == self._requested:
                 return
-            self._wanted = wanted
+            self._requested = requested
             texts = [(self._folder / name).read_text(encoding="utf-8") for name in (TRIM, BEGIN)]
             kept = min(parse_begins(text).get(self._broker, 0) for text in texts)
             data = self._path.read_bytes()
-            left = trimmed(self._broker, data, kept, self._is_there)
-            if left is not None:
-                self._replace(left)
+            rest = trimmed(self._broker, data, kept, self._is_there)
+            if rest is not None:
+                self._replace(rest)
         except FileNotFoundError:  # it is not wanted
             return
         except (OSError, ValueError) as error:
@@ -355,14 +355,14 @@ class SealLog:
         temporary.replace(self._path)
         sync_folder(self._folder)
 
-    def _write(self, said: dict[str, Any]) -> None:
+    def _write(self, entry: dict[str, Any]) -> None:
         with self._path.open("ab") as file:
-            file.write(self._line(said))
+            file.write(self._line(entry))
             file.flush()
             os.fsync(file.fileno())
 
-    def _line(self, said: dict[str, Any]) -> bytes:
-        line, self._chain = _line(self._chain, said)
+    def _line(self, entry: dict[str, Any]) -> bytes:
+        line, self._chain = _line(self._chain, entry)
         return line
 
 
@@ -377,10 +377,10 @@ def parse_begins(text: str | None) -> dict[str, int]:
     """
     if text is None:
         return {}
-    said = json.loads(text)
-    if not isinstance(said, dict) or not all(isinstance(n, int) for n in said.values()):
+    begins = json.loads(text)
+    if not isinstance(begins, dict) or not all(isinstance(n, int) for n in begins.values()):
         raise ValueError(text[:80])
-    return said
+    return begins
 
 
 def write_begins(folder: Path, begins: Mapping[str, int], name: str = BEGIN) -> None:

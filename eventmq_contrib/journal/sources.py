@@ -17,12 +17,12 @@ __all__ = ["BrokerSource", "Source", "StoreSource"]
 
 logger = logging.getLogger("eventmq.journal")
 
-#: Seconds between attempts to tell a broker that did not answer.
-_AGAIN = 10.0
+#: Seconds between two reports to a broker that did not answer.
+_RETRY_AFTER = 10.0
 
 
 class Source(Protocol):
-    """Has events. ``broker_id`` is the id of the store that they are from."""
+    """Where events come from. ``broker_id`` is the id of their store."""
 
     broker_id: str
 
@@ -30,7 +30,7 @@ class Source(Protocol):
         """Return events after a number: whole rows, at least one if there is one."""
 
     def seal(self, journal: str, sealed: int) -> bool:
-        """Tell the broker what a journal has; say whether it heard.
+        """Report to the broker what is sealed; return whether it answered.
 
         Raises:
             StoreError: It must not go on: another journal has taken over, or the broker has less.
@@ -38,10 +38,10 @@ class Source(Protocol):
 
 
 class BrokerSource:
-    """A broker that is asked.
+    """A broker, read by CALLs.
 
     Args:
-        app: Knows the broker, and is asked for nothing else.
+        app: Its client.
 
     Raises:
         BrokerUnavailable: It does not answer.
@@ -64,12 +64,12 @@ class BrokerSource:
 
 
 class StoreSource:
-    """The store in a data directory, and its broker, which may be away.
+    """The event log in a data directory, and its broker, which may be unavailable.
 
     Args:
-        reader: Of the store.
-        app: Knows the broker.
-        clock: Says when to try again where it is away.
+        reader: Reader of the event log.
+        app: Client of the broker.
+        clock: Reads time.
     """
 
     def __init__(self, reader: EventLogReader, app: EventMQ, clock: Clock) -> None:
@@ -85,13 +85,13 @@ class StoreSource:
         return self._reader.read(after, max_bytes)
 
     def seal(self, journal: str, sealed: int) -> bool:
-        """See `Source`; a broker that is away hears of it later."""
+        """See `Source`; a broker that does not answer gets a later report."""
         if self._clock.monotonic() < self._again:
             return False
         try:
             seal(self._app, self.broker_id, journal, sealed)
         except BrokerUnavailable as error:
-            self._again = self._clock.monotonic() + _AGAIN
+            self._again = self._clock.monotonic() + _RETRY_AFTER
             level = logging.DEBUG if self._warned else logging.WARNING
             logger.log(level, "the broker keeps what is sealed until it answers: %s", error)
             self._warned = True
@@ -101,7 +101,7 @@ class StoreSource:
 
 
 def seal(app: EventMQ, broker_id: str, journal: str, sealed: int) -> None:
-    """Tell a broker what a journal has.
+    """Report to a broker what a journal has sealed.
 
     Raises:
         BrokerUnavailable: It does not answer.
@@ -119,10 +119,10 @@ def seal(app: EventMQ, broker_id: str, journal: str, sealed: int) -> None:
 
 
 def check(broker_id: str, head: EventLogHead, sealed: int) -> None:
-    """See that a broker has not less than its journal.
+    """Check that a broker has no fewer events than its journal.
 
     Raises:
-        StoreError: It has: its store is of an earlier time.
+        StoreError: It has: its store was restored from an earlier time.
     """
     if sealed >= head.next:
         msg = (

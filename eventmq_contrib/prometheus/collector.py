@@ -1,4 +1,4 @@
-"""Turns what a broker says of itself into metrics, at each scrape.
+"""Makes metrics of a broker's status at each scrape.
 
 ``prometheus_client`` is needed to collect, not to import this.
 """
@@ -29,21 +29,21 @@ _ERRORS = "errors."
 
 
 class BrokerCollector:
-    """Asks a broker, and says it in Prometheus' words; a broker that is away is ``eventmq_up 0``.
+    """A collector of Prometheus; ``eventmq_up`` is 0 while the broker is unavailable.
 
     Args:
-        app: Whose broker.
+        app: Client of the broker.
     """
 
     def __init__(self, app: EventMQ) -> None:
         self._app = app
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering asks nobody."""
+        """Return nothing: registering does not ask the broker."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of this moment."""
+        """Yield the current metrics."""
         from prometheus_client.core import GaugeMetricFamily
 
         try:

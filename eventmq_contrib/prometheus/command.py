@@ -1,4 +1,4 @@
-"""Serves the metrics of a broker: ``metrics``."""
+"""The command ``eventmq metrics``: serves the metrics of a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["DEFAULT_BIND", "metrics", "serve"]
 DEFAULT_BIND = "127.0.0.1:9472"
 
 #: Seconds that a scrape waits for the broker: Prometheus itself waits ten.
-PATIENCE = 3.0
+TIMEOUT = 3.0
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, int]:
@@ -47,7 +47,7 @@ def metrics(target: Target, bind: tuple[str, int]) -> None:
     Each scrape asks the broker, so there is nothing to set up there. While no broker answers,
     eventmq_up is 0. A line with "ready" and the real address comes on stdout.
     """
-    with target.asking(PATIENCE) as app:
+    with target.asking(TIMEOUT) as app:
         serve(app, bind)
 
 
@@ -55,7 +55,7 @@ def serve(app: EventMQ, bind: tuple[str, int]) -> None:
     """Answer scrapes until a signal ends it.
 
     Args:
-        app: Whose broker is asked.
+        app: Client of the broker.
         bind: Host and port.
 
     Raises:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.journal.catalog import JournalFile
 
-__all__ = ["CHECKED", "AddressPlace", "as_pattern"]
+__all__ = ["CHECKED", "AddressLocation", "as_pattern"]
 
 #: Of Spark's reader of Parquet: a page whose checksum is another one is an error.
 CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
@@ -33,8 +33,8 @@ _HOURS = "date=*/hour=*/*.parquet"
 _PATTERN = re.compile(r"[][{}*?\\]")
 
 
-class AddressPlace:
-    """An address; see `eventmq_contrib.journal.catalog.Place`.
+class AddressLocation:
+    """An address; see `eventmq_contrib.journal.catalog.JournalLocation`.
 
     Args:
         spark: Looks at it.
@@ -46,7 +46,7 @@ class AddressPlace:
         self.name = address.rstrip("/")
 
     def paths(self) -> list[str]:
-        """See `Place`."""
+        """See `JournalLocation`."""
         # With Spark Connect nothing is looked at before the names are asked for.
         reader = self._spark.read.format("binaryFile")
         with _absent():
@@ -58,19 +58,19 @@ class AddressPlace:
         raise JournalError(msg)
 
     def text(self, name: str) -> str | None:
-        """See `Place`."""
+        """See `JournalLocation`."""
         rows = self._texts(name)
         return rows[0][1] if rows else None
 
     def logs(self) -> dict[str, bytes]:
-        """See `Place`."""
+        """See `JournalLocation`."""
         rows = self._texts(f"{SEALS}/*.jsonl")
         return {name.removesuffix(".jsonl"): text.encode() for name, text in rows}
 
-    def beside(self, name: str) -> AddressPlace | None:
-        """See `Place`."""
+    def beside(self, name: str) -> AddressLocation | None:
+        """See `JournalLocation`."""
         parent, _, _ = self.name.rpartition("/")
-        return None if parent.endswith("/") else AddressPlace(self._spark, f"{parent}/{name}")
+        return None if parent.endswith("/") else AddressLocation(self._spark, f"{parent}/{name}")
 
     def _pattern(self, name: str) -> str:
         return f"{as_pattern(self.name)}/{name}"

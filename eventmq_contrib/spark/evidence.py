@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventmq_contrib.extras import need
-from eventmq_contrib.journal.catalog import Catalog, FolderPlace, JournalError, apart
+from eventmq_contrib.journal.catalog import Catalog, FolderLocation, JournalError, split_overlapping
 from eventmq_contrib.journal.inspection import Inspection, inspect, judge
-from eventmq_contrib.spark.addresses import AddressPlace
+from eventmq_contrib.spark.addresses import AddressLocation
 from eventmq_contrib.spark.journal import events_of, folder_of, rows_of
 
 if TYPE_CHECKING:
@@ -37,18 +37,18 @@ class Evidence:
     events: DataFrame
     files: Inspection
 
-    def conflicts(self, most: int) -> tuple[int, list[str]]:
+    def conflicts(self, limit: int) -> tuple[int, list[str]]:
         """Return how many events are not the same in all files that have them, and sentences.
 
         Args:
-            most: Sentences at most.
+            limit: Sentences at most.
         """
-        _, shared = apart(self.files.sound)
+        _, shared = split_overlapping(self.files.sound)
         if not shared:
             return 0, []
         found = self._conflicts(shared).persist()
         try:
-            rows = found.orderBy("broker_id", "seq").take(most)
+            rows = found.orderBy("broker_id", "seq").take(limit)
             return found.count(), [
                 f"the event {row.seq} of the broker {row.broker_id} is not the same in "
                 f"{' and '.join(sorted(row.files))}"
@@ -87,16 +87,16 @@ def gather(
     """
     folder = folder_of(journal)
     need("pyarrow.parquet", user="eventmq spark")
-    place = AddressPlace(spark, str(journal)) if folder is None else FolderPlace(folder)
-    catalog = Catalog.read(place, sealed=True)
+    location = AddressLocation(spark, str(journal)) if folder is None else FolderLocation(folder)
+    catalog = Catalog.read(location, sealed=True)
     files = [*(each.file for each in catalog.large), *catalog.own]
     ends = [*(record.end for record in catalog.logs.values()), *(sealed or {}).values()]
     if not files and not any(ends):
-        if catalog.foreign or catalog.gone:
+        if catalog.foreign or catalog.missing:
             catalog.check(files)
         raise JournalError(f"the journal {catalog.name} has no events yet: there is nothing to see")
-    if isinstance(place, AddressPlace):
-        found = judge(catalog, place.facts(files, whole=True), sealed)
+    if isinstance(location, AddressLocation):
+        found = judge(catalog, location.facts(files, whole=True), sealed)
     else:
         found = inspect(catalog, sealed)
     return Evidence(events_of(spark, found.sound, doubtful=found.doubtful), found)

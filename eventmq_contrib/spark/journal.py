@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from eventmq_contrib.extras import need
 from eventmq_contrib.journal.catalog import (
     Catalog,
-    FolderPlace,
+    FolderLocation,
     JournalError,
     JournalFile,
-    apart,
+    split_overlapping,
 )
 from eventmq_contrib.journal.inspection import check_file, check_version
-from eventmq_contrib.spark.addresses import CHECKED, AddressPlace, as_pattern
+from eventmq_contrib.spark.addresses import CHECKED, AddressLocation, as_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -82,7 +82,7 @@ def _all_events(
         for file in files:
             check_file(file)
         return events_of(spark, files)
-    place = AddressPlace(spark, str(folder))
+    place = AddressLocation(spark, str(folder))
     files = Catalog.read(place).files(since=since, until=until)
     place.check_files(files)
     return events_of(spark, files)
@@ -110,7 +110,7 @@ def journal_files(
         JournalError: There is no journal, it has no events, it lacks its beginning, or there is a
             foreign file in it.
     """
-    return Catalog.read(FolderPlace(folder)).files(since=since, until=until)
+    return Catalog.read(FolderLocation(folder)).files(since=since, until=until)
 
 
 def events_of(
@@ -125,7 +125,7 @@ def events_of(
     """
     from eventmq_contrib.spark.schema import events_type
 
-    single, shared = apart(files)
+    single, shared = split_overlapping(files)
     found = [rows_of(spark, some, doubtful=doubtful) for some in (single, shared) if some]
     if shared:
         found[-1] = found[-1].dropDuplicates(["broker_id", "seq"])

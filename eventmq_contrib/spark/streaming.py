@@ -255,9 +255,9 @@ def _far_files(spark: SparkSession, stream: Stream) -> DataFrame:
     So numbers do not say what was read, and the state must have each event for as long as the
     watermark may bring it again.
     """
-    from eventmq_contrib.spark.addresses import CHECKED, AddressPlace
+    from eventmq_contrib.spark.addresses import CHECKED, AddressLocation
 
-    AddressPlace(spark, stream.journal).check_stream()
+    AddressLocation(spark, stream.journal).check_stream()
     files = max(1, stream.at_once // _FILE)
     source = spark.readStream.schema(_schema()).option("maxFilesPerTrigger", files)
     source = source.option("recursiveFileLookup", "true").option("pathGlobFilter", _SEALED)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["TOLERANCE", "apart", "clocks", "sentence"]
+__all__ = ["TOLERANCE", "clocks", "sentence", "wrong_clocks"]
 
 #: Seconds: clocks that are kept by NTP are closer.
 TOLERANCE = 0.5
@@ -49,7 +49,7 @@ def clocks(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
     return rows.withColumn("clock", clock).orderBy(*order)
 
 
-def apart(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
+def wrong_clocks(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
     """Return the rows of `clocks` whose clock is not right."""
     return clocks(events, tolerance).where("clock <> 'right'")
 

@@ -11,7 +11,7 @@ from eventmq.events import EventKind
 from eventmq_contrib.spark.analyses import capacity
 from eventmq_contrib.spark.analyses.anomaly import MIN_HISTORY, anomaly, between
 from eventmq_contrib.spark.analyses.audit import audit
-from eventmq_contrib.spark.analyses.clocks import apart, sentence
+from eventmq_contrib.spark.analyses.clocks import sentence, wrong_clocks
 from eventmq_contrib.spark.analyses.executions import FEW, executions, is_silent
 from eventmq_contrib.spark.analyses.failures import failures
 from eventmq_contrib.spark.analyses.numbers import Numbers, numbers
@@ -170,7 +170,7 @@ def _clocks(events: DataFrame) -> list[str]:
     """Return a sentence for each host whose clock is wrong."""
     return [
         sentence(row.host, row.broker_id, row.early_s, row.late_s)
-        for row in apart(events).limit(MOST).collect()
+        for row in wrong_clocks(events).limit(MOST).collect()
     ]
 
 

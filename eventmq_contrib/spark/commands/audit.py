@@ -10,7 +10,7 @@ from eventmq.cli.command import DONE, FAILED, NO_BROKER, Command
 from eventmq.cli.output import printable, show_object
 from eventmq.cli.target import Target
 from eventmq_contrib.spark.analyses.audit import LISTED, STUCK_AFTER, audit
-from eventmq_contrib.spark.analyses.clocks import apart, sentence
+from eventmq_contrib.spark.analyses.clocks import sentence, wrong_clocks
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def command(look: Look, stuck_after: float, listed: int, brokers: tuple[str, ...
                 texts = ("damage", "unproven", "unanchored")
                 shown |= {name: "\n".join(shown[name]) for name in texts}
             show_object(shown, as_json=look.as_json)
-        for row in apart(events).collect():
+        for row in wrong_clocks(events).collect():
             said = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
             click.echo(f"warning: {said}", err=True)
     return DONE if found.complete else FAILED

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import SettingsError, StoreError
-from eventmq_contrib.journal.catalog import Catalog, FolderPlace
+from eventmq_contrib.journal.catalog import Catalog, FolderLocation
 from eventmq_contrib.spark.journal import check_version, folder_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def sealed_files(journal: str, after: Mapping[str, int] | None = None) -> list[J
             the stream is to read next was forgotten.
         SettingsError: It is an address.
     """
-    catalog = Catalog.read(FolderPlace(folder_here(journal)))
+    catalog = Catalog.read(FolderLocation(folder_here(journal)))
     files = catalog.current()
     catalog.check(files)
     for broker, number in (after or {}).items():
@@ -99,7 +99,9 @@ def holes(files: Iterable[JournalFile], after: Mapping[str, int]) -> set[tuple[s
     return found
 
 
-def latest(files: Sequence[JournalFile], after: Mapping[str, int], most: int = 0) -> dict[str, int]:
+def latest(
+    files: Sequence[JournalFile], after: Mapping[str, int], limit: int = 0
+) -> dict[str, int]:
     """Return the last number per broker, after some more events at most.
 
     Hour by hour over all brokers, so that none of them is more than an hour behind the others.
@@ -107,17 +109,17 @@ def latest(files: Sequence[JournalFile], after: Mapping[str, int], most: int = 0
     Args:
         files: As from `sealed_files`.
         after: Number per broker up to which they were read.
-        most: Events, or 0 for all.
+        limit: Events, or 0 for all.
     """
     end = dict(after)
     for file in sorted(files, key=lambda each: each.hour):
         begin = end.get(file.broker, 0)
         if file.last <= begin:
             continue
-        if not most:
+        if not limit:
             end[file.broker] = file.last
             continue
-        left = most - sum(number - after.get(broker, 0) for broker, number in end.items())
+        left = limit - sum(number - after.get(broker, 0) for broker, number in end.items())
         if left > 0:
             end[file.broker] = min(file.last, max(begin, file.first - 1) + left)
     return end

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from eventmq_contrib.journal.catalog import JournalFile
     from eventmq_contrib.spark.source.options import Streaming
 
-__all__ = ["PATIENCE", "JournalStream"]
+__all__ = ["GAP_TIMEOUT", "JournalStream"]
 
 #: Seconds for which numbers that are not there are waited for: files may be copied in another order
 #: than that of their numbers.
-PATIENCE = 60.0
+GAP_TIMEOUT = 60.0
 
 
 class JournalStream:
@@ -85,11 +85,11 @@ class JournalStream:
         files, now = sealed_files(self.folder, start), time.monotonic()
         found, known = holes(files, start), self._holes
         self._holes = {
-            hole: now - PATIENCE if known is None else known.get(hole, now) for hole in found
+            hole: now - GAP_TIMEOUT if known is None else known.get(hole, now) for hole in found
         }
         open_: dict[str, int] = {}
         for (broker, number), since in sorted(self._holes.items(), reverse=True):
-            if now - since < PATIENCE:
+            if now - since < GAP_TIMEOUT:
                 open_[broker] = number
         return [
             file for file in files if file.broker not in open_ or file.first < open_[file.broker]

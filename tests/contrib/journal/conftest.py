@@ -25,4 +25,4 @@ def quiet_signals() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a journal that reads a store wait for less for a broker that does not answer."""
-    monkeypatch.setattr(journal_command, "PATIENCE", 0.3)
+    monkeypatch.setattr(journal_command, "TIMEOUT", 0.3)

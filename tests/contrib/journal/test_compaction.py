@@ -13,10 +13,10 @@ import pytest
 
 from eventmq.clock import SystemClock
 from eventmq.errors import StoreError
-from eventmq_contrib.journal import compaction, keeping, retention
-from eventmq_contrib.journal.catalog import Catalog, FolderPlace
+from eventmq_contrib.journal import compaction, lock, retention
+from eventmq_contrib.journal.catalog import Catalog, FolderLocation
 from eventmq_contrib.journal.compaction import Compaction
-from eventmq_contrib.journal.keeping import alone
+from eventmq_contrib.journal.lock import hold_lock
 from eventmq_contrib.journal.parquet import read_rows
 from eventmq_contrib.journal.retention import forget
 from tests.support.broker_harness import Broker
@@ -102,7 +102,7 @@ def test_a_large_file_has_no_hole(broker: Broker, tmp_path: Path) -> None:
         drained(broker, out)
     broker.clock.time += 9999.0
     assert Compaction(out, target).run(broker.clock.time) == (3, 3)
-    files = Catalog.read(FolderPlace(out), FolderPlace(target)).files()
+    files = Catalog.read(FolderLocation(out), FolderLocation(target)).files()
     assert [(file.first, file.last, file.large) for file in files] == [
         (1, 1, True), (2, 2, True), (3, 3, True),
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def test_what_is_forgotten_is_forgotten_by_both(broker: Broker, tmp_path: Path) 
     assert len(list(out.glob("date=*/hour=*"))) == 2
     assert Compaction(out).run(broker.clock.time) == (0, 0)
     assert forget(out, before=broker.clock.time + 9999.0) == (4, {store: 9})
-    assert [file[1:3] for file in Catalog.read(FolderPlace(out)).files()] == [(9, 12)]
+    assert [file[1:3] for file in Catalog.read(FolderLocation(out)).files()] == [(9, 12)]
 
 
 def test_a_manifest_may_name_what_was_forgotten(broker: Broker, tmp_path: Path) -> None:
@@ -153,14 +153,14 @@ def test_a_manifest_may_name_what_was_forgotten(broker: Broker, tmp_path: Path) 
     earlier = (target / "manifest.json").read_bytes()
     forget(out, before=begun + 3600.0)
     (target / "manifest.json").write_bytes(earlier)
-    assert [file[1:3] for file in Catalog.read(FolderPlace(out)).files()] == [(5, 8), (9, 12)]
+    assert [file[1:3] for file in Catalog.read(FolderLocation(out)).files()] == [(5, 8), (9, 12)]
     assert Compaction(out).run(broker.clock.time) == (0, 0)
     assert [row["seq"] for row in compacted(target)] == list(range(5, 13))
     (target / "manifest.json").write_bytes(earlier)
     for path in [*large(target)[:1], *sorted(out.glob("date=*/hour=*/*"))[:2]]:
         path.unlink()
     with pytest.raises(StoreError, match=r"lacks its beginning: the events 5 to 8 of the broker"):
-        Catalog.read(FolderPlace(out)).files()
+        Catalog.read(FolderLocation(out)).files()
 
 
 def test_a_large_file_that_is_gone_is_missed_where_its_events_are_not_forgotten(
@@ -174,7 +174,7 @@ def test_a_large_file_that_is_gone_is_missed_where_its_events_are_not_forgotten(
     for path in [large(target)[1], *sorted(out.glob("date=*/hour=*/*"))[2:4]]:
         path.unlink()
     with pytest.raises(StoreError, match=r"-9-12\.parquet is gone, and it is in the manifest"):
-        Catalog.read(FolderPlace(out)).files()
+        Catalog.read(FolderLocation(out)).files()
 
 
 @pytest.mark.usefixtures("now")
@@ -347,7 +347,7 @@ def test_a_compaction_and_a_forgetting_exclude_each_other(
     """The second says which command is at work, and works when that has ended, also by an error."""
     out = tmp_path / "journal"
     hourly(broker, out, 2)
-    monkeypatch.setattr(keeping, "PATIENCE", 0.0)
+    monkeypatch.setattr(lock, "TIMEOUT", 0.0)
     works = rf"compacted is in use by eventmq journal %s \(process {os.getpid()}\)"
     with monkeypatch.context() as patch:
         patch.setattr(compaction, "write_manifest", lambda *_: forget(out))
@@ -367,14 +367,14 @@ def test_a_compaction_waits_for_another_command(
     """Cron may start both in the same minute."""
     out, other = tmp_path / "journal", contextlib.ExitStack()
     hourly(broker, out, 1)
-    other.enter_context(alone(tmp_path / "compacted", "eventmq journal forget"))
+    other.enter_context(hold_lock(tmp_path / "compacted", "eventmq journal forget"))
     waited: list[bool] = []
 
     def ends() -> None:
         waited.append((tmp_path / "compacted" / "manifest.json").exists())
         other.close()
 
-    monkeypatch.setattr(keeping, "_pause", ends)
+    monkeypatch.setattr(lock, "_pause", ends)
     assert Compaction(out).run(broker.clock.time) == (2, 1)
     assert waited == [False]
 
@@ -429,7 +429,7 @@ def test_nothing_is_written_where_there_is_nothing_to_compact(
         assert target.exists() is done
         before = _everything(tmp_path / "shared")
         with monkeypatch.context() as patch:
-            patch.setattr(keeping.os, "open", unwritable)
+            patch.setattr(lock.os, "open", unwritable)
             assert compact() == "nothing to compact\n"
         assert _everything(tmp_path / "shared") == before
         broker.clock.time += 3600.0
@@ -438,7 +438,7 @@ def test_nothing_is_written_where_there_is_nothing_to_compact(
     broker.submit()
     drained(broker, out)
     broker.clock.time += 3600.0
-    monkeypatch.setattr(keeping.os, "open", unwritable)
+    monkeypatch.setattr(lock.os, "open", unwritable)
     code, said = failure("journal", "compact", "--out", str(out))
     assert (code, "Read-only file system" in said) == (1, True)
 

@@ -14,7 +14,7 @@ import pytest
 from eventmq.errors import StoreError
 from eventmq.events import COLUMNS
 from eventmq.plugins.database import connect
-from eventmq_contrib.journal.catalog import Catalog, FolderPlace
+from eventmq_contrib.journal.catalog import Catalog, FolderLocation
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder
 from eventmq_contrib.journal.inspection import inspect
@@ -326,7 +326,7 @@ def test_each_event_is_there_once_wherever_the_journal_is_killed(
         other.close()
         assert rows_in(folder / "out") == expected, place
         assert not list(folder.glob("out/date=*/hour=*/_*"))
-        found = inspect(Catalog.read(FolderPlace(folder / "out"), sealed=True))
+        found = inspect(Catalog.read(FolderLocation(folder / "out"), sealed=True))
         assert (found.damage, found.unproven, found.missing) == ([], [], []), place
         assert list(found.bounds.values()) == [(1, len(expected))], place
     assert place > 20

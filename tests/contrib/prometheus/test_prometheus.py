@@ -21,7 +21,7 @@ from eventmq_contrib.prometheus.command import metrics, serve
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_jobs_are_counted_by_queue_and_by_how_they_ended(app: EventMQ) -> None:
     jobs = [app.send("good") for _ in range(3)]
     failed = app.send("bad")
     app.send("good", countdown=3600)
-    app.wait([*jobs, failed], timeout=PATIENCE)
+    app.wait([*jobs, failed], timeout=TIMEOUT)
     registry = registry_of(app)
 
     def value(metric: str, **labels: str) -> float | None:
@@ -115,7 +115,7 @@ def test_the_command_serves_until_it_is_told_to_end() -> None:
         ready = process.stdout.readline()
         assert ready.startswith("ready bind=http://127.0.0.1:")
         url = ready.split("bind=")[1].strip()
-        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             assert "eventmq_up 0.0" in answer.read().decode()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0

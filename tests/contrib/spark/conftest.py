@@ -56,7 +56,7 @@ SMALL = {
 }
 
 #: Seconds for a test that uses Spark, on a machine that has much else to do.
-PATIENCE = 240
+TIMEOUT = 240
 
 
 class Followed(NamedTuple):
@@ -75,7 +75,7 @@ class Followed(NamedTuple):
 
         if self.process.poll() is None:
             in_batch = lambda: batches("offsets") > batches("commits") >= 1  # noqa: E731
-            until(in_batch, "the middle of a batch", PATIENCE - 20.0)
+            until(in_batch, "the middle of a batch", TIMEOUT - 20.0)
         self.kill()
 
     def kill(self) -> None:
@@ -242,7 +242,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = sorted((items[place] for place in places), key=turn)
     for item in ours:
         if names_of(item) & {"spark", *BESIDE}:
-            item.add_marker(pytest.mark.timeout(PATIENCE))
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
     for place, item in zip(places, ours, strict=True):
         items[place] = item
     wanted = {name for item in ours for name in names_of(item)}

@@ -9,7 +9,7 @@ import sys
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.contrib.spark.conftest import PATIENCE
+from tests.contrib.spark.conftest import TIMEOUT
 from tests.contrib.spark.histories import story, write_journal
 from tests.support.page_files import ROOT
 
@@ -28,7 +28,7 @@ def test_the_readers_work_with_spark_connect(connect: str, tmp_path: Path) -> No
         [sys.executable, "-m", "tests.contrib.spark.connect_program",
          connect, str(tmp_path / "journal")],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        timeout=PATIENCE - 20, check=False,
+        timeout=TIMEOUT - 20, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from eventmq.errors import StoreError
 from eventmq.events import FileName
 from eventmq_contrib.journal import seals
-from eventmq_contrib.journal.catalog import Catalog, FolderPlace, JournalError, hour_start
+from eventmq_contrib.journal.catalog import Catalog, FolderLocation, JournalError, hour_start
 from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.journal.folder import JournalFolder
 from eventmq_contrib.journal.inspection import inspect
@@ -73,7 +73,7 @@ def journal(sound: Path, tmp_path: Path) -> Path:
 
 
 def files_of(journal: Path) -> list[Any]:
-    return Catalog.read(FolderPlace(journal)).current()
+    return Catalog.read(FolderLocation(journal)).current()
 
 
 def path_of(journal: Path, first: int) -> Path:
@@ -83,7 +83,7 @@ def path_of(journal: Path, first: int) -> Path:
 
 
 def looked_at(journal: Path) -> Inspection:
-    return inspect(Catalog.read(FolderPlace(journal), sealed=True))
+    return inspect(Catalog.read(FolderLocation(journal), sealed=True))
 
 
 def command(journal: Path | str, *more: str) -> tuple[int, dict[str, Any]]:
@@ -523,7 +523,7 @@ def test_a_journal_that_was_put_back_with_its_log_is_shown_by_the_broker(journal
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     last_file_deleted(journal)
     assert unproven(journal) == []
-    catalog = Catalog.read(FolderPlace(journal), sealed=True)
+    catalog = Catalog.read(FolderLocation(journal), sealed=True)
     [broker] = catalog.logs
     found = inspect(catalog, {broker: 46, "other": 3})
     assert found.missing == [*sorted([(broker, 43, 46), ("other", 1, 3)])]
@@ -546,7 +546,7 @@ def test_a_journal_at_work_is_no_damage(journal: Path, tmp_path: Path) -> None:
         if noted:
             log.write_text("".join(lines[: number - 2 or None]))
 
-    class AtWork(FolderPlace):
+    class AtWork(FolderLocation):
         def paths(self) -> list[str]:
             seal(0)
             seal(1, noted=False)
@@ -673,7 +673,7 @@ def test_what_was_forgotten_counts_as_missing_where_that_is_not_said(
     (journal / "_seals" / "begin.json").unlink()
     assert [each[1:] for each in looked_at(journal).missing] == [(1, 22)]
     with pytest.raises(JournalError, match="lacks its beginning: the events 1 to 22"):
-        Catalog.read(FolderPlace(journal)).files()
+        Catalog.read(FolderLocation(journal)).files()
 
 
 def test_a_forgotten_file_that_comes_back_is_told(

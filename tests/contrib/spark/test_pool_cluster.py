@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.contrib.spark.conftest import PATIENCE
+from tests.contrib.spark.conftest import TIMEOUT
 from tests.support.executors import BEHIND, Cluster, Found
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="finds the executor by /proc")
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(TIMEOUT)
 def test_the_job_of_a_killed_executor_is_charged_with_a_death_and_no_other(
     java: None, tmp_path: Path
 ) -> None:

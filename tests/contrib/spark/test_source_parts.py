@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from eventmq.errors import BrokerUnavailable, SettingsError, StoreError
 from eventmq.events import SCHEMA_VERSION
 from eventmq.job import id_time
-from eventmq_contrib.journal.catalog import JournalFile, in_order
+from eventmq_contrib.journal.catalog import JournalFile, sort_key
 from eventmq_contrib.spark.errors import map_error
 from eventmq_contrib.spark.source import stream as stream_module
 from eventmq_contrib.spark.source.files import (
@@ -174,7 +174,7 @@ def folders(draw: st.DrawFn) -> list[JournalFile]:
             last = first + draw(st.integers(0, 20))
             files.append(JournalFile(broker, first, last, f"{broker}{first}-{last}", ""))
             first = max(1, last + draw(st.integers(-10, 5)))
-    return sorted(files, key=in_order)
+    return sorted(files, key=sort_key)
 
 
 def numbers(files: list[JournalFile]) -> set[tuple[str, int]]:
@@ -245,7 +245,7 @@ def test_what_is_behind_missing_numbers_is_waited_for(
     assert copied("a-5-9", "a-20-29", "b-1-10", "b-15-20") == {"a": 29, "b": 20}
     now = 7.0
     assert copied("a-40-49", "b-31-40", "c-3-4") == {"a": 29, "b": 20, "c": 4}
-    now = stream_module.PATIENCE
+    now = stream_module.GAP_TIMEOUT
     assert copied("b-21-30", "c-9-9") == {"a": 29, "b": 40, "c": 4}
     now += 7.0
     assert copied() == {"a": 49, "b": 40, "c": 4}

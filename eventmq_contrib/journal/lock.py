@@ -1,6 +1,6 @@
-"""Lets one command at a time change which files of a journal there are: compact, or forget.
+"""The lock of commands that replace or remove files of a journal: compact and forget.
 
-The journal itself only adds files, and goes on meanwhile. So do readers.
+The journal itself only adds files and goes on meanwhile. So do readers.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["alone"]
+__all__ = ["hold_lock"]
 
 #: Readers skip names that begin so; a journal that is in the same folder has another lock.
 _LOCK = "_keeping"
 
-#: How long a command waits for another, in seconds: cron may start both in the same minute.
-PATIENCE = 60.0
+#: Seconds that a command waits for another one: cron may start both in the same minute.
+TIMEOUT = 60.0
 
 
 @contextlib.contextmanager
-def alone(target: Path, command: str) -> Iterator[None]:
+def hold_lock(target: Path, command: str) -> Iterator[None]:
     """Hold the lock of a folder of large files; wait for another command that has it.
 
     The system frees it when a process ends, however that ends.
 
     Args:
         target: The folder, made where it is missing.
-        command: Who holds it, for the error of the other.
+        command: The command that holds it, for the error of the other.
 
     Raises:
         StoreError: Another command holds it for longer than a minute.
@@ -49,8 +49,8 @@ def alone(target: Path, command: str) -> Iterator[None]:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
     lock = os.open(target / _LOCK, flags, 0o644)
     try:
-        end = SystemClock().monotonic() + PATIENCE
-        while not _is_taken(lock):
+        end = SystemClock().monotonic() + TIMEOUT
+        while not _acquired(lock):
             if SystemClock().monotonic() >= end:
                 raise _in_use(target, lock)
             _pause()
@@ -61,8 +61,8 @@ def alone(target: Path, command: str) -> Iterator[None]:
         os.close(lock)
 
 
-def _is_taken(lock: int) -> bool:
-    """Return whether the lock is this process's from now on."""
+def _acquired(lock: int) -> bool:
+    """Try to acquire the lock; return whether it is held now."""
     try:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,7 +78,7 @@ def _pause() -> None:
 def _in_use(target: Path, lock: int) -> StoreError:
     owner = os.pread(lock, 200, 0).decode(errors="replace").strip() or "another command"
     msg = (
-        f"the folder {target} is in use by {owner} for more than {PATIENCE:.0f} seconds: begin "
+        f"the folder {target} is in use by {owner} for more than {TIMEOUT:.0f} seconds: begin "
         "this again when that has ended"
     )
     return StoreError(msg)
