@@ -1,6 +1,6 @@
-"""EventMQ: functions that run elsewhere and later, over ZeroMQ, with a durable broker.
+"""EventMQ: a task queue for Python over ZeroMQ, with a durable broker.
 
-Every name loads when it is first used, so importing this package costs next to nothing.
+Every name loads at its first use, so that importing this package takes little time.
 """
 
 # Nothing of the standard library that the interpreter has not loaded by itself: `python -m eventmq`

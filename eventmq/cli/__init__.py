@@ -1,7 +1,7 @@
-"""The program ``eventmq``: one module per family of commands, put together in `program`.
+"""Command line ``eventmq``: one module per family of commands, put together in `program`.
 
-Importing this package loads nothing, so that what must start fast can. Results go to stdout,
-everything else to stderr; `exits` has the exit codes.
+Importing this package loads no other module. Results go to stdout, everything else to stderr;
+`command` has the exit codes.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ def main(*, child: bool = False) -> None:
         watch_parent()
     from eventmq.cli.program import program
 
-    program.main(prog_name="eventmq", told=child)
+    program.main(prog_name="eventmq", warned=child)

@@ -1,4 +1,4 @@
-"""What is installed and how it is set: ``plugins``, ``settings``, ``version``. No broker needed."""
+"""Plugins, settings and versions of this installation: ``plugins settings version``."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SETTING_COLUMNS = ("name", "value", "source", "type", "unit", "default", "env")
 def plugins(target: Target, as_json: bool) -> None:
     """List the plugins.
 
-    For each where it comes from, what it provides, and what of that is in use. Without -A that is
-    what the settings of the working directory choose.
+    For each its origin, what it provides, and what of that is in use. Without -A the settings of
+    the working directory decide.
     """
     rows = target.app().plugins.listing()
     show_rows(rows, _PLUGIN_COLUMNS, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Runs a scheduler: ``beat``."""
+"""Run a scheduler: ``beat``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ logger = logging.getLogger("eventmq.scheduler")
 def beat(target: Target, schedule_store: str | None) -> None:
     """Run the scheduler of an app.
 
-    It brings the schedules of the app's code into the store, prints "ready" on stdout, and submits
-    the job of every schedule at its fire times. Any number may run: one fires, another one takes
-    over within 2 s when it ends, and no job is submitted twice. It ends at SIGTERM or Ctrl-C.
+    It stores the schedules of the app's code, prints "ready" on stdout, and submits the job of
+    every schedule at its fire times. Any number may run: one fires, another takes over within 2 s
+    when it ends, and no job is submitted twice. SIGTERM or Ctrl-C stops it.
     """
     if not target.app_name:
         raise click.UsageError("a scheduler needs an app: -A module[:attribute]")

@@ -1,4 +1,4 @@
-"""Runs a broker: ``broker``."""
+"""Run a broker: ``broker``."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def broker(
 ) -> None:
     """Run the broker.
 
-    It ends at SIGTERM or Ctrl-C. A line with "ready" and the real addresses comes on stdout, once
-    all of them are bound and the store is recovered. Without options it listens on loopback only
-    and keeps its data in the folder .eventmq.
+    It prints a line with "ready" and the real addresses on stdout, once all of them are bound and
+    the store is recovered. Without options it listens on loopback only and keeps its data in the
+    folder .eventmq. SIGTERM or Ctrl-C stops it.
     """
     options = options_of(store_options, "--store-option")
     app = target.serving(insecure=insecure or None, **settings).app

@@ -1,4 +1,4 @@
-"""Submits one job: ``call``."""
+"""Submit one job: ``call``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXITS = {FAILED: "the job failed, or its result did not come in time", NO_BROKE
 @click.argument("task")
 @click.argument("arguments", nargs=-1, metavar="[JSON]... [KEY=JSON]...")
 @click.option("--wait", is_flag=True, help="Wait for the result and print it as JSON.")
-@click.option("--timeout", type=float, metavar="S", help="Wait at most so long; else 60 s.")
+@click.option("--timeout", type=float, metavar="S", help="Longest wait in seconds; default: 60.")
 @click.option("--queue", metavar="NAME", help="The queue, if not the task's own.")
 @takes_json
 @takes_target
@@ -77,7 +77,7 @@ def _result(job: Job[Any], timeout: float | None) -> Any:
 
 
 def _print_object(job: Job[Any], timeout: float | None, *, wait: bool) -> None:
-    """Print what came of a job as an object, and raise what `get` raises."""
+    """Print a job and its result as an object, and raise what `get` raises."""
     shown: dict[str, Any] = {"id": job.id, "state": "", "result": None, "error": None}
     try:
         if wait:
@@ -92,7 +92,7 @@ def _print_object(job: Job[Any], timeout: float | None, *, wait: bool) -> None:
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
-    """Return what JSON arguments say, by place and by name."""
+    """Return the values of JSON arguments, positional and by name."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for place, text in enumerate(arguments, 1):

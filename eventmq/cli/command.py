@@ -1,4 +1,4 @@
-"""One command of the program: a click command that also says its exit codes."""
+"""Commands with exit codes: a click command that documents its exit codes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = [
     "WRONG_USAGE",
     "Command",
     "code_of",
+    "print_error",
     "read_timestamp",
-    "say_error",
     "sentence",
 ]
 
@@ -48,10 +48,10 @@ NO_BROKER: Final = 3
 
 NOT_FOUND: Final = 4
 
-#: What the client says already where no broker could be reached.
+#: Part of the client's error when no broker can be reached.
 _START: Final = 'start one with "eventmq broker"'
 
-#: As shells have it: 128 and the number of SIGINT.
+#: As in shells: 128 and the number of SIGINT.
 INTERRUPTED: Final = 130
 
 MEANINGS: Mapping[int, str] = {
@@ -62,7 +62,7 @@ MEANINGS: Mapping[int, str] = {
     NOT_FOUND: "not found",
 }
 
-#: The first that fits decides.
+#: The first match decides.
 _CODES: tuple[tuple[type[EventMQError], int], ...] = (
     (BrokerUnavailable, NO_BROKER),
     (JobNotFound, NOT_FOUND),
@@ -82,7 +82,7 @@ def code_of(error: Exception) -> int:
 
 
 def sentence(error: Exception) -> str:
-    """Return one line that says what is wrong, and where help is."""
+    """Return the error in one line, with a hint."""
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     line = " ".join(text.split()).rstrip(".") or type(error).__name__
     if isinstance(error, click.UsageError):
@@ -91,12 +91,12 @@ def sentence(error: Exception) -> str:
             line += f" (see {error.ctx.command_path} --help)"
     if isinstance(error, BrokerUnavailable):
         start = "" if _START in line else f"; {_START}"
-        line += f"{start}, or say where it is with --broker"
+        line += f"{start}, or name its address with --broker"
     return line
 
 
-def say_error(error: Exception) -> int:
-    """Tell the user of an expected error on stderr and return the exit code."""
+def print_error(error: Exception) -> int:
+    """Print an expected error on stderr and return its exit code."""
     click.echo(f"error: {sentence(error)}", err=True)
     return code_of(error)
 
@@ -105,8 +105,8 @@ class Command(click.Command):
     """A command with documented exit codes. It returns its exit code, or None for 0.
 
     Args:
-        exits: Exit code -> what it means here, beside 0 and 2, which every command has; an
-            empty text stands for the general meaning.
+        exits: Exit code -> its meaning for this command, beside 0 and 2, which every command has;
+            an empty text stands for the general meaning.
         more: Arguments of `click.Command`.
     """
 
@@ -124,9 +124,9 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def read_timestamp(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Return the Unix time of what an option says, None if it was not given.
+    """Return the value of an option as Unix time, None if it was not given.
 
-    It reads ``90s 15m 2h 3d 1w`` ago, ``2026-01-31T12:00`` in local time, or seconds since 1970.
+    Accepts ``90s 15m 2h 3d 1w`` ago, ``2026-01-31T12:00`` in local time, or seconds since 1970.
     """
     if value is None:
         return None

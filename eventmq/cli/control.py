@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import FAILED, NO_BROKER, NOT_FOUND, Command, say_error
+from eventmq.cli.command import FAILED, NO_BROKER, NOT_FOUND, Command, print_error
 from eventmq.cli.output import show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
 from eventmq.errors import JobNotFound, QueueNotFound
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "in_pages", "run_bulk"]
 
 
-#: Seconds between two questions how far it is: the first, and the longest.
-_FIRST, _LONGEST = 0.005, 0.5
+#: Seconds between two requests for the progress: first and last.
+_MIN_WAIT, _MAX_WAIT = 0.005, 0.5
 
 
 def in_pages(app: EventMQ, name: str, ids: Sequence[str], **more: Any) -> list[list[str]]:
-    """Call an operation that takes ids, as many at a time as it takes; return all rows."""
+    """Call an operation on ids, in pages as large as it allows; return all rows."""
     from eventmq.wire.calls import MAX_IDS
 
     rows: list[list[str]] = []
@@ -38,28 +38,28 @@ def in_pages(app: EventMQ, name: str, ids: Sequence[str], **more: Any) -> list[l
 
 
 def run_bulk(app: EventMQ, action: str, **filters: Any) -> int:
-    """Cancel, retry or drop jobs by filters; return how many that were.
+    """Cancel, retry or drop jobs by filters; return how many were affected.
 
-    The broker does it slice by slice. It goes on if this process ends, and over a restart of the
-    broker; on a terminal people see how far it is.
+    The broker works through them in slices. It goes on if this process ends, and after a restart
+    of the broker; a terminal shows the progress.
     """
     arguments = {"id": uuid.uuid4().hex, "action": action, **filters}
-    wait, shown = _FIRST, False
+    wait, shown = _MIN_WAIT, False
     while True:
         answer = app.ask("bulk", arguments)
         if answer["done"]:
             if shown:
                 click.echo(err=True)
             return int(answer["count"])
-        if wait >= _LONGEST and sys.stderr.isatty():
+        if wait >= _MAX_WAIT and sys.stderr.isatty():
             click.echo(f"\r{answer['count']} jobs so far", err=True, nl=False)
             shown = True
         time.sleep(wait)
-        wait = min(2 * wait, _LONGEST)
+        wait = min(2 * wait, _MAX_WAIT)
 
 
-#: Seconds between two looks at a queue that is being drained.
-LOOK_EVERY = 0.2
+#: Seconds between two checks of a queue that is being drained.
+DRAIN_INTERVAL = 0.2
 
 _NO_QUEUE = "no queue with this name"
 
@@ -72,8 +72,10 @@ _NO_QUEUE = "no queue with this name"
 @click.option(
     "--state", type=click.Choice(["blocked", "delayed", "queued"]), help="Only in this state.",
 )  # fmt: skip
-@click.option("--running", is_flag=True, help="With --queue or --task: running ones as well.")
-@click.option("--reason", metavar="TEXT", default="", help="For those who wait for them.")
+@click.option("--running", is_flag=True, help="With --queue or --task: also running jobs.")
+@click.option(
+    "--reason", metavar="TEXT", default="", help="Reason for those who wait for the jobs."
+)
 @takes_json
 @takes_target
 def cancel(
@@ -87,9 +89,9 @@ def cancel(
 ) -> int | None:
     """Cancel jobs: by id, all of a graph, or all of a queue or task.
 
-    They have ended at once. A worker that runs one is told to stop, and what it still answers
-    changes nothing. By id it is done to running jobs too; with --queue or --task only to waiting
-    and delayed ones, unless --running says otherwise.
+    The jobs end at once. A worker that runs one is told to stop, and its outcome is ignored. A job
+    named by its id is cancelled also while it runs; with --queue or --task, running jobs are
+    cancelled only with --running.
     """
     chosen = {name: value for name, value in filters.items() if value}
     ways = bool(ids) + bool(group) + bool(chosen.get("queue") or chosen.get("task"))
@@ -98,22 +100,22 @@ def cancel(
     with target.asking() as app:
         if group:
             answer = app.ask("cancel_graph", {"id": group, "reason": reason})
-            _say(answer["count"], "cancelled", as_json=as_json)
+            _print_count(answer["count"], "cancelled", as_json=as_json)
             return None
         if not ids:
             count = run_bulk(app, "cancel", reason=reason, **chosen)
-            _say(count, "cancelled", as_json=as_json)
+            _print_count(count, "cancelled", as_json=as_json)
             return None
         answers = in_pages(app, "cancel", ids, reason=reason)
     known = [{"id": i, "state": state, "was": was} for i, state, was in answers if state]
     show_rows(known, ("id", "state", "was"), as_json=as_json)
     missing = [i for i, state, _ in answers if not state]
     for job_id in missing:
-        say_error(JobNotFound(job_id))
+        print_error(JobNotFound(job_id))
     return NOT_FOUND if missing else None
 
 
-def _say(count: int, what: str, *, as_json: bool) -> None:
+def _print_count(count: int, what: str, *, as_json: bool) -> None:
     if as_json:
         show_object({what: count}, as_json=True)
     else:
@@ -125,24 +127,24 @@ def _say(count: int, what: str, *, as_json: bool) -> None:
 @takes_json
 @takes_target
 def purge(target: Target, queue: str, as_json: bool) -> None:
-    """Empty a queue: cancel what waits and what is delayed.
+    """Empty a queue: cancel its waiting and delayed jobs.
 
-    Running jobs go on, and so do those that come after the begin. Whoever waits for a job is told
-    that it was purged.
+    Running jobs go on, and so do jobs that arrive after the start of the command. A client that
+    waits for a cancelled job is told that it was purged.
     """
     with target.asking() as app:
         count = run_bulk(app, "cancel", queue=queue, reason="purged")
-    _say(count, "cancelled", as_json=as_json)
+    _print_count(count, "cancelled", as_json=as_json)
 
 
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: _NO_QUEUE})
 @click.argument("queue")
 @takes_target
 def pause(target: Target, queue: str) -> None:
-    """Hand out no jobs of a queue, until it is resumed.
+    """Stop handing out jobs of a queue until it is resumed.
 
-    Jobs are taken as ever, and those that workers have already go on. It is kept over a restart of
-    the broker.
+    The queue accepts jobs as before, and jobs that workers already have go on. A pause outlives a
+    restart of the broker.
     """
     with target.asking() as app:
         app.ask("pause", {"queue": queue})
@@ -162,40 +164,40 @@ _DRAIN_EXITS = {FAILED: "it was not empty in time", NO_BROKER: "", NOT_FOUND: _N
 
 @click.command(cls=Command, exits=_DRAIN_EXITS)
 @click.argument("queue")
-@click.option("--timeout", type=click.FloatRange(0), metavar="S", help="Wait at most so long.")
+@click.option("--timeout", type=click.FloatRange(0), metavar="S", help="Longest wait in seconds.")
 @click.option("--delayed", is_flag=True, help="Wait for delayed jobs as well.")
 @takes_target
 def drain(target: Target, queue: str, timeout: float | None, delayed: bool) -> int | None:
-    """Wait until no job of a queue waits or runs.
+    """Wait until a queue is empty: no job waits or runs.
 
-    New jobs are taken meanwhile; whoever wants the queue to become empty stops what fills it.
+    The queue accepts new jobs meanwhile; stop their clients first if it is to become empty.
     """
     end = None if timeout is None else time.monotonic() + timeout
     with target.asking() as app:
-        while left := _left(app, queue, delayed=delayed):
-            rest = LOOK_EVERY if end is None else min(LOOK_EVERY, end - time.monotonic())
-            if rest <= 0:
-                click.echo(f"error: the queue {queue!r} is not empty: {left}", err=True)
+        while jobs := _jobs_left(app, queue, delayed=delayed):
+            wait = DRAIN_INTERVAL if end is None else min(DRAIN_INTERVAL, end - time.monotonic())
+            if wait <= 0:
+                click.echo(f"error: the queue {queue!r} is not empty: {jobs}", err=True)
                 return FAILED
-            time.sleep(rest)
+            time.sleep(wait)
     return None
 
 
-def _left(app: EventMQ, name: str, *, delayed: bool) -> str:
-    """Return what a queue still has, "" for nothing."""
+def _jobs_left(app: EventMQ, name: str, *, delayed: bool) -> str:
+    """Return how many jobs a queue still has, as text; "" for none."""
     for row in app.ask("queues"):
         if row["name"] == name:
             kinds = ("waiting", "running", "delayed") if delayed else ("waiting", "running")
-            left = ", ".join(f"{row[kind]} {kind}" for kind in kinds if row[kind])
-            return f"{left}, and it is paused" if left and row["paused"] else left
+            jobs = ", ".join(f"{row[kind]} {kind}" for kind in kinds if row[kind])
+            return f"{jobs}, and it is paused" if jobs and row["paused"] else jobs
     raise QueueNotFound(f"there is no queue {name!r}")
 
 
 @click.group(epilog="Exit codes: 0 done, 2 wrong usage, 3 broker not reachable.")
 def clock() -> None:
-    """Decide about the clock of the broker's machine.
+    """Manage the broker's trust in the clock of its machine.
 
-    "eventmq status" shows what of it does not count yet.
+    "eventmq status" shows the time that does not count yet.
     """
 
 
@@ -203,11 +205,12 @@ def clock() -> None:
 @takes_json
 @takes_target
 def accept(target: Target, as_json: bool) -> None:
-    """Believe the wall clock of the broker's machine from now on.
+    """Accept the wall clock of the broker's machine now.
 
-    A step of it counts at once instead of after ten minutes, and so does the time that the machine
-    was off, which otherwise waits for an hour of a steady clock. Shown are the seconds of both. Do
-    it where the clock is right: failed jobs, results and limits become older by that time.
+    A step of the clock then counts at once instead of after ten minutes, and so does the time that
+    the machine was off, which otherwise counts after an hour of a steady clock. Prints the seconds
+    of both. Do it only where the clock is right: failed jobs, results and limits age by that
+    time.
     """
     with target.asking() as app:
         accepted = app.ask("clock.accept")

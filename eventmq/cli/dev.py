@@ -1,4 +1,4 @@
-"""Broker, worker and scheduler together, for developing: ``dev``."""
+"""Run broker, worker and scheduler together, for development: ``dev``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from eventmq.cli.target import Target
 
-__all__ = ["COMMANDS", "Watcher", "snapshot"]
+__all__ = ["COMMANDS", "FileWatcher", "snapshot"]
 
 
-#: Seconds between two looks: a thousand files take about 5 ms.
+#: Seconds between two scans: a thousand files take about 5 ms.
 INTERVAL = 0.25
 
-#: Files that are looked at; in a larger folder those found first.
-MOST = 20_000
+#: Largest number of files to scan; in a larger folder those found first.
+MAX_FILES = 20_000
 
-#: Folders that hold other people's code, or none.
-_PASSED_OVER = frozenset({"__pycache__", "node_modules", "site-packages"})
+#: Folders that are not watched: code of others, or none.
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 _SETTINGS = frozenset({"eventmq.toml", "pyproject.toml"})
 
@@ -46,7 +46,7 @@ def snapshot(folder: Path) -> Snapshot:
             folders.clear()
             continue
         top = place == str(folder)
-        folders[:] = sorted(f for f in folders if f not in _PASSED_OVER and f[0] != ".")
+        folders[:] = sorted(f for f in folders if f not in _SKIPPED and f[0] != ".")
         for name in names:
             if name.endswith(".py") or (top and name in _SETTINGS):
                 path = os.path.join(place, name)  # noqa: PTH118 - a Path costs ten times as much
@@ -55,7 +55,7 @@ def snapshot(folder: Path) -> Snapshot:
                 except OSError:  # gone since, or a link to nothing
                     continue
                 found[os.path.relpath(path, folder)] = (status.st_mtime_ns, status.st_size)
-        if len(found) >= MOST:
+        if len(found) >= MAX_FILES:
             break
     return found
 
@@ -66,13 +66,13 @@ def _differences(before: Snapshot, after: Snapshot) -> list[str]:
     )
 
 
-class Watcher:
-    """Watches from its making on, in a daemon thread, until `stop`.
+class FileWatcher:
+    """File watcher: reports changes of files in a daemon thread, from now on until `stop`.
 
     Args:
-        folder: What is watched.
-        on_change: Called in the thread with the paths that changed, came or went, once nothing
-            has changed for a look: saving many files is one change.
+        folder: The folder to watch.
+        on_change: Called in the thread with the paths that changed, appeared or vanished, once
+            nothing has changed for `INTERVAL`: saving many files is one change.
     """
 
     def __init__(self, folder: Path, on_change: Callable[[list[str]], object]) -> None:
@@ -84,28 +84,28 @@ class Watcher:
         self._thread.start()
 
     def _watch(self) -> None:
-        told = last = self._seen
+        reported = last = self._seen
         while not self._stopped.wait(INTERVAL):
             now = snapshot(self._folder)
-            if now == last and now != told:
-                self._on_change(_differences(told, now))
-                told = now
+            if now == last and now != reported:
+                self._on_change(_differences(reported, now))
+                reported = now
             last = now
 
     def stop(self) -> None:
-        """Watch no more. Idempotent."""
+        """Stop watching. Idempotent."""
         self._stopped.set()
         self._thread.join()
 
 
-#: Seconds within which each of them must be ready: a worker imports the whole app.
+#: Seconds until each must be ready: a worker imports the whole app.
 START_TIMEOUT = 90.0
 
-#: Seconds that the broker gets to end, and the others beside the grace of what they run.
+#: Seconds for the broker to end, and for the others in addition to their grace.
 STOP_TIMEOUT = 5.0
 
-#: Files that a line about a change names.
-NAMED = 3
+#: Largest number of files in a line about a change.
+MAX_NAMED = 3
 
 _COLOURS = {"broker": "cyan", "worker": "magenta", "beat": "blue", "dev": "yellow"}
 
@@ -135,26 +135,26 @@ def dev(
 ) -> int:
     """Run a broker, a worker and a scheduler together, and gateways.
 
-    Their log lines come on stderr, each with the name of who says it; Ctrl-C ends all. A line with
-    "ready" comes on stdout when all are.
+    Log lines go to stderr, each with the name of its process. A line with "ready" is printed on
+    stdout when all are ready. Ctrl-C stops all.
 
-    With --reload all but the broker are started again when a Python file in or below the working
-    directory, or a settings file in it, changes; what runs ends first, within its grace.
+    With --reload all but the broker restart when a Python file in or below the working directory,
+    or a settings file in it, changes; running jobs end first, within the grace.
     """
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":
         bind = settings.broker[0]
-    loud = ["-v"] * target.louder + ["-q"] * -target.louder
+    verbosity = ["-v"] * target.verbosity + ["-q"] * -target.verbosity
     app = ["-A", target.app_name or "", *(f"-I{name}" for name in target.imports)]
-    broker = [*loud, "broker", *app, *_arguments(bind=bind, data_dir=data_dir)]
-    worker = [*loud, "worker", *app, *_arguments(**options)]
-    beat = [*loud, "beat", *app]
+    broker = [*verbosity, "broker", *app, *_arguments(bind=bind, data_dir=data_dir)]
+    worker = [*verbosity, "worker", *app, *_arguments(**options)]
+    beat = [*verbosity, "beat", *app]
     interrupt_at_signals()
     try:
-        patience = settings.shutdown_grace + STOP_TIMEOUT
-        followers = {"worker": worker, "beat": beat}
-        others = dict(_gateway(text, loud, app) for text in gateways)
-        _Together(followers, others, patience=patience, reload=reload).run(broker)
+        stop_timeout = settings.shutdown_grace + STOP_TIMEOUT
+        restartable = {"worker": worker, "beat": beat}
+        others = dict(_gateway(text, verbosity, app) for text in gateways)
+        _ProcessGroup(restartable, others, stop_timeout=stop_timeout, reload=reload).run(broker)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
     return DONE
@@ -166,10 +166,10 @@ def _arguments(**options: str | int | None) -> list[str]:
     return [text for name, value in given.items() for text in (f"--{name}", str(value))]
 
 
-def _gateway(text: str, loud: list[str], app: list[str]) -> tuple[str, list[str]]:
+def _gateway(text: str, verbosity: list[str], app: list[str]) -> tuple[str, list[str]]:
     """Return the name of a gateway and the arguments that run it."""
     name, _, address = text.partition("=")
-    return name, [*loud, "gateway", name, *app, *_arguments(bind=address or None)]
+    return name, [*verbosity, "gateway", name, *app, *_arguments(bind=address or None)]
 
 
 class _Changed(NamedTuple):
@@ -178,37 +178,37 @@ class _Changed(NamedTuple):
     paths: list[str]
 
 
-class _Together:
-    """A broker and what runs the app's code, which is replaced when that changes.
+class _ProcessGroup:
+    """A broker, and processes with the app's code that restart when it changes.
 
     Args:
-        followers: Name and arguments of each, in the order of their start; they start together.
-        gateways: The same of gateways; the end of one harms nobody else.
-        patience: Seconds that one gets to end.
-        reload: Whether they are replaced, and may fail without ending everything.
+        restartable: Name and arguments of each, in the order of their start; they start together.
+        gateways: The same of gateways; when one ends, the others go on.
+        stop_timeout: Seconds for one to end.
+        reload: Restart them when code changes; one may then fail without ending the others.
     """
 
     def __init__(
         self,
-        followers: dict[str, list[str]],
+        restartable: dict[str, list[str]],
         gateways: dict[str, list[str]],
         *,
-        patience: float,
+        stop_timeout: float,
         reload: bool,
     ) -> None:
-        self._followers = {**followers, **gateways}
+        self._restartable = {**restartable, **gateways}
         self._gateways = gateways
-        self._patience = patience
+        self._stop_timeout = stop_timeout
         self._reload = reload
         self._events: SimpleQueue[Child | _Changed] = SimpleQueue()
         self._running: list[Child] = []
         self._address = ""
 
     def run(self, broker: list[str]) -> None:
-        """Run all until one ends, which is an error; leave none behind."""
+        """Run all until one ends, which is an error; then stop the others."""
         with ExitStack() as stack:
             if self._reload:
-                watcher = Watcher(Path.cwd(), lambda paths: self._events.put(_Changed(paths)))
+                watcher = FileWatcher(Path.cwd(), lambda paths: self._events.put(_Changed(paths)))
                 stack.callback(watcher.stop)
             child = self._child("broker", broker)
             stack.callback(child.stop, STOP_TIMEOUT)
@@ -218,73 +218,73 @@ class _Together:
             self._start()
             click.echo(ready)
             while True:
-                self._act_on(self._events.get())
+                self._handle(self._events.get())
 
     def _child(self, name: str, arguments: list[str]) -> Child:
-        return Child(name, arguments, on_line=_Prefixed(name), on_end=self._events.put)
+        return Child(name, arguments, on_line=_PrefixedLog(name), on_end=self._events.put)
 
     def _start(self) -> None:
-        for name, arguments in self._followers.items():
+        for name, arguments in self._restartable.items():
             child = self._child(name, [*arguments, "--broker", self._address])
             self._running.append(child)
         for child in list(self._running):
-            said = child.wait_ready(START_TIMEOUT)
+            ready = child.wait_ready(START_TIMEOUT)
             if child.name in self._gateways:
-                self._say(said)
+                self._log(ready)
 
     def _stop(self) -> None:
-        """End all of them; once Ctrl-C came nobody waits for the others either."""
+        """Stop all of them; after Ctrl-C without waiting."""
         interrupted = False
         while self._running:
             child = self._running[-1]
             try:
-                child.stop(self._patience)
+                child.stop(self._stop_timeout)
             except KeyboardInterrupt:  # between two steps of it, which are taken again
-                interrupted, self._patience = True, 0.0
+                interrupted, self._stop_timeout = True, 0.0
                 continue
             self._running.pop()
             if child.interrupted:
-                interrupted, self._patience = True, 0.0
+                interrupted, self._stop_timeout = True, 0.0
         if interrupted:
             raise KeyboardInterrupt
 
-    def _act_on(self, event: Child | _Changed) -> None:
+    def _handle(self, event: Child | _Changed) -> None:
         if isinstance(event, _Changed):
             self._replace(event.paths)
         elif event in self._running and event.name in self._gateways:
             self._running.remove(event)
-            self._say(f"{event.exit_report()}; the others go on")
+            self._log(f"{event.exit_report()}; the others go on")
         elif event.name == "broker" or (event in self._running and not self._reload):
             raise ChildFailed(event.exit_report())
         elif event in self._running:
             self._running.remove(event)
-            self._say(f"{event.exit_report()}; it starts again when a file changes")
+            self._log(f"{event.exit_report()}; it starts again when a file changes")
 
     def _replace(self, paths: list[str]) -> None:
-        """Start others with the new code, after what runs has ended."""
-        more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
-        names = " and ".join(self._followers)
+        """Restart all with the new code, after running jobs have ended."""
+        more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
+        names = " and ".join(self._restartable)
         try:
-            self._say(f"{', '.join(paths[:NAMED])}{more} changed; restarting the {names}")
+            self._log(f"{', '.join(paths[:MAX_NAMED])}{more} changed; restarting the {names}")
             self._stop()
         except KeyboardInterrupt:
-            self._patience = 0.0
+            self._stop_timeout = 0.0
             raise
         try:
             self._start()
         except ChildFailed as error:
             self._stop()
-            self._say(f"{error}; it starts again when a file changes")
+            self._log(f"{error}; it starts again when a file changes")
         else:
-            self._say(f"the {names} {'have' if len(self._followers) > 1 else 'has'} the new code")
+            self._log(f"the {names} {'have' if len(self._restartable) > 1 else 'has'} the new code")
 
     @staticmethod
-    def _say(text: str) -> None:
-        _Prefixed("dev")(f"{printable(text)}\n")
+    def _log(text: str) -> None:
+        _PrefixedLog("dev")(f"{printable(text)}\n")
 
 
-class _Prefixed:
-    """Writes lines to stderr with the name of who says them."""
+class _PrefixedLog:
+    """Writes lines to stderr, each with the name of its process."""
 
     def __init__(self, name: str) -> None:
         self._prefix = paint(f"{name} |", _COLOURS.get(name, _COLOUR), err=True)

@@ -1,4 +1,4 @@
-"""Looks at failed jobs and acts on them: ``failed list show retry drop``."""
+"""Inspect, retry and drop failed jobs: ``failed list show retry drop``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, read_timestamp, say_error
+from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, print_error, read_timestamp
 from eventmq.cli.control import in_pages, run_bulk
 from eventmq.cli.inspect import attempts_of, error_of, show_attempts
 from eventmq.cli.output import rows_of, show_object, show_rows
@@ -24,12 +24,12 @@ _COLUMNS = (
     "id", "task", "queue", "attempt", "delivery", "created", "started", "ran", "finished",
     "worker", "error",
 )  # fmt: skip
-#: What of `_COLUMNS` fits into a terminal.
-_FOR_PEOPLE = ("id", "task", "queue", "attempt", "finished", "worker", "error")
+#: Columns that fit into a terminal.
+_TERMINAL_COLUMNS = ("id", "task", "queue", "attempt", "finished", "worker", "error")
 
 _TIMES = ("created", "started", "finished")
 
-#: Rows that ``failed list`` shows unless told.
+#: Default of ``failed list --limit``.
 ROWS = 100
 
 _EXITS = {NO_BROKER: "", NOT_FOUND: "a job is not among the failed ones, or no such queue"}
@@ -56,7 +56,7 @@ def _takes_filters(function: Callable[..., Any]) -> Callable[..., Any]:
     "failed ones."
 )
 def failed() -> None:
-    """Look at failed jobs, queue them again, or forget them.
+    """Inspect failed jobs, retry them, or drop them.
 
     A job that has failed for good is kept with its arguments, its error and the history of its
     attempts, until it is dropped, or as long as "failed_ttl" and "max_failed_bytes" allow.
@@ -67,26 +67,26 @@ def failed() -> None:
 @_takes_filters
 @click.option(
     "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
-    help="At most so many.",
+    help="Largest number of rows.",
 )  # fmt: skip
 @takes_json
 @takes_target
 def list_failed(target: Target, limit: int, as_json: bool, **filters: Any) -> None:
-    """List failed jobs, the last failed first."""
+    """List failed jobs, the latest first."""
     with target.asking() as app:
         rows = [_flat(row) for row in rows_of(app, "failed", filters, limit)]
-    columns = _COLUMNS if as_json else _FOR_PEOPLE
+    columns = _COLUMNS if as_json else _TERMINAL_COLUMNS
     show_rows(rows, columns, as_json=as_json, empty="no such jobs")
     if len(rows) == limit and not as_json:
         click.echo(f"the last {limit}; --limit shows more", err=True)
 
 
-def _given(filters: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(filters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value is not None}
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a failed job as a flat object: times that never came are None."""
+    """Return a failed job as a flat object: times not reached are None."""
     times = {name: row[name] or None for name in _TIMES}
     return {**row, **times, "error": error_of(row["error"])}
 
@@ -114,7 +114,7 @@ def show(target: Target, job_id: str, as_json: bool) -> int | None:
 
 
 def _not_failed(job_id: str, state: str) -> int:
-    say_error(EventMQError(f"job {job_id} is not among the failed jobs: it is {state}"))
+    print_error(EventMQError(f"job {job_id} is not among the failed jobs: it is {state}"))
     return NOT_FOUND
 
 
@@ -137,10 +137,10 @@ def _takes_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
 @failed.command("retry", cls=Command, exits=_EXITS)
 @_takes_jobs
 def retry(**options: Any) -> int | None:
-    """Queue failed jobs again, by id or by filters.
+    """Retry failed jobs, by id or by filters.
 
     Each keeps its id and its history and goes to the back of its queue as its next attempt. If it
-    fails again, it is tried again only where its task's "retries" still allow that.
+    fails again, it is retried only if its task's "retries" still allow that.
     """
     return _apply("retry", "queued", **options)
 
@@ -148,9 +148,9 @@ def retry(**options: Any) -> int | None:
 @failed.command("drop", cls=Command, exits=_EXITS)
 @_takes_jobs
 def drop(**options: Any) -> int | None:
-    """Forget failed jobs, by id or by filters.
+    """Drop failed jobs, by id or by filters.
 
-    They cannot be had back.
+    Dropped jobs cannot be restored.
     """
     return _apply("drop", "dropped", **options)
 
@@ -166,15 +166,17 @@ def _apply(
     as_json: bool,
     **filters: Any,
 ) -> int | None:
-    chosen = _given(filters)
+    chosen = _without_none(filters)
     if sum((bool(ids), bool(chosen) or limit is not None, everything)) != 1:
         raise click.UsageError("name jobs by their ids, by filters, or say --all")
     with target.asking() as app:
         if not ids and limit is None:
             count = run_bulk(app, action, **chosen)
         else:
-            wanted = ids or tuple(row["id"] for row in rows_of(app, "failed", chosen, limit or 0))
-            answers = in_pages(app, action, wanted)
+            chosen_ids = ids or tuple(
+                row["id"] for row in rows_of(app, "failed", chosen, limit or 0)
+            )
+            answers = in_pages(app, action, chosen_ids)
             count = sum(state == done for _, state, _ in answers)
             if ids:
                 return _show_answers(answers, done, as_json=as_json)
@@ -192,7 +194,7 @@ def _show_answers(answers: list[list[str]], done: str, *, as_json: bool) -> int 
     for job_id, state, _ in answers:
         if not state:
             code = NOT_FOUND
-            say_error(JobNotFound(job_id))
+            print_error(JobNotFound(job_id))
         elif state != done:
             code = _not_failed(job_id, state)
     return code

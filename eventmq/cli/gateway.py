@@ -1,4 +1,4 @@
-"""Runs a server of another protocol: ``gateway``."""
+"""Run a gateway, a server of another protocol: ``gateway``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-#: Objects that come and stay until the collector looks at the young ones: requests leave none.
+#: New objects after which the garbage collector runs; requests leave none.
 COLLECT_AFTER = 100_000
 
-#: Seconds between looks at whether the gateway still serves.
-LOOK = 0.5
+#: Seconds between two checks that the gateway still serves.
+CHECK_INTERVAL = 0.5
 
-#: What the line with "ready" calls the addresses, in their order.
+#: Names of the addresses in the line with "ready", in their order.
 _FIELDS = ("bind", "worker-bind")
 
 
@@ -52,16 +52,16 @@ def gateway(
 ) -> int:
     """Serve another protocol: emp, majordomo, mc0, or what a plugin provides.
 
-    The gateway is an ordinary client and worker of the broker. A line with "ready" and the real
-    addresses comes on stdout once they are bound; SIGTERM or Ctrl-C ends it.
+    The gateway is an ordinary client and worker of the broker. It prints a line with "ready" and
+    the real addresses on stdout once they are bound. SIGTERM or Ctrl-C stops it.
     """
     app = target.serving().app
     app.load_tasks()
-    given = {key: value for key, value in options.items() if value is not None}
+    chosen = {key: value for key, value in options.items() if value is not None}
     if insecure:
-        given["insecure"] = "true"
-    options_given = {**options_of(more, "--gateway-option"), **given}
-    made = app.plugins.make(GATEWAY, name, options=options_given)
+        chosen["insecure"] = "true"
+    chosen = {**options_of(more, "--gateway-option"), **chosen}
+    made = app.plugins.make(GATEWAY, name, options=chosen)
     ended = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: ended.set())
@@ -83,7 +83,7 @@ def _ready_line(name: str, addresses: Sequence[str]) -> str:
 
 def _serve(made: Gateway, ended: threading.Event) -> int:
     """Wait for a signal, or for the gateway's end."""
-    while not ended.wait(LOOK):
+    while not ended.wait(CHECK_INTERVAL):
         if not made.running():
             click.echo("error: the gateway ended by itself; its log says why", err=True)
             return FAILED

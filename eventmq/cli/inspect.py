@@ -58,7 +58,7 @@ def traceback_of(data: bytes | RemoteError | None) -> str | None:
 
 
 def progress_of(about: Mapping[str, Any] | None) -> str | None:
-    """Return how far a job is as one text, such as ``30/100 rows``, None if it does not say."""
+    """Return the progress of a job as text, such as ``30/100 rows``, None if it has none."""
     if not about:
         return None
     total = "" if about["total"] is None else f"/{about['total']:g}"
@@ -95,8 +95,8 @@ def show_attempts(info: Mapping[str, Any], *, tracebacks: bool = False) -> None:
             click.echo("\n".join(map(printable, row["traceback"].splitlines())))
 
 
-#: Jobs beside each other that are drawn; of more only how many are in which state.
-MOST = 50
+#: Parallel jobs that are drawn; of more only the number in each state is shown.
+MAX_DRAWN = 50
 
 
 def graph_of(app: EventMQ, job_id: str) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def graph_of(app: EventMQ, job_id: str) -> list[dict[str, Any]]:
 
 
 def draw_graph(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of a drawing.
+    """Yield the lines of a drawing of a graph.
 
     Args:
         rows: Of `graph_of`.
@@ -157,10 +157,12 @@ def _draw(last: Sequence[Row], waited: dict[int, list[Row]]) -> Iterator[str]:
 
 def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]]:
     """Return jobs beside each other for the stack: what, before its first line, before the rest."""
-    parts: list[Row | str] = [*rows[:MOST]]
-    if len(rows) > MOST:
-        states = Counter(row["state"] for row in rows[MOST:])
-        parts.append(f"{len(rows) - MOST} more: {', '.join(f'{n} {s}' for s, n in states.items())}")
+    parts: list[Row | str] = [*rows[:MAX_DRAWN]]
+    if len(rows) > MAX_DRAWN:
+        states = Counter(row["state"] for row in rows[MAX_DRAWN:])
+        parts.append(
+            f"{len(rows) - MAX_DRAWN} more: {', '.join(f'{n} {s}' for s, n in states.items())}"
+        )
     entries = [(part, f"{indent}├─ ", f"{indent}│  ") for part in parts]
     entries[-1] = (parts[-1], f"{indent}└─ ", f"{indent}   ")
     return entries[::-1]
@@ -183,40 +185,40 @@ _JOBS = (
 
 _TREE = (*_JOBS, "place", "input", "output", "handler")
 
-#: What of `_JOBS` fits into a terminal.
-_JOBS_FOR_PEOPLE = (
+#: Columns that fit into a terminal.
+_JOBS_ON_TERMINAL = (
     "id", "task", "queue", "state", "attempt", "created", "finished", "worker", "error",
 )  # fmt: skip
 
-#: Rows that ``jobs`` shows unless told.
+#: Default of ``jobs --limit``.
 ROWS = 100
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})
-@click.option("--timeout", type=float, metavar="S", help="Wait so long for the answer.")
+@click.option("--timeout", type=float, metavar="S", help="Longest wait for the answer in seconds.")
 @takes_json
 @takes_target
 def ping(target: Target, timeout: float | None, as_json: bool) -> None:
-    """Ask the broker whether it is there.
+    """Check that the broker answers.
 
-    It answers with its version, epoch, store and time; "round_trip" is what that took, in seconds.
+    Prints its version, epoch, store and time; "round_trip" is the time of the request in seconds.
     """
     with target.asking(timeout) as app:
         app.ask("ping")  # connects; the second one measures
         start = time.perf_counter()
         answer = app.ask("ping")
-        taken = time.perf_counter() - start
-    show_object({**answer, "round_trip": round(taken, 6)}, as_json=as_json)
+        round_trip = time.perf_counter() - start
+    show_object({**answer, "round_trip": round(round_trip, 6)}, as_json=as_json)
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})
 @takes_json
 @takes_target
 def status(target: Target, as_json: bool) -> None:
-    """Show how the broker is.
+    """Show the state of the broker.
 
-    That is: addresses, peers, waiting jobs, and counters since its start. "clock" has what does not
-    count yet of a step of the wall clock, and of the time that the machine was off, in seconds.
+    Prints addresses, peers, waiting jobs, and counters since its start. "clock" has the seconds of
+    a clock step, and of the time that the machine was off, that do not count yet.
     """
     with target.asking() as app:
         answer = app.ask("status")
@@ -241,8 +243,8 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def queues(target: Target, as_json: bool) -> None:
     """List the queues.
 
-    For each how many jobs wait, are delayed, run and have failed, and how many workers serve it;
-    its limits where the broker has limits of queues.
+    For each the number of waiting, delayed, running and failed jobs, and of workers that serve it;
+    its limits if the broker has limits of queues.
     """
     with target.asking() as app:
         rows = app.ask("queues")
@@ -257,8 +259,8 @@ def queues(target: Target, as_json: bool) -> None:
 def workers(target: Target, as_json: bool) -> None:
     """List the workers.
 
-    For each its queues with weights, its tasks, how many jobs and chunks it has, for how many
-    chunks there is room, and how many seconds ago it was heard. A legacy one speaks only the
+    For each its queues with weights, its tasks, how many jobs and chunks it has, how many more
+    chunks it accepts, and how many seconds ago it was last seen. A legacy worker speaks only the
     published protocol.
     """
     with target.asking() as app:
@@ -280,18 +282,18 @@ def _worker(row: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--task", metavar="NAME", help="Only of this task.")
 @click.option(
     "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
-    help="At most so many.",
+    help="Largest number of rows.",
 )  # fmt: skip
 @takes_json
 @takes_target
 def jobs(target: Target, limit: int, as_json: bool, **filters: str | None) -> None:
-    """List jobs, the newest first, also ended ones.
+    """List jobs, the newest first, including ended ones.
 
-    The latter are kept for the result's time to live, and failed ones longer.
+    Ended jobs are kept as long as their results, failed ones longer.
     """
     with target.asking() as app:
         rows = [_job(row) for row in rows_of(app, "jobs", filters, limit)]
-    columns = _JOBS if as_json else _JOBS_FOR_PEOPLE
+    columns = _JOBS if as_json else _JOBS_ON_TERMINAL
     show_rows(rows, columns, as_json=as_json, empty="no such jobs")
     if len(rows) == limit and not as_json:
         click.echo(f"the newest {limit}; --limit shows more", err=True)
@@ -307,14 +309,14 @@ def _job(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "no job with this id"})
 @click.argument("job_id", metavar="ID")
-@click.option("--tree", is_flag=True, help="The chain, group or chord that it is part of.")
+@click.option("--tree", is_flag=True, help="Draw its chain, group or chord.")
 @takes_json
 @takes_target
 def job(target: Target, job_id: str, tree: bool, as_json: bool) -> None:
-    """Show what is known of one job, with its failed attempts.
+    """Show one job and its failed attempts.
 
     Its arguments and its result are not shown. With --tree all jobs of its graph are drawn with
-    their states: the last ones on top, and below each what it waits for.
+    their states: the last ones on top, and below each the jobs that it waits for.
     """
     with target.asking() as app:
         info = app.job(job_id).info()

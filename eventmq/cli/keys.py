@@ -31,7 +31,7 @@ _GRANT_NOTE = "EventMQ: a client of this broker. Remove this file to revoke its 
 
 
 def _takes_keys(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where the broker's keys are; hand that over as ``directory``."""
+    """Add the options for the folder of the broker's keys; pass it as ``directory``."""
 
     def packed(target: Target, keys_dir: str | None, data_dir: str | None, **more: Any) -> Any:
         from eventmq.app.broker import keys_dir_of
@@ -56,10 +56,10 @@ def _takes_keys(function: Callable[..., Any]) -> Callable[..., Any]:
     "client has this name."
 )
 def keys() -> None:
-    """Make keys, and say whom a broker serves.
+    """Make CURVE keys, and authorise the keys of clients.
 
-    With a key of its own a broker encrypts everything and serves only clients whose keys were
-    authorised. It notices at once what these commands change.
+    A broker that has a key encrypts everything and serves only clients whose keys were authorised.
+    It notices changes of these commands at once.
     """
 
 
@@ -126,7 +126,7 @@ def _make_pair(where: Path, name: str) -> str:
 def authorize(
     directory: Path, file: str, name: str | None, roles: tuple[str, ...], **more: Any
 ) -> None:
-    """Let the owner of a public key use this broker.
+    """Authorise a public key to use this broker.
 
     A client submits jobs and reads the results of its own; a worker takes jobs; a scheduler fires
     schedules; a gateway does both in the queues named here; an admin may see and do everything.
@@ -206,10 +206,11 @@ def list_(directory: Path, as_json: bool) -> None:
 @click.argument("name")
 @_takes_keys
 def revoke(directory: Path, name: str) -> int:
-    """Let a client use this broker no more.
+    """Revoke the key of a client.
 
-    A running broker cuts it within a second: what its workers have goes to others, nothing more is
-    sent to it, each of its messages is refused, and it cannot connect again. Its jobs stay.
+    A running broker disconnects the client within a second: jobs that it runs as a worker go to
+    others, it is sent nothing more, its messages are refused, and it cannot connect again. Jobs
+    that it submitted stay.
     """
     from eventmq.wire.curve import PUBLIC
     from eventmq.wire.zap_thread import CLIENTS

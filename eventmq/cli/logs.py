@@ -1,6 +1,6 @@
-"""Where log lines go: stderr, with time, level, origin, and inside a task which job it is for.
+"""Logging of commands: lines go to stderr, with time, level, logger, and inside a task the job.
 
-Also there: variables of the environment that look misspelt, once per command.
+Also here: the warning of misspelt environment variables, once per command.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
     from eventmq.execution.executor import Executor
 
-__all__ = ["LOADER", "load_executor", "moved", "start_logging", "variables_told"]
+__all__ = ["LOADER", "load_executor", "shift_level", "start_logging", "warn_of_variables"]
 
-#: What the processes of a pool call to get at the app.
+#: Called by child processes of a pool to load the app.
 LOADER = f"{__name__}:load_executor"
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s%(eventmq_where)s: %(message)s"
 
-#: Its lines name the job themselves.
+#: Logger whose lines name the job themselves.
 _NAMES_JOBS = "eventmq.execution.joblog"
 
-#: Says which variables of the environment look misspelt, whenever settings are read.
+#: Logger that warns of misspelt environment variables, whenever settings are read.
 _SETTINGS = "eventmq.settings.sources"
 
-#: What ``-v`` and ``-q`` move along.
+#: Levels, as ``-v`` and ``-q`` step through them.
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def moved(level: str, louder: int) -> str:
-    """Return a level of the setting ``log_level``, so many steps towards debug."""
-    place = _LEVELS.index(level) - louder
+def shift_level(level: str, verbosity: int) -> str:
+    """Return the level so many steps towards debug."""
+    place = _LEVELS.index(level) - verbosity
     return _LEVELS[min(max(place, 0), len(_LEVELS) - 1)]
 
 
-class _Lines(logging.Formatter):
-    """Adds task, job and attempt to lines that are made inside a task.
+class _JobFormatter(logging.Formatter):
+    """Adds task, job and attempt to lines that are logged inside a task.
 
-    They are there where the middleware ``log-context`` is in use, as it is unless switched off.
+    The middleware ``log-context`` provides them; it is in use unless it is switched off.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -59,14 +59,14 @@ class _Lines(logging.Formatter):
 def start_logging(level: str) -> None:
     """Send log lines of ``level`` and above to stderr; warnings of Python are among them."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines(_FORMAT))
+    handler.setFormatter(_JobFormatter(_FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(capture=True)
     for name, logger in root.manager.loggerDict.items():
         if name.split(".")[0] == "eventmq" and isinstance(logger, logging.Logger):
-            # An app that calls logging.config switches off what was there before, unasked.
+            # logging.config disables existing loggers by default.
             logger.disabled = False
 
 
@@ -75,17 +75,17 @@ def _no_warning(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def variables_told(*, already: bool) -> Iterator[None]:
-    """Tell on stderr of variables that look misspelt; for the time of a ``with`` block nobody else.
+def warn_of_variables(*, done: bool) -> Iterator[None]:
+    """Warn once of misspelt variables on stderr; the log does not repeat it in a ``with`` block.
 
-    Settings are read several times in a command, also before there is a log.
+    A command reads settings several times, also before there is a log.
 
     Args:
-        already: The process that started this one has told.
+        done: The parent process has warned.
     """
     from eventmq.settings import misspelt_variables
 
-    for sentence in [] if already else misspelt_variables(os.environ):
+    for sentence in [] if done else misspelt_variables(os.environ):
         sys.stderr.write(f"warning: {sentence}\n")
     logger = logging.getLogger(_SETTINGS)
     logger.addFilter(_no_warning)
@@ -99,7 +99,7 @@ def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -
     """Do what `eventmq.app.load_executor` does, with log lines as in the worker."""
     from eventmq.app import load_executor
 
-    logging.getLogger(_SETTINGS).addFilter(_no_warning)  # the worker has told
+    logging.getLogger(_SETTINGS).addFilter(_no_warning)  # the worker has warned
     start_logging("info")
     executor = load_executor(path=path, overrides=overrides, spool=spool)
     start_logging(str(overrides.get("log_level", "info")))

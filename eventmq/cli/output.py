@@ -1,4 +1,4 @@
-"""Listings and single objects: a table for people, plain columns for pipes, JSON for programs."""
+"""Output of listings and objects: a table on a terminal, plain columns in a pipe, or JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["paint", "printable", "rows_of", "show_object", "show_rows", "to_json
 #: Columns that hold Unix time; 0 and None stand for "not yet".
 TIMES = frozenset({"created", "due", "expires", "finished", "now", "started"})
 
-#: Columns that hold seconds -> what people read after the number.
-SPANS = {"ran": "s", "round_trip": "s", "seen": "s ago"}
+#: Columns that hold seconds -> unit that is printed after the number.
+DURATIONS = {"ran": "s", "round_trip": "s", "seen": "s ago"}
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
-    """Return JSON; what JSON has no form for becomes a text."""
+    """Return JSON; a value that JSON cannot express becomes text."""
     return json.dumps(value, default=_plain, ensure_ascii=False, indent=indent)
 
 
@@ -39,14 +39,14 @@ def _plain(value: object) -> object:
 
 
 def printable(text: str) -> str:
-    """Return the text with its control characters escaped: names come from other people."""
+    """Return the text with its control characters escaped: names come from others."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def paint(text: str, colour: str, *, err: bool = False) -> str:
-    """Return a text in a colour, if it is for a terminal and NO_COLOR does not forbid it."""
+    """Return a text in a colour on a terminal, unless NO_COLOR is set."""
     stream = sys.stderr if err else sys.stdout
     coloured = stream.isatty() and not os.environ.get("NO_COLOR")
     return click.style(text, fg=colour, bold=True) if coloured else text
@@ -60,8 +60,8 @@ def _cell(column: str, value: object) -> str:
         return when.strftime("%Y-%m-%d %H:%M:%S") if value else "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if column in SPANS and isinstance(value, (int, float)):
-        return f"{value:.6f}".rstrip("0").rstrip(".") + f" {SPANS[column]}"
+    if column in DURATIONS and isinstance(value, (int, float)):
+        return f"{value:.6f}".rstrip("0").rstrip(".") + f" {DURATIONS[column]}"
     if isinstance(value, float):
         return f"{value:.6f}".rstrip("0").rstrip(".")
     return printable(value if isinstance(value, str) else to_json(value))
@@ -76,7 +76,7 @@ def show_rows(
         rows: Values by column; others are left out, missing ones are null.
         columns: Names, in order.
         as_json: A list of flat objects instead of a table.
-        empty: What people read, on stderr, where there are no rows.
+        empty: Printed on stderr when there are no rows.
     """
     picked = [{column: row.get(column) for column in columns} for row in rows]
     if as_json:
@@ -134,13 +134,13 @@ def _show_rich(
 def rows_of(
     app: EventMQ, listing: str, filters: Mapping[str, Any], limit: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows until the end, or the limit.
+    """Yield rows of a listing, page by page, up to the limit.
 
     Args:
         app: Asks the broker.
         listing: ``jobs`` or ``failed``: the call, and the name of the rows in its result.
-        filters: Of the call; None is none.
-        limit: Most rows.
+        filters: Arguments of the call; None is left out.
+        limit: Largest number of rows.
     """
     from eventmq.wire.calls import MAX_ROWS
 

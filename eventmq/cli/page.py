@@ -1,4 +1,4 @@
-"""The reference page of the command line, made from the commands themselves."""
+"""Reference page of the command line, made from the commands."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Command line
 ``python -m eventmq`` is the same program. Results go to stdout, everything else to stderr; an error
 is one line there that begins with ``error:``.
 
-Whatever is listed is a table for people, without colours where ``NO_COLOR`` is set, and plain
-columns in a pipe. With ``--json`` stdout has a list of flat objects, whose names are those of the
-columns, and nothing else; of a single thing it has one object.
+A listing is a table on a terminal, without colours where ``NO_COLOR`` is set, and plain columns in
+a pipe. With ``--json`` stdout has a list of flat objects, whose names are those of the columns, and
+nothing else; for a single item it has one object.
 
-The broker that a command talks to is that of ``--broker``, else the app's, else that of
-``EVENTMQ_BROKER``, else ``tcp://127.0.0.1:47291``.
+A command connects to the broker of ``--broker``, else to the app's, else to that of
+``EVENTMQ_BROKER``, else to ``tcp://127.0.0.1:47291``.
 
 Options of the program
 ----------------------

@@ -24,10 +24,10 @@ from eventmq.cli import (
     topics,
     worker,
 )
-from eventmq.cli.command import DONE, INTERRUPTED, WRONG_USAGE, say_error
+from eventmq.cli.command import DONE, INTERRUPTED, WRONG_USAGE, print_error
 from eventmq.cli.demo import command as demo
-from eventmq.cli.logs import variables_told
-from eventmq.cli.target import LOUDNESS, join_path, loads_plugins
+from eventmq.cli.logs import warn_of_variables
+from eventmq.cli.target import VERBOSITY, join_path, loads_plugins
 from eventmq.errors import EventMQError, did_you_mean
 
 if TYPE_CHECKING:
@@ -37,15 +37,14 @@ __all__ = ["Program", "program"]
 
 _PLUGIN_COMMANDS = f"{__name__}.plugin_commands"
 
-#: Of a broker, too: it has written nothing in half, and does not go on with what it may not know.
 _NO_MEMORY = (
-    "there is no memory left, so this process has ended; what had a receipt is on disk. Start it "
-    "again with more memory, or with smaller frames (max_frame)"
+    "out of memory, so this process has ended; every job with a receipt is on disk. Start it again "
+    "with more memory, or with smaller frames (max_frame)"
 )
 
 
 class Program(click.Group):
-    """The group of all commands. Those of plugins load when one is asked for, or all listed."""
+    """Group of all commands. Plugins load for an unknown command, and for the list of commands."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> NoReturn:
         """Run a command and exit with its code; expected errors become one line on stderr.
@@ -53,38 +52,37 @@ class Program(click.Group):
         Args:
             args: The command line, else that of the process.
             *more: As in click.
-            **named: As in click; ``told`` says that the process that started this one has warned
-                of misspelt variables.
+            **named: As in click; ``warned``: the parent process has warned of misspelt variables.
         """
         named["standalone_mode"] = False
-        told = variables_told(already=named.pop("told", False))
+        warnings = warn_of_variables(done=named.pop("warned", False))
         try:
-            with told:
+            with warnings:
                 code = super().main(args, *more, **named)
         except (click.ClickException, EventMQError) as error:
-            code = say_error(error)
+            code = print_error(error)
         except MemoryError:
-            code = say_error(MemoryError(_NO_MEMORY))
+            code = print_error(MemoryError(_NO_MEMORY))
         except (click.Abort, KeyboardInterrupt):
             code = INTERRUPTED
         sys.exit(code if isinstance(code, int) else DONE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; plugins are loaded where it is none of ours."""
+        """Return a command; plugins load if it is not built in."""
         return self.commands.get(cmd_name) or _with_plugins(self, ctx).get(cmd_name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names; a broken plugin must not keep help from people."""
+        """Return all names; a broken plugin must not prevent the help."""
         try:
             return list(_with_plugins(self, ctx))
         except EventMQError as error:
-            say_error(error)
+            print_error(error)
             return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Do what the base does, and name the nearest command where there is none."""
+        """Resolve the command; an error names the nearest one."""
         if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             hint = did_you_mean(args[0], _with_plugins(self, ctx))
             ctx.fail(f"there is no command {args[0]!r}; {hint}")
@@ -126,7 +124,7 @@ def _switch_plugins(_: click.Context, __: click.Parameter, values: tuple[str, ..
             os.environ[f"{PREFIX}{name}"] = ",".join(dict.fromkeys([*chosen, *added]))
 
 
-def _say_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         click.echo(about.version_line())
         ctx.exit()
@@ -139,18 +137,19 @@ def _say_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 )
 @click.option(
     "-p", "plugins", multiple=True, metavar="NAME", is_eager=True, expose_value=False,
-    callback=_switch_plugins, help="Load a plugin, or with no:NAME leave it out. Repeatable.",
+    callback=_switch_plugins, help="Load a plugin; no:NAME disables one. Repeatable.",
 )  # fmt: skip
-@LOUDNESS[0]
-@LOUDNESS[1]
+@VERBOSITY[0]
+@VERBOSITY[1]
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version,
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
     help="Show the version and exit.",
 )  # fmt: skip
 @click.pass_context
 def program(ctx: click.Context, verbose: int, quiet: int) -> int:
-    """Run Python functions elsewhere and later: a broker, workers, and what looks at them.
+    """EventMQ is a task queue for Python: it runs functions in the background.
 
+    Jobs run on this machine or on others, and the broker keeps every job on disk until it is done.
     "eventmq demo" shows everything at work; "eventmq COMMAND --help" explains a command.
     """
     ctx.obj = verbose - quiet

@@ -1,4 +1,4 @@
-"""Looks at schedules and changes them: ``schedules``, ``schedule`` and ``unschedule``."""
+"""Inspect and change schedules: ``schedules``, ``schedule`` and ``unschedule``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eventmq.cli.call import find_task, read_arguments
-from eventmq.cli.command import DONE, NO_BROKER, NOT_FOUND, Command, say_error
+from eventmq.cli.command import DONE, NO_BROKER, NOT_FOUND, Command, print_error
 from eventmq.cli.output import show_rows
 from eventmq.cli.target import takes_json, takes_target
 
@@ -28,8 +28,8 @@ _COLUMNS = (
     "last_local", "last_job", "outcome", "source", "app", "remaining", "misfire", "overlap",
     "jitter", "version",
 )  # fmt: skip
-#: What of `_COLUMNS` fits into a terminal.
-_FOR_PEOPLE = (
+#: Columns that fit into a terminal.
+_TERMINAL_COLUMNS = (
     "name", "task", "trigger", "queue", "enabled", "next_local", "zone", "last_local", "outcome",
     "source",
 )  # fmt: skip
@@ -43,17 +43,17 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
     epilog="Exit codes: 0 done, 2 wrong usage, 3 broker not reachable, 4 no such schedule."
 )
 def schedules() -> None:
-    """Look at schedules, run one now, and switch them off and on."""
+    """List schedules, run one now, remove, enable or disable them."""
 
 
-# Looking
+# Inspecting
 
 
 @schedules.command("list", cls=Command, exits={NO_BROKER: ""})
 @takes_json
 @takes_target
 def list_schedules(target: Target, as_json: bool) -> None:
-    """List all schedules, whoever made them.
+    """List all schedules.
 
     For each its next fire time, in local time and its zone, its last one, and the state of the job
     that was submitted then.
@@ -62,12 +62,12 @@ def list_schedules(target: Target, as_json: bool) -> None:
         found = app.schedules.list()
         states = _states(app, [made.last_job for made in found if made.last_job])
         rows = [_row(app, made, states) for made in found]
-    columns = _COLUMNS if as_json else _FOR_PEOPLE
+    columns = _COLUMNS if as_json else _TERMINAL_COLUMNS
     show_rows(rows, columns, as_json=as_json, empty="there are no schedules")
 
 
 def _states(app: EventMQ, ids: list[str]) -> dict[str, str]:
-    """Return the states of jobs, in as many questions as it takes."""
+    """Return the states of jobs, in as many calls as it takes."""
     from eventmq.wire.calls import MAX_IDS
 
     found: dict[str, str] = {}
@@ -126,15 +126,15 @@ def _words(name: str, text: str) -> str:
 # Changing
 
 
-def _act(target: Target, act: Callable[[EventMQ], object]) -> int:
-    """Do something about one schedule; say it if there is none of the name."""
+def _change(target: Target, change: Callable[[EventMQ], object]) -> int:
+    """Change one schedule; print an error if there is none of the name."""
     from eventmq.app.schedules import ScheduleNotFound
 
     try:
         with target.asking() as app:
-            act(app)
+            change(app)
     except ScheduleNotFound as error:
-        say_error(error)
+        print_error(error)
         return NOT_FOUND
     return DONE
 
@@ -144,15 +144,15 @@ def _act(target: Target, act: Callable[[EventMQ], object]) -> int:
 @takes_target
 def run(target: Target, name: str) -> int:
     """Submit the job of a schedule now, and print its id. Its fire times stay as they are."""
-    return _act(target, lambda app: click.echo(app.schedules.run(name).id))
+    return _change(target, lambda app: click.echo(app.schedules.run(name).id))
 
 
 @schedules.command("remove", cls=Command, exits=_EXITS)
 @click.argument("name")
 @takes_target
 def remove(target: Target, name: str) -> int:
-    """Remove a schedule. One that the code of an app has comes back with the app's next beat."""
-    return _act(target, lambda app: _remove(app, name))
+    """Remove a schedule. One in the code of an app comes back when a beat of the app starts."""
+    return _change(target, lambda app: _remove(app, name))
 
 
 def _remove(app: EventMQ, name: str) -> None:
@@ -165,15 +165,15 @@ def _remove(app: EventMQ, name: str) -> None:
 @takes_target
 def enable(target: Target, name: str) -> int:
     """Let a schedule fire again, from now on."""
-    return _act(target, lambda app: app.schedules.enable(name))
+    return _change(target, lambda app: app.schedules.enable(name))
 
 
 @schedules.command("disable", cls=Command, exits=_EXITS)
 @click.argument("name")
 @takes_target
 def disable(target: Target, name: str) -> int:
-    """Let a schedule fire no more until it is enabled."""
-    return _act(target, lambda app: app.schedules.disable(name))
+    """Stop a schedule from firing until it is enabled."""
+    return _change(target, lambda app: app.schedules.disable(name))
 
 
 @click.command(
@@ -182,32 +182,34 @@ def disable(target: Target, name: str) -> int:
 @click.argument("name")
 @click.argument("task")
 @click.argument("arguments", nargs=-1, metavar="[JSON]... [KEY=JSON]...")
-@click.option("--every", metavar="TIME", help="Again and again: 30s, 5m, 2h or 1d.")
+@click.option("--every", metavar="TIME", help="Interval: 30s, 5m, 2h or 1d.")
 @click.option("--cron", metavar="EXPRESSION", help='Five fields, as in "0 3 * * *".')
-@click.option("--at", metavar="MOMENT", help="Once, as in 2030-01-01T09:00+01:00.")
+@click.option("--at", metavar="TIME", help="Once, as in 2030-01-01T09:00+01:00.")
 @click.option("--tz", metavar="ZONE", help="Zone of --cron or --at, as in Europe/Paris; else UTC.")
 @click.option("--queue", metavar="NAME", help="The queue, if not the task's own.")
 @click.option(
     "--misfire",
     type=click.Choice(["skip", "one", "all"]),
     default="one",
-    help="What happens with missed fire times; else one job for them together.",
+    help="What happens with missed fire times; default: one job for all of them.",
 )
 @click.option(
     "--window",
     type=float,
     metavar="S",
     default=3600.0,
-    help="How far back --misfire all makes up for them; else an hour.",
+    help="How far back --misfire all fires missed times; default: an hour.",
 )
 @click.option(
     "--overlap",
     type=click.Choice(["allow", "skip", "queue"]),
     default="allow",
-    help="What happens while the job before has not ended; else allow.",
+    help="What happens while the previous job has not ended; default: allow.",
 )
-@click.option("--jitter", type=float, metavar="S", default=0.0, help="Fire up to so much later.")
-@click.option("--run-count", type=int, metavar="N", help="Fire so often in all.")
+@click.option(
+    "--jitter", type=float, metavar="S", default=0.0, help="Fire up to so many seconds later."
+)
+@click.option("--run-count", type=int, metavar="N", help="Number of times that it fires in all.")
 @click.option("--now", is_flag=True, help="Fire once at once, too.")
 @takes_target
 def schedule(  # noqa: PLR0917 - click hands over by name
@@ -223,9 +225,9 @@ def schedule(  # noqa: PLR0917 - click hands over by name
     now: bool,
     **more: Any,
 ) -> None:
-    """Let schedulers submit a job again and again, under a name.
+    """Submit a job on a schedule, under a name.
 
-    A schedule that is there of this name is replaced. Arguments are JSON, and with -A the task is
+    An existing schedule of this name is replaced. Arguments are JSON, and with -A the task is
     looked up in the app, as for "eventmq call".
     """
     from eventmq.app.schedules import Declared
@@ -291,7 +293,7 @@ def _when(text: str, tz: str | None) -> datetime:
 @takes_target
 def unschedule(target: Target, name: str) -> int:
     """Remove a schedule, as "schedules remove" does."""
-    return _act(target, lambda app: _remove(app, name))
+    return _change(target, lambda app: _remove(app, name))
 
 
 COMMANDS = (schedules, schedule, unschedule)

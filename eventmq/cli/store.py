@@ -1,4 +1,4 @@
-"""Looks after the store of a broker: ``fsck`` and ``backup``. No broker need run."""
+"""Check and back up the store of a broker: ``fsck`` and ``backup``. No broker need run."""
 
 from __future__ import annotations
 
@@ -48,12 +48,11 @@ def fsck(
     target: Target, data_dir: str | None, *, named: str | None, store: str | None, repair: bool,
     salvage: str | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Check the store in a data directory, and say what is wrong with it.
+    """Check the store in a data directory, and list what is wrong.
 
     Checks the file, the checksums of its rows, and what the broker relies on: counts, subqueues,
-    leases, graphs, outcomes and events. It only reads, of one moment, also while a broker runs;
-    then the log of the file grows for so long. Without DATA_DIR it is that of the settings,
-    .eventmq.
+    leases, graphs, outcomes and events. It only reads a snapshot, also while a broker
+    runs; the log of the file grows meanwhile. Default of DATA_DIR: the setting, else .eventmq.
     """
     if data_dir and named:
         raise click.UsageError("name the data directory once, as DATA_DIR or with --data-dir")
@@ -61,18 +60,18 @@ def fsck(
         raise click.UsageError("--repair changes the store, --salvage copies it: say one of them")
     tools = _tools(target, data_dir or named, store)
     if salvage:
-        return _tell_copied(tools.salvage(Path(salvage)), as_json=as_json)
+        return _report_salvage(tools.salvage(Path(salvage)), as_json=as_json)
     if not repair:
-        return _tell(tools.check(), as_json=as_json)
+        return _report(tools.check(), as_json=as_json)
     repaired = tools.repair()
     for line in repaired.done:
         click.echo(f"repaired: {printable(line)}", err=True)
     if repaired.kept:
         click.echo(f"the files as they were: {repaired.kept}", err=True)
-    return _tell(repaired.left, as_json=as_json)
+    return _report(repaired.left, as_json=as_json)
 
 
-def _tell(findings: Sequence[Finding], *, as_json: bool) -> int:
+def _report(findings: Sequence[Finding], *, as_json: bool) -> int:
     if as_json:
         rows = [finding._asdict() for finding in findings]
         show_rows(rows, _COLUMNS, as_json=True)
@@ -87,8 +86,8 @@ def _tell(findings: Sequence[Finding], *, as_json: bool) -> int:
     return FAILED if findings else DONE
 
 
-def _tell_copied(done: Salvaged, *, as_json: bool) -> int:
-    """Say what is in a new store, and what is not."""
+def _report_salvage(done: Salvaged, *, as_json: bool) -> int:
+    """Print what the new store has, and what was lost."""
     code = FAILED if done.lost or done.left else DONE
     if as_json:
         made = done._asdict()
@@ -108,8 +107,8 @@ def _tell_copied(done: Salvaged, *, as_json: bool) -> int:
         click.echo(f"{paint('lost', 'red')}: {row.table}{name} ({row.where}): {printable(row.why)}")
     click.echo(f"the new store: {done.path}", err=True)
     if done.left:
-        click.echo("it is not in order in every way:", err=True)
-        _tell(done.left, as_json=False)
+        click.echo("the new store is not in order:", err=True)
+        _report(done.left, as_json=False)
     return code
 
 
@@ -128,9 +127,9 @@ def backup(
 ) -> None:  # fmt: skip
     """Copy the store into the folder DEST, while the broker runs or not.
 
-    The copy is of one moment, is synced, and is there as a whole or not at all. A broker that is
-    started with --data-dir DEST goes on from that moment, as a store of its own. Keys and results
-    that are kept elsewhere are not in it.
+    The copy is a synced snapshot, and is written as a whole or not at all. A broker that is started
+    with --data-dir DEST goes on from the snapshot, as a store of its own. Keys, and results that
+    are kept elsewhere, are not in it.
     """
     done = _tools(target, data_dir, store).backup(Path(dest), replace=replace)
     if as_json:

@@ -1,4 +1,4 @@
-"""Which app and which broker a command is about: ``-A``, ``-I`` and ``--broker``."""
+"""App and broker of a command: ``-A``, ``-I`` and ``--broker``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from eventmq import shadows
-from eventmq.cli.logs import moved, start_logging
+from eventmq.cli.logs import shift_level, start_logging
 from eventmq.errors import AppNotFound, NotAllowed, SettingsError, did_you_mean
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 __all__ = [
-    "LOUDNESS",
+    "VERBOSITY",
     "Found",
     "Target",
     "find_app",
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 
-#: What is looked for where no attribute is named.
-_USUAL = "app"
+#: Attribute where ``-A`` names none.
+_DEFAULT_ATTRIBUTE = "app"
 
 #: Where this package lies.
 _PACKAGE = Path(__file__).parents[1]
@@ -58,8 +58,8 @@ class Found(NamedTuple):
 def join_path() -> None:
     """Put the working directory on the path, where modules of the user are.
 
-    Only where the command line names one: a command that asks a broker something imports nothing
-    of whatever directory it is called in.
+    Only where the command line names a module: a command that only calls a broker imports nothing
+    from the current directory.
     """
     shadows.join_path(str(Path.cwd()))
 
@@ -116,7 +116,7 @@ def import_named(name: str, option: str) -> ModuleType:
 
 
 def _missing(missing: str, name: str) -> str:
-    """Return what to say where there is no such module."""
+    """Return the error for a module that does not exist."""
     there = f"there is no module {missing!r} in {Path.cwd()} or on the path"
     if name.endswith(".py") or "/" in name:
         right = name.removesuffix(".py").strip("./").replace("/", ".")
@@ -129,7 +129,7 @@ def _missing(missing: str, name: str) -> str:
 
 
 def _broken(name: str, error: BaseException) -> str:
-    """Return what to say where a module raises at its import: what, and the line."""
+    """Return the error for a module that raises at its import, with the line."""
     # The first frame is in here; what lies in this package is not the user's either.
     frames = traceback.extract_tb(error.__traceback__)[1:]
     ours = [f for f in frames if "importlib" not in f.filename and not _is_own(f.filename)]
@@ -171,8 +171,8 @@ def _apps(module: ModuleType) -> Mapping[str, EventMQ]:
 def _only(module: ModuleType) -> str:
     """Return the attribute that holds the module's app."""
     apps, name = _apps(module), module.__name__
-    if _USUAL in apps:
-        return _USUAL
+    if _DEFAULT_ATTRIBUTE in apps:
+        return _DEFAULT_ATTRIBUTE
     if not apps:
         msg = f"the module {name!r} has no app; it needs a line such as app = EventMQ({name!r})"
         raise AppNotFound(msg)
@@ -191,19 +191,19 @@ takes_json = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What the options of a command name.
+    """App and broker that the options of a command name.
 
     Attributes:
         app_name: Of ``-A``, or None.
         imports: Of ``-I``.
         broker: Of ``--broker``, or None.
-        louder: Number of ``-v`` less the number of ``-q``.
+        verbosity: Number of ``-v`` less the number of ``-q``.
     """
 
     app_name: str | None = None
     imports: tuple[str, ...] = ()
     broker: str | None = None
-    louder: int = 0
+    verbosity: int = 0
 
     def find(self, **overrides: Any) -> Found:
         """Return the app, where it is, with the settings of the command line.
@@ -220,7 +220,7 @@ class Target:
         try:
             return self._find(overrides)
         except AppNotFound as error:
-            if self.louder > 0 and error.__cause__ is not None:
+            if self.verbosity > 0 and error.__cause__ is not None:
                 click.echo("".join(traceback.format_exception(error.__cause__)), err=True)
             raise
 
@@ -247,12 +247,12 @@ class Target:
 
     @contextmanager
     def asking(self, timeout: float | None = None) -> Iterator[EventMQ]:
-        """Give the app, to ask its broker something, and close it at the end.
+        """Yield the app, to call its broker, and close it at the end.
 
         Args:
             timeout: Seconds to wait for an answer, else those of the settings.
         """
-        start_logging(moved("error", self.louder))
+        start_logging(shift_level("error", self.verbosity))
         app = self.app(submit_timeout=timeout)
         try:
             yield app
@@ -266,7 +266,7 @@ class Target:
             SettingsError: Its broker lives inside one process.
         """
         found = self.find(**overrides)
-        level = moved(found.app.settings.log_level, self.louder)
+        level = shift_level(found.app.settings.log_level, self.verbosity)
         with suppress(NotAllowed):  # in use already: then only this process logs so
             found.app.override(log_level=level)
         start_logging(level)
@@ -294,8 +294,8 @@ _BROKER = click.option(
     help="The broker; else the app's, else EVENTMQ_BROKER, else tcp://127.0.0.1:47291.",
 )  # fmt: skip
 
-#: They can stand before the command as well as after it.
-LOUDNESS = (
+#: Allowed before the command as well as after it.
+VERBOSITY = (
     click.option("-v", "--verbose", count=True, help="Log more. Repeatable."),
     click.option("-q", "--quiet", count=True, help="Log less. Repeatable."),
 )
@@ -311,13 +311,13 @@ def _packing(*options: Decorator) -> Decorator:
             broker: str | None = None,
             **more: Any,
         ) -> Any:
-            louder = more.pop("verbose") - more.pop("quiet")
-            louder += click.get_current_context().find_root().obj or 0
-            target = Target(app_name=app_name, imports=imports, broker=broker, louder=louder)
+            verbosity = more.pop("verbose") - more.pop("quiet")
+            verbosity += click.get_current_context().find_root().obj or 0
+            target = Target(app_name=app_name, imports=imports, broker=broker, verbosity=verbosity)
             return function(target=target, **more)
 
         command: Callable[..., Any] = functools.update_wrapper(packed, function)
-        for option in reversed([*options, *LOUDNESS]):
+        for option in reversed([*options, *VERBOSITY]):
             command = option(command)
         return command
 
@@ -334,7 +334,7 @@ def takes_app(*, required: bool = False) -> Decorator:
 
 
 def options_of(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """Return what ``--pool-option name=value`` and the like say."""
+    """Return the options of ``--pool-option name=value`` and the like."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

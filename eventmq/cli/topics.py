@@ -28,9 +28,9 @@ __all__ = ["COMMANDS"]
 def publish(target: Target, topic: str, value: str, as_json: bool) -> None:
     """Publish a message.
 
-    It reaches whoever is subscribed to TOPIC at this moment, and is not kept. A VALUE that is JSON
-    is sent as what it says, any other as the text that it is. With --json it prints an object with
-    "topic" and "value" as they were sent.
+    It reaches the current subscribers of TOPIC and is not kept. A VALUE that is JSON is sent as
+    JSON, any other as text. With --json it prints an object with "topic" and "value" as they were
+    sent.
     """
     message = _value(value)
     with target.asking() as app:
@@ -52,13 +52,13 @@ def _value(text: str) -> Any:
 @takes_json
 @takes_target
 def subscribe(target: Target, topics: tuple[str, ...], count: int | None, as_json: bool) -> None:
-    """Print what is published.
+    """Print published messages.
 
-    There is a line for each message whose topic begins like one of those named. With --json a line
-    is an object with "topic" and "value". It ends at Ctrl-C or SIGTERM.
+    Each message whose topic begins with a TOPIC is one line; with --json an object with "topic" and
+    "value". Ctrl-C or SIGTERM stops it.
     """
     with target.asking() as app:
-        app.ask("ping")  # says best what is wrong
+        app.ask("ping")  # gives the best error
         interrupt_at_signals()
         with suppress(KeyboardInterrupt), app.subscribe(*topics) as messages:
             click.echo(f"subscribed to {', '.join(map(printable, topics))}", err=True)

@@ -1,4 +1,4 @@
-"""Runs a worker: ``worker``."""
+"""Run a worker: ``worker``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-#: New objects after which the collector looks at them; 700 is Python's own.
+#: New objects after which the garbage collector runs; 700 is Python's default.
 COLLECT_AFTER = 10_000
 
-#: Options of the command that are options of some pool.
-_OF_POOLS = ("max_jobs_per_child", "max_memory_per_child", "master")
+#: Options of the command that are options of some pools.
+_POOL_OPTIONS = ("max_jobs_per_child", "max_memory_per_child", "master")
 
 logger = logging.getLogger("eventmq.worker")
 
@@ -34,8 +34,8 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     """Read N or MIN-MAX."""
     if value is None:
         return None
-    least, dash, most = value.partition("-")
-    numbers = [int(text) if text.isascii() and text.isdigit() else 0 for text in (least, most)]
+    low, dash, high = value.partition("-")
+    numbers = [int(text) if text.isascii() and text.isdigit() else 0 for text in (low, high)]
     if not numbers[0] or (dash and numbers[1] < numbers[0]):
         raise click.BadParameter(f"{value!r} is neither a number from 1 nor two such as 2-8")
     return (numbers[0], numbers[1]) if dash else (0, numbers[0])
@@ -49,7 +49,7 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @click.option(
     "-c", "--concurrency", metavar="N|MIN-MAX", callback=_slots,
     help="Jobs that run at once; else one per CPU, or 1,000 in the pool asyncio. "
-    "With two numbers as many as have work.",
+    "With two numbers, as many as have work.",
 )  # fmt: skip
 @click.option(
     "--pool", metavar="NAME",
@@ -62,14 +62,18 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     '"shop.jobs.*". Repeatable.',
 )  # fmt: skip
 @click.option(
-    "--grace", "shutdown_grace", type=float, metavar="S", help="Time for running jobs at SIGTERM."
+    "--grace",
+    "shutdown_grace",
+    type=float,
+    metavar="S",
+    help="Seconds for running jobs at SIGTERM.",
 )
 @click.option(
-    "--cancel-grace", type=float, metavar="S", help="Time for a running job that is cancelled."
+    "--cancel-grace", type=float, metavar="S", help="Seconds for a running job that is cancelled."
 )
 @click.option(
     "--max-abandoned", "max_abandoned_threads", type=click.IntRange(0), metavar="N",
-    help="Threads that may be given up, because their jobs do not end, before the worker restarts.",
+    help="Unresponsive threads, whose jobs do not end, after which the worker restarts.",
 )  # fmt: skip
 @click.option(
     "--max-jobs-per-child", type=click.IntRange(1), metavar="N",
@@ -93,15 +97,16 @@ def worker(
 ) -> None:
     """Run the jobs of an app's tasks.
 
-    It lists its tasks, and prints "ready" on stdout when the broker knows it; for a broker that
-    is not there yet it waits. At SIGTERM or Ctrl-C it takes no more jobs, hands back what was not
-    started, and gives what runs its grace; a second signal stops it at once. With too many threads
-    given up it does the same by itself, and starts anew in the same process: "ready" comes again.
+    The worker lists its tasks, and prints "ready" on stdout when it is connected to the broker; it
+    waits for a broker that has not started yet. At SIGTERM or Ctrl-C it takes no more jobs, hands
+    back those that have not started, and waits --grace seconds for running ones; a second signal
+    stops it at once. After --max-abandoned unresponsive threads the worker restarts itself in the
+    same process, and prints "ready" again.
     """
     if not target.app_name:
         raise click.UsageError("a worker needs an app: -A module[:attribute]")
     options: dict[str, object] = {**options_of(pool_options, "--pool-option"), "loader": LOADER}
-    of_pools = {name: settings.pop(name) for name in _OF_POOLS}
+    of_pools = {name: settings.pop(name) for name in _POOL_OPTIONS}
     options |= {name: value for name, value in of_pools.items() if value is not None}
     if concurrency is not None:
         settings["min_concurrency"], settings["concurrency"] = concurrency
@@ -111,17 +116,17 @@ def worker(
         path=path, pool_options=options, on_ready=lambda: click.echo(_ready_line(app))
     )
     runner.install_signal_handlers()
-    _calm_collector()
+    _tune_collector()
     runner.run()
-    if runner.needs_restart:  # not by fork: nothing of the threads that were given up must be left
+    if runner.needs_restart:  # not by fork: none of the abandoned threads may be left
         sys.stdout.flush()
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
 
 
-def _calm_collector() -> None:
-    """Let the cyclic collector pass over what was imported, and look at jobs more seldom.
+def _tune_collector() -> None:
+    """Exclude imported objects from garbage collection, and run it less often.
 
-    A thousand coroutines are some ten thousand objects that wait and are no rubbish.
+    A thousand coroutines are some ten thousand live objects.
     """
     gc.collect()
     gc.freeze()
@@ -136,7 +141,7 @@ def _ready_line(app: EventMQ) -> str:
 
 
 def _list_tasks(app: EventMQ) -> None:
-    """Log which tasks the worker knows, and what it will not get."""
+    """Log the tasks of the worker, and those whose queue it does not serve."""
     served = {name for _, name in app.settings.queues}
     if not app.tasks and not app.settings.allow_callables:
         logger.warning("the app has no task; -I MODULE imports more modules with tasks")

@@ -61,10 +61,10 @@ def _run(workers: int, *, keep: bool, quiet: bool) -> dict[str, Any]:
     say(f"starting a broker and {workers} worker processes for {len(paths)} jobs")
     with DemoProcesses(workers, keep=keep) as processes:
         with _progress("jobs", len(paths), quiet=quiet) as step:
-            ran = processes.run(paths, step)
+            result = processes.run(paths, step)
         if keep:
             say(f"data and logs stay in {processes.folder}")
-    report = make_report(paths, ran, _measure_here(paths, quiet=quiet), workers=workers)
+    report = make_report(paths, result, _measure_here(paths, quiet=quiet), workers=workers)
     return {**report, "data_dir": str(processes.folder / "data")} if keep else report
 
 

@@ -1,4 +1,4 @@
-"""What the demo says at its end: what was found, how fast it went, whether anything was lost."""
+"""Report of the demo: results, speed, and whether a job was lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOP = 5
 def make_report(
     paths: Sequence[Path], ran: DemoRun, direct: Sequence[Mapping[str, Any]], *, workers: int
 ) -> dict[str, Any]:
-    """Return everything that there is to say, as one object.
+    """Return the report as one object.
 
     Args:
         paths: The files.

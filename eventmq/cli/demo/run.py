@@ -28,7 +28,7 @@ __all__ = ["DemoProcesses", "DemoRun"]
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 5.0
 
-#: Seconds that running jobs get at the end: there are none, except where it is broken off.
+#: Seconds for running jobs at the end; there are none unless the demo is interrupted.
 GRACE = 1.0
 
 #: Seconds that the jobs may take; far more than they do.
@@ -40,7 +40,7 @@ _LOOPBACK = "tcp://127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRun:
-    """What came out of a run.
+    """Results of a run.
 
     Attributes:
         figures: Of each file, in order; None where the job failed.
@@ -66,7 +66,7 @@ class DemoProcesses:
 
     Attributes:
         folder: Of the data and the logs.
-        ready: What the broker said when it was ready.
+        ready: The line of the broker with "ready".
     """
 
     def __init__(self, workers: int, *, keep: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from eventmq.cli.command import say_error
+from eventmq.cli.command import print_error
 from eventmq.errors import EventMQError
 from eventmq_contrib.spark.command import spark as group
 from tests.contrib.spark.histories import story, write_journal
@@ -53,7 +53,7 @@ def test_a_trace_that_is_not_there_is_not_found(spark: SparkSession, journal: Pa
     failed = run("trace", "nobody", "--journal", journal)
     assert isinstance(failed.exception, EventMQError)
     assert "the journal has no event of a job nobody" in str(failed.exception)
-    assert 4 == say_error(failed.exception)
+    assert 4 == print_error(failed.exception)
     assert 2 == run("trace", "a", "--journal", journal, "--queue", "email").exit_code
 
 

@@ -140,7 +140,7 @@ def test_without_memory_a_command_ends_with_a_sentence(
     monkeypatch.setattr(program.commands["version"], "invoke", hog)
     done = cli.run("version")
     assert (done.exit_code, done.stdout) == (FAILED, "")
-    assert done.stderr.startswith("error: there is no memory left, so this process has ended")
+    assert done.stderr.startswith("error: out of memory, so this process has ended")
 
 
 def test_a_plugin_adds_a_command(cli: Cli) -> None:

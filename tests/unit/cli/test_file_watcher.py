@@ -8,7 +8,7 @@ from queue import SimpleQueue
 import pytest
 
 from eventmq.cli import dev
-from eventmq.cli.dev import Watcher, snapshot
+from eventmq.cli.dev import FileWatcher, snapshot
 
 DEADLINE = 20.0
 
@@ -24,7 +24,7 @@ def code(tmp_path):
 def watching_it(folder, monkeypatch):
     monkeypatch.setattr(dev, "INTERVAL", 0.02)
     changes = SimpleQueue()
-    watcher = Watcher(folder, changes.put)
+    watcher = FileWatcher(folder, changes.put)
     yield changes
     watcher.stop()
 
@@ -50,7 +50,7 @@ def test_a_file_that_cannot_be_looked_at_is_none(folder):
 
 
 def test_the_number_of_files_is_bounded(folder, monkeypatch):
-    monkeypatch.setattr(dev, "MOST", 2)
+    monkeypatch.setattr(dev, "MAX_FILES", 2)
     for number in range(9):
         write(folder / f"many{number}/x.py", "1")
     assert len(snapshot(folder)) < 9
