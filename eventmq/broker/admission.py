@@ -1,4 +1,8 @@
-"""REQUEST from clients: checks, the write, and the receipt once it is on disk."""
+"""Admission: REQUESTs of clients, their checks, the write, and the receipt once it is on disk.
+
+`Admission` takes jobs and batches, `GraphAdmission` graphs as well; `UniqueAdmission` follows what
+the store did with unique keys.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +35,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission", "GraphAdmission", "UniqueAdmission"]
 
+#: Ranks are whole microseconds.
+_MICRO = 1_000_000
+
 
 class UniqueAdmission:
-    """Follows what became of jobs with unique keys."""
+    """Updates jobs in memory by what the store did with their unique keys."""
 
     def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
         self.waiters = waiters
 
     def admitted(self, job: JobRecord, write_result: WriteResult) -> bool:
-        """Say whether a job is stored, and make it and those that it replaced what they are."""
+        """Return whether a job is stored; update it, and those that it replaced."""
         if write_result.code == "held":
             job.state = JobState.DELAYED
             job.due += HELD
@@ -49,14 +56,14 @@ class UniqueAdmission:
             return False
         rule = unique_rule(job.headers)
         if rule is not None and rule.mode == "keep_last":
-            place = write_result.ended[0].job
-            job.state, job.rank = place.state, place.rank
-            job.due, job.eta = place.due, place.eta
+            index = write_result.ended[0].job
+            job.state, job.rank = index.state, index.rank
+            job.due, job.eta = index.due, index.eta
         self._forget(write_result.ended)
         return True
 
     def _forget(self, rows: Sequence[Finished]) -> None:
-        """Forget replaced jobs and tell whoever waits for them."""
+        """Forget replaced jobs, and notify the peers that wait for them."""
         state = self.state
         for row in rows:
             old = row.job
@@ -73,7 +80,7 @@ class UniqueAdmission:
         self.waiters.ended(rows)
 
     def ended(self, rows: Sequence[Finished]) -> None:
-        """Look soon for delayed jobs: one may have waited for the end of these."""
+        """Promote delayed jobs soon: one may have waited for the end of these."""
         state, text = self.state, ""
         for row in rows:
             if row.job.headers is text:  # most of a chunk have the same
@@ -85,11 +92,8 @@ class UniqueAdmission:
                 return
 
 
-_MICRO = 1_000_000
-
-
-def _waits(headers: str, limited: Container[SubqueueKey]) -> bool:
-    """Say whether a job cannot be leased in the commit that admits it: it is under limits."""
+def _is_limited(headers: str, limited: Container[SubqueueKey]) -> bool:
+    """Return whether a job is limited, and cannot be leased in the commit that admits it."""
     return (
         "unique:" in headers
         or "limit-" in headers
@@ -97,15 +101,15 @@ def _waits(headers: str, limited: Container[SubqueueKey]) -> bool:
     )
 
 
-class _Arrival(NamedTuple):
-    """A message with jobs on its way through a commit; ``refused`` is by position."""
+class _Submission(NamedTuple):
+    """A message with jobs that is being committed; ``refused`` is by position in it."""
 
     peer: Peer
     message_id: str
     wants_ack: bool
     batch: bool
     jobs: list[JobRecord]
-    places: list[int]
+    positions: list[int]
     refused: dict[int, tuple[str, str]]
     wants_reply: bool = False
     coalesce: bool = False
@@ -119,7 +123,7 @@ class Admission:
         self.waiters = waiters
         self.transient = transient
         self.unique = UniqueAdmission(state, waiters)
-        #: Queues that the message names first, and by whom, until its jobs are admitted.
+        #: New queues of the message, and the peer that names them, until its jobs are admitted.
         self._new_queues: dict[str, Peer] = {}
 
     def request(self, peer: Peer, message: Request) -> None:
@@ -134,7 +138,7 @@ class Admission:
             self._batch(peer, message, headers.batch)
             return
         self._check_sizes(message.id, message.queue, message.body)
-        make = self._maker(peer, message.queue, message.headers, headers)
+        make = self._job_factory(peer, message.queue, message.headers, headers)
         transient = headers.guarantee is False
         refusal = self.transient.refusal(headers) if transient else None
         refusal = refusal or self._refusal(peer, message.queue, 1, message.headers, headers)
@@ -142,21 +146,23 @@ class Admission:
             state.error(peer, message.id, *refusal)
             return
         job = make(message.id, message.body, self._take_seqs(1))
-        arrival = self._arrival(peer, message.id, headers, job)
+        submission = self._submission(peer, message.id, headers, job)
         if transient:
             self._begin_queues()
             refusal = self.transient.admit(job)
-            self._receipt(arrival, {0: refusal} if refusal else {})
+            self._receipt(submission, {0: refusal} if refusal else {})
         else:
-            self._admit(arrival)
+            self._admit(submission)
 
-    def _arrival(self, peer: Peer, message_id: str, headers: Headers, job: JobRecord) -> _Arrival:
-        """Return a job by itself; note who gets a REPLY at its end."""
+    def _submission(
+        self, peer: Peer, message_id: str, headers: Headers, job: JobRecord
+    ) -> _Submission:
+        """Return the submission of one job; register the peer for a REPLY at its end."""
         replies, asks = headers.reply_requested, headers.ack_requested or bool(headers.guarantee)
         if replies:
             self.waiters.owe_reply(job.id, peer)
-        return _Arrival(
-            peer, message_id, replies or asks, batch=False, jobs=[job], places=[0], refused={},
+        return _Submission(
+            peer, message_id, replies or asks, batch=False, jobs=[job], positions=[0], refused={},
             wants_reply=replies, coalesce=replies and not asks and peer.reads_rows,
         )  # fmt: skip
 
@@ -190,7 +196,7 @@ class Admission:
         return (
             self._queue_refusal(peer, queue, n)
             or self._subqueue_refusal(queue, text)
-            or self._learn(text, headers)
+            or self._limit_refusal(text, headers)
         )
 
     def _queue_refusal(self, peer: Peer, name: str, n: int) -> tuple[str, str] | None:
@@ -215,7 +221,7 @@ class Admission:
         return None
 
     def _subqueue_refusal(self, name: str, text: str) -> tuple[str, str] | None:
-        """Refuse a job that would begin one subqueue too many."""
+        """Return why a job may not begin a subqueue: there are too many."""
         state, limits = self.state, self.state.limits
         name, subqueue = name or limits.default_queue, subqueue_of(text)
         queue = state.queues.get(name)
@@ -231,25 +237,25 @@ class Admission:
             coming.add((name, subqueue))
         return None
 
-    def _learn(self, text: str, headers: Headers) -> tuple[str, str] | None:
-        """Take over the limits of new jobs; return the refusal of one key too many."""
+    def _limit_refusal(self, text: str, headers: Headers) -> tuple[str, str] | None:
+        """Apply the limits of new jobs; return the refusal of one key too many."""
         state = self.state
-        most = state.limits.max_keys
+        max_keys = state.limits.max_keys
         if headers.guarantee is False:
             return None
         of = state.limiters.of
-        if headers.limit_key and len(of) >= most and subqueue_of(text) not in of:
+        if headers.limit_key and len(of) >= max_keys and subqueue_of(text) not in of:
             state.prune_limiters()
-            if len(of) >= most:
-                text = f"this broker has its {most} keys of limits; a limit_key is for fewer values"
-                return "too-many-keys", text
-        state.learn(text, state.next_seq)
+            if len(of) >= max_keys:
+                text = f"this broker has its {max_keys} keys of limits"
+                return "too-many-keys", f"{text}; a limit_key is for fewer values"
+        state.update_limits(text, state.next_seq)
         return None
 
-    def _maker(
+    def _job_factory(
         self, peer: Peer, queue: str, text: str, headers: Headers
     ) -> Callable[[str, bytes, int], JobRecord]:
-        """Return (id, body, seq) -> job for jobs that have everything else in common."""
+        """Return a factory, (id, body, seq) -> job, of jobs that share all else."""
         limits, now = self.state.limits, self.state.now
         due = now + headers.countdown if headers.countdown else 0.0
         eta = headers.eta if headers.eta - self.state.keeper.ahead > max(due, now) else 0.0
@@ -292,132 +298,134 @@ class Admission:
             msg = f"a batch has at most {self.state.limits.max_batch} jobs"
             raise ProtocolError(msg, code="too-many")
         templates, rows = decode_batch(message.body, count)
-        longest = self.state.limits.max_id
-        if any(len(queue) > longest for queue, _ in templates):
-            raise ProtocolError(f"a queue name has at most {longest} characters", code="too-large")
+        max_length = self.state.limits.max_id
+        if any(len(queue) > max_length for queue, _ in templates):
+            raise ProtocolError(
+                f"a queue name has at most {max_length} characters", code="too-large"
+            )
         headers = [self._headers(text) for _, text in templates]
-        makers = [
-            self._maker(peer, queue, text, h)
+        factories = [
+            self._job_factory(peer, queue, text, h)
             for (queue, text), h in zip(templates, headers, strict=True)
         ]
         per_template = [0] * len(templates)
-        for _, place, _ in rows:
-            per_template[place] += 1
+        for _, index, _ in rows:
+            per_template[index] += 1
         refusals = [
             self._refusal(peer, queue, n, text, known)
             for (queue, text), n, known in zip(templates, per_template, headers, strict=True)
         ]
         jobs: list[JobRecord] = []
-        places: list[int] = []
+        positions: list[int] = []
         refused: dict[int, tuple[str, str]] = {}
         seq = self._take_seqs(count)
-        for i, (job_id, place, body) in enumerate(rows):
-            refusal = refusals[place]
-            if refusal is None and len(job_id) > longest:
-                refusal = ("too-large", f"an id has at most {longest} characters")
+        for i, (job_id, index, body) in enumerate(rows):
+            refusal = refusals[index]
+            if refusal is None and len(job_id) > max_length:
+                refusal = ("too-large", f"an id has at most {max_length} characters")
             if refusal is None:
-                jobs.append(makers[place](job_id, body, seq + i))
-                places.append(i)
+                jobs.append(factories[index](job_id, body, seq + i))
+                positions.append(i)
             else:
                 refused[i] = refusal
         self._begin_queues()
         if any(h.guarantee is False for h in headers):
-            jobs, places = self.transient.sift(jobs, places, refused)
-        arrival = _Arrival(peer, message.id, True, True, jobs, places, refused)  # noqa: FBT003
+            jobs, positions = self.transient.sift(jobs, positions, refused)
+        submission = _Submission(peer, message.id, True, True, jobs, positions, refused)  # noqa: FBT003
         if jobs:
-            self._admit(arrival)
+            self._admit(submission)
         else:
-            self._receipt(arrival, refused)
+            self._receipt(submission, refused)
 
     def _begin_queues(self) -> None:
         for name, peer in self._new_queues.items():
             self.state.begin_queues((name,), peer)
         self._new_queues.clear()
 
-    def _admit(self, arrival: _Arrival) -> None:
+    def _admit(self, submission: _Submission) -> None:
         state = self.state
         if self._new_queues:
             self._begin_queues()
         limited = state.limiters.of
         queue, text, waiters = None, "", False
-        for job in arrival.jobs:
+        for job in submission.jobs:
             if queue is None or queue.name != job.queue:
                 queue = state.queue(job.queue)
                 queue.version += 1  # sessions that found nothing before may take these
                 state.busy[job.queue] = queue
             if job.headers is not text:  # most of a batch have the same
                 text = job.headers
-                waiters = _waits(text, limited)
+                waiters = _is_limited(text, limited)
             if job.state is JobState.QUEUED and not waiters:
                 queue.arriving.append(job)
         state.write(
-            Admit(arrival.jobs, state.running),
-            lambda write_result: self._settled(arrival, write_result),
-            lambda: self._undone(arrival),
+            Admit(submission.jobs, state.running),
+            lambda write_result: self._settled(submission, write_result),
+            lambda: self._undone(submission),
         )
 
     # hot loop: benchmarks/enqueue_bulk.py
-    def _settled(self, arrival: _Arrival, write_result: Mapping[int, WriteResult]) -> None:
+    def _settled(self, submission: _Submission, write_result: Mapping[int, WriteResult]) -> None:
         state = self.state
         running, queues, joined = state.running, state.queues, state.joined
-        state.counters["admitted"] += len(arrival.jobs)
-        for i, job in enumerate(arrival.jobs):
+        state.counters["admitted"] += len(submission.jobs)
+        for i, job in enumerate(submission.jobs):
             if i in write_result and not self.unique.admitted(job, write_result[i]):
-                self._not_stored(arrival, i, job, write_result[i])
+                self._not_stored(submission, i, job, write_result[i])
                 continue
             queue = queues[job.queue]
             if job.expires:
-                state.expiring(job)
+                state.record_expiry(job)
             if job.state is not JobState.QUEUED:
                 queue.counts.delayed += 1
                 if state.next_due is None or job.due < state.next_due:
                     state.next_due = job.due
                 continue
             queue.counts.waiting += 1
-            entry = running.get(job.id)
-            if entry is not None and entry[1].jobs[entry[2]] is job:
+            held = running.get(job.id)
+            if held is not None and held[1].jobs[held[2]] is job:
                 state.jobs[job.id] = job
             elif queue.takes(job):
                 joined(job)
         same = (
             [i for i in write_result if write_result[i].code == "same_id"] if write_result else ()
         )
-        if same and arrival.peer.grant is not None:
-            self._check_owners(arrival, same, arrival.peer.grant)
+        if same and submission.peer.grant is not None:
+            self._check_owners(submission, same, submission.peer.grant)
         else:
-            self._receipt(arrival, arrival.refused)
+            self._receipt(submission, submission.refused)
 
-    def _check_owners(self, arrival: _Arrival, same: Sequence[int], grant: Grant) -> None:
-        """Give no receipt for a job whose id another key has taken before: it is not stored."""
-        ids = [arrival.jobs[i].id for i in same]
+    def _check_owners(self, submission: _Submission, same: Sequence[int], grant: Grant) -> None:
+        """Refuse jobs whose ids another key has used before: they are not stored."""
+        ids = [submission.jobs[i].id for i in same]
 
         def settle(found: Mapping[str, JobRow]) -> None:
             for i, job_id in zip(same, ids, strict=True):
                 if job_id in found and not grant.owns(found[job_id].job.headers):
                     text = f"another key has submitted a job with the id {job_id!r}"
-                    arrival.refused[arrival.places[i]] = ("not-allowed", text)
-                    if self.state.reply_to.get(job_id) is arrival.peer:
+                    submission.refused[submission.positions[i]] = ("not-allowed", text)
+                    if self.state.reply_to.get(job_id) is submission.peer:
                         self.waiters.cancel_reply(job_id)
-            self._receipt(arrival, arrival.refused)
+            self._receipt(submission, submission.refused)
 
         self.state.write(FindJobs(ids, 0), settle)
 
-    def _receipt(self, arrival: _Arrival, refused: dict[int, tuple[str, str]]) -> None:
+    def _receipt(self, submission: _Submission, refused: dict[int, tuple[str, str]]) -> None:
         state = self.state
-        if arrival.batch:
+        if submission.batch:
             extra = encode_exceptions(refused) if refused else None
-            state.receipt(arrival.peer, arrival.message_id, extra)
+            state.receipt(submission.peer, submission.message_id, extra)
         elif refused:
-            state.error(arrival.peer, arrival.message_id, *refused[0])
-        elif arrival.wants_ack:
-            peer, extra = arrival.peer, None
-            if arrival.wants_reply and state.reply_to.get(arrival.jobs[0].id) is not peer:
+            state.error(submission.peer, submission.message_id, *refused[0])
+        elif submission.wants_ack:
+            peer, extra = submission.peer, None
+            if submission.wants_reply and state.reply_to.get(submission.jobs[0].id) is not peer:
                 extra = NO_REPLY if peer.reads_rows else None
-            coalesce = arrival.coalesce and extra is None
-            state.receipt(peer, arrival.message_id, extra, coalesce=coalesce)
+            coalesce = submission.coalesce and extra is None
+            state.receipt(peer, submission.message_id, extra, coalesce=coalesce)
 
     def _not_stored(
-        self, arrival: _Arrival, i: int, job: JobRecord, write_result: WriteResult
+        self, submission: _Submission, i: int, job: JobRecord, write_result: WriteResult
     ) -> None:
         state = self.state
         state.counters["admitted"] -= 1
@@ -428,34 +436,34 @@ class Admission:
             return
         self.waiters.cancel_reply(job.id)
         if write_result.code == "full":
-            arrival.refused[arrival.places[i]] = ("store-full", write_result.detail)
+            submission.refused[submission.positions[i]] = ("store-full", write_result.detail)
         else:
-            arrival.refused[arrival.places[i]] = ("duplicate", write_result.detail)
+            submission.refused[submission.positions[i]] = ("duplicate", write_result.detail)
 
     def _withdraw(self, job: JobRecord) -> None:
-        """Take back the lease that an arriving job got in the commit that refused it."""
-        entry = self.state.running.get(job.id)
-        if entry is not None and entry[1].jobs[entry[2]] is job:
-            _, lease, place = entry
-            lease.jobs[place] = None
+        """Take back the lease of a job that the same commit refused."""
+        held = self.state.running.get(job.id)
+        if held is not None and held[1].jobs[held[2]] is job:
+            _, lease, position = held
+            lease.jobs[position] = None
             lease.remaining -= 1
             self.state.released(job, unstarted=True)
 
-    def _undone(self, arrival: _Arrival) -> None:
+    def _undone(self, submission: _Submission) -> None:
         state = self.state
-        for job in arrival.jobs:
+        for job in submission.jobs:
             self._withdraw(job)
             self.waiters.cancel_reply(job.id)
         text = "the disk is full; nothing was stored"
-        if arrival.batch:
-            refused = dict.fromkeys(arrival.places, ("store-full", text)) | arrival.refused
-            state.ack(arrival.peer, arrival.message_id, encode_exceptions(refused))
+        if submission.batch:
+            refused = dict.fromkeys(submission.positions, ("store-full", text)) | submission.refused
+            state.ack(submission.peer, submission.message_id, encode_exceptions(refused))
         else:
-            state.error(arrival.peer, arrival.message_id, "store-full", text)
+            state.error(submission.peer, submission.message_id, "store-full", text)
 
 
 class _Graph(NamedTuple):
-    """A graph on its way through a commit."""
+    """A graph that is being committed."""
 
     peer: Peer
     id: str
@@ -487,24 +495,24 @@ class GraphAdmission(Admission):
         """Return the jobs of a graph, or why they are refused."""
         templates, rows, plan = decode_graph(message.body, count)
         headers = [self._check_template(queue, text) for queue, text in templates]
-        makers = [
-            self._maker(peer, queue, text, known)
+        factories = [
+            self._job_factory(peer, queue, text, known)
             for (queue, text), known in zip(templates, headers, strict=True)
         ]
         sizes = [0] * len(templates)
-        for _, place, _ in rows:
-            sizes[place] += 1
+        for _, index, _ in rows:
+            sizes[index] += 1
         for (queue, text), n, known in zip(templates, sizes, headers, strict=True):
             refusal = self._refusal(peer, queue, n, text, known)
             if refusal is not None:
                 return refusal
-        longest = self.state.limits.max_id
-        if rows[0][0] != message.id or any(len(job_id) > longest for job_id, _, _ in rows):
-            msg = f"the id of a graph is that of its first job, of at most {longest} characters"
+        max_length = self.state.limits.max_id
+        if rows[0][0] != message.id or any(len(job_id) > max_length for job_id, _, _ in rows):
+            msg = f"the id of a graph is that of its first job, of at most {max_length} characters"
             return "bad-body", msg
         seq = self._take_seqs(count)
         jobs = [
-            makers[place](job_id, body, seq + i) for i, (job_id, place, body) in enumerate(rows)
+            factories[index](job_id, body, seq + i) for i, (job_id, index, body) in enumerate(rows)
         ]
         _block(jobs, plan)
         return _Graph(peer, message.id, jobs, plan)
@@ -531,15 +539,15 @@ class GraphAdmission(Admission):
             text = "the disk is full; nothing was stored"
             state.error(graph.peer, graph.id, "store-full", text)
 
-        entry = AdmitGraph(graph.jobs, graph.plan)
-        state.write(entry, lambda write_result: self._graph_settled(graph, write_result), undo)
+        write = AdmitGraph(graph.jobs, graph.plan)
+        state.write(write, lambda write_result: self._graph_settled(graph, write_result), undo)
 
     def _graph_settled(self, graph: _Graph, write_result: WriteResult | None) -> None:
         state = self.state
         if write_result is None:
             self._graph_stored(graph)
         elif write_result.code == "same_id":
-            self._again(graph)
+            self._repeat_graph(graph)
             return
         else:
             code, text = "store-full", write_result.detail
@@ -552,8 +560,8 @@ class GraphAdmission(Admission):
             return
         state.receipt(graph.peer, graph.id)
 
-    def _again(self, graph: _Graph) -> None:
-        """Give the receipt of a graph that was admitted before, unless another key submitted it."""
+    def _repeat_graph(self, graph: _Graph) -> None:
+        """Send the receipt of a graph that was admitted before, unless by another key."""
         state, grant = self.state, graph.peer.grant
         state.counters["duplicates"] += len(graph.jobs)
         if grant is None:
@@ -579,7 +587,7 @@ class GraphAdmission(Admission):
         for job in graph.jobs:
             counts = state.queues[job.queue].counts
             if job.expires and job.state is not JobState.BLOCKED:
-                state.expiring(job)
+                state.record_expiry(job)
             if job.state is JobState.BLOCKED:
                 counts.blocked += 1
             elif job.state is JobState.DELAYED:
@@ -592,8 +600,8 @@ class GraphAdmission(Admission):
 
 
 def _block(jobs: Sequence[JobRecord], plan: Plan) -> None:
-    """Let the jobs wait that come after others, or for a failure."""
-    waiting = [place for place, join in enumerate(plan.inputs) if join >= 0]
-    for place in (*waiting, *(handler.node for handler in plan.handlers)):
-        job = jobs[place]
+    """Block the jobs that come after others, or handle a failure."""
+    waiting = [node for node, join in enumerate(plan.inputs) if join >= 0]
+    for node in (*waiting, *(handler.node for handler in plan.handlers)):
+        job = jobs[node]
         job.state, job.due, job.eta, job.rank = JobState.BLOCKED, 0.0, 0.0, 0

@@ -1,8 +1,8 @@
-"""Which jobs are meant for which session, where the routing strategy looks at keys.
+"""Affinity: which jobs are meant for which session, where the routing strategy has keys.
 
-`Dispatch` asks it while it takes jobs from a queue; where the strategy has no keys, it is not
-there at all. What the strategy says depends on loads and on the time, so a session that found
-nothing looks again when another one takes no more, and from time to time.
+`Dispatch` asks it while it takes jobs from a queue; it does not exist where the strategy has no
+keys. The answers depend on loads and on the time, so a session that found nothing scans again when
+another one takes no more, and from time to time.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Affinity"]
 
-#: Seconds after which sessions that found nothing look again.
-LOOK_AGAIN = 0.2
+#: Seconds after which sessions that found nothing scan again.
+RESCAN_EVERY = 0.2
 
 
 class Affinity:
-    """Asks the strategy for whom keys are.
+    """Asks the strategy which session a key is for.
 
     Args:
         state: Of the broker.
         routing: The strategy.
-        admits: Says whether a session may be offered a header text.
+        admits: Returns whether a session may be offered a header text.
     """
 
     def __init__(self, state: State, routing: KeyedRouting, admits: Admits) -> None:
         self._state = state
         self._routing = routing
         self._admits = admits
-        self._looked = 0.0
-        #: Queue and session of those that took a chunk when they looked last.
+        self._scanned_at = 0.0
+        #: Queue and session of those that took a chunk at their last scan.
         self._taking: set[tuple[str, str]] = set()
 
     @classmethod
     def of(cls, state: State, routing: RoutingStrategy, admits: Admits) -> Affinity | None:
-        """Return what asks this strategy, None if it has no keys."""
+        """Return the affinity of a strategy, None if it has no keys."""
         if not getattr(routing, "by_key", False):
             return None
         return cls(state, cast("KeyedRouting", routing), admits)
@@ -74,7 +74,7 @@ class Affinity:
         return narrowed
 
     def _views(self, name: str, session: Session, text: str) -> list[WorkerView]:
-        """Return all that may be given the jobs of a header text, whether or not they have room."""
+        """Return all sessions that may get the jobs of a header text, with or without room."""
         refused = set().union(*self._state.refusals.values())
         return [
             WorkerView(s.id, max(s.room, 0), len(s.leases))
@@ -90,22 +90,22 @@ class Affinity:
         ]
 
     def leased(self, queue: Queue, session: Session) -> None:
-        """Note that a session was given a chunk; with its last one it may begin to pass keys on."""
+        """Record that a session got a chunk; with its last one it may pass keys on."""
         self._taking.add((queue.name, session.id))
         if session.room <= 0:
             self.declined(queue, session)
 
     def declined(self, queue: Queue, session: Session) -> None:
-        """Let others look again when a session takes no more: it may pass keys on."""
+        """Let others scan again when a session takes no more: it may pass keys on."""
         if (queue.name, session.id) in self._taking:
             self._taking.remove((queue.name, session.id))
             queue.version += 1
 
-    def look_again(self, queues: Iterable[Queue]) -> None:
-        """Let sessions look again, if they did not for a while."""
+    def rescan(self, queues: Iterable[Queue]) -> None:
+        """Let sessions scan again, if they did not for a while."""
         now = self._state.now
-        if not 0.0 <= now - self._looked < LOOK_AGAIN:
-            self._looked = now
+        if not 0.0 <= now - self._scanned_at < RESCAN_EVERY:
+            self._scanned_at = now
             self._taking.clear()
             for queue in queues:
                 queue.version += 1

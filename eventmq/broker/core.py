@@ -374,7 +374,7 @@ class BrokerCore:
 
     def take_batch(self) -> tuple[list[Write], Callable[[Sequence[Any] | Exception], None]]:
         """Return the writes to commit, and the function that wants their results."""
-        self.graphs.follow()
+        self.graphs.follow_ends()
         writes, settles, undos = self.state.take_batch()
 
         def settle(write_results: Sequence[Any] | Exception) -> None:
@@ -409,7 +409,7 @@ class BrokerCore:
     @property
     def has_writes(self) -> bool:
         """Whether `take_batch` has writes."""
-        return self.state.has_writes or self.graphs.goes_on
+        return self.state.has_writes or self.graphs.ready_to_continue
 
     def take_deferred_sends(self) -> list[Outgoing]:
         """Return what is to be sent now, in order."""

@@ -1,4 +1,4 @@
-"""Jobs whose records were altered on the disk: they fail, by name, and are never handed out."""
+"""Damaged jobs: those whose records were altered on the disk fail, and are never dispatched."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class DamagedJobs:
         self.state = state
         self.outcomes = outcomes
         #: Those whose end could not be stored.
-        self._left: list[JobRecord] = []
+        self._unsaved: list[JobRecord] = []
 
     def sort_out(self, jobs: list[JobRecord]) -> list[JobRecord]:
-        """Fail what is damaged of queued jobs that were read; return the others."""
+        """Fail the damaged ones of queued jobs that were read; return the others."""
         damaged = [job for job in jobs if job.damaged]
         if not damaged:
             return jobs
@@ -40,8 +40,8 @@ class DamagedJobs:
 
     def run(self) -> None:
         """Fail those whose end could not be stored before."""
-        if self._left and self.state.now >= self.state.hold_until:
-            jobs, self._left = self._left, []
+        if self._unsaved and self.state.now >= self.state.hold_until:
+            jobs, self._unsaved = self._unsaved, []
             self._fail(jobs)
 
     def _fail(self, jobs: list[JobRecord]) -> None:
@@ -57,5 +57,5 @@ class DamagedJobs:
         self.state.write(
             Finish(rows),
             lambda write_result: self.outcomes.finished(rows, write_result),
-            lambda: self._left.extend(jobs),
+            lambda: self._unsaved.extend(jobs),
         )

@@ -1,4 +1,10 @@
-"""Which session gets which jobs: queue order, routing strategy, chunk sizes, the lease."""
+"""Dispatch: leases jobs to sessions, in chunks, and sends them.
+
+Each session with room is served from the queue that its queue order chooses; the routing strategy
+chooses among the sessions that want the same queue. A chunk is leased by a write, and sent when
+that is on disk. Around it: `Refill` reads windows from the store, `Throttle` runs the limiters of a
+tick, and `InputPages` serves the results that a job takes where they are too long for its body.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_TIMEOUT",
-    "PAGE",
+    "PAGE_BYTES",
     "Dispatch",
     "InputPages",
     "Refill",
@@ -50,87 +56,18 @@ __all__ = [
 ]
 
 
-class Refill:
-    """Fills windows. `Dispatch` runs it at the end of each tick."""
-
-    def __init__(self, state: State, damage: DamagedJobs) -> None:
-        self.state = state
-        self.damage = damage
-
-    def run(self, queue: Queue) -> None:
-        """Claim what the subqueues of a queue lack."""
-        for subqueue, jobs, size in queue.pop_refills(self.state.now):
-            self._claim(queue, subqueue, jobs, size)
-
-    def _claim(self, queue: Queue, subqueue: Subqueue, limit: int, max_bytes: int) -> None:
-        subqueue.reading = True
-        entry = ReadQueued(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
-
-        def settle(write_result: tuple[list[JobRecord], bool]) -> None:
-            jobs, more = write_result
-            if queue.read_done(subqueue, entry.after, jobs, more=more):
-                self._join(queue, subqueue, self.damage.sort_out(jobs))
-                queue.forget_if_empty(subqueue)
-
-        self.state.write(entry, settle, lambda: queue.read_failed(subqueue))
-
-    # hot loop: benchmarks/drain.py
-    def _join(self, queue: Queue, subqueue: Subqueue, jobs: list[JobRecord]) -> None:
-        state = self.state
-        state.busy[queue.name] = queue
-        known, text, limited = state.jobs, "", False
-        new = [job for job in jobs if job.id not in known]
-        for job in new:
-            known[job.id] = job
-            if job.headers is not text:
-                text = job.headers
-                limited = "limit-" in text
-            if limited:
-                state.learn(text, job.seq)
-            if job.deaths:
-                state.suspects.add(job)
-        for displaced in queue.fill(subqueue, new):
-            known.pop(displaced.id, None)
-
-
-class Throttle:
-    """Resumes what limiters blocked at the begin of a tick, and writes them at its end."""
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-
-    def begin(self) -> None:
-        """Let sessions look again where a limit may let more jobs start."""
-        state = self.state
-        if state.limiters.blocking:
-            state.limiters.unblock(state.now)
-
-    def end(self) -> None:
-        """Write what the leases of this tick took of rates."""
-        state, limiters = self.state, self.state.limiters
-        if limiters.changed:
-            again = set(limiters.changed)
-            entry = SaveLimits(limiters.take_rows())
-            state.write(entry, lambda _: None, lambda: limiters.changed.update(again))
-
-    @property
-    def ready_at(self) -> float | None:
-        """When the next token comes that jobs wait for, None where none do."""
-        state = self.state
-        if not state.limiters.of_queues:
-            return state.limiters.ready_at
-        dues = [
-            limiter.next_start(state.now)
-            for name, limiter in state.limiters.of_queues.items()
-            if name in state.busy or name in state.transient.queues
-        ]
-        return min(
-            (due for due in (*dues, state.limiters.ready_at) if due is not None), default=None
-        )
-
+logger = logging.getLogger("eventmq.broker")
 
 #: Seconds, as ``timeout`` for legacy workers of a job without one: absent and 0 mean 300 s there.
 NO_TIMEOUT = 2_147_483_647
+
+#: A legacy lease ends so many seconds after the job's timeout, or after this time without one.
+LEGACY_SLACK = 30.0
+
+LEGACY_TIMEOUT = 300.0
+
+#: Bytes of the results of a page, unless the first one is longer.
+PAGE_BYTES = 1024 * 1024
 
 
 def chunk_frames(lease: Lease, wall: float) -> list[bytes]:
@@ -175,24 +112,18 @@ def legacy_frames(lease: Lease) -> list[bytes]:
     return Request(job.id, job.queue, format_headers(headers), job.body).frames()
 
 
-logger = logging.getLogger("eventmq.broker")
-
-#: Bytes of the results of a page, unless the first one is longer.
-PAGE = 1024 * 1024
-
-
 def is_paged(job: JobRecord) -> bool:
-    """Say whether the body of a job has ids for what it takes."""
+    """Return whether the body of a job has ids instead of the results that it takes."""
     return PAGED in flags_of(job.headers)
 
 
 class InputPages:
-    """Serves pages, and fails jobs that no worker of their queue can read."""
+    """Serves the results that jobs take, in pages; fails jobs whose workers cannot read them."""
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
         self.outcomes = outcomes
-        #: CALL -> what answers it.
+        #: CALL -> its handler.
         self.handlers = {"inputs": self.read, "begin": self.begin}
 
     # Pages
@@ -201,7 +132,7 @@ class InputPages:
         """Answer the CALL ``inputs``."""
         job_id, delivery = read_text(arguments, "id"), read_number(arguments, "delivery")
         self._check(peer.session, job_id, delivery)
-        most = min(PAGE, self.state.limits.max_frame // 2)
+        max_bytes = min(PAGE_BYTES, self.state.limits.max_frame // 2)
 
         def settle(page: InputsPage | None) -> None:
             if page is None:
@@ -210,7 +141,7 @@ class InputPages:
             else:
                 self.state.reply(peer, pack({"rows": page.rows, "next": page.next}), call)
 
-        self.state.write(ReadInputs(job_id, read_number(arguments, "cursor"), most), settle)
+        self.state.write(ReadInputs(job_id, read_number(arguments, "cursor"), max_bytes), settle)
 
     def begin(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         """Answer the CALL ``begin``: the worker has a suspect, and is about to start it."""
@@ -222,27 +153,27 @@ class InputPages:
         """Return the chunk of a delivery; raise `ProtocolError` if the session does not hold it."""
         held = self.state.running.get(job_id)
         if session is not None and held is not None:
-            owner, lease, place = held
-            if owner is session and lease.deliveries[place] == delivery:
+            owner, lease, position = held
+            if owner is session and lease.deliveries[position] == delivery:
                 return lease
         what = f"this peer does not hold delivery {delivery} of job {job_id[:255]!r}"
         raise ProtocolError(what, code="not-held")
 
-    # Workers that cannot
+    # Workers without pages
 
-    def blind(self, session: Session) -> bool:
-        """Say whether a session is given jobs with ids and cannot read pages."""
+    def unsupported(self, session: Session) -> bool:
+        """Return whether a session may get jobs with ids, and cannot read pages."""
         return not session.inputs and not session.legacy
 
     def refuses(self, queue: Queue) -> bool:
-        """Say whether such a session leaves these jobs of a queue to another that can."""
+        """Return whether such a session leaves these jobs of a queue to one that can."""
         return any(
             session.inputs and any(name == queue.name for _, name in session.queues)
             for session in self.state.sessions.values()
         )
 
     def fail(self, jobs: Sequence[JobRecord], undo: Callable[[], None]) -> None:
-        """End jobs that only workers serve which cannot read what they take."""
+        """Fail jobs that take results in pages, which no worker of their queue can read."""
         what = "the results that it takes are longer than max_frame, and no worker of the queue "
         what += "knows the extension 'inputs' to read them in pages: use EventMQ 1.0 or later"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
@@ -253,24 +184,102 @@ class InputPages:
         )
 
 
-#: A legacy lease ends so many seconds after the job's timeout, or after this time without one.
-PLAIN_SLACK = 30.0
+class Refill:
+    """Fills windows from the store. `Dispatch` runs it at the end of each tick."""
 
-PLAIN_DEFAULT = 300.0
+    def __init__(self, state: State, damage: DamagedJobs) -> None:
+        self.state = state
+        self.damage = damage
+
+    def run(self, queue: Queue) -> None:
+        """Read what the subqueues of a queue lack."""
+        for subqueue, jobs, size in queue.pop_refills(self.state.now):
+            self._read(queue, subqueue, jobs, size)
+
+    def _read(self, queue: Queue, subqueue: Subqueue, limit: int, max_bytes: int) -> None:
+        subqueue.reading = True
+        write = ReadQueued(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
+
+        def settle(write_result: tuple[list[JobRecord], bool]) -> None:
+            jobs, more = write_result
+            if queue.read_done(subqueue, write.after, jobs, more=more):
+                self._join(queue, subqueue, self.damage.sort_out(jobs))
+                queue.forget_if_empty(subqueue)
+
+        self.state.write(write, settle, lambda: queue.read_failed(subqueue))
+
+    # hot loop: benchmarks/drain.py
+    def _join(self, queue: Queue, subqueue: Subqueue, jobs: list[JobRecord]) -> None:
+        state = self.state
+        state.busy[queue.name] = queue
+        known, text, limited = state.jobs, "", False
+        new = [job for job in jobs if job.id not in known]
+        for job in new:
+            known[job.id] = job
+            if job.headers is not text:
+                text = job.headers
+                limited = "limit-" in text
+            if limited:
+                state.update_limits(text, job.seq)
+            if job.deaths:
+                state.suspects.add(job)
+        for displaced in queue.fill(subqueue, new):
+            known.pop(displaced.id, None)
+
+
+class Throttle:
+    """Resumes what limiters blocked at the begin of a tick, and writes them at its end."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def begin(self) -> None:
+        """Resume what a limit may let start again."""
+        state = self.state
+        if state.limiters.blocking:
+            state.limiters.unblock(state.now)
+
+    def end(self) -> None:
+        """Write the tokens that the leases of this tick took."""
+        state, limiters = self.state, self.state.limiters
+        if limiters.changed:
+            again = set(limiters.changed)
+            write = SaveLimits(limiters.take_rows())
+            state.write(write, lambda _: None, lambda: limiters.changed.update(again))
+
+    @property
+    def ready_at(self) -> float | None:
+        """When the next token comes that jobs wait for, None where none do."""
+        state = self.state
+        if not state.limiters.of_queues:
+            return state.limiters.ready_at
+        times = [
+            limiter.next_start(state.now)
+            for name, limiter in state.limiters.of_queues.items()
+            if name in state.busy or name in state.transient.queues
+        ]
+        return min(
+            (due for due in (*times, state.limiters.ready_at) if due is not None), default=None
+        )
 
 
 def knows(session: Session, task: str | None) -> bool:
-    """Say whether a session may be offered the jobs of a subqueue, by its task."""
+    """Return whether a session may be offered the jobs of a subqueue, by its task."""
     return session.eligibility.admits(task)
 
 
 def admits(session: Session, text: str) -> bool:
-    """Say whether a session may be offered a job with this header text."""
+    """Return whether a session may be offered a job with this header text."""
     return knows(session, subqueue_of(text).task)
 
 
+def _paging(text: str, seconds: float) -> float:
+    """Return the cost of a job that reads pages first: no job travels behind it."""
+    return seconds if PAGED in flags_of(text) else 0.0
+
+
 class Dispatch:
-    """Leases jobs to sessions."""
+    """Leases jobs to sessions, and sends the chunks."""
 
     def __init__(
         self, state: State, routing: RoutingStrategy, outcomes: Outcomes, transient: Transient
@@ -302,7 +311,7 @@ class Dispatch:
         if not state.closing and not held:
             self.throttle.begin()
             if self.affinity is not None:
-                self.affinity.look_again(state.busy.values())
+                self.affinity.rescan(state.busy.values())
             while self._round():
                 pass
         for queue in list(state.busy.values()):
@@ -315,7 +324,7 @@ class Dispatch:
     # Choice
 
     def _round(self) -> bool:
-        """Serve each session with room once; say whether another round may do something."""
+        """Serve each session with room once; return whether another round may lease more."""
         state = self.state
         if not state.busy and not state.transient.queues:
             return False
@@ -348,7 +357,7 @@ class Dispatch:
         ]
         if session.reserved_for:  # first what it was kept free for
             options = [o for o in options if o[1] == session.reserved_queue] or options
-        if len(options) == len(ready):  # nobody else's queue is ready
+        if len(options) == len(ready):  # no other queue is ready
             return options
         return options + self._orphans_for(session, ready)
 
@@ -374,11 +383,11 @@ class Dispatch:
         views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
         by_id = {session.id: session for session in sessions}
         leased = False
-        # Who was chosen for nothing would count as used.
+        # A session that was chosen for nothing would count as used.
         waiting = len(queue) + len(queue.arriving)
         waiting += len(self.state.transient.queues.get(queue.name, ()))
         chosen = self.routing.choose(queue.name, views, max(1, min(len(sessions), waiting)))
-        if self.affinity is not None:  # nobody is passed over: keys decide
+        if self.affinity is not None:  # no session is passed over: keys decide
             chosen = list(dict.fromkeys([*chosen, *by_id]))
         for session_id in chosen:
             leased |= self._lease(queue, by_id[session_id])
@@ -398,7 +407,7 @@ class Dispatch:
             if self.affinity is not None:
                 self.affinity.declined(queue, session)
             session.blocked[queue.name] = queue.version
-            return True  # it may want something of its other queues
+            return True  # its other queues may have jobs for it
         self._charge(queue, session, jobs)
         lease = self._open(queue, session, jobs)
         if self.affinity is not None:
@@ -477,12 +486,12 @@ class Dispatch:
         return self._select_unexpired(queue, session, (eligibility, cost_of, others), load)
 
     def _only_suspects(self, session: Session, refuses: Refuses) -> Refuses:
-        """Return what refuses all jobs but the suspects that a session may get now."""
+        """Return a filter that refuses all jobs but the suspects that a session may get now."""
         may_go, now = self.state.suspects.may_go, self.state.now
         return lambda job: (refuses is not None and refuses(job)) or not may_go(job, session, now)
 
     def _no_suspects(self, refuses: Refuses) -> Refuses:
-        """Return what refuses suspects: they travel alone."""
+        """Return a filter that refuses suspects: they travel alone."""
         get = self.state.suspects.get
         return lambda job: (refuses is not None and refuses(job)) or get(job) is not None
 
@@ -493,7 +502,7 @@ class Dispatch:
         suits: tuple[Eligibility, Callable[[str], float], Refuses],
         load: Load,
     ) -> list[JobRecord]:
-        """Take jobs of a window for a session; end those whose time is over."""
+        """Take jobs of a window for a session; end those that have expired."""
         now, wall = self.state.now, self.state.wall
         while True:
             jobs = queue.select(*suits, load, now)
@@ -501,13 +510,13 @@ class Dispatch:
             if stale:
                 self._expire(list(stale.values()))
             unread: list[JobRecord] = []
-            if self.inputs.blind(session):
+            if self.inputs.unsupported(session):
                 unread = [job for job in jobs if is_paged(job) and id(job) not in stale]
                 self._fail_unread(unread)
             if not stale and not unread:
                 return jobs
-            gone = {*stale, *map(id, unread)}
-            fresh = [job for job in jobs if id(job) not in gone]
+            dropped = {*stale, *map(id, unread)}
+            fresh = [job for job in jobs if id(job) not in dropped]
             if fresh:
                 return fresh
 
@@ -529,19 +538,19 @@ class Dispatch:
                 break
             cost = cost_of(job.headers)
             fits = cost >= 0 and not (refuses is not None and refuses(job))
-            late = job.expires and job.expires <= wall
-            if fits and not late and job.id not in running and job.id not in self.state.jobs:
+            expired = job.expires and job.expires <= wall
+            if fits and not expired and job.id not in running and job.id not in self.state.jobs:
                 jobs.append(job)
                 budget -= cost
                 room -= len(job.body)
         if jobs:
-            taken = set(map(id, jobs))
-            queue.arriving = [job for job in queue.arriving if id(job) not in taken]
+            leased = set(map(id, jobs))
+            queue.arriving = [job for job in queue.arriving if id(job) not in leased]
         return jobs
 
     @staticmethod
     def _eligibility(queue: Queue, session: Session) -> Eligibility:
-        """Return which subqueues of a queue a session may get jobs of."""
+        """Return the eligibility of a session in a queue."""
         if queue.name in session.weights:
             return session.eligibility
         return LEGACY_ONLY._replace(legacy=session.eligibility.legacy)  # its own workers are away
@@ -565,9 +574,9 @@ class Dispatch:
     def _refuses(
         self, session: Session, queue: Queue | None = None
     ) -> Callable[[JobRecord], bool] | None:
-        """Return what says whether the session is not given a job, None where it is given any."""
+        """Return a filter that refuses jobs which a session is not given, None for none."""
         refusals = self.state.refusals
-        if queue is not None and self.inputs.blind(session) and self.inputs.refuses(queue):
+        if queue is not None and self.inputs.unsupported(session) and self.inputs.refuses(queue):
             return lambda job: is_paged(job) or session.id in refusals.get(job.id, ())
         if not refusals:
             return None
@@ -591,15 +600,15 @@ class Dispatch:
             job.delivery += 1
         lease.deliveries = [job.delivery for job in jobs]
         if transient:
-            for place, job in enumerate(jobs):
-                self.state.transient.leased(job, (session, lease, place), self.state.now)
+            for position, job in enumerate(jobs):
+                self.state.transient.leased(job, (session, lease, position), self.state.now)
         else:
             self.state.leased_all(queue, jobs, session, lease)
         session.leases[number] = lease
         if session.legacy:
             session.free -= 1
-            timeout = parse_headers(jobs[0].headers).timeout or PLAIN_DEFAULT
-            lease.until = self.state.now + timeout + PLAIN_SLACK
+            timeout = parse_headers(jobs[0].headers).timeout or LEGACY_TIMEOUT
+            lease.until = self.state.now + timeout + LEGACY_SLACK
         return lease
 
     def _fail_unread(self, jobs: list[JobRecord]) -> None:
@@ -617,9 +626,9 @@ class Dispatch:
             for job in jobs:
                 self.state.joined(job)
 
-        entry = Finish(rows, ahead=self.state.keeper.ahead)
+        write = Finish(rows, ahead=self.state.keeper.ahead)
         self.state.write(
-            entry, lambda write_result: self.outcomes.finished(rows, write_result), undo
+            write, lambda write_result: self.outcomes.finished(rows, write_result), undo
         )
 
     # Sending
@@ -650,7 +659,7 @@ class Dispatch:
     # Undoing
 
     def _undo(self, session: Session, lease: Lease) -> None:
-        """The commit of a lease failed: its stored jobs are as if they had never been leased."""
+        """Take a lease back whose commit failed: its jobs are as if they were never leased."""
         state = self.state
         session.leases.pop(lease.number, None)
         if session.legacy:
@@ -662,12 +671,7 @@ class Dispatch:
                     state.joined(job)
 
     def not_sent(self, session: Session, lease: Lease, *, reachable: bool) -> None:
-        """A chunk could not be sent: its jobs are queued again; the session gets no more now."""
+        """Queue the jobs of a chunk again that could not be sent; the session gets no more now."""
         session.full = True
         session.free = session.free + 1 if reachable and session.legacy else 0
         self.outcomes.give_back(session, lease, unstarted=not lease.resent)
-
-
-def _paging(text: str, seconds: float) -> float:
-    """Return what a job costs that first reads what it takes: nothing travels behind it."""
-    return seconds if PAGED in flags_of(text) else 0.0

@@ -1,7 +1,7 @@
-"""The events that no write causes, and those who read events: a journal by CALL, observers.
+"""Event feed: events that no other write causes, and reads for journals and observers.
 
-Most events are made by the store from what a commit changes (`eventmq.store.events`). Here are
-those of leases that last, and of jobs without guarantee, which are in no commit.
+The store makes most events from what a commit changes (`eventmq.store.events`). Here are those of
+leases that last, and of jobs without guarantee, which no commit has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "EventFeed"]
 #: Seconds after which a lease is worth an event of its own.
 LEASED_AFTER = 5.0
 
-#: Seconds between two events which say that its worker still has it.
+#: Seconds between two events of a worker that still has it.
 PROGRESS_EVERY = 20.0
 
 #: Seconds that a journal may be silent before another one may take its place.
@@ -37,8 +37,8 @@ PATIENCE = 30.0
 #: Bytes of events in one answer, or for observers at a time.
 _BYTES = 4 * 1024 * 1024
 
-#: Seconds between looks at leases.
-_LOOK = 1.0
+#: Seconds between scans of leases.
+_SCAN_EVERY = 1.0
 
 
 class EventFeed:
@@ -46,12 +46,12 @@ class EventFeed:
 
     def __init__(self, state: State, calls: Calls) -> None:
         self.state = state
-        #: Takes rows of events for observers and says whether it had room; None where nobody is.
+        #: Takes rows of events for observers, returns whether it had room; None without observers.
         self.observe: Callable[[Sequence[EventRow]], bool] | None = None
         #: The last number that observers got.
         self.observed = 0
         self._reading = False
-        self._looked = float("-inf")
+        self._scanned_at = float("-inf")
         calls.add({"events.read": self._read, "events.seal": self._seal})
 
     def tick(self) -> None:
@@ -59,27 +59,27 @@ class EventFeed:
         state = self.state
         if state.now < state.hold_until:
             return
-        if state.now - self._looked >= _LOOK:
-            self._looked = state.now
+        if state.now - self._scanned_at >= _SCAN_EVERY:
+            self._scanned_at = state.now
             for session in state.sessions.values():
                 if session.peer is not None and session.leases:
-                    self._look(session)
+                    self._scan(session)
         if state.ends:
             rows, state.ends = state.ends, []
             state.write(RecordEnds(rows), lambda _: None)
         self.tell()
 
-    def _look(self, session: Session) -> None:
+    def _scan(self, session: Session) -> None:
         now = self.state.now
         for lease in session.leases.values():
             if not lease.sent or lease.transient:
                 continue
             if not lease.recorded and now - lease.leased >= LEASED_AFTER:
-                self._note(EventKind.LEASED, session, lease)
+                self._record(EventKind.LEASED, session, lease)
             elif lease.recorded and now - lease.recorded >= PROGRESS_EVERY:
-                self._note(EventKind.PROGRESS, session, lease)
+                self._record(EventKind.PROGRESS, session, lease)
 
-    def _note(self, kind: EventKind, session: Session, lease: Lease) -> None:
+    def _record(self, kind: EventKind, session: Session, lease: Lease) -> None:
         was, lease.recorded = lease.recorded, self.state.now
         jobs = [job for job in lease.jobs if job is not None]
         write = RecordEvents(kind, jobs, self.state.now, session.name, lease.leased)
@@ -88,7 +88,7 @@ class EventFeed:
     # Observers
 
     def tell(self) -> None:
-        """Read what observers do not have yet, unless that is on its way."""
+        """Read the events that observers do not have yet, unless that is on its way."""
         if self.observe is not None and not self._reading:
             self._reading = True
             write = ReadEvents(self.observed, _BYTES)
@@ -103,7 +103,7 @@ class EventFeed:
     # Journals
 
     def _read(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        most = min(
+        max_bytes = min(
             read_number(arguments, "bytes") or _BYTES, _BYTES, self.state.limits.max_frame // 2
         )
 
@@ -112,7 +112,7 @@ class EventFeed:
             answer = {**self._head(head), "rows": [list(row) for row in rows]}
             self.state.reply(peer, pack(answer), call)
 
-        self.state.write(ReadEvents(read_number(arguments, "after"), most), settle)
+        self.state.write(ReadEvents(read_number(arguments, "after"), max_bytes), settle)
 
     def _seal(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         journal, sealed = read_text(arguments, "journal"), read_number(arguments, "sealed")

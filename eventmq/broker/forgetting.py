@@ -1,4 +1,4 @@
-"""Queues that are empty, and that no worker serves, are forgotten after some time.
+"""Idle queues: those that are empty, and that no worker serves, are forgotten after some time.
 
 A queue comes back with its next job, with its next worker, or when it is paused.
 """
@@ -20,7 +20,7 @@ __all__ = ["IdleQueues"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Queues that are looked at in one tick, and so at most forgotten by one commit.
+#: Queues that one tick scans, and so at most forgotten by one commit.
 SLICE = 1000
 
 #: Seconds between two such ticks.
@@ -28,7 +28,7 @@ EVERY = 1.0
 
 
 class IdleQueues:
-    """Looks for queues that are not used.
+    """Forgets queues that are not used.
 
     Args:
         state: Of the broker.
@@ -37,17 +37,17 @@ class IdleQueues:
     def __init__(self, state: State) -> None:
         self.state = state
         self._names: list[str] = []
-        self._looked = float("-inf")
+        self._scanned_at = float("-inf")
         self._busy = False
 
     def tick(self) -> None:
-        """Look at some queues, if it is time."""
+        """Scan some queues, if it is time."""
         state, now = self.state, self.state.now
-        if self._busy or abs(now - self._looked) < EVERY or now < state.hold_until:
+        if self._busy or abs(now - self._scanned_at) < EVERY or now < state.hold_until:
             return
         if state.limits.legacy_queue_fallback == "refuse":
-            return  # only workers begin queues there, and what they served is to be taken
-        self._looked = now
+            return  # only workers begin queues there, and what they served is admitted
+        self._scanned_at = now
         if not self._names:
             self._names = list(state.queues)
         names, self._names = self._names[:SLICE], self._names[SLICE:]
@@ -60,7 +60,7 @@ class IdleQueues:
             state.write(ForgetQueues(idle, now), self._forgotten, self._undone)
 
     def _is_due(self, name: str) -> bool:
-        """Return whether a queue was not used for long enough; note since when."""
+        """Return whether a queue was unused for long enough; record since when."""
         queue, now = self.state.queues.get(name), self.state.now
         if queue is None:
             return False

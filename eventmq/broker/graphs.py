@@ -1,4 +1,4 @@
-"""What the ends of jobs cause in graphs; their deadlines; graphs looked at and cancelled whole.
+"""Graphs in the broker: what the ends of jobs cause, deadlines, and the calls about graphs.
 
 The store decides what the ends cause (`eventmq.store.AdvanceGraphs`); the broker's memory follows.
 """
@@ -33,43 +33,43 @@ logger = logging.getLogger("eventmq.broker")
 #: A longer reason is cut.
 _REASON = 500
 
-#: Bytes that a REQUEST has beside the body of its job.
+#: Bytes of a REQUEST beside the body of its job.
 _HEAD = 64 * 1024
 
-#: Why a job ended that was past its deadline.
-_LATE = "deadline: its part of the graph was to end before"
+#: The reason of jobs that were past their deadline.
+_DEADLINE_PASSED = "deadline: its part of the graph was to end before"
 
 
 class GraphTracker:
-    """Follows what becomes of graphs."""
+    """Updates the memory by what the store does with graphs, and answers calls about them."""
 
     def __init__(self, state: State, operations: OperatorCalls) -> None:
         self.state = state
         self.operations = operations
         self._ending = False
-        #: The store may have more to do: what one commit causes is bounded.
+        #: Whether the store may have more to do: what one commit causes is bounded.
         self.unfinished = False
-        operations.calls.add({"graph": self._look, "cancel_graph": self._cancel})
+        operations.calls.add({"graph": self._list, "cancel_graph": self._cancel})
 
     # Ends
 
-    def follow(self) -> None:
-        """Ask what the ends of this commit cause; the last write of a batch."""
+    def follow_ends(self) -> None:
+        """Add the write that does what the ends of this commit cause, the last one of a batch."""
         state = self.state
         if not state.graphs or not (state.writes or self.unfinished):
             return
         limits = state.limits
-        most = limits.max_frame - _HEAD
+        max_body = limits.max_frame - _HEAD
         write = AdvanceGraphs(
-            state.now, limits.priority_seconds, limits.result_ttl, most,
+            state.now, limits.priority_seconds, limits.result_ttl, max_body,
             max_input_bytes=limits.max_input_bytes, limit=limits.graph_slice,
             ahead=state.keeper.ahead,
         )  # fmt: skip
         state.write(write, self._followed)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether a commit is wanted for what earlier ones have left."""
+    def ready_to_continue(self) -> bool:
+        """Whether another commit is wanted to go on with what earlier ones caused."""
         return self.unfinished and self.state.now >= self.state.hold_until
 
     def _followed(self, write_result: GraphChanges) -> None:
@@ -97,7 +97,7 @@ class GraphTracker:
         counts = state.queue(job.queue).counts
         counts.blocked -= 1
         if job.expires:
-            state.expiring(job)
+            state.record_expiry(job)
         if job.state is JobState.DELAYED:
             counts.delayed += 1
             state.next_due = min(job.due, state.next_due or job.due)
@@ -107,22 +107,24 @@ class GraphTracker:
     # Deadlines
 
     def tick(self) -> None:
-        """Cancel what is past its deadline."""
+        """Cancel jobs that are past their deadline."""
         state = self.state
         due = state.next_deadline
         if due is None or due > state.now or self._ending or state.now < state.hold_until:
             return
         self._ending = True
-        audit = self.operations.audit(reason=_LATE)
+        audit = self.operations.audit(reason=_DEADLINE_PASSED)
 
         def settle(write_result: tuple[AffectedJobs, float | None]) -> None:
             self._ending = False
             affected, state.next_deadline = write_result
-            self.operations.cancelled(affected.jobs, audit, _LATE)
+            self.operations.cancelled(affected.jobs, audit, _DEADLINE_PASSED)
             if affected.jobs:
-                logger.warning("%d jobs of graphs were cancelled: %s", len(affected.jobs), _LATE)
+                logger.warning(
+                    "%d jobs of graphs were cancelled: %s", len(affected.jobs), _DEADLINE_PASSED
+                )
 
-        undo = lambda: setattr(self, "_ending", False)  # noqa: E731 - as in other places
+        undo = lambda: setattr(self, "_ending", False)  # noqa: E731 - a settle callback
         state.write(EndDeadlines(state.now, audit, state.limits.graph_slice), settle, undo)
 
     # Calls
@@ -153,7 +155,7 @@ class GraphTracker:
 
         self.state.write(CancelGraph(job_id, audit, limit), settle, undo)
 
-    def _look(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+    def _list(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = read_text(arguments, "id")
         first = arguments.get("first", 0)
         if type(first) is not int or not 0 <= first < 1 << 40:

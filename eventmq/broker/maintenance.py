@@ -1,4 +1,8 @@
-"""Moves delayed jobs into their queues when they are due."""
+"""Maintenance: delayed jobs become ready, expired ones end, and old failed ones are forgotten.
+
+`Promotion` runs in every tick, `Expiry` and `Retention` when silence is judged. Each has one write
+under way at most, of a slice of jobs.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,27 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPIRED_AT_ONCE", "Expiry", "Promotion", "Retention"]
 
+logger = logging.getLogger("eventmq.broker")
 
-#: Jobs that one tick may move from delayed to queued.
-_MOST = 2000
+#: Delayed jobs that one commit makes queued.
+_PROMOTED_AT_ONCE = 2000
 
 #: Seconds by which the wall clock must have been set for another look at jobs that wait for it.
-_SET = 0.1
+_CLOCK_SET = 0.1
+
+
+#: Jobs that one commit ends.
+EXPIRED_AT_ONCE = 1000
+
+#: Failed jobs that one commit forgets.
+PRUNED_AT_ONCE = 1000
+
+#: Seconds between two checks while jobs fail.
+EVERY = 1.0
 
 
 class Promotion:
-    """Asks the store for the delayed jobs that are due.
+    """Makes delayed jobs queued when they are due.
 
     Args:
         state: Of the broker.
@@ -38,27 +53,27 @@ class Promotion:
     def __init__(self, state: State, damage: DamagedJobs) -> None:
         self.state = state
         self.damage = damage
-        #: A commit is on its way that queues delayed jobs.
-        self._asked = False
+        #: Whether a commit is on its way that queues delayed jobs.
+        self._requested = False
         #: Seconds by which wall time was ahead when the store was asked the last time.
         self._ahead = 0.0
 
     def run(self) -> None:
-        """Ask, if some are due and there is no commit on its way that asks."""
+        """Write the promotion of what is due, unless one is on its way."""
         state = self.state
         now, due, keeper = state.now, state.next_due, state.keeper
-        if due is None or self._asked or now < state.hold_until:
+        if due is None or self._requested or now < state.hold_until:
             return
-        # What waits for a wall time is due earlier or later than was thought if that was set.
-        if due > now and abs(keeper.ahead - self._ahead) < _SET:
+        # What waits for a wall time is due earlier or later if the clock was set.
+        if due > now and abs(keeper.ahead - self._ahead) < _CLOCK_SET:
             return
-        self._asked, self._ahead = True, keeper.ahead
-        most = state.limits.window_bytes
-        write = Promote(now, _MOST, most, keeper.ahead, keeper.settled)
+        self._requested, self._ahead = True, keeper.ahead
+        max_bytes = state.limits.window_bytes
+        write = Promote(now, _PROMOTED_AT_ONCE, max_bytes, keeper.ahead, keeper.settled)
         state.write(write, self._settle, self._undo)
 
     def _settle(self, write_result: tuple[list[JobRecord], float | None]) -> None:
-        self._asked = False
+        self._requested = False
         state = self.state
         jobs, state.next_due = write_result
         for job in jobs:
@@ -69,15 +84,11 @@ class Promotion:
             state.joined(job)
 
     def _undo(self) -> None:
-        self._asked = False
-
-
-#: Jobs that one commit ends.
-EXPIRED_AT_ONCE = 1000
+        self._requested = False
 
 
 class Expiry:
-    """Looks for jobs that have expired, when the first one must have."""
+    """Ends jobs that have expired."""
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
@@ -85,7 +96,7 @@ class Expiry:
         self._busy = False
 
     def tick(self) -> None:
-        """Begin to end what has expired, a slice at a time."""
+        """End what has expired, a slice at a time."""
         state, now = self.state, self.state.now
         due = state.next_expiry is not None and state.next_expiry <= state.wall
         if not due or self._busy or now < state.hold_until:
@@ -108,7 +119,7 @@ class Expiry:
         state.write(Expire(now, ttl, leased, EXPIRED_AT_ONCE, state.keeper.ahead), settle, undo)
 
     def _expect(self, expiry: float | None) -> None:
-        """Keep the earlier of an expiry and of what was noted meanwhile."""
+        """Keep the earlier of an expiry and of what was recorded meanwhile."""
         state = self.state
         if expiry is not None and (state.next_expiry is None or expiry < state.next_expiry):
             state.next_expiry = expiry
@@ -119,34 +130,25 @@ class Expiry:
         self.outcomes.finished(rows, {})
 
 
-logger = logging.getLogger("eventmq.broker")
-
-#: Failed jobs that one commit forgets.
-PRUNED_AT_ONCE = 1000
-
-#: Seconds between two looks while jobs fail.
-EVERY = 1.0
-
-
 class Retention:
-    """Keeps failed jobs within their bounds."""
+    """Keeps failed jobs within their limits of age and size."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self._busy = False
-        self._looked = float("-inf")
+        self._scanned_at = float("-inf")
         self._seen = -1
         #: Store time at which the oldest failed job is too old.
         self._due = 0.0
 
     def tick(self) -> None:
-        """Look whether failed jobs must go, if some may have to."""
+        """Forget failed jobs that are too old or too many, if it is time to check."""
         state = self.state
         failed = state.counters["failed"]
-        new = failed != self._seen and state.now - self._looked >= EVERY
+        new = failed != self._seen and state.now - self._scanned_at >= EVERY
         if self._busy or state.now < state.hold_until or not (new or state.now >= self._due):
             return
-        self._looked, self._seen = state.now, failed
+        self._scanned_at, self._seen = state.now, failed
         if not any(queue.counts.failed for queue in state.queues.values()):
             self._due = float("inf")
             return

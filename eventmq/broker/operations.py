@@ -1,8 +1,8 @@
-"""What operators do: the calls ``cancel retry drop failed pause resume clock.accept``.
+"""Operator calls: ``cancel retry drop failed pause resume clock.accept bulk``.
 
-A job that is cancelled has ended in the store at once, wherever it is. Whoever waits for it is told
-so; of a running one the lease is over, so what its worker still says changes nothing, and the
-worker is asked to stop. What goes slice by slice over many jobs is in `eventmq.broker.operations`.
+A cancelled job has ended in the store at once, wherever it is, and the peers that wait for it are
+notified. If it was running, its lease is over: the worker is asked to stop, and what it still sends
+changes nothing. `BulkOperations` does the same with many jobs, slice by slice.
 """
 
 from __future__ import annotations
@@ -50,10 +50,21 @@ logger = logging.getLogger("eventmq.broker")
 #: A longer reason is cut.
 _REASON = 500
 
-_DID = {"retry": "queued again", "drop": "dropped"}
+_DONE = {"retry": "queued again", "drop": "dropped"}
 
-#: Where nobody says why.
+#: The reason where a call gives none.
 NO_REASON = "no reason was given"
+
+#: Jobs that one tick scans for a bulk operation, so that it takes some 30 ms.
+SLICE = 2000
+
+#: Bulk operations that are not done; more are refused.
+MAX_OPEN = 100
+
+#: Marks of done bulk operations that are kept.
+_DONE_KEPT = 100
+
+_STATES = {state.value: state for state in (JobState.QUEUED, JobState.DELAYED, JobState.BLOCKED)}
 
 
 def failed_filter(arguments: Mapping[str, Any], ahead: float) -> Operation:
@@ -75,7 +86,7 @@ def failed_filter(arguments: Mapping[str, Any], ahead: float) -> Operation:
 
 
 class OperatorCalls:
-    """Acts on jobs and queues."""
+    """Cancels, retries and drops jobs, lists failed ones, and pauses queues."""
 
     def __init__(self, state: State, outcomes: Outcomes, sessions: Sessions, calls: Calls) -> None:
         self.state = state
@@ -97,38 +108,38 @@ class OperatorCalls:
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         reason = read_text(arguments, "reason")[:_REASON] or NO_REASON
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
-        entry, done = self._cancelling(ids, reason)
+        write, done = self._cancelling(ids, reason)
 
         def settle(affected: AffectedJobs) -> None:
             was = done(affected)
-            rows = [(i, "cancelled", was[i]) if i in was else _other(i, affected) for i in ids]
+            rows = [(i, "cancelled", was[i]) if i in was else _unaffected(i, affected) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
-        self._write(peer, call, entry, settle)
+        self._write(peer, call, write, settle)
 
     def cancel(self, job_id: str, reason: str) -> None:
-        """Cancel a job that nobody asked for: the broker does."""
-        entry, done = self._cancelling([job_id], reason)
+        """Cancel a job on behalf of the broker itself."""
+        write, done = self._cancelling([job_id], reason)
 
         def settle(affected: AffectedJobs) -> None:
             done(affected)
 
-        self.state.write(entry, settle)
+        self.state.write(write, settle)
 
     def _cancelling(
         self, ids: Sequence[str], reason: str
     ) -> tuple[ApplyToJobs, Callable[[AffectedJobs], dict[str, str]]]:
-        """Return what cancels jobs, and what to do then; that returns the states that they had."""
+        """Return the write that cancels jobs, and its callback, which returns their old states."""
         audit = self.audit(reason=reason)
 
         def settle(affected: AffectedJobs) -> dict[str, str]:
             was = {job.id: self._state_of(job) for job in affected.jobs}
             self.cancelled(affected.jobs, audit, reason)
 
-            def tell(session: Session, lease: Lease, place: int, job_id: str) -> None:
-                self._tell(session, lease, place, job_id, reason)
+            def send_cancel(session: Session, lease: Lease, position: int, job_id: str) -> None:
+                self._send_cancel(session, lease, position, job_id, reason)
 
-            was |= self.outcomes.transient.cancel(ids, audit.result, tell)
+            was |= self.outcomes.transient.cancel(ids, audit.result, send_cancel)
             for job_id, state in was.items():
                 logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
             return was
@@ -147,8 +158,8 @@ class OperatorCalls:
             self.affected(action, affected.jobs)
             done = {job.id for job in affected.jobs}
             for job_id in done:
-                logger.info("failed job %s was %s", job_id, _DID[action])
-            rows = [(i, now, "failed") if i in done else _other(i, affected) for i in ids]
+                logger.info("failed job %s was %s", job_id, _DONE[action])
+            rows = [(i, now, "failed") if i in done else _unaffected(i, affected) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
         self._write(
@@ -163,8 +174,8 @@ class OperatorCalls:
             answer = {"failed": [self.calls.row(found) for found in rows], "cursor": cursor}
             self.state.reply(peer, pack(answer), call)
 
-        entry = ListFailed(filters, read_text(arguments, "cursor"), read_limit(arguments))
-        self.state.write(entry, settle)
+        write = ListFailed(filters, read_text(arguments, "cursor"), read_limit(arguments))
+        self.state.write(write, settle)
 
     def _pause(self, peer: Peer, call: str, arguments: Mapping[str, Any], *, paused: bool) -> None:
         queue = self.known_queue(read_text(arguments, "queue"))
@@ -178,7 +189,7 @@ class OperatorCalls:
         self._write(peer, call, Pause(queue, paused), settle)
 
     def _accept_clock(self, peer: Peer, call: str, _: Mapping[str, Any]) -> None:
-        """Believe the wall clock; the commit of this is the first that does."""
+        """Accept the wall clock as it is, from the commit of this call on."""
         accepted = self.state.keeper.accept()
 
         def undo() -> None:
@@ -193,19 +204,19 @@ class OperatorCalls:
             raise ProtocolError(f"there is no queue {name[:80]!r}", code="queue-not-found")
         return name
 
-    def _write(self, peer: Peer, call: str, entry: Any, settle: Callable[[Any], None]) -> None:
-        """Write an entry of a call; the caller learns of it where the disk has no space."""
+    def _write(self, peer: Peer, call: str, write: Any, settle: Callable[[Any], None]) -> None:
+        """Add the write of a call; send the caller an error where the disk has no space."""
 
         def undo() -> None:
             text = "the disk is full; nothing was done"
             self.state.error(peer, call, "store-full", text)
 
-        self.state.write(entry, settle, undo)
+        self.state.write(write, settle, undo)
 
     # For bulk operations too
 
     def audit(self, *, reason: str = "", seqs: int = 0) -> AuditFields:
-        """Return what is written about jobs now, and reserve numbers for as many as given."""
+        """Return the audit fields of a write, and reserve ``seqs`` numbers of jobs."""
         state = self.state
         seq = state.next_seq
         state.next_seq += seqs
@@ -216,12 +227,12 @@ class OperatorCalls:
         )  # fmt: skip
 
     def _state_of(self, job: JobRecord) -> str:
-        entry = self.state.running.get(job.id)
-        leased = entry is not None and entry[1].jobs[entry[2]] is not None
+        write = self.state.running.get(job.id)
+        leased = write is not None and write[1].jobs[write[2]] is not None
         return JobState.RUNNING.value if leased else job.state.value
 
     def cancelled(self, jobs: Sequence[JobRecord], audit: AuditFields, reason: str) -> None:
-        """Forget cancelled jobs, end their leases, tell their workers and those who wait."""
+        """Forget cancelled jobs, end their leases, notify their workers and waiting peers."""
         for job in self.state.withdraw(jobs, JobState.CANCELLED):
             self._end_lease(job.id, reason)
         end = JobState.CANCELLED
@@ -232,22 +243,24 @@ class OperatorCalls:
         self.outcomes.finished(rows, {})
 
     def _end_lease(self, job_id: str, reason: str) -> None:
-        session, lease, place = self.state.running[job_id]
-        if lease.jobs[place] is None:
+        session, lease, position = self.state.running[job_id]
+        if lease.jobs[position] is None:
             return  # answered meanwhile, too late
-        lease.jobs[place] = None
+        lease.jobs[position] = None
         if session.legacy and lease.sent:
-            return  # it cannot be told; the lease stands for its slot until that is free
+            return  # it knows no CANCEL; the lease stands for its slot until that is free
         lease.remaining -= 1
         if session.legacy:
             session.free += 1
         else:
-            self._tell(session, lease, place, job_id, reason)
+            self._send_cancel(session, lease, position, job_id, reason)
         if not lease.remaining:
             self.outcomes.close(session, lease)
 
-    def _tell(self, session: Session, lease: Lease, place: int, job_id: str, reason: str) -> None:
-        delivery = lease.deliveries[place]
+    def _send_cancel(
+        self, session: Session, lease: Lease, position: int, job_id: str, reason: str
+    ) -> None:
+        delivery = lease.deliveries[position]
         if session.peer is None:
             self.sessions.revoked.add_cancelled(session, lease.number, job_id, delivery)
             return
@@ -255,7 +268,7 @@ class OperatorCalls:
         self.state.send(session.peer, message.frames())
 
     def affected(self, action: str, jobs: Sequence[JobRecord]) -> None:
-        """Keep the counts right of failed jobs that were retried or dropped."""
+        """Update the counts for failed jobs that were retried or dropped."""
         state = self.state
         state.counters["failed_retried" if action == "retry" else "failed_dropped"] += len(jobs)
         for job in jobs:
@@ -264,29 +277,17 @@ class OperatorCalls:
             if action == "retry":
                 queue.counts.waiting += 1
                 if job.expires:
-                    state.expiring(job)
+                    state.record_expiry(job)
         if action == "retry":
             for name, subqueue in {(job.queue, subqueue_of(job.headers)) for job in jobs}:
                 state.queues[name].rewind(subqueue)
                 state.busy[name] = state.queues[name]
 
 
-def _other(job_id: str, affected: AffectedJobs) -> tuple[str, str, str]:
-    """Return the row of a job to which nothing was done."""
+def _unaffected(job_id: str, affected: AffectedJobs) -> tuple[str, str, str]:
+    """Return the row of a job that was not affected."""
     state = affected.others.get(job_id, "")
     return job_id, state, state
-
-
-#: Jobs that one tick looks at, so that it takes some 30 ms.
-SLICE = 2000
-
-#: Bulk operations that are not done; more are refused.
-MOST = 100
-
-#: Marks of done ones that are known.
-_DONE_KEPT = 100
-
-_STATES = {state.value: state for state in (JobState.QUEUED, JobState.DELAYED, JobState.BLOCKED)}
 
 
 class BulkOperations:
@@ -303,9 +304,9 @@ class BulkOperations:
     def recover(self, operations: Iterable[BulkOperation]) -> None:
         """Go on with what an earlier broker began."""
         for bulk in operations:
-            self._note(bulk)
+            self._record(bulk)
 
-    def _note(self, bulk: BulkOperation) -> None:
+    def _record(self, bulk: BulkOperation) -> None:
         if bulk.id not in self._bulk and not bulk.done:
             self._open.append(bulk.id)
         self._bulk[bulk.id] = bulk
@@ -313,7 +314,7 @@ class BulkOperations:
         for bulk_id in done[:-_DONE_KEPT]:
             del self._bulk[bulk_id]
 
-    # Asking
+    # Calls
 
     def _call(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         bulk_id = read_text(arguments, "id")
@@ -324,14 +325,14 @@ class BulkOperations:
         if not 0 < len(bulk_id) <= self.state.limits.max_id:
             msg = f"a bulk operation has an id of 1 to {self.state.limits.max_id} characters"
             raise ProtocolError(msg, code="bad-arguments")
-        if len(self._open) >= MOST:
-            raise ProtocolError(f"{MOST} bulk operations are at work already", code="too-many")
+        if len(self._open) >= MAX_OPEN:
+            raise ProtocolError(f"{MAX_OPEN} bulk operations are at work already", code="too-many")
         mark = BulkOperation(bulk_id, operation, self.state.now, self.state.next_seq - 1)
 
         def settle(bulk: BulkOperation) -> None:
-            self._note(bulk)
+            self._record(bulk)
             self._answer(peer, call, bulk)
-            logger.info("bulk operation %s begins: %s", bulk.id, _said(bulk.operation))
+            logger.info("bulk operation %s begins: %s", bulk.id, _describe(bulk.operation))
 
         def undo() -> None:
             self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
@@ -372,10 +373,10 @@ class BulkOperations:
         }  # fmt: skip
         self.state.reply(peer, pack(answer), call)
 
-    # Working
+    # Slices
 
     def run(self) -> None:
-        """Begin the next slice of the next bulk operation, unless one is being written."""
+        """Write the next slice of the next bulk operation, unless one is being written."""
         if not self._open or self._busy or self.state.now < self.state.hold_until:
             return
         bulk_id = self._open.pop(0)
@@ -394,7 +395,7 @@ class BulkOperations:
                 self.operations.cancelled(affected.jobs, audit, operation.reason)
             else:
                 self.operations.affected(operation.action, affected.jobs)
-            self._went_on(bulk_id, bulk)
+            self._slice_done(bulk_id, bulk)
 
         self.state.write(
             ContinueBulkOperation(bulk_id, audit, keep, limit),
@@ -402,17 +403,17 @@ class BulkOperations:
             lambda: setattr(self, "_busy", False),
         )
 
-    def _went_on(self, bulk_id: str, bulk: BulkOperation | None) -> None:
+    def _slice_done(self, bulk_id: str, bulk: BulkOperation | None) -> None:
         if bulk is None:  # its mark is not there
             bulk = self._bulk[bulk_id]._replace(done=True)
-        self._note(bulk)
+        self._record(bulk)
         if bulk.done:
             self._open.remove(bulk_id)
             logger.info("bulk operation %s is done: %d jobs", bulk_id, bulk.touched)
 
 
-def _said(operation: Operation) -> str:
-    """Return an operation as people read it: its action, and what it is limited to."""
+def _describe(operation: Operation) -> str:
+    """Return an operation as text for the log: its action and its filters."""
     filters = zip(operation._fields[1:], operation[1:], strict=True)
     return ", ".join(
         [operation.action, *(f"{name} {str(value)!r}" for name, value in filters if value)]

@@ -481,7 +481,7 @@ class Outcomes:
                 state.queues[job.queue].counts.delayed += 1
                 state.forget(job)
                 if job.expires:
-                    state.expiring(job)
+                    state.record_expiry(job)
                 if state.next_due is None or job.due < state.next_due:
                     state.next_due = job.due
             else:

@@ -20,7 +20,7 @@ __all__ = ["Recovery"]
 
 
 class Recovery:
-    """Takes over what a store has, into a state that is still empty."""
+    """Fills an empty state from what a store has."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Recovery:
         self.new_order = new_order
 
     def run(self, recovered: Recovered) -> None:
-        """Take it over; leased jobs wait one heartbeat timeout for their session."""
+        """Fill the state; leased jobs wait one heartbeat timeout for their session."""
         state = self.state
         state.epoch, state.store_id = recovered.epoch, recovered.store_id
         state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
@@ -44,7 +44,7 @@ class Recovery:
         state.limiters.recover(recovered.limiters)
         state.suspects.recover(recovered.suspects)
         for name in state.limiters.of_queues:
-            state.queue(name)  # the operator named it, so it is listed
+            state.queue(name)  # it is in the settings, so it is listed
         for name, counts in recovered.counts.items():
             state.queue(name).counts = counts
         for name, subqueue, first in recovered.subqueues:
@@ -54,10 +54,10 @@ class Recovery:
             session = self._session(chunk)
             self._lease(session, chunk)
             if not session.legacy:
-                self._note(session, chunk)
+                self._record(session, chunk)
 
-    def _note(self, session: Session, chunk: Chunk) -> None:
-        """Note what has ended: the broker may have died before it told the worker so."""
+    def _record(self, session: Session, chunk: Chunk) -> None:
+        """Record what has ended: the broker may have died before it sent that to the worker."""
         for (job, delivery), job_id in zip(chunk.leases, chunk.ids, strict=True):
             if job is None and job_id:
                 self.revoked.add_unconfirmed(session, chunk.number, job_id, delivery)
@@ -94,12 +94,12 @@ class Recovery:
 
     def _hold(self, session: Session, lease: Lease) -> None:
         state = self.state
-        for place, job in enumerate(lease.jobs):
+        for position, job in enumerate(lease.jobs):
             if job is not None:
-                job.delivery = lease.deliveries[place]
+                job.delivery = lease.deliveries[position]
                 state.jobs[job.id] = job
                 state.queue(job.queue)
-                state.learn(job.headers, job.seq)
+                state.update_limits(job.headers, job.seq)
                 if job.deaths:
                     state.suspects.add(job)
-                state.leased(job, (session, lease, place), again=True)
+                state.leased(job, (session, lease, position), again=True)

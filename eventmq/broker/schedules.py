@@ -1,4 +1,4 @@
-"""SCHEDULE and UNSCHEDULE, and the calls about schedules: kept on disk before they are answered.
+"""Schedule messages and calls: SCHEDULE, UNSCHEDULE and ``schedules.*``, stored, then answered.
 
 What SCHEDULE brought is for our own scheduler to fire. Where a legacy one is connected, one
 without FEATURES, it gets the same messages and fires instead; schedulers of ours are told so.
@@ -41,7 +41,7 @@ _PAGE = 500
 
 
 def _nothing() -> None:
-    """Acknowledge to nobody."""
+    """Send no ACK: none was requested."""
 
 
 class ScheduleCalls:
@@ -53,7 +53,7 @@ class ScheduleCalls:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        #: Raises `SettingsError` for the text of a trigger that there cannot be.
+        #: Raises `SettingsError` for the text of an invalid trigger.
         self.check: Callable[[str], object] = str
         self._revision: int | None = None
         self._holder = ""
@@ -71,7 +71,7 @@ class ScheduleCalls:
     # SCHEDULE and UNSCHEDULE
 
     def schedule(self, peer: Peer, message: Message) -> None:
-        """Store or remove a schedule, then acknowledge it where that was asked for."""
+        """Store or remove a schedule, then acknowledge it where that was requested."""
         headers = parse_headers(message.headers)
         wants = headers.ack_requested or headers.reply_requested or bool(headers.guarantee)
         done = partial(self.state.ack, peer, message.id) if wants else _nothing
@@ -115,7 +115,7 @@ class ScheduleCalls:
         return lambda: self.state.error(peer, message_id, "store-full", text)
 
     def _read(self, message: Message) -> Schedule:
-        """Return the schedule of a message, if there can be such a one."""
+        """Return the schedule of a message; refuse an invalid one."""
         limits = self.state.limits
         if max(len(message.body) - limits.max_schedule, len(message.queue) - limits.max_id) > 0:
             text = f"a schedule has at most {limits.max_schedule} bytes in its body and "
@@ -166,8 +166,8 @@ class ScheduleCalls:
             if page.more:
                 self._hand_over(peer, page.revision)
 
-        entry = LoadSchedules(after, _PAGE, source="wire", scan=True)
-        self.state.write(entry, read)
+        write = LoadSchedules(after, _PAGE, source="wire", scan=True)
+        self.state.write(write, read)
 
     def _tell(self, peer: Peer, made: Schedule, message_id: str, *, repeated: bool) -> None:
         """Send a SCHEDULE, unless this session has it; a repetition does not run at once."""
@@ -195,8 +195,8 @@ class ScheduleCalls:
         if not isinstance(name, str | None):
             raise ProtocolError("argument 'name' is a str", code="bad-arguments")
         after = _whole(arguments, "after", 0)
-        entry = LoadSchedules(after, limit, name, scan=bool(arguments.get("scan")))
-        self.state.write(entry, lambda page: self._answer(peer, call, page._asdict()))
+        write = LoadSchedules(after, limit, name, scan=bool(arguments.get("scan")))
+        self.state.write(write, lambda page: self._answer(peer, call, page._asdict()))
 
     def _save(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         rows = [self._row(row) for row in _rows(arguments)]
@@ -259,7 +259,7 @@ class ScheduleCalls:
         self.state.write(RemoveSchedule(name, version), settle, self._full(peer, call))
 
     def shift(self, seconds: float) -> None:
-        """Let the lease of a beat last: store time went on at once."""
+        """Extend the lease of a beat: store time has jumped."""
         self._until += seconds
 
     def _lease(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
@@ -269,7 +269,7 @@ class ScheduleCalls:
             text = "schedules.lease takes a holder and seconds from 0 to 3600"
             raise ProtocolError(text, code="bad-arguments")
         now = self.state.now
-        # A time farther ahead than a lease is long was noted before the clock was put back.
+        # A time farther ahead than a lease is long is from before the clock was put back.
         held = holder == self._holder or not now < self._until <= now + self._length
         if held:
             self._holder, self._until, self._length = str(holder), now + seconds, seconds

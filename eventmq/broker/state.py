@@ -272,10 +272,10 @@ class State:
         """Put a queued job that is on disk, not leased, into its window, or leave it there."""
         self.jobs[job.id] = job
         if job.expires:
-            self.expiring(job)
+            self.record_expiry(job)
         if job.deaths:
             self.suspects.add(job)
-        self.learn(job.headers, job.seq)
+        self.update_limits(job.headers, job.seq)
         queue = self.queue(job.queue)
         self.busy[job.queue] = queue
         for displaced in queue.join(job):
@@ -310,7 +310,7 @@ class State:
             self.queues[name].forget(ids)
         return leased
 
-    def expiring(self, job: JobRecord) -> None:
+    def record_expiry(self, job: JobRecord) -> None:
         """Note that a job with an expiry is waiting."""
         if self.next_expiry is None or job.expires < self.next_expiry:
             self.next_expiry = job.expires
@@ -323,7 +323,7 @@ class State:
             waiting = {key for queue in self.queues.values() for key in queue.subqueues}
             self.limiters.prune(self.now, waiting)
 
-    def learn(self, headers: str, seq: int) -> None:
+    def update_limits(self, headers: str, seq: int) -> None:
         """Let the limits count that the headers of a job say, if none is newer.
 
         A job that says none, as one that is submitted by name, is under those of the others.
@@ -353,8 +353,8 @@ class State:
         """
         if limiter.key.key:
             return
-        for _, lease, place in self.running.values():
-            job = lease.jobs[place]
+        for _, lease, position in self.running.values():
+            job = lease.jobs[position]
             if job is not None and subqueue_of(job.headers) == limiter.key:
                 self.limiters.leased_before(job, limiter, self.now)
 
@@ -373,8 +373,8 @@ class State:
     ) -> None:
         """Note that jobs of a queue are leased, by their places in a chunk."""
         running = self.running
-        for place, job in enumerate(jobs):
-            running[job.id] = (session, lease, place)
+        for position, job in enumerate(jobs):
+            running[job.id] = (session, lease, position)
         queue.running += len(jobs)
         if self.limiters.of or self.limiters.of_queues:
             for job in jobs:
@@ -382,7 +382,7 @@ class State:
 
     def leased_numbers(self) -> frozenset[int]:
         """Return the numbers of the jobs that are leased."""
-        jobs = (lease.jobs[place] for _, lease, place in self.running.values())
+        jobs = (lease.jobs[position] for _, lease, position in self.running.values())
         return frozenset(job.seq for job in jobs if job is not None)
 
     def released(self, job: JobRecord, *, unstarted: bool = False) -> bool:

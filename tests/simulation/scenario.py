@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from eventmq.broker.dispatch import PLAIN_SLACK
+from eventmq.broker.dispatch import LEGACY_SLACK
 from tests.simulation.world import EPOCH
 
 __all__ = ["PLAIN", "Fault", "JobPlan", "Op", "Scenario", "id_of"]
@@ -17,7 +17,7 @@ def id_of(number: int, at: float) -> str:
 
 
 #: Headers of jobs for legacy workers, and the seconds after which a lease of theirs ends.
-PLAIN, PLAIN_LEASE = "timeout:3", 3.0 + PLAIN_SLACK
+PLAIN, PLAIN_LEASE = "timeout:3", 3.0 + LEGACY_SLACK
 
 
 class JobPlan(NamedTuple):
