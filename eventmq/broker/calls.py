@@ -34,6 +34,15 @@ _WITH_ERROR = frozenset({JobState.FAILED, JobState.CANCELLED})
 #: Attempts that ``info`` has, the last ones.
 MAX_ATTEMPTS = 10
 
+_ANSWERS = {
+    "STATUS": status_keys,
+    "ROUTER_SHOW_WORKERS": workers,
+    "ROUTER_SHOW_SCHEDULERS": schedulers,
+}
+
+#: Where a published message for the PUB socket is addressed to.
+_SUBSCRIBE = Key("subscribe", b"")
+
 
 class Calls:
     """Answers calls."""
@@ -262,21 +271,10 @@ def _attempts(
     return rows[-MAX_ATTEMPTS:]
 
 
-_ANSWERS = {
-    "STATUS": status_keys,
-    "ROUTER_SHOW_WORKERS": workers,
-    "ROUTER_SHOW_SCHEDULERS": schedulers,
-}
-
-
 def answer(state: State, peer: Peer, message: Admin) -> None:
     """Answer STATUS, ROUTER_SHOW_WORKERS or ROUTER_SHOW_SCHEDULERS with JSON."""
     keys = _ANSWERS[message.name](state)
     state.reply(peer, json.dumps(keys).encode(), message.id)
-
-
-#: Where a published message for the PUB socket is addressed to.
-_SUBSCRIBE = Key("subscribe", b"")
 
 
 class Topics:

@@ -28,66 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_ERROR", "Answers", "Failure", "Outcomes"]
 
-
-class Answers:
-    """What becomes of the jobs of a chunk that were answered, or that are lost."""
-
-    __slots__ = (
-        "again", "attempts", "before", "blamed", "ends", "given_up", "lease", "lost", "ready",
-        "reasons", "session", "suspects", "taken", "unstarted",
-    )  # fmt: skip
-
-    def __init__(self, session: Session, lease: Lease) -> None:
-        self.session = session
-        self.lease = lease
-        self.ends: list[Finished] = []
-        #: Jobs that go back, and why each does.
-        self.again: list[JobRecord] = []
-        self.reasons: list[RequeueReason] = []
-        #: Attempts that failed, and when the job of each had become ready for it.
-        self.attempts: list[Attempt] = []
-        self.ready: list[float] = []
-        self.taken: list[tuple[int, JobRecord]] = []
-        #: Ids of jobs that go back and were not started.
-        self.unstarted: set[str] = set()
-        #: Jobs that go back and may have killed their process, by their ids; ids of those to which
-        #: the death is counted because their worker was lost.
-        self.lost: dict[str, Death] = {}
-        #: The session does not have the chunk any more, as far as is known: it did not answer.
-        self.given_up = False
-        self.blamed: set[str] = set()
-        #: What was known before of jobs as suspects.
-        self.suspects: list[tuple[JobRecord, Suspect | None]] = []
-        #: What jobs that go back were like before.
-        self.before: list[tuple[JobRecord, tuple[int, int, float, int, JobState, float]]] = []
-
+logger = logging.getLogger("eventmq.broker")
 
 #: Bytes of the error of one attempt; of a longer one only that it was there is kept.
 MAX_ERROR = 128 * 1024
-
-
-class Failure(NamedTuple):
-    """What a worker says of a job that did not end."""
-
-    worker: str
-    started: float
-    run_time: float
-    content_type: str
-    error: bytes
-
-    def attempt(self, job: JobRecord, now: float) -> Attempt:
-        """Return the entry of the job's history, before its attempt is counted up."""
-        content_type, error = self.content_type, self.error
-        if len(error) > MAX_ERROR:
-            msg = f"an error of {len(error)} bytes, which is too long to be kept"
-            content_type, error = ERROR_TYPE, encode_error(RemoteError("", msg))
-        return Attempt(
-            job.id, job.attempt, job.delivery, now, self.started, self.run_time, self.worker,
-            content_type, error,
-        )  # fmt: skip
-
-
-logger = logging.getLogger("eventmq.broker")
 
 _MICRO = 1_000_000
 
@@ -127,6 +71,60 @@ MAX_TASKS = 10_000
 
 #: Weight of a new measurement of a task's run time.
 _NEWS = 0.3
+
+
+class Answers:
+    """What becomes of the jobs of a chunk that were answered, or that are lost."""
+
+    __slots__ = (
+        "again", "attempts", "before", "blamed", "ends", "given_up", "lease", "lost", "ready",
+        "reasons", "session", "suspects", "taken", "unstarted",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, lease: Lease) -> None:
+        self.session = session
+        self.lease = lease
+        self.ends: list[Finished] = []
+        #: Jobs that go back, and why each does.
+        self.again: list[JobRecord] = []
+        self.reasons: list[RequeueReason] = []
+        #: Attempts that failed, and when the job of each had become ready for it.
+        self.attempts: list[Attempt] = []
+        self.ready: list[float] = []
+        self.taken: list[tuple[int, JobRecord]] = []
+        #: Ids of jobs that go back and were not started.
+        self.unstarted: set[str] = set()
+        #: Jobs that go back and may have killed their process, by their ids; ids of those to which
+        #: the death is counted because their worker was lost.
+        self.lost: dict[str, Death] = {}
+        #: The session does not have the chunk any more, as far as is known: it did not answer.
+        self.given_up = False
+        self.blamed: set[str] = set()
+        #: What was known before of jobs as suspects.
+        self.suspects: list[tuple[JobRecord, Suspect | None]] = []
+        #: What jobs that go back were like before.
+        self.before: list[tuple[JobRecord, tuple[int, int, float, int, JobState, float]]] = []
+
+
+class Failure(NamedTuple):
+    """What a worker says of a job that did not end."""
+
+    worker: str
+    started: float
+    run_time: float
+    content_type: str
+    error: bytes
+
+    def attempt(self, job: JobRecord, now: float) -> Attempt:
+        """Return the entry of the job's history, before its attempt is counted up."""
+        content_type, error = self.content_type, self.error
+        if len(error) > MAX_ERROR:
+            msg = f"an error of {len(error)} bytes, which is too long to be kept"
+            content_type, error = ERROR_TYPE, encode_error(RemoteError("", msg))
+        return Attempt(
+            job.id, job.attempt, job.delivery, now, self.started, self.run_time, self.worker,
+            content_type, error,
+        )  # fmt: skip
 
 
 def _worker_lost(session: Session) -> RequeueReason:

@@ -58,8 +58,35 @@ __all__ = [
     "CoalescedSends",
     "DisconnectMonitor",
     "Observers",
-    "is_local",
 ]
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Batches of events that wait for the thread; the broker keeps the others.
+_MAX_WAITING = 4
+
+#: Seconds that a broker which stops waits for observers.
+_CLOSE_TIMEOUT = 5.0
+
+#: Seconds that a message waits for another one to the same peer: little beside the 5 s after which
+#: a reply without an ACK is sent again.
+MAX_DELAY = 0.01
+
+_NEVER = float("inf")
+
+_IN = int(zmq.POLLIN)
+
+#: Messages of one socket that a tick reads at most.
+READ_AT_MOST = 1000
+
+#: Seconds between two checks that the store is still there, at most.
+VERIFY_EVERY = 1.0
+
+#: Seconds after which the clocks are stored if no other write has been.
+KEEP_TIME = 10.0
+
+#: Seconds that the address of the PUB socket may take to become free.
+REBIND_TIMEOUT = 5.0
 
 
 class DisconnectMonitor:
@@ -101,15 +128,6 @@ class DisconnectMonitor:
             link.socket.disable_monitor()
             monitor.close(0)
         self._watched.clear()
-
-
-logger = logging.getLogger("eventmq.broker")
-
-#: Batches of events that wait for the thread; the broker keeps the others.
-_MAX_WAITING = 4
-
-#: Seconds that a broker which stops waits for observers.
-_CLOSE_TIMEOUT = 5.0
 
 
 class Observers:
@@ -161,13 +179,6 @@ class Observers:
                         self._function({"job_id": "", "queue": "", **event})
 
 
-#: Seconds that a message waits for another one to the same peer: little beside the 5 s after which
-#: a reply without an ACK is sent again.
-MAX_DELAY = 0.01
-
-_NEVER = float("inf")
-
-
 class CoalescedSends:
     """Holds messages back until another one goes to the same peer, for one wakeup instead of two.
 
@@ -205,21 +216,6 @@ class CoalescedSends:
         if not waiting:
             self.flush_at = _NEVER
         return released
-
-
-_IN = int(zmq.POLLIN)
-
-#: Messages of one socket that a tick reads at most.
-READ_AT_MOST = 1000
-
-#: Seconds between two checks that the store is still there, at most.
-VERIFY_EVERY = 1.0
-
-#: Seconds after which the clocks are stored if no other write has been.
-KEEP_TIME = 10.0
-
-#: Seconds that the address of the PUB socket may take to become free.
-REBIND_TIMEOUT = 5.0
 
 
 class BrokerRunner:

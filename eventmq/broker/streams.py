@@ -47,6 +47,19 @@ __all__ = ["IDLE", "Reader", "Stream", "Streams"]
 #: Seconds without a reader after which parts are discarded, unless the task says otherwise.
 IDLE = 60.0
 
+logger = logging.getLogger("eventmq.broker")
+
+#: Seconds between two looks for streams that nobody reads.
+LOOK = 0.5
+
+#: Seconds that a full window waits for a reader where somebody waits for the result alone.
+RESULT_ONLY = 1.0
+
+#: Jobs of which is known that parts were discarded, and jobs of which is known how far they are.
+REMEMBERED = 100_000
+
+_GONE = "parts of job {!r} were not kept: {}; get() has its result"
+
 
 class Reader:
     """One call ``stream`` of a peer.
@@ -178,20 +191,6 @@ class Stream:
             freed += len(self._kept.popleft()[2])
         self.size -= freed
         return freed
-
-
-logger = logging.getLogger("eventmq.broker")
-
-#: Seconds between two looks for streams that nobody reads.
-LOOK = 0.5
-
-#: Seconds that a full window waits for a reader where somebody waits for the result alone.
-RESULT_ONLY = 1.0
-
-#: Jobs of which is known that parts were discarded, and jobs of which is known how far they are.
-REMEMBERED = 100_000
-
-_GONE = "parts of job {!r} were not kept: {}; get() has its result"
 
 
 class Streams:

@@ -44,6 +44,12 @@ _ROW, _SMALL = 256, 64 * 1024
 #: Seconds until a peer for which much waits is looked at again.
 RETRY_AFTER = 0.02
 
+#: Bytes of results that are given to a peer for which much waits already.
+SHORT = 64 * 1024
+
+#: [id, state, content type, bytes or None]
+Row = tuple[str, str, str, "bytes | None"]
+
 
 class _Lookup(NamedTuple):
     peer: Peer
@@ -203,13 +209,6 @@ def _fitting(ids: Sequence[str], known: Mapping[str, JobRow], room: int) -> tupl
             return place, room
         room -= size
     return len(ids), room
-
-
-#: Bytes of results that are given to a peer for which much waits already.
-SHORT = 64 * 1024
-
-#: [id, state, content type, bytes or None]
-Row = tuple[str, str, str, "bytes | None"]
 
 
 class ResultWaiters:

@@ -1,4 +1,4 @@
-"""Bodies that carry many jobs or outcomes: batch, chunk, outcomes (extensions of ``wire``).
+"""Bodies that carry many jobs or outcomes: batch, chunk, outcomes (wire extensions).
 
 All of them are MessagePack. The broker reads indexes only; payloads pass as they came.
 
@@ -48,6 +48,12 @@ __all__ = [
 #: Seconds that no time on the wire reaches; rejects infinity and nonsense.
 _TIMES = 1e12
 
+#: Header of a chunk with jobs that expire: the broker's guarded wall time when it was sent.
+NOW = "now"
+
+#: Header of a chunk whose one job the worker starts only after the CALL ``begin`` was answered.
+ASK = "ask"
+
 
 class ChunkEntry(NamedTuple):
     """One job in a chunk. ``timeout`` and ``expires`` are seconds, 0.0 for none."""
@@ -63,7 +69,7 @@ class ChunkEntry(NamedTuple):
 
 
 class ChunkIndex(NamedTuple):
-    """What a manager reads of a chunk: everything but the payloads."""
+    """The index of a chunk: everything but the payloads."""
 
     queue: str
     templates: list[str]
@@ -106,7 +112,7 @@ def unpack(data: bytes, what: str) -> Any:
 
 
 def is_text(data: bytes) -> bool:
-    """Say whether a body is UTF-8: legacy peers decode every frame."""
+    """Return whether a body is UTF-8: legacy peers decode every frame."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -144,7 +150,7 @@ def decode_batch(
 
 
 def check_jobs(templates: Sequence[Any], jobs: Sequence[Any]) -> None:
-    """Check what came from a peer.
+    """Check the templates and jobs of a batch that came from a peer.
 
     Raises:
         ProtocolError: They are not as in `encode_batch`.
@@ -245,13 +251,6 @@ def move_expiry(body: bytes, index: ChunkIndex, seconds: float) -> bytes:
     ]
     packed = pack([index.queue, index.templates, entries])
     return b"".join([len(packed).to_bytes(4, "big"), packed, body[index.base :]])
-
-
-#: Header of a chunk with jobs that expire: the broker's guarded wall time when it was sent.
-NOW = "now"
-
-#: Header of a chunk whose one job the worker starts only after the CALL ``begin`` was answered.
-ASK = "ask"
 
 
 def parse_chunk_number(outcome: str) -> int:

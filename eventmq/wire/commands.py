@@ -70,7 +70,7 @@ class Ack(NamedTuple):
     """Receipt for a message.
 
     ``extra`` is the FEATURES text in the answer to INFORM and the packed exceptions by index in
-    the answer to a batch (`bulk.encode_exceptions`); otherwise absent.
+    the answer to a batch (`batches.encode_exceptions`); otherwise absent.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Ack(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A worker has room: one slot for a legacy peer, ``status`` (absolute) for one of ours."""
+    """A worker has room: one slot for a legacy peer, ``status`` (absolute) for others."""
 
     id: str
     status: str | None = None

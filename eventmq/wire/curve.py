@@ -1,9 +1,9 @@
-"""CURVE keys as text: certificates as ZeroMQ's tools write them, checked; nothing touches a file.
+"""CURVE keys: certificates as ZeroMQ's tools write them, and the files that hold them.
 
 A certificate is in ZPL (ZeroMQ RFC 4), in the two sections that ``zmq.auth`` of pyzmq reads and
 writes: ``metadata``, and ``curve`` with ``public-key`` and, in a secret one, ``secret-key``. Keys
-are 32 bytes, written in Z85 (RFC 32) with 40 characters. `eventmq.wire.curve` has the files,
-`eventmq.broker.grants` what the metadata of an authorised client means.
+are 32 bytes, written in Z85 (RFC 32) with 40 characters. `eventmq.broker.grants`
+reads the metadata of an authorised client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DIGITS = {char: value for value, char in enumerate(_Z85)}
 #: Characters of a key in Z85, and its bytes.
 _CHARACTERS, _BYTES = 40, 32
 
-#: Bytes of a fingerprint: nobody finds another key with the same 96 bits.
+#: Bytes of a fingerprint: another key with the same 96 bits cannot be found.
 _FINGERPRINT = 12
 
 _SECTION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)\s*")
@@ -55,6 +55,12 @@ _SECTION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)\s*")
 _NAME = r"\s+([A-Za-z][A-Za-z0-9_-]*)\s*=\s*"
 
 _VALUE = re.compile(_NAME + r"(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'#][^\"'#]*))\s*")
+
+#: Ends of file names, as those of ``zmq.auth``.
+PUBLIC, SECRET = ".key", ".key_secret"
+
+#: Bytes of the longest file that is read as one with a key.
+_LONGEST = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +143,6 @@ def parse_certificate(text: str) -> Certificate:
     for key in filter(None, (keys["public-key"], secret)):
         decode_key(key)
     return Certificate(keys["public-key"], secret, sections.get("metadata", {}))
-
-
-#: Ends of file names, as those of ``zmq.auth``.
-PUBLIC, SECRET = ".key", ".key_secret"
-
-#: Bytes of the longest file that is read as one with a key.
-_LONGEST = 64 * 1024
 
 
 def _read(path: Path) -> Certificate:

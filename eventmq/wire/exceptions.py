@@ -4,7 +4,7 @@ The worker takes an exception apart (`take_apart`), the client puts one together
 pickle would do with it is done by the parts of Python that are written in C: the nearest builtin
 class makes the object from the arguments, and the attributes are set on it one by one. So a class
 with a constructor of another signature comes back like any other, and a message can make a client
-call neither a constructor nor ``__reduce__`` nor ``__setattr__`` that somebody wrote.
+call no constructor, ``__reduce__`` or ``__setattr__`` that is written in Python.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIELDS = (MemberDescriptorType, GetSetDescriptorType)
 #: has a traceback among them.
 STATE_LIMIT = 24 * 1024
 
-#: Exceptions of a group that are told of.
+#: Exceptions of a group that are sent.
 MEMBERS = 32
 
 #: Python 3.11 and later have it.
@@ -68,7 +68,7 @@ def _native(kind: type, name: str) -> Any:
 
 
 def _is_settable(name: object) -> bool:
-    """Say whether an attribute is one of the exception's own: no method, no part of Python."""
+    """Return whether an attribute is the exception's own: no method, no part of Python."""
     if not isinstance(name, str) or hasattr(BaseException, name):
         return False
     return name == "__notes__" or not name.startswith("__")

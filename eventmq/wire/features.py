@@ -1,8 +1,8 @@
-"""What peers tell each other about themselves: FEATURES, STATUS and QUEUES.
+"""What peers announce about themselves: FEATURES, STATUS and QUEUES.
 
 FEATURES is the csv frame that ends INFORM and ACK: names of extensions and ``name:value`` pairs;
-a value that is a list is joined by ``+``. STATUS is what our workers say in READY and HEARTBEAT,
-absolute and never a delta. Both have the syntax of the header field (`eventmq.headers`).
+a value that is a list is joined by ``+``. STATUS is sent in READY and HEARTBEAT by workers with
+FEATURES, absolute and never a delta. Both have the syntax of the header field (`eventmq.headers`).
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Status:
 
 
 def format_waiting(jobs: int) -> str:
-    """Write what a broker says in its HEARTBEAT to a worker with a session."""
+    """Write the frame of a broker's HEARTBEAT to a worker with a session."""
     return f"waiting:{jobs}"
 
 
@@ -210,7 +210,7 @@ def _is_weight(number: int) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """Whether it can be written as a frame: JSON can say half of a surrogate pair."""
+    """Return whether a name can be a frame: JSON can contain half of a surrogate pair."""
     return bool(text) and not any("\ud800" <= char <= "\udfff" for char in text)
 
 

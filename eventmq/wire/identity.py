@@ -1,7 +1,7 @@
-"""Routing ids: how a broker tells peers of ours from others before they have said anything.
+"""Routing ids: how a broker tells peers of EventMQ 1 from others before their first message.
 
 Software without FEATURES decodes a routing id as UTF-8, and the 0.3 router ends where it is none,
-as those that libzmq makes are. So every socket of ours that connects has one in ASCII.
+as those that libzmq makes are. So every socket of EventMQ 1 that connects has one in ASCII.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def routing_id(kind: str, unique: str) -> bytes:
     """Return a routing id.
 
     Args:
-        kind: What the socket is for, for people: ``client``, ``worker`` or ``scheduler``.
-        unique: What no other socket has.
+        kind: Kind of the peer: ``client``, ``worker`` or ``scheduler``.
+        unique: A text that no other socket has.
 
     Raises:
         ValueError: It would be no routing id, or one that is not ASCII.

@@ -1,4 +1,4 @@
-"""How an outcome's value or error is written, so that both ends agree.
+"""Results on the wire: values, errors, references to result backends, and lists of frames.
 
 A success is the serializer's bytes with its content type. Everything else is an error: content
 type `ERROR_TYPE`, MessagePack ``[type, message, traceback, arguments]``, with attributes and
@@ -70,6 +70,20 @@ MESSAGE_LIMIT = 4 * 1024
 #: Bytes that an error may take; arguments and attributes are left out where they make it longer.
 ERROR_LIMIT = 64 * 1024
 
+#: What the content type of a reference begins with.
+_PREFIX = "reference:"
+
+#: Longest result in bytes, unless told: what the broker's default frame limit lets through.
+MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
+
+#: Seconds that a result of a job that does not say is kept, unless told.
+RESULT_TTL = 86400.0
+
+#: Content type of a list of frames: what services of Majordomo take and answer.
+FRAMES_TYPE = "frames"
+
+_SERVICE = "majordomo/"
+
 
 class RemoteError(NamedTuple):
     """An exception of a worker.
@@ -132,7 +146,7 @@ def _is_plain(value: object) -> bool:
 
 
 def legacy_result(state: JobState, result: bytes | None) -> bytes:
-    """Return what a REPLY says to a peer that knows only the published document: text.
+    """Return the body of a REPLY to a legacy peer, which is text.
 
     A job that succeeded without information is answered with a True value (emqp-1.0, "Headers",
     reply-requested), one that failed with the text of its exception, and ``TimeoutError`` for a
@@ -180,17 +194,8 @@ def _more(value: object) -> tuple[Mapping[str, object] | None, tuple[RemoteError
     return state if named else None, tuple(row for row in rows if row is not None)
 
 
-_PREFIX = "reference:"
-
-#: Longest result in bytes, unless told: what the broker's default frame limit lets through.
-MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
-
-#: Seconds that a result of a job that does not say is kept, unless told.
-RESULT_TTL = 86400.0
-
-
 def is_reference(content_type: str) -> bool:
-    """Say whether the bytes of an outcome are a reference to its result."""
+    """Return whether the bytes of an outcome are a reference to its result."""
     return content_type.startswith(_PREFIX)
 
 
@@ -250,8 +255,7 @@ class ResultLocation:
             content_type: Of the result.
             result: The bytes.
             ttl: Seconds that the job wants it kept, None if it does not say.
-            fed: Other jobs take it, at a time that nobody knows: it is kept as long as that of a
-                job that does not say, at least.
+            fed: Other jobs take it, at an unknown time: it is kept for the default time at least.
 
         Returns:
             Content type and bytes for the outcome.
@@ -290,19 +294,13 @@ class ResultLocation:
             raise ResultUnavailable(f"{msg}{type(error).__name__}: {error}") from error
 
 
-#: The content type.
-FRAMES_TYPE = "frames"
-
-_SERVICE = "majordomo/"
-
-
 def service_task(service: str) -> str:
     """Return the task name that the jobs of a service have."""
     return f"{_SERVICE}{service}"
 
 
 def is_service(task: str) -> bool:
-    """Say whether a task name is that of a service."""
+    """Return whether a task name is that of a service."""
     return task.startswith(_SERVICE)
 
 
@@ -329,7 +327,9 @@ def decode_arguments(data: bytes, _: object) -> tuple[tuple[list[bytes]], dict[s
 
 
 def encode_value(value: object, _: object) -> tuple[bytes, str]:
-    """Return what a service's task returned or yielded as frames, and no signature; None is none.
+    """Encode what a service's task returned or yielded as frames, without a signature.
+
+    None is an empty list.
 
     Raises:
         SerializationError: It is not bytes, nor a list of bytes.

@@ -1,6 +1,6 @@
-"""SCHEDULE as a stored schedule: its identity, its trigger, and the headers of its jobs.
+"""Converts a SCHEDULE into a stored schedule: identity, trigger, and the headers of its jobs.
 
-The broker reads it, and a scheduler of ours on a broker that keeps no schedules.
+Read by the broker, and by the scheduler where a legacy broker keeps no schedules.
 """
 
 from __future__ import annotations

@@ -87,6 +87,43 @@ SHORT, RESERVE = 1024, 1024 * 1024
 #: Peers above which those without unsent bytes are forgotten.
 SWEEP_ABOVE = 1024
 
+logger = logging.getLogger("eventmq.wire")
+
+#: Events of a monitor that end a handshake.
+HANDSHAKES = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+_send = _Base.send
+
+_recv = _Base.recv
+
+_MORE = zmq.SNDMORE | zmq.DONTWAIT
+
+_LAST = zmq.DONTWAIT
+
+#: Milliseconds that a handshake may take.
+HANDSHAKE_MS = 10_000
+
+#: Milliseconds that a subscriber may take nothing; then it is cut (TCP_USER_TIMEOUT, on Linux).
+SUBSCRIBER_MS = 15_000
+
+#: Milliseconds that a closing socket may spend on what was not sent yet.
+LINGER_MS = 1000
+
+#: Bytes that a message may have around its payload, on top of ``max-frame``.
+_FRAME_SLACK = 64 * 1024
+
+#: Bytes of the longest topic that a subscriber names, on top of the slack.
+_SUBSCRIPTION = 1
+
+#: Frames of one message that are kept: more than any limit, so that a message of a million
+#: empty frames costs nothing once it was read.
+MAX_FRAMES = 1000
+
 
 class Tracker(Protocol):
     """A frame that was lent to libzmq, as `zmq.MessageTracker` is."""
@@ -317,15 +354,6 @@ class SendBuffers:
         self._sweep_above = max(SWEEP_ABOVE, 2 * len(self._usages))
 
 
-#: Events of a monitor that end a handshake.
-HANDSHAKES = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
-
-
 def event_fd(socket: zmq.Socket[bytes]) -> int:
     """Return a descriptor that becomes readable when the socket may have a message.
 
@@ -367,36 +395,6 @@ def lost_connection(frames: Sequence[bytes]) -> int | None:
     """
     event, value = int.from_bytes(frames[0][:2], "little"), frames[0][2:6]
     return int.from_bytes(value, "little") if event == zmq.EVENT_DISCONNECTED else None
-
-
-logger = logging.getLogger("eventmq.wire")
-
-_send = _Base.send
-
-_recv = _Base.recv
-
-_MORE = zmq.SNDMORE | zmq.DONTWAIT
-
-_LAST = zmq.DONTWAIT
-
-#: Milliseconds that a handshake may take.
-HANDSHAKE_MS = 10_000
-
-#: Milliseconds that a subscriber may take nothing; then it is cut (TCP_USER_TIMEOUT, on Linux).
-SUBSCRIBER_MS = 15_000
-
-#: Milliseconds that a closing socket may spend on what was not sent yet.
-LINGER_MS = 1000
-
-#: Bytes that a message may have around its payload, on top of ``max-frame``.
-_FRAME_SLACK = 64 * 1024
-
-#: Bytes of the longest topic that a subscriber names, on top of the slack.
-_SUBSCRIPTION = 1
-
-#: Frames of one message that are kept: more than any limit, so that a message of a million
-#: empty frames costs nothing once it was read.
-MAX_FRAMES = 1000
 
 
 class Unroutable(Exception):

@@ -41,7 +41,7 @@ WINDOW = 1024
 #: Bytes that they may have, beside the last one.
 WINDOW_BYTES = 1024 * 1024
 
-#: Credit that means: nobody will read the rest, which is not to be sent.
+#: Credit that means: there is no reader for the rest, which must not be sent.
 NO_READER = 1 << 53
 
 #: What the OUTCOME frame of parts begins with, and that of progress.
@@ -62,7 +62,7 @@ def _number(text: str) -> int:
 
 
 class PartHead(NamedTuple):
-    """What an OUTCOME frame says of a batch of parts."""
+    """The OUTCOME frame of a batch of parts."""
 
     delivery: int
     first: int
@@ -100,7 +100,7 @@ def format_end(delivery: int, total: int) -> str:
 
 
 def parse_end(outcome: str) -> PartHead:
-    """Read it, as an empty batch behind the last part.
+    """Read the OUTCOME frame of a stream's end, as an empty batch behind the last part.
 
     Raises:
         ProtocolError: It is something else.
@@ -144,12 +144,12 @@ def decode_parts(body: bytes) -> tuple[str, list[bytes]]:
 
 
 def encode_progress(done: float, total: float | None, note: str) -> bytes:
-    """Encode how far a job is."""
+    """Encode the progress of a job."""
     return pack([done, total, note[:NOTE_LIMIT]])
 
 
 def decode_progress(body: bytes) -> tuple[float, float | None, str]:
-    """Decode how far a job is.
+    """Decode the progress of a job.
 
     Raises:
         ProtocolError: The body is malformed.

@@ -1,4 +1,4 @@
-"""Who may connect to a server: the directory of its keys, and the thread that libzmq asks.
+"""The keys of a server: the directory that holds them, and the ZAP thread that libzmq asks.
 
 The directory holds ``broker.key`` and ``broker.key_secret``, the server's own pair, and in
 ``clients`` one public certificate for each client that is authorised, whose metadata say what it
@@ -39,7 +39,7 @@ __all__ = ["BROKER", "CLIENTS", "KeyRing", "ZapThread", "has_keys"]
 
 logger = logging.getLogger("eventmq.keys")
 
-#: What a key may do, as whoever asks a `KeyRing` reads it.
+#: What a key may do, as the owner of a `KeyRing` reads it.
 GrantT = TypeVar("GrantT")
 
 #: Seconds that the self-test of one address may take.
@@ -48,7 +48,7 @@ TEST_TIMEOUT = 5.0
 #: Name of the server's own pair, and of the directory beside it with those of its clients.
 BROKER, CLIENTS = "broker", "clients"
 
-#: Seconds between two looks at the directory: what a flood of handshakes may cost.
+#: Seconds between two scans of the directory: bounds what a flood of handshakes costs.
 REFRESH_EVERY = 0.2
 
 #: Errors that say something of one file, not of the machine.
@@ -59,7 +59,7 @@ _WARNED = 1000
 
 
 def has_keys(directory: Path) -> bool:
-    """Whether a directory has the pair of a server, which then uses CURVE."""
+    """Return whether a directory has the pair of a server, which then uses CURVE."""
     return (directory / f"{BROKER}{SECRET}").exists()
 
 
@@ -89,7 +89,7 @@ class KeyRing(Generic[GrantT]):
         self.refresh()
 
     def knows(self, user: str) -> bool:
-        """Whether a key is authorised now: a new one is known at once."""
+        """Return whether a key is authorised now; a new one is known at once."""
         if user in self.refresh():
             return True
         try:
@@ -129,7 +129,7 @@ class KeyRing(Generic[GrantT]):
             logger.warning("the keys cannot be read, those of before stay: %s", error)
 
     def _scan(self) -> list[tuple[str, int, int, int]]:
-        """Return what changes when a certificate is added, removed or written."""
+        """Return a value that changes when a certificate is added, removed or written."""
         try:
             self._changed = self._clients.stat().st_mtime_ns
             names = [path.name for path in self._clients.iterdir()]
@@ -144,7 +144,7 @@ class KeyRing(Generic[GrantT]):
         return found
 
     def _read(self, paths: Sequence[Path]) -> dict[str, GrantT]:
-        """Return the grants of files; one that is not in order authorises nobody."""
+        """Return the grants of files; an invalid one is skipped with a warning."""
         grants: dict[str, GrantT] = {}
         twice = set()
         for path in paths:
@@ -172,7 +172,7 @@ class ZapThread:
         context: The context.
         ring: The keys.
         admits: Called with a user and the ZAP domain of the socket that it wants to connect to, to
-            say whether it may; None: where the ring knows it. In the thread.
+            return whether it may; None to ask the ring. Called in the thread.
 
     Raises:
         zmq.ZMQError: The context has a handler already.
@@ -236,14 +236,14 @@ class ZapThread:
         logger.warning(what, address, user)
 
     def test(self, address: str, *, subscribing: bool = False) -> None:
-        """See that a key that nobody has authorised is refused.
+        """Check that a key which is not authorised is refused.
 
         Args:
             address: Of a socket that is bound.
             subscribing: Whether it is a PUB.
 
         Raises:
-            NotAllowed: It was let in, or there was no answer. Nobody must be served.
+            NotAllowed: It was let in, or there was no answer. No peer must be served.
         """
         if address.startswith("inproc:"):
             raise NotAllowed(
@@ -276,7 +276,7 @@ def _try_key(
     subscribing: bool,
     timeout: float,
 ) -> bool | None:
-    """Connect, and say whether the key was let in: True, False if refused, None if unclear.
+    """Connect; return whether the key was let in, None if there was no clear answer.
 
     Args:
         context: The context.
