@@ -222,7 +222,7 @@ def test_a_task_that_blocks_the_loop_for_long_is_named_before_its_end(start, cap
         driver.until(lambda: "task hog has blocked the event loop for 1." in caplog.text)
     assert 1 not in driver.rows
     driver.until_answered(1, 1)
-    wait_for(lambda: driver.pool.watch.lag > 0.1)
+    wait_for(lambda: driver.pool.monitor.lag > 0.1)
 
 
 def test_a_task_that_would_end_the_process_ends_its_job_only(start):

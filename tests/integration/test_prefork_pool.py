@@ -490,7 +490,7 @@ def test_a_worn_child_that_dies_takes_with_it_what_it_was_given():
 
 
 def test_the_memory_of_a_busy_child_is_known_when_it_dies(tmp_path, monkeypatch):
-    monkeypatch.setattr("eventmq.plugins.pools.prefork.pool.WEIGH_EVERY", 0.01)
+    monkeypatch.setattr("eventmq.plugins.pools.prefork.pool.MEASURE_MEMORY_EVERY", 0.01)
     pool = make_pool(concurrency=1)
     pool.start()
     try:

@@ -1,4 +1,4 @@
-"""Chunks that were assigned to the slots of a pool, and the outcomes of their jobs."""
+"""Assigned chunks of a pool in the job manager's process, and the outcomes of their jobs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from eventmq.execution.routes import Route
     from eventmq.wire.batches import ChunkIndex, OutcomeRow
 
-__all__ = ["GivenChunk", "Outcomes", "answered"]
+__all__ = ["AssignedChunk", "PendingOutcomes", "jobs_ended"]
 
 
-class GivenChunk:
-    """A chunk as it came.
+class AssignedChunk:
+    """A chunk that was assigned to a slot; its index is decoded when its first job starts.
 
     Attributes:
-        index: What it says about its jobs, once it was read.
-        routes: How its jobs are run, by template.
+        index: Ids, deliveries and payloads of its jobs, once it was decoded.
+        routes: Routes of its jobs, by template.
     """
 
     __slots__ = ("_read", "body", "count", "number", "routes")
@@ -33,7 +33,7 @@ class GivenChunk:
         self.routes: list[Route] = []
 
     def read(self, executor: Executor) -> ChunkIndex:
-        """Return what it says about its jobs; find their routes at the first call."""
+        """Return the index of the chunk; the first call decodes it and makes the routes."""
         if self._read is None:
             self._read = decode_chunk(self.body)
             self.routes = executor.routes(self._read.queue, self._read.templates)
@@ -41,13 +41,13 @@ class GivenChunk:
 
     @property
     def index(self) -> ChunkIndex:
-        """What it says about its jobs."""
+        """Index of the chunk."""
         assert self._read is not None  # noqa: S101 - read before its first job runs
         return self._read
 
 
-class Outcomes:
-    """Outcomes by chunk, in the order in which they came. Whoever shares it with threads locks."""
+class PendingOutcomes:
+    """Outcomes by chunk, in their order, until the manager polls. Threads share it under a lock."""
 
     __slots__ = ("_rows",)
 
@@ -55,7 +55,7 @@ class Outcomes:
         self._rows: dict[int, list[OutcomeRow]] = {}
 
     def add(self, chunk: int, row: OutcomeRow) -> None:
-        """Keep an outcome."""
+        """Add an outcome."""
         rows = self._rows.get(chunk)
         if rows is None:
             self._rows[chunk] = [row]
@@ -63,19 +63,19 @@ class Outcomes:
             rows.append(row)
 
     def take(self) -> dict[int, list[OutcomeRow]]:
-        """Return what is there, and forget it."""
+        """Return all outcomes, and forget them."""
         rows, self._rows = self._rows, {}
         return rows
 
 
-def answered(slot: int, chunk: int, rows: list[OutcomeRow], *, ordered: bool = True) -> JobsEnded:
-    """Return the event that tells of outcomes of one chunk.
+def jobs_ended(slot: int, chunk: int, rows: list[OutcomeRow], *, ordered: bool = True) -> JobsEnded:
+    """Return the pool event for outcomes of one chunk.
 
     Args:
-        slot: That ran them.
-        chunk: Its number.
+        slot: The slot that ran the jobs.
+        chunk: Number of the chunk.
         rows: The outcomes.
-        ordered: They are the next ones of the chunk, in their order.
+        ordered: Whether these are the next jobs of the chunk, in their order.
     """
     positions = () if ordered else tuple([row.position for row in rows])
     run_time = sum([row.run_time for row in rows])

@@ -1,4 +1,4 @@
-"""Options of worker pools: what the app gives every pool, and what its user may set."""
+"""Options of worker pools: those that the app sets for every pool, and those of the user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_THE_APP = frozenset({"concurrency", "loader", "arguments", "executor", "init
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """Validated options of a pool. ``own`` has all that the user may set."""
+    """Validated options of a pool. ``own`` has the options that the user may set."""
 
     concurrency: int
     loader: str
@@ -32,7 +32,7 @@ class PoolOptions:
 
     @classmethod
     def of(cls, context: PluginContext, defaults: Mapping[str, Any]) -> PoolOptions:
-        """Read the options of ``context``; ``defaults`` are those of the user.
+        """Read the options of ``context``; ``defaults`` has those of the user.
 
         Raises:
             PluginError: An option is unknown or wrong.

@@ -1,6 +1,6 @@
 """The ``threads`` pool: jobs run in threads of the job manager's process, on any system.
 
-Its options are those that the app gives: ``concurrency`` and ``executor``.
+The app sets its options, ``concurrency`` and ``executor``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
 from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
-from eventmq.plugins.pools.assigned import GivenChunk, Outcomes, answered
+from eventmq.plugins.pools.assigned import AssignedChunk, PendingOutcomes, jobs_ended
 from eventmq.plugins.pools.options import PoolOptions
 from eventmq.plugins.pools.part_sink import PartSink, Timer
 
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from eventmq.execution.executor import Executor
     from eventmq.execution.streaming import PartBatch
     from eventmq.interfaces import Factory, PluginContext, PoolEvent, WorkerPool
-    from eventmq.plugins.pools.part_sink import Later
+    from eventmq.plugins.pools.part_sink import CallLater
     from eventmq.wire.batches import OutcomeRow
 
 __all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]
 
-#: Seconds that a finished outcome waits for others before the job manager is notified.
+#: Seconds for which an outcome waits for others before the job manager is notified.
 NOTIFY_AFTER = 0.005
 
 
-class _Thread:
-    """A slot's thread and the jobs that it is to run.
+class _SlotThread:
+    """Thread of a slot, and the jobs that are assigned to it.
 
-    Whoever takes a job out of the deque has it: the thread takes the first and runs it,
-    `take_back` takes the last. The deque decides, one job at a time.
+    The thread pops the first job off the deque and runs it, `take_back` pops the last: the deque
+    decides who has a job, one at a time.
     """
 
     def __init__(
-        self, number: int, executor: Executor, wakeup_writer: socket.socket, later: Later
+        self, number: int, executor: Executor, wakeup_writer: socket.socket, call_later: CallLater
     ) -> None:
         self.number = number
         self.executor = executor
-        self.sink = PartSink(self._where, self._send_parts, self._send_progress, later)
+        self.sink = PartSink(self._current_job, self._send_parts, self._send_progress, call_later)
         executor.set_sink(self.sink)
-        self._said: list[PoolEvent] = []
-        self._jobs: deque[tuple[GivenChunk, int]] = deque()
+        self._job_events: list[PoolEvent] = []
+        self._jobs: deque[tuple[AssignedChunk, int]] = deque()
         #: True for every chunk, False for the end.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._current: Running | None = None
@@ -58,17 +58,17 @@ class _Thread:
         self._lock = threading.Lock()
         self._abandoned = False
         self._wakeup_writer = wakeup_writer
-        self._outcomes = Outcomes()
+        self._outcomes = PendingOutcomes()
         self._last_notified = 0.0
         name = f"eventmq-slot-{number}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     @property
     def current(self) -> Running | None:
-        """What it runs."""
+        """The job that it runs."""
         return self._current
 
-    def assign(self, chunk: GivenChunk) -> None:
+    def assign(self, chunk: AssignedChunk) -> None:
         self._jobs.extend((chunk, position) for position in range(chunk.count))
         self._calls.put(True)  # noqa: FBT003 - positional for speed
 
@@ -76,22 +76,22 @@ class _Thread:
         self._calls.put(False)  # noqa: FBT003
 
     def take_back(self) -> int:
-        taken = 0
+        count = 0
         try:
             while True:
                 self._jobs.pop()
-                taken += 1
+                count += 1
         except IndexError:
-            return taken
+            return count
 
     def interrupt(self, chunk: int, position: int) -> None:
-        """Let a job hear that it was cancelled, if it is the one that runs."""
+        """Cancel a job, if it is the running one."""
         with self._lock:
             if self._current is not None and self._current[:2] == (chunk, position):
                 self.executor.cancel()
 
     def abandon(self) -> Running | None:
-        """Let the thread end after what it runs, whose answer is dropped; return what that is."""
+        """Let the thread end after its job, whose outcome is dropped; return that job."""
         with self._lock:
             self._abandoned = True
             self._jobs.clear()
@@ -115,13 +115,13 @@ class _Thread:
                 if self._abandoned:
                     return
                 self._outcomes.add(chunk.number, row)
-            # The manager is notified after the last job, and from time to time before.
+            # The manager is notified after the last job, or from time to time.
             now = time.monotonic()
             if not self._jobs or now - self._last_notified > NOTIFY_AFTER:
                 self._last_notified = now
                 self._notify()
 
-    def _next(self) -> tuple[GivenChunk, int] | None:
+    def _next(self) -> tuple[AssignedChunk, int] | None:
         with self._lock:
             try:
                 chunk, position = self._jobs.popleft()
@@ -130,7 +130,7 @@ class _Thread:
             self._current = Running(chunk.number, position, time.monotonic())
         return chunk, position
 
-    def _run(self, chunk: GivenChunk, position: int) -> OutcomeRow:
+    def _run(self, chunk: AssignedChunk, position: int) -> OutcomeRow:
         index = chunk.read(self.executor)
         entry = index.entries[position]
         payload = index.payload(chunk.body, entry)
@@ -139,42 +139,45 @@ class _Thread:
     def _notify(self) -> None:
         try:
             self._wakeup_writer.send(b"!")
-        except OSError:  # full: it is notified already; closed: it has ended
+        except OSError:  # full: it was notified already; closed: the pool has stopped
             return
 
-    # What a job says while it runs
+    # Parts and progress
 
-    def _where(self) -> tuple[int, int]:
+    def _current_job(self) -> tuple[int, int]:
         current = self._current
         return (0, -1) if current is None else current[:2]
 
-    def _send_parts(self, place: tuple[int, int], batch: PartBatch) -> None:
-        self._say(PartsYielded(self.number, *place, batch.first, batch.parts, batch.body))
+    def _send_parts(self, job: tuple[int, int], batch: PartBatch) -> None:
+        self._emit(PartsYielded(self.number, *job, batch.first, batch.parts, batch.body))
 
-    def _send_progress(self, place: tuple[int, int], body: bytes) -> None:
-        self._say(ProgressReported(self.number, *place, body))
+    def _send_progress(self, job: tuple[int, int], body: bytes) -> None:
+        self._emit(ProgressReported(self.number, *job, body))
 
-    def _say(self, event: PoolEvent) -> None:
+    def _emit(self, event: PoolEvent) -> None:
         if not self._abandoned:
-            self._said.append(event)
+            self._job_events.append(event)
             self._notify()
 
-    def answers(self) -> list[PoolEvent]:
-        """Return what has finished, and what was said before; a job keeps nothing waiting."""
+    def take_events(self) -> list[PoolEvent]:
+        """Return what happened since the last call: first parts and progress, then outcomes."""
         with self._lock:
-            taken = self._outcomes.take()
-        said = self._said[:]
-        del self._said[: len(said)]
-        return [*said, *(answered(self.number, chunk, rows) for chunk, rows in taken.items())]
+            outcomes = self._outcomes.take()
+        job_events = self._job_events[:]
+        del self._job_events[: len(job_events)]
+        return [
+            *job_events,
+            *(jobs_ended(self.number, chunk, rows) for chunk, rows in outcomes.items()),
+        ]
 
 
 class ThreadsPool:
     """Implements `eventmq.interfaces.WorkerPool` with threads.
 
-    A thread cannot be killed: one whose job must end, or runs still after the grace, is abandoned
-    and ends with its job or with the process. What it answers is dropped. Nothing is raised from
-    outside in a thread's code: PyThreadState_SetAsyncExc can hit any line, also in the middle of
-    what releases a lock. Tasks ask with ``current_job().check()``.
+    A thread cannot be killed: one whose job must end, or still runs after the grace, is abandoned
+    and ends with its job or with the process. Its outcome is dropped. No exception is raised in a
+    thread from outside: PyThreadState_SetAsyncExc can hit any line, also one that releases a lock.
+    Tasks call ``current_job().check()``.
 
     Args:
         concurrency: Number of slots.
@@ -187,8 +190,8 @@ class ThreadsPool:
     def __init__(self, *, concurrency: int, executor: Executor) -> None:
         self.slots = concurrency
         self._executor = executor
-        self._threads: list[_Thread] = []
-        self._abandoned: list[_Thread] = []
+        self._threads: list[_SlotThread] = []
+        self._abandoned: list[_SlotThread] = []
         self._events: list[PoolEvent] = []
         self._state = "new"
         self._timer = Timer()
@@ -203,14 +206,14 @@ class ThreadsPool:
         for number in range(self.slots):
             self._threads.append(self._begin(number))
 
-    def _begin(self, number: int) -> _Thread:
-        thread = _Thread(number, self._executor.for_slot(), self._wakeup_writer, self._timer)
+    def _begin(self, number: int) -> _SlotThread:
+        thread = _SlotThread(number, self._executor.for_slot(), self._wakeup_writer, self._timer)
         thread.thread.start()
         return thread
 
     @property
     def abandoned(self) -> int:
-        """How many threads were given up and still run."""
+        """How many threads were abandoned and still run."""
         if self._abandoned:
             self._abandoned = [thread for thread in self._abandoned if thread.thread.is_alive()]
         return len(self._abandoned)
@@ -220,11 +223,11 @@ class ThreadsPool:
         return [self._wakeup_reader.fileno()]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Give a slot a chunk."""
-        self._threads[slot].assign(GivenChunk(chunk, body, count))
+        """Assign a chunk to a slot."""
+        self._threads[slot].assign(AssignedChunk(chunk, body, count))
 
     def take_back(self, slot: int) -> int:
-        """Withdraw what has not started; return how many jobs, counted from the last given."""
+        """Withdraw the jobs that have not started; return how many, counted from the last one."""
         return self._threads[slot].take_back()
 
     def running(self, slot: int) -> Running | None:
@@ -236,19 +239,19 @@ class ThreadsPool:
         self._threads[slot].interrupt(chunk, position)
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Tell a job that streams how many parts were taken."""
+        """Pass the credit of its readers to a job that streams."""
         self._threads[slot].sink.credit(chunk, position, taken)
 
     def scale(self, slots: int) -> None:
         """Do nothing: an idle slot costs next to nothing."""
 
     def kill(self, slot: int) -> None:
-        """Abandon the thread of a slot, which goes on with a new one."""
+        """Abandon the thread of a slot, which gets a new one."""
         thread = self._threads[slot]
         running = thread.abandon()
-        self._events += thread.answers()
+        self._events += thread.take_events()
         chunk, position = running[:2] if running is not None else (0, -1)
-        reason = "its thread was given up"
+        reason = "its thread was abandoned"
         self._events.append(SlotDied(slot, chunk, position, reason))
         self._abandoned.append(thread)
         self._threads[slot] = self._begin(slot)
@@ -262,7 +265,7 @@ class ThreadsPool:
                 self._wakeup_reader.recv(4096)
         events, self._events = self._events, []
         for thread in self._threads:
-            events += thread.answers()
+            events += thread.take_events()
         return events
 
     def stop(self, grace: float) -> None:

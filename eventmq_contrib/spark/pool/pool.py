@@ -109,8 +109,8 @@ class SparkPool:
             for number in range(self.slots):
                 slot = Slot(number, self._link)
                 self._slots.append(slot)
-                slot.parked = number >= self._initial
-                if not slot.parked:
+                slot.unused = number >= self._initial
+                if not slot.unused:
                     self._begin(slot)
             self._await_slots()
             self._state = "running"
@@ -164,7 +164,7 @@ class SparkPool:
     def _await_slots(self) -> None:
         """Wait until all slots are there."""
         deadline = time.monotonic() + self._start_timeout
-        wanted = [slot for slot in self._slots if not slot.parked]
+        wanted = [slot for slot in self._slots if not slot.unused]
         while missing := [slot for slot in wanted if not slot.up]:
             self._events += self._listen()
             for slot in missing:
@@ -237,15 +237,15 @@ class SparkPool:
     def scale(self, slots: int) -> None:
         """Have Spark tasks for the first slots only; the others give their cores back."""
         for slot in self._slots:
-            was, slot.parked = slot.parked, slot.number >= slots
-            if slot.parked and not was:
+            was, slot.unused = slot.unused, slot.number >= slots
+            if slot.unused and not was:
                 self._vacant.pop(slot.number, None)
                 if slot.up:
                     slot.send("stop", 0.0)
                 else:
                     self._cancel(slot)
                 slot.quit()
-            elif was and not slot.parked:
+            elif was and not slot.unused:
                 self._vacant[slot.number] = 0.0
 
     def kill(self, slot: int) -> None:

@@ -30,7 +30,7 @@ class Slot:
         number: Of the slot.
         identity: Of the task that serves it or is to, "" for none.
         up: The task is there.
-        parked: It is not used.
+        unused: It is not used.
         ended: Why the task cannot go on, "" while it can.
         started: Monotonic time at which the task was asked for.
         heard: Monotonic time at which something was heard.
@@ -40,7 +40,7 @@ class Slot:
 
     def __init__(self, number: int, link: Link) -> None:
         self.number = number
-        self.parked = False
+        self.unused = False
         self.served = False
         self._link = link
         self._turn = 0

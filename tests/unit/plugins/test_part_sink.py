@@ -18,7 +18,7 @@ def test_the_thread_ends_when_nothing_is_due_and_begins_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pool that has ended leaves none behind."""
-    monkeypatch.setattr(part_sink, "IDLE", 0.01)
+    monkeypatch.setattr(part_sink, "IDLE_TIMEOUT", 0.01)
     timer = Timer()
     for _ in range(3):
         called: list[threading.Thread] = []

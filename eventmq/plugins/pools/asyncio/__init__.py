@@ -1,6 +1,6 @@
 """The ``asyncio`` pool: thousands of waiting jobs in one event loop. For ``async def`` tasks.
 
-Options, beside those that the app gives (``concurrency`` and ``executor``): ``threads``, the number
+Options, beside those that the app sets (``concurrency`` and ``executor``): ``threads``, the number
 of plain functions that run at once, in threads beside the loop (8).
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_worker_pools", "make_asyncio_pool"]
 
-#: Threads for plain functions, unless told.
+#: Default number of threads for plain functions.
 THREADS = 8
 
 

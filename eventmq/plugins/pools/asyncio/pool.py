@@ -1,8 +1,9 @@
-"""The pool ``asyncio``: coroutines of thousands of jobs in one event loop, in one thread.
+"""The pool ``asyncio``: runs the coroutines of thousands of jobs in one event loop.
 
 The loop has a thread of its own, so that the job manager answers the broker whatever a job does.
-Both need the interpreter's lock, so they speak to each other in batches: a chunk is given in one
-call, and outcomes wait a moment for others. Blocking functions run in threads beside the loop.
+Both need the interpreter's lock, so they exchange batches: a chunk is assigned in one call, and
+outcomes wait a moment for others. Blocking functions run in `BlockingThreads` beside the loop;
+`LoopMonitor` warns of coroutines that block it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from eventmq.execution.async_executor import AsyncExecutor
 from eventmq.execution.coroutines import Interruptible
 from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
-from eventmq.plugins.pools.assigned import GivenChunk, Outcomes, answered
+from eventmq.plugins.pools.assigned import AssignedChunk, PendingOutcomes, jobs_ended
 from eventmq.plugins.pools.part_sink import PartSink, Timer
 
 if TYPE_CHECKING:
@@ -33,30 +34,40 @@ if TYPE_CHECKING:
     from eventmq.interfaces import PoolEvent
     from eventmq.wire.batches import OutcomeRow
 
-__all__ = ["AsyncioPool", "LoopWatch", "MeasuredBody", "Run", "SideThreads"]
+__all__ = ["AsyncioPool", "BlockingThreads", "JobRun", "LoopMonitor", "MeasuredCoroutine"]
 
 
-class Run:
-    """One job under way.
+class JobRun:
+    """One running job.
 
     Attributes:
         since: Monotonic time of its start, 0.0 while it waits for a thread.
-        task: In which its coroutine runs.
-        executor: Of the thread that runs it.
-        stop: Of its coroutine.
-        lost: Nobody wants its outcome any more.
-        lost_at: Since when.
-        over: It has ended.
+        task: The asyncio task of its coroutine.
+        executor: Executor of the thread that runs it.
+        stop: Cancellation of its coroutine.
+        abandoned: Its outcome will be dropped.
+        abandoned_at: Monotonic time since when.
+        ended: It has ended.
         cancelled: It was cancelled.
         sink: Takes its parts and its progress, if it has any.
     """
 
     __slots__ = (
-        "cancelled", "chunk", "executor", "lost", "lost_at", "over", "position", "since", "sink",
-        "slot", "stop", "task",
+        "abandoned",
+        "abandoned_at",
+        "cancelled",
+        "chunk",
+        "ended",
+        "executor",
+        "position",
+        "since",
+        "sink",
+        "slot",
+        "stop",
+        "task",
     )  # fmt: skip
 
-    def __init__(self, slot: int, chunk: GivenChunk, position: int) -> None:
+    def __init__(self, slot: int, chunk: AssignedChunk, position: int) -> None:
         self.slot = slot
         self.chunk = chunk
         self.position = position
@@ -65,13 +76,13 @@ class Run:
         self.executor: Executor | None = None
         self.stop: Cancellation | None = None
         self.sink: PartSink | None = None
-        self.lost = self.over = self.cancelled = False
-        self.lost_at = 0.0
+        self.abandoned = self.ended = self.cancelled = False
+        self.abandoned_at = 0.0
 
     def begin(self, executor: Executor) -> bool:
-        """Take note that a thread runs it now; say whether it is to run at all."""
-        if self.lost:
-            self.over = True
+        """Start it in a thread; return whether it is to run at all."""
+        if self.abandoned:
+            self.ended = True
             return False
         self.executor = executor
         self.sink = cast("PartSink", executor.sink)
@@ -80,59 +91,59 @@ class Run:
         return True
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Chunk and position."""
+    def job(self) -> tuple[int, int]:
+        """Chunk and position of the job."""
         return self.chunk.number, self.position
 
     def parts(self, batch: PartBatch) -> PartsYielded:
-        """Return the event of a batch of its parts."""
-        return PartsYielded(self.slot, *self.place, batch.first, batch.parts, batch.body)
+        """Return the pool event for a batch of its parts."""
+        return PartsYielded(self.slot, *self.job, batch.first, batch.parts, batch.body)
 
     def progress(self, body: bytes) -> ProgressReported:
-        """Return the event of its progress."""
-        return ProgressReported(self.slot, *self.place, body)
+        """Return the pool event for its progress."""
+        return ProgressReported(self.slot, *self.job, body)
 
     def is_job(self, chunk: int, position: int) -> bool:
-        """Say whether it is that job."""
+        """Return whether it runs that job."""
         return self.position == position and self.chunk.number == chunk
 
     def running(self) -> Running | None:
-        """Return what runs, None while it waits for a thread."""
+        """Return the running job, None while it waits for a thread."""
         return Running(self.chunk.number, self.position, self.since) if self.since else None
 
 
-class SideThreads:
-    """Runs jobs one per thread; starts threads as they are needed.
+class BlockingThreads:
+    """Threads for blocking functions: run one job each; are started as they are needed.
 
     Args:
         executor: Runs the jobs; each thread has its own copy.
-        most: Threads that work at once.
-        lock: Guards what is decided about runs.
-        done: Called in the thread with each outcome that counts.
-        sink: Makes what takes the parts of the run that is under way.
+        max_threads: Most threads that run jobs at once.
+        lock: Guards the state of runs.
+        done: Called in the thread with the outcome of each run that was not abandoned.
+        sink: Makes the part sink of the current run.
     """
 
     def __init__(
         self,
         executor: Executor,
-        most: int,
+        max_threads: int,
         lock: threading.Lock,
-        done: Callable[[Run, OutcomeRow], None],
-        sink: Callable[[Callable[[], Run]], PartSink],
+        done: Callable[[JobRun, OutcomeRow], None],
+        sink: Callable[[Callable[[], JobRun]], PartSink],
     ) -> None:
         self._executor = executor
-        self._most = most
+        self._max_threads = max_threads
         self._lock = lock
         self._done = done
         self._sink = sink
-        self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._runs: queue.SimpleQueue[JobRun | None] = queue.SimpleQueue()
         self._threads = 0
         self._idle = 0
 
-    def submit(self, run: Run) -> None:
+    def submit(self, run: JobRun) -> None:
         """Run a job as soon as a thread is free."""
         with self._lock:
-            more = self._idle <= self._runs.qsize() and self._threads < self._most
+            more = self._idle <= self._runs.qsize() and self._threads < self._max_threads
             if more:
                 self._threads += 1
         self._runs.put(run)
@@ -140,7 +151,7 @@ class SideThreads:
             self._start()
 
     def replace(self) -> None:
-        """Start a thread instead of one that was given up, and ends with its job."""
+        """Start a thread for one that was abandoned, and ends with its job."""
         self._start()
 
     def end(self) -> None:
@@ -153,7 +164,7 @@ class SideThreads:
 
     def _serve(self) -> None:
         executor = self._executor.for_slot()
-        runs: list[Run] = []
+        runs: list[JobRun] = []
         executor.set_sink(self._sink(lambda: runs[-1]))
         try:
             while (run := self._next()) is not None:
@@ -163,7 +174,7 @@ class SideThreads:
         finally:
             executor.close()
 
-    def _next(self) -> Run | None:
+    def _next(self) -> JobRun | None:
         with self._lock:
             self._idle += 1
         run = self._runs.get()
@@ -171,10 +182,10 @@ class SideThreads:
             self._idle -= 1
         return run
 
-    def _work(self, run: Run, executor: Executor) -> bool:
-        """Run a job; say whether the thread goes on."""
+    def _work(self, run: JobRun, executor: Executor) -> bool:
+        """Run a job; return whether the thread goes on."""
         with self._lock:
-            if not run.begin(executor):  # given up before it began
+            if not run.begin(executor):  # abandoned before it started
                 return True
         index = run.chunk.index
         routes = executor.routes(index.queue, index.templates)
@@ -184,79 +195,81 @@ class SideThreads:
         with self._lock:
             executor.cancellation.requested = False
             run.executor = None
-            run.over = True
-            lost = run.lost
-        if not lost:
+            run.ended = True
+            abandoned = run.abandoned
+        if not abandoned:
             self._done(run, row)
-        return not lost
+        return not abandoned
 
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a step may take before it is spoken of.
-BLOCKED = 0.1
+#: Seconds that a step of a coroutine may take before a warning.
+BLOCKED_AFTER = 0.1
 
-#: Seconds after which a step that has not ended is spoken of.
-STUCK = 1.0
+#: Seconds after which a step that has not ended is warned of.
+STUCK_AFTER = 1.0
 
-#: Seconds between two warnings of one task.
-AGAIN = 10.0
+#: Least seconds between two warnings of one task.
+WARN_EVERY = 10.0
 
 
-class LoopWatch:
-    """Of one loop.
+class LoopMonitor:
+    """Warns of tasks that block the event loop.
 
     Attributes:
-        lag: Seconds by which the loop was late at the last look.
+        lag: Seconds by which the loop was late at the last measurement.
     """
 
     def __init__(self) -> None:
         self.lag = 0.0
-        #: The step under way: task and monotonic start.
+        #: Task and monotonic start of the current step.
         self.step: tuple[str, float] | None = None
         self._warned: dict[str, float] = {}
-        self._stuck = 0.0
+        self._stuck_since = 0.0
 
     def blocked(self, task: str, seconds: float, now: float) -> None:
-        """A step took too long. In the thread of the loop."""
-        if now - self._warned.get(task, -AGAIN) >= AGAIN:
+        """Warn of a step that took too long. In the thread of the loop."""
+        if now - self._warned.get(task, -WARN_EVERY) >= WARN_EVERY:
             self._warned[task] = now
             _log.warning(
                 "task %s blocked the event loop for %.0f ms, and every other job with it: use "
                 "await, or make it a plain function, which runs in a thread", task, seconds * 1000,
             )  # fmt: skip
 
-    def look(self, now: float) -> None:
-        """Speak of a step that does not end. In the manager's thread."""
+    def check_step(self, now: float) -> None:
+        """Warn of a step that does not end. In the manager's thread."""
         step = self.step
-        if step is not None and now - step[1] > STUCK and self._stuck != step[1]:
-            self._stuck = step[1]
+        if step is not None and now - step[1] > STUCK_AFTER and self._stuck_since != step[1]:
+            self._stuck_since = step[1]
             _log.warning(
                 "task %s has blocked the event loop for %.1f s, and every other job with it",
                 step[0], now - step[1],
             )  # fmt: skip
 
     def measure(self, due: float, now: float) -> None:
-        """Take note of when the loop came to what was due. In its thread."""
+        """Measure how late the loop is. In its thread."""
         self.lag = max(0.0, now - due)
-        if self.lag > BLOCKED:
+        if self.lag > BLOCKED_AFTER:
             _log.debug("the event loop was %.0f ms late", self.lag * 1000)
 
     def body(self, coroutine: Coroutine[Any, Any, Any], task: str) -> Interruptible:
-        """Return what awaits the coroutine of a task, step by step."""
-        return MeasuredBody(coroutine, task, self)
+        """Return an awaitable that measures the coroutine of a task step by step."""
+        return MeasuredCoroutine(coroutine, task, self)
 
 
-class MeasuredBody(Interruptible):
+class MeasuredCoroutine(Interruptible):
     """Measures the steps of a coroutine."""
 
-    __slots__ = ("_name", "_watch")
+    __slots__ = ("_monitor", "_name")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str, watch: LoopWatch) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], name: str, monitor: LoopMonitor
+    ) -> None:
         self._coroutine = coroutine  # as super() does: one for every job
         self._instead = self._task = None
         self._name = name
-        self._watch = watch
+        self._monitor = monitor
 
     def __next__(self) -> Any:
         start = self._begin()
@@ -283,30 +296,30 @@ class MeasuredBody(Interruptible):
 
     def _begin(self) -> float:
         start = time.monotonic()
-        self._watch.step = (self._name, start)
+        self._monitor.step = (self._name, start)
         return start
 
     def _end(self, start: float) -> None:
-        self._watch.step = None
+        self._monitor.step = None
         now = time.monotonic()
-        if now - start > BLOCKED:
-            self._watch.blocked(self._name, now - start, now)
+        if now - start > BLOCKED_AFTER:
+            self._monitor.blocked(self._name, now - start, now)
 
 
-#: Seconds that coroutines get to end after they were cancelled for good.
+#: Seconds for coroutines to end when the pool stops.
 END_TIMEOUT = 1.0
 
 #: Seconds between two measurements of how late the loop is.
 LAG_EVERY = 0.5
 
-#: Seconds between two calls of the job manager, while outcomes come one after the other.
-CALL_EVERY = 0.004
+#: Least seconds between two notifications of the job manager while jobs end one by one.
+NOTIFY_EVERY = 0.004
 
-#: Jobs that are started before those that are under way go on.
-AT_ONCE = 50
+#: Most jobs that are started before running ones continue.
+MAX_STARTS = 50
 
 
-def _same(run: Run) -> Run:
+def _itself(run: JobRun) -> JobRun:
     return run
 
 
@@ -316,7 +329,7 @@ class AsyncioPool:
     Args:
         concurrency: Number of slots.
         executor: Runs the jobs.
-        threads: Blocking jobs that run at once.
+        threads: Most blocking jobs that run at once.
     """
 
     interrupts = False
@@ -324,32 +337,34 @@ class AsyncioPool:
 
     def __init__(self, *, concurrency: int, executor: Executor, threads: int) -> None:
         self.slots = concurrency
-        self.watch = LoopWatch()
-        self._executor = AsyncExecutor.of(executor, self.watch.body)
+        self.monitor = LoopMonitor()
+        self._executor = AsyncExecutor.of(executor, self.monitor.body)
         self._lock = threading.Lock()
         self._timer = Timer()
-        self._side = SideThreads(executor, threads, self._lock, self._settle_aside, self._new_sink)
-        #: What has not started. Whoever takes a job out has it: the loop takes the first,
-        #: `take_back` the last.
-        self._waiting: deque[tuple[GivenChunk, int]] = deque()
-        #: What has, by slot.
-        self._runs: list[Run | None] = [None] * concurrency
-        #: Slots that run nothing, the next one last; of the loop's thread.
+        self._blocking = BlockingThreads(
+            executor, threads, self._lock, self._settle_blocking, self._make_sink
+        )
+        #: Jobs that have not started. The loop pops the first, `take_back` the last: the deque
+        #: decides who has a job.
+        self._waiting: deque[tuple[AssignedChunk, int]] = deque()
+        #: Running jobs by slot.
+        self._runs: list[JobRun | None] = [None] * concurrency
+        #: Idle slots, the next one last; only the loop's thread touches it.
         self._free = list(reversed(range(concurrency)))
         self._most = concurrency
-        self._outcomes = Outcomes()
+        self._outcomes = PendingOutcomes()
         self._events: list[PoolEvent] = []
-        #: What jobs have said while they ran.
-        self._said: list[PoolEvent] = []
-        self._lost: list[Run] = []
-        #: The loop is going to start what waits.
+        #: Parts and progress of running jobs.
+        self._job_events: list[PoolEvent] = []
+        self._abandoned: list[JobRun] = []
+        #: `_advance` is scheduled in the loop.
         self._advancing = False
         self._context = copy_context()
-        #: The manager was called and has not come.
+        #: The manager was notified and has not polled.
         self._notified = False
-        #: The loop is going to call it.
-        self._calling = False
-        self._called = 0.0
+        #: A notification of the manager is scheduled in the loop.
+        self._notifying = False
+        self._notified_at = 0.0
         self._state = "new"
 
     # Start and stop
@@ -378,16 +393,16 @@ class AsyncioPool:
             loop.close()
 
     async def _end_all(self) -> None:
-        """Cancel what is left, and wait a little for it."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
+        """Cancel the remaining tasks, and wait a little for their end."""
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in remaining:
             task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=END_TIMEOUT)
+        if remaining:
+            await asyncio.wait(remaining, timeout=END_TIMEOUT)
 
     def _measure(self, due: float) -> None:
         now = self._loop.time()
-        self.watch.measure(due, now)
+        self.monitor.measure(due, now)
         self._loop.call_at(now + LAG_EVERY, self._measure, now + LAG_EVERY)
 
     def stop(self, grace: float) -> None:
@@ -401,10 +416,10 @@ class AsyncioPool:
             time.sleep(0.005)
         with self._lock:
             for run in filter(None, self._runs):
-                run.lost = True
+                run.abandoned = True
                 if run.stop is not None:
-                    run.stop.requested = True  # no failure: it is ended from outside
-        self._side.end()
+                    run.stop.requested = True  # not a failure: the pool ends it
+        self._blocking.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(2 * END_TIMEOUT)
         self._wakeup_reader.close()
@@ -417,20 +432,20 @@ class AsyncioPool:
         return [self._wakeup_reader.fileno()]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Give all slots together a chunk."""
-        given = GivenChunk(chunk, body, count)
-        self._waiting.extend((given, position) for position in range(count))
+        """Assign a chunk to all slots together."""
+        assigned = AssignedChunk(chunk, body, count)
+        self._waiting.extend((assigned, position) for position in range(count))
         self._loop.call_soon_threadsafe(self._advance)
 
     def take_back(self, slot: int) -> int:
-        """Withdraw what has not started; return how many jobs, counted from the last given."""
-        waiting, taken = self._waiting, 0
+        """Withdraw the jobs that have not started; return how many, counted from the last one."""
+        waiting, count = self._waiting, 0
         try:
             while True:
                 waiting.pop()
-                taken += 1
+                count += 1
         except IndexError:
-            return taken
+            return count
 
     def running(self, slot: int) -> Running | None:
         """Return the job that runs in the slot, None if none does."""
@@ -445,47 +460,47 @@ class AsyncioPool:
         return None
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Cancel the job's coroutine; where it is a blocking function, its next check raises."""
+        """Cancel the job's coroutine; in a blocking function the next ``check()`` raises."""
         run = self._runs[slot]
         if run is not None and run.is_job(chunk, position):
             self._cancel_soon(run)
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Tell a job that streams how many parts were taken."""
-        place = self.slot_of(chunk, position)
-        run = None if place is None else self._runs[place]
+        """Pass the credit of its readers to a job that streams."""
+        own = self.slot_of(chunk, position)
+        run = None if own is None else self._runs[own]
         if run is not None and run.sink is not None:
             run.sink.credit(chunk, position, taken)
 
     def scale(self, slots: int) -> None:
-        """Run no more jobs at once than that."""
+        """Run at most ``slots`` jobs at once."""
         self._most = slots
         self._loop.call_soon_threadsafe(self._advance)
 
     def kill(self, slot: int) -> None:
-        """Give up what a slot runs: it is cancelled, and its outcome dropped, whenever it comes."""
+        """Abandon the job of a slot: it is cancelled, and its outcome is dropped."""
         blocking = False
         with self._lock:
             run = self._runs[slot]
             if run is not None:
                 self._runs[slot] = None
-                run.lost = True
-                run.lost_at = time.monotonic()
+                run.abandoned = True
+                run.abandoned_at = time.monotonic()
                 blocking = run.executor is not None
         if run is None:
             self._events.append(SlotDied(slot, 0, -1, "it ran nothing"))
         else:
             self._events.append(
-                SlotDied(slot, run.chunk.number, run.position, "its job was given up")
+                SlotDied(slot, run.chunk.number, run.position, "its job was abandoned")
             )
-            self._lost.append(run)
+            self._abandoned.append(run)
             if blocking:
-                self._side.replace()
+                self._blocking.replace()
             self._cancel_soon(run)
             self._loop.call_soon_threadsafe(self._release, slot)
-        self._call()
+        self._notify()
 
-    def _cancel_soon(self, run: Run) -> None:
+    def _cancel_soon(self, run: JobRun) -> None:
         with self._lock:
             run.cancelled = True
             if run.executor is not None:
@@ -495,40 +510,42 @@ class AsyncioPool:
 
     @property
     def abandoned(self) -> int:
-        """How many jobs were given up and still run: threads, and coroutines that will not end."""
-        if not self._lost:
+        """How many abandoned jobs still run: threads, and coroutines that do not end."""
+        if not self._abandoned:
             return 0
-        self._lost = [run for run in self._lost if not run.over]
-        patience = time.monotonic() - END_TIMEOUT
-        return sum(run.executor is not None or run.lost_at < patience for run in self._lost)
+        self._abandoned = [run for run in self._abandoned if not run.ended]
+        deadline = time.monotonic() - END_TIMEOUT
+        return sum(
+            run.executor is not None or run.abandoned_at < deadline for run in self._abandoned
+        )
 
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call."""
         if self._state == "running":
             with suppress(BlockingIOError):
                 self._wakeup_reader.recv(4096)
-            self.watch.look(time.monotonic())
+            self.monitor.check_step(time.monotonic())
         with self._lock:
             self._notified = False
-            taken = self._outcomes.take()
-            said, self._said = self._said, []
-        events, self._events = [*said, *self._events], []
-        events += [answered(0, chunk, rows, ordered=False) for chunk, rows in taken.items()]
+            outcomes = self._outcomes.take()
+            job_events, self._job_events = self._job_events, []
+        events, self._events = [*job_events, *self._events], []
+        events += [jobs_ended(0, chunk, rows, ordered=False) for chunk, rows in outcomes.items()]
         return events
 
-    def _call(self) -> None:
-        """Call the manager. From any thread."""
-        with suppress(OSError):  # full: it is notified already; closed: it has ended
+    def _notify(self) -> None:
+        """Notify the manager. From any thread."""
+        with suppress(OSError):  # full: it was notified already; closed: the pool has stopped
             self._wakeup_writer.send(b"!")
 
     # In the thread of the loop
 
     # hot loop: benchmarks/life.py
     def _advance(self) -> None:
-        """Start what waits, as far as there are slots."""
+        """Start waiting jobs in the idle slots."""
         self._advancing = False
         free, waiting, executor = self._free, self._waiting, self._executor
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_STARTS):
             if not free or self.slots - len(free) >= self._most:
                 return
             try:
@@ -536,28 +553,28 @@ class AsyncioPool:
             except IndexError:
                 return
             slot = free.pop()
-            run = self._runs[slot] = Run(slot, chunk, position)
+            run = self._runs[slot] = JobRun(slot, chunk, position)
             index = chunk.read(executor)
             entry = index.entries[position]
             route = chunk.routes[entry.template]
             if route.refusal is None and (route.legacy or not route.awaits):
-                self._side.submit(run)
+                self._blocking.submit(run)
                 continue
             stop = run.stop = executor.new_cancellation()
             stop.report = partial(self._report, run)
             if route.yields:
-                run.sink = stop.sink = self._new_sink(partial(_same, run))
+                run.sink = stop.sink = self._make_sink(partial(_itself, run))
             run.since = time.monotonic()
             call = executor.arun(route, position, entry, index.payload(chunk.body, entry), stop)
             run.task = self._loop.create_task(self._run(run, call))
         self._advancing = True
         self._loop.call_soon(self._advance)
 
-    async def _run(self, run: Run, call: Coroutine[Any, Any, OutcomeRow]) -> None:
+    async def _run(self, run: JobRun, call: Coroutine[Any, Any, OutcomeRow]) -> None:
         row = await call
-        run.over = True
+        run.ended = True
         with self._lock:
-            if run.lost:
+            if run.abandoned:
                 return
             self._outcomes.add(run.chunk.number, row)
             self._runs[run.slot] = None
@@ -566,72 +583,72 @@ class AsyncioPool:
             self._advancing = True
             # In a context of our own: the next jobs must not find this one's variables.
             self._loop.call_soon(self._advance, context=self._context)
-        if not self._calling and not self._notified:
-            self._call_soon()
+        if not self._notifying and not self._notified:
+            self._notify_soon()
 
-    def _call_soon(self) -> None:
-        """Call the manager when this round of the loop is over, or a little later."""
-        self._calling = True
-        wait = self._called + CALL_EVERY - self._loop.time()
+    def _notify_soon(self) -> None:
+        """Notify the manager after this iteration of the loop, or a little later."""
+        self._notifying = True
+        wait = self._notified_at + NOTIFY_EVERY - self._loop.time()
         if wait <= 0.0 or len(self._free) == self.slots:
-            self._loop.call_soon(self._call_now, context=self._context)
+            self._loop.call_soon(self._notify_now, context=self._context)
         else:
-            self._loop.call_later(wait, self._call_now, context=self._context)
+            self._loop.call_later(wait, self._notify_now, context=self._context)
 
-    def _call_now(self) -> None:
-        self._calling = False
-        self._called = self._loop.time()
+    def _notify_now(self) -> None:
+        self._notifying = False
+        self._notified_at = self._loop.time()
         with self._lock:
             notify, self._notified = not self._notified, True
         if notify:
-            self._call()
+            self._notify()
 
     def _release(self, slot: int) -> None:
         self._free.append(slot)
         self._advance()
 
-    def _cancel(self, run: Run) -> None:
-        if run.stop is not None and run.task is not None and not run.over:
+    def _cancel(self, run: JobRun) -> None:
+        if run.stop is not None and run.task is not None and not run.ended:
             run.stop.requested = True
             self._loop.call_soon(run.task.cancel)  # not before its first step
 
-    def _report(self, run: Run, done: float, total: float | None, note: str) -> None:
+    def _report(self, run: JobRun, done: float, total: float | None, note: str) -> None:
         if run.sink is None:
-            run.sink = self._new_sink(lambda: run)
+            run.sink = self._make_sink(lambda: run)
         run.sink.progress(done, total, note)
 
     # In any thread
 
-    def _new_sink(self, run: Callable[[], Run]) -> PartSink:
-        """Return what takes what a run says."""
+    def _make_sink(self, run: Callable[[], JobRun]) -> PartSink:
+        """Return a part sink for the jobs that ``run`` returns."""
         return PartSink(
-            lambda: run().place,
-            lambda _place, batch: self._say(run(), run().parts(batch)),
-            lambda _place, body: self._say(run(), run().progress(body)),
+            lambda: run().job,
+            lambda _job, batch: self._emit(run(), run().parts(batch)),
+            lambda _job, body: self._emit(run(), run().progress(body)),
             self._timer,
         )
 
-    def _say(self, run: Run, event: PoolEvent) -> None:
-        """Keep for the manager what a job said."""
+    def _emit(self, run: JobRun, event: PoolEvent) -> None:
+        """Keep parts or progress of a job for the manager."""
         with self._lock:
-            if run.lost:
+            if run.abandoned:
                 return
-            self._said.append(event)
+            self._job_events.append(event)
             notify, self._notified = not self._notified, True
         if notify:
-            self._call()
+            self._notify()
 
-    # In a thread beside the loop
+    # In a thread of `BlockingThreads`
 
-    def _settle_aside(self, run: Run, row: OutcomeRow) -> None:
-        """Keep an outcome for the manager, and let the slot go on."""
+    def _settle_blocking(self, run: JobRun, row: OutcomeRow) -> None:
+        """Keep an outcome for the manager, and free the slot."""
         with self._lock:
-            if run.lost:
+            if run.abandoned:
                 return
             self._outcomes.add(run.chunk.number, row)
             self._runs[run.slot] = None
             notify, self._notified = not self._notified, True
         if notify:
-            self._call()
+            self._notify()
         with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._release, run.slot)

@@ -1,6 +1,6 @@
 """The ``prefork`` pool: jobs run in child processes. The default on Linux and macOS.
 
-Options, beside those that the app gives (``concurrency``, ``loader``, ``arguments``):
+Options, beside those that the app sets (``concurrency``, ``loader``, ``arguments``):
 ``start_timeout``, seconds within which the app must be loaded (60); ``max_jobs_per_child`` and
 ``max_memory_per_child`` (MiB), after which a process is replaced between two jobs (0: never).
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_worker_pools", "make_prefork_pool"]
 
-#: Seconds within which an app is loaded, unless told: large ones take many.
+#: Default for the seconds within which the app is loaded: large ones take many.
 START_TIMEOUT = 60.0
 
 
@@ -57,7 +57,7 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
         arguments=options.arguments,
         start_timeout=start_timeout,
         initial=options.initial,
-        wear=(jobs, memory * 1024 * 1024),
+        recycling=(jobs, memory * 1024 * 1024),
     )
 
 

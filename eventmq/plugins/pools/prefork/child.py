@@ -1,13 +1,13 @@
-"""What runs in a child process: takes chunks from its pipe and runs their jobs one by one.
+"""Child process: takes chunks from its pipe and runs their jobs one by one.
 
-The order of things around a job, and why: the token first (from then on the job is ours), then
-outcomes that wait too long already, then the note (a death is charged to the right job), then the
-call. A thread that sleeps in the poke pipe sends finished outcomes while a long job runs, and
-ends the process when the manager is gone; while nobody pokes it costs nothing.
+The order around a job, and why: the token first (from then on the job has started), then outcomes
+that have waited too long, then the record (so that a death is charged to the right job), then the
+call. A thread that sleeps in the wakeup pipe sends outcomes while a long job runs, and ends the
+process when the manager is gone; while nothing wakes it, it costs nothing.
 
-A job may close descriptors that are not its own, and others may get their numbers. Before outcomes
-are sent, each pipe is compared with what it was; a child without its pipes ends, and leaves a note
-of the job that did it where that is certain.
+A job may close descriptors that are not its own, and other files may get their numbers. Before
+outcomes are sent, each pipe is compared with what it was. A child without its pipes ends, and
+records the job that closed them where that is certain.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from eventmq.execution.context import current
 from eventmq.execution.streaming import cancelled
 from eventmq.plugins.pools.part_sink import PartSink, Timer
 from eventmq.plugins.pools.prefork.pipes import (
+    CANCEL,
+    CANCEL_OFFSET,
+    CREDIT,
+    CREDIT_OFFSET,
     FLUSH_AFTER,
-    GRANT,
-    GRANT_OFFSET,
     NO_PIPES_OFFSET,
-    NOTE,
-    ORDER,
-    ORDER_OFFSET,
     PARTS,
     PARTS_HEAD,
     PROGRESS,
+    RECORD,
     RESULT,
     RUN,
     WORK,
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from eventmq.execution.executor import Executor
     from eventmq.execution.streaming import Cancellation, PartBatch
     from eventmq.plugins.pools.prefork.pipes import ChildPipes
-    from eventmq.plugins.pools.prefork.recycling import Wear
+    from eventmq.plugins.pools.prefork.recycling import ChildRecycling
 
-__all__ = ["Child", "SignalAlarm", "obey_cancels"]
+__all__ = ["PoolChild", "SignalAlarm", "install_cancel_handler"]
 
 
 class SignalAlarm:
     """An `Alarm` by setitimer. A task that uses SIGALRM itself loses it.
 
     Args:
-        stop: Says whether the task's own code runs.
+        stop: Cancellation of the process; it knows whether the task's own code runs.
     """
 
     def __init__(self, stop: Cancellation) -> None:
@@ -62,7 +62,7 @@ class SignalAlarm:
         self._seconds = 0.0
 
     def arm(self, seconds: float) -> None:
-        """Raise `SoftTimeLimitExceeded` in the main thread after so many seconds."""
+        """Raise `SoftTimeLimitExceeded` in the main thread after ``seconds``."""
         self._seconds = seconds
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -78,31 +78,31 @@ class SignalAlarm:
             raise self._stop.soft_limit_error()
 
 
-def obey_cancels(executor: Executor, notes: mmap.mmap, offset: int) -> None:
-    """Let SIGTERM cancel the job that the manager's order names.
+def install_cancel_handler(executor: Executor, records: mmap.mmap, offset: int) -> None:
+    """Let SIGTERM cancel the job that the manager has recorded as cancelled.
 
     Args:
-        executor: Of this process.
-        notes: Shared with the manager.
-        offset: Where in it this child's note is.
+        executor: Executor of this process.
+        records: Memory that is shared with the manager.
+        offset: Offset of this child's record in it.
     """
     own = os.getpid()
 
     def on_sigterm(*_: object) -> None:
-        chunk, position, start = NOTE.unpack_from(notes, offset)
-        order = ORDER.unpack_from(notes, offset + ORDER_OFFSET)
-        if not start or order != (chunk, position) or os.getpid() != own:
+        chunk, position, start = RECORD.unpack_from(records, offset)
+        cancel = CANCEL.unpack_from(records, offset + CANCEL_OFFSET)
+        if not start or cancel != (chunk, position) or os.getpid() != own:
             return
-        if current.get(None) is None:  # it has ended, and the next one is not noted yet
+        if current.get(None) is None:  # it has ended, and the next one is not recorded yet
             return
-        told = executor.cancel()
-        if executor.cancellation.in_task and not told:
+        notified = executor.cancel()
+        if executor.cancellation.in_task and not notified:
             raise cancelled()
 
     signal.signal(signal.SIGTERM, on_sigterm)
 
 
-#: Bytes of results that are sent together, at most and beside the last one.
+#: Bytes of results that are sent together, not counting the last one.
 FLUSH_BYTES = 128 * 1024
 
 #: Exit status of a child whose pipes were closed (EX_IOERR of sysexits.h).
@@ -110,35 +110,35 @@ NO_PIPES = 74
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    """Return what tells an open file from every other one."""
+    """Return the identity of an open file: its device and inode."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
-class Child:
-    """Runs jobs until the work pipe ends.
+class PoolChild:
+    """A child of the prefork pool: runs jobs until the work pipe ends.
 
     Args:
         executor: Of this process alone.
         pipes: Its ends.
-        notes: Shared with the manager.
+        records: Shared with the manager.
         offset: Where in it this child's note is.
-        wear: Says when the process has served long enough, None for never.
+        recycling: Says when the process has served long enough, None for never.
     """
 
     def __init__(
         self,
         executor: Executor,
         pipes: ChildPipes,
-        notes: mmap.mmap,
+        records: mmap.mmap,
         offset: int,
-        wear: Wear | None = None,
+        recycling: ChildRecycling | None = None,
     ) -> None:
         self._executor = executor
         self._pipes = pipes
-        self._notes = notes
+        self._records = records
         self._offset = offset
-        self._wear = wear
+        self._recycling = recycling
         self._lock = threading.Lock()
         self._chunk = 0
         self._rows: list[OutcomeRow] = []
@@ -147,7 +147,7 @@ class Child:
         self._identities = [_identity(fd) for fd in pipes]
 
     def serve(self) -> None:
-        """Run jobs; return when the manager wants no more."""
+        """Run jobs; return at the end of the work pipe."""
         try:
             self._serve()
         except OSError:
@@ -160,11 +160,11 @@ class Child:
         self._executor.start()
         os.register_at_fork(after_in_child=self._disown)
         self._executor.alarm = SignalAlarm(self._executor.cancellation)
-        self._sink = PartSink(self._where, self._send_parts, self._send_progress, Timer())
+        self._sink = PartSink(self._current_job, self._send_parts, self._send_progress, Timer())
         self._executor.set_sink(self._sink)
-        obey_cancels(self._executor, self._notes, self._offset)
+        install_cancel_handler(self._executor, self._records, self._offset)
         threading.Thread(target=self._watch, name="eventmq-watch", daemon=True).start()
-        # Not closed: `serve` looks at it when something fails.
+        # Not closed: `serve` compares it when something fails.
         work = open(self._pipes.work, "rb", buffering=1 << 17, closefd=False)  # noqa: SIM115
         while len(header := work.read(WORK.size)) == WORK.size:
             self._chunk, first, count, length = WORK.unpack(header)
@@ -181,12 +181,12 @@ class Child:
         routes = self._executor.routes(queue, templates)
         run = self._executor.run
         stop = self._executor.cancellation
-        wear = self._wear
+        recycling = self._recycling
         read = os.read
         token = self._pipes.token
         monotonic = time.monotonic
-        note = NOTE.pack_into
-        notes = self._notes
+        record = RECORD.pack_into
+        records = self._records
         offset = self._offset
         rows = self._rows
         append = rows.append
@@ -195,39 +195,39 @@ class Child:
         for position, entry in enumerate(entries[begin:end], begin):
             try:
                 permit = read(token, 1)
-            except BlockingIOError:  # the manager is taking back, and its SKIPs come
+            except BlockingIOError:  # the manager withdraws jobs, and its SKIPs follow
                 permit = self._await_token()
-            if not permit:  # the manager is gone, or we are a copy that a task forked
+            if not permit:  # the manager is gone, or this is a copy that a task forked
                 return False
             if permit != RUN:
-                note(notes, offset, chunk, 0, 0.0)
+                record(records, offset, chunk, 0, 0.0)
                 self.flush()
-                return self._pass_over(end - position - 1)
+                return self._skip(end - position - 1)
             start = monotonic()
             if start - self._flushed > FLUSH_AFTER:
                 self.flush()
-            note(notes, offset, chunk, position, start)
+            record(records, offset, chunk, position, start)
             first = base + entry.offset
             payload = body[first : first + entry.length]
             row = run(routes[entry.template], position, entry, payload)
             append(row)
             size += len(row.result)
-            if stop.requested or (wear is not None and wear.out()):
+            if stop.requested or (recycling is not None and recycling.count_job()):
                 return self._leave()
             if size > FLUSH_BYTES:
                 self.flush()
                 size = 0
         if self._disowned:
             return False
-        # Nothing runs from here on, also not for whoever reads the last outcome.
-        note(notes, offset, chunk, 0, 0.0)
+        # Nothing runs from here on, also when the manager has read the last outcome.
+        record(records, offset, chunk, 0, 0.0)
         self.flush()
         return True
 
     def _leave(self) -> bool:
-        """Make room for a new process: what this one was given beyond that goes back."""
+        """Let the process end for a new one; jobs that it has not started go to that one."""
         if not self._disowned:
-            NOTE.pack_into(self._notes, self._offset, self._chunk, 0, 0.0)
+            RECORD.pack_into(self._records, self._offset, self._chunk, 0, 0.0)
             self.flush()
         return False
 
@@ -238,10 +238,10 @@ class Child:
             poller.poll()
             try:
                 return os.read(self._pipes.token, 1)
-            except BlockingIOError:  # taken by the manager again
+            except BlockingIOError:  # withdrawn by the manager again
                 continue
 
-    def _pass_over(self, left: int) -> bool:
+    def _skip(self, left: int) -> bool:
         """Take the SKIPs of the chunk's other jobs."""
         while left:
             try:
@@ -254,10 +254,10 @@ class Child:
         return True
 
     def flush(self, *, running: bool = False) -> None:
-        """Send the outcomes that are there. Called by both threads.
+        """Send the outcomes that wait. Called by both threads.
 
         Args:
-            running: A job may run meanwhile.
+            running: Whether a job may run meanwhile.
         """
         with self._lock:
             rows = self._rows[:]  # the other thread may append meanwhile
@@ -265,36 +265,36 @@ class Child:
             if not rows:
                 return
             if not self._disowned and not self._intact():
-                self._blame(rows, running=running)
+                self._end_for_closed_pipes(rows, running=running)
             del self._rows[: len(rows)]
             body = encode_outcomes(rows)
             run_time = sum([row.run_time for row in rows])
             self._write(RESULT.pack(self._chunk, len(rows), run_time, len(body)) + body)
 
     def _intact(self) -> bool:
-        """Return whether all pipes are what they were when the child began."""
+        """Return whether all pipes are the ones that the child started with."""
         try:
             return [_identity(fd) for fd in self._pipes] == self._identities
         except OSError:
             return False
 
-    def _blame(self, rows: list[OutcomeRow], *, running: bool) -> NoReturn:
-        """End because some of these jobs, or the one that runs, closed the pipes."""
-        if running and NOTE.unpack_from(self._notes, self._offset)[2]:
-            self._end_without_pipes(None)  # that one is noted already
+    def _end_for_closed_pipes(self, rows: list[OutcomeRow], *, running: bool) -> NoReturn:
+        """End because one of these jobs, or the running one, closed the pipes."""
+        if running and RECORD.unpack_from(self._records, self._offset)[2]:
+            self._end_without_pipes(None)  # that one is recorded already
         try:
             had_token = _identity(self._pipes.token) == self._identities[1]
         except OSError:
             had_token = False
-        # There was a token for the last job, so who closed that pipe was the last.
+        # The last job got its token, so it is the one that closed that pipe.
         self._end_without_pipes(rows[-1].position if len(rows) == 1 or not had_token else -1)
 
     def _end_without_pipes(self, position: int | None) -> NoReturn:
-        """End; leave a note of the job that closed the pipes, -1: not known, None: as it is."""
+        """End; record the job that closed the pipes: -1 if not known, None if it is recorded."""
         if position is not None:
             start = time.monotonic() if position >= 0 else 0.0
-            NOTE.pack_into(self._notes, self._offset, self._chunk, max(0, position), start)
-        self._notes[self._offset + NO_PIPES_OFFSET] = 1
+            RECORD.pack_into(self._records, self._offset, self._chunk, max(0, position), start)
+        self._records[self._offset + NO_PIPES_OFFSET] = 1
         os._exit(NO_PIPES)
 
     def _write(self, frame: bytes) -> None:
@@ -302,51 +302,51 @@ class Child:
         while data:
             data = data[os.write(self._pipes.result, data) :]
 
-    # What a job says while it runs
+    # Parts and progress
 
-    def _where(self) -> tuple[int, int]:
-        chunk, position, _ = NOTE.unpack_from(self._notes, self._offset)
+    def _current_job(self) -> tuple[int, int]:
+        chunk, position, _ = RECORD.unpack_from(self._records, self._offset)
         return chunk, position
 
-    def _send_parts(self, place: tuple[int, int], batch: PartBatch) -> None:
+    def _send_parts(self, job: tuple[int, int], batch: PartBatch) -> None:
         head = PARTS_HEAD.pack(batch.first, batch.parts)
         size = len(head) + len(batch.body)
         with self._lock:
-            self._say(RESULT.pack(place[0], PARTS, place[1], size) + head + batch.body)
+            self._send_event(RESULT.pack(job[0], PARTS, job[1], size) + head + batch.body)
 
-    def _send_progress(self, place: tuple[int, int], body: bytes) -> None:
+    def _send_progress(self, job: tuple[int, int], body: bytes) -> None:
         with self._lock:
-            self._say(RESULT.pack(place[0], PROGRESS, place[1], len(body)) + body)
+            self._send_event(RESULT.pack(job[0], PROGRESS, job[1], len(body)) + body)
 
-    def _say(self, frame: bytes) -> None:
-        """Write what the running job says."""
+    def _send_event(self, frame: bytes) -> None:
+        """Write parts or progress of the running job."""
         if not self._disowned and not self._intact():
             self._end_without_pipes(None)
         self._write(frame)
 
     def _watch(self) -> None:
         try:
-            while os.read(self._pipes.poke, 64):
-                self._sink.credit(*self._grant())
+            while os.read(self._pipes.wakeup, 64):
+                self._sink.credit(*self._credit())
                 self.flush(running=True)
         except OSError:
             if not self._disowned and not self._intact():
                 self._end_without_pipes(None)
         finally:
-            os._exit(1)  # nobody is left to answer to
+            os._exit(1)  # the manager is gone
 
-    def _grant(self) -> tuple[int, int, int]:
-        """Return the manager's grant: what was read twice the same was not half written."""
-        place = self._offset + GRANT_OFFSET
-        grant: tuple[int, int, int] = GRANT.unpack_from(self._notes, place)
+    def _credit(self) -> tuple[int, int, int]:
+        """Return the credit from the manager: a value that was read twice was not half written."""
+        offset = self._offset + CREDIT_OFFSET
+        credit: tuple[int, int, int] = CREDIT.unpack_from(self._records, offset)
         while True:
-            again: tuple[int, int, int] = GRANT.unpack_from(self._notes, place)
-            if again == grant:
-                return grant
-            grant = again
+            again: tuple[int, int, int] = CREDIT.unpack_from(self._records, offset)
+            if again == credit:
+                return credit
+            credit = again
 
     def _disown(self) -> None:
-        """In a process that a task forked: it must not act as this child, whatever it does."""
+        """Detach a process that a task forked: it must not act as this child."""
         self._disowned = True
         null = os.open(os.devnull, os.O_RDWR)
         for fd in self._pipes:

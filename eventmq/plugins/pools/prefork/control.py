@@ -1,7 +1,7 @@
 """Messages between the job manager and the fork server: length, JSON, and descriptors with it.
 
-Manager to server: first a map with ``path``, ``loader``, ``arguments`` and
-``wear`` (jobs and bytes of memory after which a child ends, 0 for never); then ``{"spawn": slot}``
+Manager to server: first a map with ``path``, ``loader``, ``arguments`` and ``recycling`` (jobs and
+bytes of memory after which a child ends, 0 for never); then ``{"spawn": slot}``
 with the four descriptors of `eventmq.plugins.pools.prefork.pipes.ChildPipes`. Server to manager:
 ``{"ready": true}`` or ``{"failed": [type, text]}``, then ``{"spawned": slot, "pid": pid}`` and
 ``{"exited": slot, "pid": pid, "reason": text, "code": status or -signal, "peak": bytes}``. The
@@ -24,7 +24,7 @@ _MAX_FDS = 8
 
 
 def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-    """Send a message, waiting until it is taken."""
+    """Send a message; block until it is written."""
     body = json.dumps(message).encode()
     head = len(body).to_bytes(4, "big")
     if fds:

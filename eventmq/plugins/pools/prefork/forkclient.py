@@ -1,4 +1,4 @@
-"""The job manager's handle of its fork server: starts it, asks for children, hears of ends."""
+"""Fork server handle of the job manager: starts the server, asks for children, receives exits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from eventmq.plugins.pools.prefork import control
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ForkServerHandle", "shared_notes"]
+__all__ = ["ForkServerHandle", "shared_records"]
 
-#: Seconds that the server gets to kill its children and to end.
+#: Seconds for the server to kill its children and to end.
 END_TIMEOUT = 5.0
 
-#: Seconds within which a message that has started is there.
+#: Seconds within which a message is complete.
 MESSAGE_TIMEOUT = 5.0
 
 _PROGRAM = (
     "import sys; sys.path = [{root!r}, *filter(None, sys.path)]; "  # not the working directory
-    "from eventmq.plugins.pools.prefork.forkserver import main; main({control}, {notes})"
+    "from eventmq.plugins.pools.prefork.forkserver import main; main({control}, {records})"
 )
 
 
@@ -36,20 +36,20 @@ class ForkServerHandle:
     Args:
         loader: ``module:function`` that returns the executor.
         arguments: Its keyword arguments, plain data.
-        notes: Descriptor of the shared notes.
-        wear: Jobs and bytes of memory after which a child is replaced, 0 for never.
+        records: Descriptor of the shared records.
+        recycling: Jobs and bytes of memory after which a child is replaced, 0 for never.
     """
 
     def __init__(
-        self, loader: str, arguments: Mapping[str, Any], notes: int, wear: tuple[int, int]
+        self, loader: str, arguments: Mapping[str, Any], records: int, recycling: tuple[int, int]
     ) -> None:
         self._config = {
             "path": sys.path,
             "loader": loader,
             "arguments": dict(arguments),
-            "wear": wear,
+            "recycling": recycling,
         }
-        self._notes = notes
+        self._records = records
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -62,12 +62,12 @@ class ForkServerHandle:
         """
         ours, theirs = socket.socketpair()
         root = str(Path(__file__).parents[3])
-        program = _PROGRAM.format(root=root, control=theirs.fileno(), notes=self._notes)
+        program = _PROGRAM.format(root=root, control=theirs.fileno(), records=self._records)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._notes),
+                pass_fds=(theirs.fileno(), self._records),
             )
         self._socket = ours
         try:
@@ -123,7 +123,7 @@ class ForkServerHandle:
             raise EOFError from error
 
     def close(self) -> None:
-        """End the server, and so what is left of its children; wait for it. Idempotent."""
+        """End the server and its children; wait for it. Idempotent."""
         sock, self._socket = self._socket, None
         process, self._process = self._process, None
         if sock is not None:
@@ -138,7 +138,7 @@ class ForkServerHandle:
 
 
 def _rebuild(name: str, text: str) -> EventMQError:
-    """Return the error that the server met: one of ours if it is built from a text."""
+    """Return the error of the server: an EventMQError if it can be built from a text."""
     kind = getattr(eventmq.errors, name, PluginError)
     try:
         error = kind(text)
@@ -147,14 +147,14 @@ def _rebuild(name: str, text: str) -> EventMQError:
     return error if isinstance(error, EventMQError) else PluginError(text)
 
 
-def shared_notes(size: int) -> int:
-    """Return a descriptor of ``size`` zero bytes that processes can share and no name leads to."""
+def shared_records(size: int) -> int:
+    """Return the descriptor of ``size`` zero bytes of unnamed memory that processes can share."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("eventmq-notes", os.MFD_CLOEXEC)
+        fd = os.memfd_create("eventmq-records", os.MFD_CLOEXEC)
     else:
         import tempfile
 
-        fd, path = tempfile.mkstemp(prefix="eventmq-notes-")
+        fd, path = tempfile.mkstemp(prefix="eventmq-records-")
         Path(path).unlink()
     os.ftruncate(fd, size)
     return fd

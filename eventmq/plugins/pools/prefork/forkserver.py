@@ -1,4 +1,4 @@
-"""The fork server: a clean interpreter that loads the app once and forks children from it.
+"""Fork server: a clean interpreter that loads the app once and forks children from it.
 
 It was spawned, so no thread, lock or socket of the job manager is in it or in its children. It
 runs no job itself. When its control socket ends, the manager is gone or done: it kills what is
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 from eventmq import shadows
 from eventmq.errors import EventMQError, PluginError
 from eventmq.plugins.pools.prefork import control
-from eventmq.plugins.pools.prefork.child import Child
-from eventmq.plugins.pools.prefork.pipes import NOTE_SIZE, ChildPipes
-from eventmq.plugins.pools.prefork.recycling import Wear
+from eventmq.plugins.pools.prefork.child import PoolChild
+from eventmq.plugins.pools.prefork.pipes import RECORD_SIZE, ChildPipes
+from eventmq.plugins.pools.prefork.recycling import ChildRecycling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-#: Milliseconds after which children are looked after even if no signal came: code that was
-#: imported may have taken SIGCHLD for itself.
-LOOK_AFTER_MS = 1000
+#: Milliseconds between two searches for exited children, also without a signal: imported code may
+#: handle SIGCHLD itself.
+REAP_EVERY_MS = 1000
 
-#: Seconds after which a child that was stopped, by SIGSTOP or the like, is killed: whoever stopped
-#: it can be its own job, and then it would hold its slot for ever.
+#: Seconds after which a child that was stopped, by SIGSTOP or the like, is killed: its own job may
+#: have stopped it, and then it would hold its slot for ever.
 STOPPED_GRACE = 5.0
 
 #: Exit status of a child that failed outside any task (EX_SOFTWARE of sysexits.h).
@@ -76,7 +76,7 @@ def _load(config: dict[str, Any]) -> Executor:
 
 
 def _end(status: int, peak: int) -> dict[str, Any]:
-    """Return what `os.wait4` says: how a child ended, and how many bytes it had at most."""
+    """Return the exit report of a child: status, reason and peak memory in bytes."""
     code = os.waitstatus_to_exitcode(status)
     if sys.platform != "darwin":  # KiB there
         peak *= 1024
@@ -92,23 +92,23 @@ def _end(status: int, peak: int) -> dict[str, Any]:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # Threads that imported code started are not in the child, as ever with fork.
+        # Threads of imported code are not in the child, as always with fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 class ForkServer:
-    """Forks children on request and reports their ends. One thread."""
+    """Forks children on request and reports their exits. One thread."""
 
     def __init__(
-        self, sock: socket.socket, notes: mmap.mmap, executor: Executor, wear: Sequence[int]
+        self, sock: socket.socket, records: mmap.mmap, executor: Executor, recycling: Sequence[int]
     ) -> None:
         self._socket = sock
-        self._notes = notes
+        self._records = records
         self._executor = executor
-        self._wear = wear
+        self._recycling = recycling
         self._children: dict[int, int] = {}
-        #: Children that are stopped, and for how many seconds of this process.
+        #: Stopped children, and for how many seconds in which this process ran.
         self._stopped: dict[int, float] = {}
         self._reaped = time.monotonic()
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
@@ -124,7 +124,7 @@ class ForkServer:
         poller.register(self._wakeup_reader, select.POLLIN)
         try:
             while True:
-                ready = dict(poller.poll(LOOK_AFTER_MS))
+                ready = dict(poller.poll(REAP_EVERY_MS))
                 if self._wakeup_reader.fileno() in ready:
                     self._wakeup_reader.recv(4096)
                 self._reap()
@@ -143,7 +143,7 @@ class ForkServer:
             reason = f"no process could be started: {error}"
             answer = {"exited": slot, "pid": 0, "reason": reason, "code": 1, "peak": 0}
         if pid == 0:
-            self._be_child(slot, pipes)
+            self._run_child(slot, pipes)
         for fd in fds:
             os.close(fd)
         if pid > 0:
@@ -151,17 +151,17 @@ class ForkServer:
             answer = {"spawned": slot, "pid": pid}
         control.send(self._socket, answer)
 
-    def _be_child(self, slot: int, pipes: ChildPipes) -> None:
-        """Live and end as a child. Never returns."""
+    def _run_child(self, slot: int, pipes: ChildPipes) -> None:
+        """Run as a child, and end. Never returns."""
         code = CHILD_FAILED
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for sock in (self._socket, self._wakeup_reader, self._wakeup_writer):
                 sock.close()
-            wear = Wear(*self._wear) if any(self._wear) else None
-            offset = slot * NOTE_SIZE
-            Child(self._executor.for_slot(), pipes, self._notes, offset, wear).serve()
+            recycling = ChildRecycling(*self._recycling) if any(self._recycling) else None
+            offset = slot * RECORD_SIZE
+            PoolChild(self._executor.for_slot(), pipes, self._records, offset, recycling).serve()
             code = 0
         except BrokenPipeError:
             code = 1  # the manager is gone
@@ -190,11 +190,11 @@ class ForkServer:
     def _kill_stopped(self) -> None:
         """Kill the children that are stopped for too long.
 
-        Only time in which this process ran counts: Ctrl-Z stops all of us, and `fg` starts us in
-        any order.
+        Only time in which this process ran counts: Ctrl-Z stops all processes of the worker, and
+        `fg` continues them in any order.
         """
         now = time.monotonic()
-        passed, self._reaped = min(now - self._reaped, LOOK_AFTER_MS / 1000), now
+        passed, self._reaped = min(now - self._reaped, REAP_EVERY_MS / 1000), now
         for pid, seconds in self._stopped.items():
             self._stopped[pid] = seconds + passed
             if seconds < STOPPED_GRACE <= seconds + passed:
@@ -216,21 +216,21 @@ def _flush_streams() -> None:
 
 
 def _leave(code: int) -> None:
-    """End the process without the exit handlers of what the server imported."""
+    """End the process without the exit handlers of imported code."""
     _flush_streams()
     os._exit(code)
 
 
-def main(control_fd: int, notes_fd: int) -> None:
+def main(control_fd: int, records_fd: int) -> None:
     """Run a fork server on the control socket ``control_fd``."""
-    # Ctrl-C and a SIGTERM to the whole group reach all of us: the manager alone acts on them,
-    # and lets running jobs end.
+    # Ctrl-C and a SIGTERM to the group reach all processes: only the manager acts on them, and
+    # lets running jobs end.
     signal.signal(signal.SIGINT, _ignore)
     signal.signal(signal.SIGTERM, _ignore)
     sock = socket.socket(fileno=control_fd)
     sock.set_inheritable(False)
-    notes = mmap.mmap(notes_fd, 0)
-    os.close(notes_fd)
+    records = mmap.mmap(records_fd, 0)
+    os.close(records_fd)
     try:
         config, _ = control.receive(sock)
     except EOFError:
@@ -244,5 +244,5 @@ def main(control_fd: int, notes_fd: int) -> None:
     gc.collect()
     gc.freeze()
     control.send(sock, {"ready": True})
-    ForkServer(sock, notes, executor, config["wear"]).run()
+    ForkServer(sock, records, executor, config["recycling"]).run()
     _leave(0)

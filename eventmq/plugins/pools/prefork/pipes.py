@@ -1,18 +1,19 @@
-"""What travels between the job manager and a child, and writing to a pipe without waiting.
+"""Pipes and shared memory between the job manager and a child, and a writer that does not block.
 
-A child has four pipes of its own and a note in shared memory:
+A child has four pipes of its own and a record in shared memory:
 
 - *work*, manager to child: chunks as they came, each after a `WORK` header.
 - *token*, manager to child: one byte per job, `RUN` or `SKIP`. The child takes one before each
-  job. The manager holds the same read end: what it takes out of the pipe was never started. So
-  the kernel decides who was first. It then puts as many `SKIP` in, for the child to pass over.
+  job. The manager holds the same read end: a job whose token it takes out of the pipe was never
+  started. So the kernel decides who was first. The manager then writes as many `SKIP`, which the
+  child passes over.
 - *result*, child to manager: outcomes, each frame after a `RESULT` header.
-- *poke*, manager to child: a byte asks for outcomes that a long job keeps waiting, and its end
-  means that the manager is gone.
-- *note*: which job runs since when, written by the child before each call; behind it the
-  manager's *order*: which job SIGTERM is to cancel, and its *grant*: how many parts of the job
-  that streams were taken, looked at after a poke; and behind these one byte in which the child
-  says that a job has closed its pipes.
+- *wakeup*, manager to child: a byte asks for outcomes that a long job keeps waiting; its end means
+  that the manager is gone.
+- *record*: which job runs since when, written by the child before each call. After it the manager
+  writes *cancel*, the job that SIGTERM is to cancel, and *credit*, how many parts of a stream its
+  readers have taken; the child reads that after a wakeup. After these is one byte that the child
+  sets where a job has closed its pipes.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from struct import Struct
 from typing import NamedTuple
 
 __all__ = [
+    "CANCEL",
+    "CANCEL_OFFSET",
+    "CREDIT",
+    "CREDIT_OFFSET",
     "FLUSH_AFTER",
-    "GRANT",
-    "GRANT_OFFSET",
-    "NOTE",
-    "NOTE_SIZE",
     "NO_PIPES_OFFSET",
-    "ORDER",
-    "ORDER_OFFSET",
     "PARTS",
     "PARTS_HEAD",
     "PROGRESS",
+    "RECORD",
+    "RECORD_SIZE",
     "RESULT",
     "RUN",
     "SKIP",
@@ -47,7 +48,7 @@ WORK = Struct("!QIII")
 #: Number of the chunk, number of outcomes, seconds that they ran, length of the body.
 RESULT = Struct("!QIdI")
 
-#: Instead of the number of outcomes: the body has parts behind a `PARTS_HEAD`, or a progress; the
+#: Instead of the number of outcomes: the body has parts after a `PARTS_HEAD`, or a progress; the
 #: seconds are the position of the job.
 PARTS = 0xFFFFFFFF
 PROGRESS = 0xFFFFFFFE
@@ -56,27 +57,27 @@ PROGRESS = 0xFFFFFFFE
 PARTS_HEAD = Struct("!QI")
 
 #: Number of the chunk, position of the job, monotonic start in seconds (0.0: nothing runs).
-NOTE = Struct("@QQd")
+RECORD = Struct("@QQd")
 
 #: Number of the chunk and position of the job that was cancelled, (0, 0) for none.
-ORDER = Struct("@QQ")
+CANCEL = Struct("@QQ")
 
-#: Bytes from a note to the order.
-ORDER_OFFSET = 32
+#: Bytes from a record to its cancel field.
+CANCEL_OFFSET = 32
 
 #: Number of the chunk, position of the job, number of parts that were taken.
-GRANT = Struct("@QQQ")
+CREDIT = Struct("@QQQ")
 
-#: Bytes from a note to the grant.
-GRANT_OFFSET = 64
+#: Bytes from a record to its credit field.
+CREDIT_OFFSET = 64
 
-#: Bytes from a note to the byte that is not 0 when a child ended because its pipes were closed.
+#: Bytes from a record to the byte that is not 0 when a child ended because its pipes were closed.
 NO_PIPES_OFFSET = 96
 
-#: Bytes from one child's note to the next: cache lines of its own.
-NOTE_SIZE = 128
+#: Bytes of a record: each has cache lines of its own.
+RECORD_SIZE = 128
 
-#: Seconds that a finished outcome waits for others.
+#: Seconds for which an outcome waits for others.
 FLUSH_AFTER = 0.005
 
 RUN = b"R"
@@ -84,18 +85,18 @@ SKIP = b"S"
 
 
 class ChildPipes(NamedTuple):
-    """The child's ends, as descriptors, in the order in which they are passed."""
+    """The child's ends of its pipes, as descriptors, in the order in which they are passed."""
 
     work: int
     token: int
     result: int
-    poke: int
+    wakeup: int
 
 
 class PipeWriter:
     """Writes to a non-blocking pipe and keeps what does not fit. One thread.
 
-    A reader that is gone is no error: its end is reported by who started it.
+    A reader that is gone is no error: the fork server reports its exit.
     """
 
     __slots__ = ("_pending", "fd")
@@ -106,7 +107,7 @@ class PipeWriter:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits for room in the pipe."""
+        """Whether bytes wait for space in the pipe."""
         return bool(self._pending)
 
     def write(self, *parts: bytes) -> None:
@@ -135,7 +136,7 @@ class PipeWriter:
             pending.clear()
 
     def take_pending(self) -> bytes:
-        """Return what was not written yet, and forget it."""
+        """Return the bytes that were not written yet, and drop them."""
         pending = bytes(self._pending)
         self._pending.clear()
         return pending

@@ -1,6 +1,6 @@
-"""The prefork pool: one child process per slot, forked from a clean fork server.
+"""Prefork pool: one child process per slot, forked from a clean fork server.
 
-No lock is shared with a child, so one that is killed at any moment harms only the job it ran.
+No lock is shared with a child, so a kill at any moment harms only the job that it ran.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
 from eventmq.interfaces import Running, SlotDied
-from eventmq.plugins.pools.prefork.forkclient import ForkServerHandle, shared_notes
-from eventmq.plugins.pools.prefork.pipes import NOTE_SIZE
+from eventmq.plugins.pools.prefork.forkclient import ForkServerHandle, shared_records
+from eventmq.plugins.pools.prefork.pipes import RECORD_SIZE
 from eventmq.plugins.pools.prefork.recycling import resident_of
-from eventmq.plugins.pools.prefork.slot import Given, Slot
+from eventmq.plugins.pools.prefork.slot import AssignedJobs, PreforkSlot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,13 +30,13 @@ __all__ = ["PreforkPool"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds: a child that answered nothing and ended earlier than this is replaced so much later.
+#: Seconds: a child that answered nothing and ended earlier than this is replaced after as long.
 EARLY_DEATH = 1.0
 
-#: Seconds between two looks at the memory of busy children.
-WEIGH_EVERY = 1.0
+#: Seconds between two measurements of the memory of busy children.
+MEASURE_MEMORY_EVERY = 1.0
 
-#: So many early deaths in a row mean that no child can live.
+#: Early deaths in a row after which the pool fails: no child can live.
 MAX_EARLY_DEATHS = 10
 
 
@@ -48,8 +48,8 @@ class PreforkPool:
         loader: ``module:function``, called in the fork server; returns the `Executor`.
         arguments: Keyword arguments of the loader, plain data (they travel as JSON).
         start_timeout: Seconds within which the app must be loaded.
-        wear: Jobs and bytes of memory after which a child is replaced, 0 for never.
-        initial: Slots that have a child from the start on; all of them if None.
+        recycling: Jobs and bytes of memory after which a child is replaced, 0 for never.
+        initial: Slots that have a child from the start; all of them if None.
     """
 
     interrupts = True
@@ -63,21 +63,21 @@ class PreforkPool:
         loader: str,
         arguments: Mapping[str, Any],
         start_timeout: float = 60.0,
-        wear: tuple[int, int] = (0, 0),
+        recycling: tuple[int, int] = (0, 0),
         initial: int | None = None,
     ) -> None:
         self.slots = concurrency
         self._loader = loader
         self._arguments = arguments
         self._start_timeout = start_timeout
-        self._wear = wear
+        self._recycling = recycling
         self._initial = concurrency if initial is None else initial
-        self._slots: list[Slot] = []
+        self._slots: list[PreforkSlot] = []
         self._events: list[PoolEvent] = []
         self._early_deaths = 0
-        #: Slots that wait for a child of their own: number -> monotonic time to ask for it.
+        #: Slots without a child: number -> monotonic time at which one is started.
         self._vacant: dict[int, float] = {}
-        self._weigh_due = 0.0
+        self._memory_due = 0.0
         self._state = "new"
 
     # Start and stop
@@ -89,19 +89,21 @@ class PreforkPool:
             EventMQError: The app cannot be loaded; one sentence says why.
             PluginError: No process can be started.
         """
-        self._notes_fd = shared_notes(self.slots * NOTE_SIZE)
-        self._notes = mmap.mmap(self._notes_fd, 0)
+        self._records_fd = shared_records(self.slots * RECORD_SIZE)
+        self._records = mmap.mmap(self._records_fd, 0)
         self._selector = selectors.DefaultSelector()
-        self._server = ForkServerHandle(self._loader, self._arguments, self._notes_fd, self._wear)
+        self._server = ForkServerHandle(
+            self._loader, self._arguments, self._records_fd, self._recycling
+        )
         self._state = "running"
         try:
             self._start_server()
             for number in range(self.slots):
-                slot = Slot(number, self._notes, keep=any(self._wear))
+                slot = PreforkSlot(number, self._records, keep=any(self._recycling))
                 self._slots.append(slot)
                 self._watch(slot)
-                slot.parked = number >= self._initial
-                if not slot.parked:
+                slot.unused = number >= self._initial
+                if not slot.unused:
                     self._spawn(slot)
             self._await_children()
         except BaseException:
@@ -116,10 +118,10 @@ class PreforkPool:
             except EOFError:
                 raise PluginError("the process that starts the worker's children ended") from None
             if "spawned" in message:
-                self._slots[message["spawned"]].born(message["pid"])
-            elif message["pid"]:  # one has ended already
+                self._slots[message["spawned"]].set_pid(message["pid"])
+            elif message["pid"]:  # it has exited already
                 slot = self._slots[message["exited"]]
-                self._events += self._bury(slot, message["reason"], message["code"])
+                self._events += self._report_exit(slot, message["reason"], message["code"])
             else:
                 raise PluginError(message["reason"])
 
@@ -127,19 +129,19 @@ class PreforkPool:
         self._server.start(self._start_timeout)
         self._selector.register(self._server.fileno(), selectors.EVENT_READ, None)
 
-    def _watch(self, slot: Slot) -> None:
+    def _watch(self, slot: PreforkSlot) -> None:
         self._selector.register(slot.result, selectors.EVENT_READ, slot)
 
-    def _spawn(self, slot: Slot) -> None:
+    def _spawn(self, slot: PreforkSlot) -> None:
         assert slot.ends is not None  # noqa: S101 - renewed, or new
         try:
             self._server.spawn(slot.number, slot.ends)
-        except EOFError:  # seen again by poll, which starts another server
+        except EOFError:  # poll sees it again and starts another server
             self._vacant[slot.number] = 0.0
             return
         slot.spawned_at = time.monotonic()
         slot.alive = True
-        slot.passed()
+        slot.close_child_ends()
 
     def pids(self) -> list[int | None]:
         """Return the process id of each slot, None where the child is not there yet."""
@@ -148,7 +150,7 @@ class PreforkPool:
     def stop(self, grace: float) -> None:
         """Let running jobs finish within ``grace`` seconds, then kill.
 
-        What they answered is had from `poll` afterwards. Idempotent.
+        `poll` returns their last outcomes afterwards. Idempotent.
         """
         if self._state != "running":
             return
@@ -156,62 +158,62 @@ class PreforkPool:
         deadline = time.monotonic() + grace
         for slot in self._slots:
             slot.take_back()
-            self._forget_writing(slot)
+            self._unwatch_writing(slot)
             slot.work.close()
         while any(slot.alive for slot in self._slots) and time.monotonic() < deadline:
             self._selector.select(min(0.1, max(0.0, deadline - time.monotonic())))
             self._events += self._collect()
         self._server.close()
         for slot in self._slots:
-            self._events += slot.answers()
+            self._events += slot.take_events()
             slot.close()
         self._selector.close()
-        self._notes.close()
-        os.close(self._notes_fd)
+        self._records.close()
+        os.close(self._records_fd)
         self._state = "stopped"
 
     # Work
 
     def filenos(self) -> Sequence[int]:
-        """Return one descriptor, which stands for all pipes and sockets."""
+        """Return one descriptor, readable when any pipe or socket is."""
         return [self._selector.fileno()]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Give a slot a chunk. What does not fit into its pipe follows in `poll`."""
-        self._give(self._slots[slot], [Given(chunk, body, count)])
+        """Assign a chunk to a slot. What does not fit into its pipe is written by `poll`."""
+        self._give(self._slots[slot], [AssignedJobs(chunk, body, count)])
 
-    def _give(self, slot: Slot, parts: Sequence[Given]) -> None:
+    def _give(self, slot: PreforkSlot, parts: Sequence[AssignedJobs]) -> None:
         for part in parts:
             slot.assign(part)
         if slot.work.pending:
             self._watch_writing(slot)
 
     def take_back(self, slot: int) -> int:
-        """Withdraw what has not started; return how many jobs, counted from the last given."""
+        """Withdraw the jobs that have not started; return how many, counted from the last one."""
         return self._slots[slot].take_back()
 
     def running(self, slot: int) -> Running | None:
         """Return the job that runs in the slot, None if none does."""
-        note = self._slots[slot].note()
-        return Running(*note) if note[2] else None
+        record = self._slots[slot].record()
+        return Running(*record) if record[2] else None
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
         """Raise `JobCancelled` in the job by SIGTERM; the child is replaced when it has ended."""
         self._slots[slot].interrupt(chunk, position)
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Tell a job that streams how many parts were taken."""
+        """Pass the credit of its readers to a job that streams."""
         self._slots[slot].credit(chunk, position, taken)
 
     def scale(self, slots: int) -> None:
-        """Start children for the first slots, end those of the others."""
+        """Start children for the first ``slots`` slots, end those of the others."""
         for slot in self._slots:
-            was, slot.parked = slot.parked, slot.number >= slots
-            if slot.parked:
+            was, slot.unused = slot.unused, slot.number >= slots
+            if slot.unused:
                 self._vacant.pop(slot.number, None)
                 if slot.alive:
                     slot.kill()
-            elif was and not slot.alive:  # else when its last child has ended
+            elif was and not slot.alive:  # else when its last child has exited
                 self._vacant[slot.number] = 0.0
 
     def kill(self, slot: int) -> None:
@@ -230,18 +232,18 @@ class PreforkPool:
             if self._vacant:
                 self._fill_vacancies()
             for slot in self._slots:
-                slot.poke()
-            self._weigh()
+                slot.request_flush()
+            self._measure_memory()
         return events
 
-    def _weigh(self) -> None:
-        """Take note of the memory of children that are busy, for when one dies."""
+    def _measure_memory(self) -> None:
+        """Measure the memory of busy children, for the report of a death."""
         now = time.monotonic()
-        if now < self._weigh_due:
+        if now < self._memory_due:
             return
-        self._weigh_due = now + WEIGH_EVERY
+        self._memory_due = now + MEASURE_MEMORY_EVERY
         for slot in self._slots:
-            if slot.pid is not None and slot.note()[2]:
+            if slot.pid is not None and slot.record()[2]:
                 slot.rss = resident_of(slot.pid) or slot.rss
 
     def _collect(self) -> list[PoolEvent]:
@@ -254,62 +256,62 @@ class PreforkPool:
             elif mask & selectors.EVENT_WRITE:
                 self._go_on_writing(slot)
             else:
-                events += slot.answers()
-        # After the answers: what a child said before its end comes before its end.
+                events += slot.take_events()
+        # After the outcomes: those of a child come before its exit.
         if ends:
-            events += self._hear_server()
+            events += self._receive()
         return events
 
-    def _watch_writing(self, slot: Slot) -> None:
+    def _watch_writing(self, slot: PreforkSlot) -> None:
         if slot.work.fd not in self._selector.get_map():
             self._selector.register(slot.work.fd, selectors.EVENT_WRITE, slot)
 
-    def _go_on_writing(self, slot: Slot) -> None:
+    def _go_on_writing(self, slot: PreforkSlot) -> None:
         slot.flush()
         if not slot.work.pending:
-            self._forget_writing(slot)
+            self._unwatch_writing(slot)
 
-    def _forget_writing(self, slot: Slot) -> None:
+    def _unwatch_writing(self, slot: PreforkSlot) -> None:
         if slot.work.fd in self._selector.get_map():
             self._selector.unregister(slot.work.fd)
 
-    # Births and deaths
+    # Children
 
-    def _hear_server(self) -> list[PoolEvent]:
+    def _receive(self) -> list[PoolEvent]:
         try:
             message = self._server.message()
         except EOFError:
-            return self._lose_server()
+            return self._replace_server()
         if "spawned" in message:
-            self._slots[message["spawned"]].born(message["pid"])
+            self._slots[message["spawned"]].set_pid(message["pid"])
             return []
         slot = self._slots[message["exited"]]
-        return self._bury(slot, message["reason"], message["code"], message["peak"])
+        return self._report_exit(slot, message["reason"], message["code"], message["peak"])
 
-    def _bury(
+    def _report_exit(
         self,
-        slot: Slot,
+        slot: PreforkSlot,
         reason: str,
         code: int = -signal.SIGKILL,
         peak: int = 0,
         *,
         shared_cause: bool = False,
     ) -> list[PoolEvent]:
-        """Return the last answers of a child and its end; make room for the next child.
+        """Return the last events of a child and its death; prepare the slot for the next child.
 
         Args:
-            slot: Whose child has ended.
-            reason: For people.
-            code: Exit status, or the signal's number below 0.
-            peak: Bytes of memory that it had at most.
+            slot: The slot whose child has exited.
+            reason: Text for people.
+            code: Exit status, or the number of the signal below 0.
+            peak: Most bytes of memory that it had.
             shared_cause: Other slots died at the same moment of the same cause.
         """
-        events: list[PoolEvent] = list(slot.answers())
-        chunk, position, _ = slot.note()
+        events: list[PoolEvent] = list(slot.take_events())
+        chunk, position, _ = slot.record()
         now = time.monotonic()
-        rest = slot.rest()
+        unanswered = slot.unanswered()
         started = slot.started()
-        # Of a child that took a job the end says nothing about the next one.
+        # The death of a child that took a job does not mean that the next one dies.
         harmless = not slot.served and not started and position < 0
         early = harmless and now - slot.spawned_at < EARLY_DEATH
         if slot.without_pipes:
@@ -322,19 +324,19 @@ class PreforkPool:
         if self._early_deaths >= MAX_EARLY_DEATHS:
             msg = f"the worker's processes end as soon as they are started: {reason}"
             raise PluginError(msg)
-        # A child that has served long enough, or was cancelled, ends by itself between jobs.
+        # A child that is recycled, or whose job was cancelled, exits by itself between jobs.
         orderly = not code and position < 0 and slot.served and not started
-        quiet = slot.condemned or orderly
+        quiet = slot.to_be_killed or orderly
         level = logging.DEBUG if quiet else logging.WARNING
         _log.log(level, "slot %d: %s; it is replaced", slot.number, reason)
         rss = slot.rss
-        condemned = slot.condemned
+        to_be_killed = slot.to_be_killed
         self._renew(slot)
-        if slot.parked:
+        if slot.unused:
             return events
         self._vacant[slot.number] = now + EARLY_DEATH if early else now
-        if rest is not None and quiet and not condemned:  # it is the next child's
-            self._give(slot, rest)
+        if unanswered is not None and quiet and not to_be_killed:  # the next child gets it
+            self._give(slot, unanswered)
             return events
         number = slot.number
         died = SlotDied(
@@ -342,9 +344,9 @@ class PreforkPool:
         )
         return [*events, died]
 
-    def _renew(self, slot: Slot) -> None:
+    def _renew(self, slot: PreforkSlot) -> None:
         self._selector.unregister(slot.result)
-        self._forget_writing(slot)
+        self._unwatch_writing(slot)
         slot.renew()
         self._watch(slot)
 
@@ -354,18 +356,18 @@ class PreforkPool:
             del self._vacant[number]
             self._spawn(self._slots[number])
 
-    def _lose_server(self) -> list[PoolEvent]:
-        """Go on with another fork server; the children of the old one are killed first."""
+    def _replace_server(self) -> list[PoolEvent]:
+        """Replace a fork server that ended; its children are killed first."""
         _log.error("the fork server ended; it and its children are replaced")
         self._selector.unregister(self._server.fileno())
         events: list[PoolEvent] = []
-        shared_cause = sum(slot.alive and bool(slot.note()[2]) for slot in self._slots) > 1
+        shared_cause = sum(slot.alive and bool(slot.record()[2]) for slot in self._slots) > 1
         for slot in self._slots:
             slot.signal(signal.SIGKILL)
             if slot.alive:
-                slot.served = True  # its end says nothing about it
+                slot.served = True  # it was killed: not an early death
                 reason = "the process was killed: the fork server had ended"
-                events += self._bury(slot, reason, shared_cause=shared_cause)
+                events += self._report_exit(slot, reason, shared_cause=shared_cause)
         self._server.close()
         if self._state == "running":
             self._start_server()

@@ -6,10 +6,10 @@ import os
 import time
 from pathlib import Path
 
-__all__ = ["Wear", "resident_of"]
+__all__ = ["ChildRecycling", "resident_of"]
 
-#: Seconds between two looks at the memory: a look costs some microseconds.
-LOOK = 0.05
+#: Seconds between two measurements of the memory: each costs some microseconds.
+MEMORY_CHECK_EVERY = 0.05
 
 
 def resident_of(pid: int | str) -> int:
@@ -23,39 +23,39 @@ def resident_of(pid: int | str) -> int:
 
 def resident() -> int:
     """Return how many bytes of memory this process has; its peak where there is no /proc."""
-    if (found := resident_of("self")) == 0:
+    if (size := resident_of("self")) == 0:
         import resource
         import sys
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        found = peak if sys.platform == "darwin" else peak * 1024
-    return found
+        size = peak if sys.platform == "darwin" else peak * 1024
+    return size
 
 
-class Wear:
-    """Counts jobs, and looks at the memory between them.
+class ChildRecycling:
+    """Decides when a child is replaced: counts its jobs, and measures its memory between them.
 
     Args:
-        jobs: So many are enough; 0 for any number.
-        memory: So many bytes are too much; 0 for any size.
+        jobs: Number of jobs after which it is replaced; 0 for never.
+        memory: Bytes of memory above which it is replaced; 0 for never.
     """
 
-    __slots__ = ("_due", "_left", "_memory")
+    __slots__ = ("_due", "_memory", "_remaining")
 
     def __init__(self, jobs: int, memory: int) -> None:
-        self._left = jobs or -1
+        self._remaining = jobs or -1
         self._memory = memory
         self._due = 0.0
 
-    def out(self) -> bool:
-        """Take note of a job that has ended; say whether the process should end."""
-        self._left -= 1
-        if not self._left:
+    def count_job(self) -> bool:
+        """Count a job that has ended; return whether the child should exit."""
+        self._remaining -= 1
+        if not self._remaining:
             return True
         if not self._memory:
             return False
         now = time.monotonic()
         if now < self._due:
             return False
-        self._due = now + LOOK
+        self._due = now + MEMORY_CHECK_EVERY
         return resident() > self._memory
