@@ -23,7 +23,7 @@ import pytest
 from eventmq import timekeeping
 from eventmq.broker.admission import Admission
 from eventmq.broker.core import BrokerCore
-from eventmq.broker.graphs import Graphs
+from eventmq.broker.graphs import GraphTracker
 from eventmq.broker.limiters import Limiter, Limiters
 from eventmq.broker.maintenance import Retention
 from eventmq.broker.outcomes import Outcomes
@@ -396,9 +396,9 @@ FAULTS: dict[str, Fault] = {
         bug(Suspects, "proves", lambda _: lambda self, job, death: True), _SUSPECTS,
         "test_what_had_begun_beside_a_killer_travels_alone_and_is_not_counted",
     ),
-    # Graphs
+    # GraphTracker
     "a graph has no deadline": Fault(
-        bug(Graphs, "tick", _nothing), _GRAPHS,
+        bug(GraphTracker, "tick", _nothing), _GRAPHS,
         "test_a_member_that_never_ends_is_cancelled_at_the_deadline",
     ),
     "a restart forgets the deadlines of graphs": Fault(

@@ -24,7 +24,7 @@ from eventmq.broker.unregistered import UnregisteredPeers
 from eventmq.events import EventKind
 from eventmq.job import JobState, OutcomeKind
 from eventmq.plugins.queue_stores.sqlite import event_log, store
-from eventmq.plugins.queue_stores.sqlite.unique import Uniqueness
+from eventmq.plugins.queue_stores.sqlite.unique import UniqueKeys
 from eventmq.plugins.queue_stores.sqlite.writes import Writes
 from eventmq.store.writes import Finish
 from eventmq.wire.batches import decode_outcomes
@@ -191,7 +191,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "jobs expire ten seconds early": bug(Admission, "_admit", _expires_early),
     "delayed jobs are queued early": bug(Writes, "promote", _hasty(3.0)),
     "a chord counts one member too few": bug(Writes, "admit_graph", _short_count),
-    "unique keys are not looked up": bug(Uniqueness, "_against", _blind),
+    "unique keys are not looked up": bug(UniqueKeys, "_against", _blind),
     "limits are not kept": bug(Limiter, "allowance", _unlimited),
     "cancelled jobs have no event": bug(event_log, "events_of", _silent_events),
     "what a worker does not hold is not missed": bug(Sessions, "_reconcile", _nothing),
