@@ -37,7 +37,7 @@ napoleon_use_ivar = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!eventmq\b).*"),
     ("py:.*", r"eventmq\.(.*\.)?(F|P|R|T|T_co|Default|Decorator)"),
-    # What a method returns and nobody makes by hand.
+    # What a method returns and is not made by hand.
     (
         "py:.*",
         (
