@@ -383,7 +383,7 @@ class EventMQ:
         Raises:
             SettingsError: An option is not allowed.
         """
-        given = CallOptions.read(options or {}).given()
+        given = CallOptions.read(options or {}).explicit()
         origin = NamedTask(self.components, name, given)
         return Signature(name, args, kwargs, given, immutable=immutable, origin=origin)
 

@@ -1,7 +1,8 @@
-"""Tasks: functions that can be called here and now, or submitted to run elsewhere and later.
+"""Tasks: functions that can be called directly, or submitted to run in a worker.
 
-`task` has the task itself, `options` what a declaration may say, `calls` what one call may say,
-`shared` tasks that belong to no app until one uses them.
+`task` has the task itself, `options` the options of a declaration and of one call, `kinds` the
+classes of coroutine and generator tasks, `unique` unique keys, `values` the checks of all of these,
+`shared` tasks that belong to no app.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kinds of tasks beside the plain one: the same but for the type of a call here and now."""
+"""Kinds of tasks: coroutine and generator functions, which differ in the type of a direct call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AsyncTask(Task[P, R]):
         def __call__(  # type: ignore[override]
             self, *args: P.args, **kwargs: P.kwargs
         ) -> Coroutine[Any, Any, R]:
-            """Call the function here and now."""
+            """Call the function directly."""
 
 
 class StreamTask(Task[P, R]):
@@ -34,7 +34,7 @@ class StreamTask(Task[P, R]):
         def __call__(  # type: ignore[override]
             self, *args: P.args, **kwargs: P.kwargs
         ) -> Generator[Any, Any, R]:
-            """Call the function here and now."""
+            """Call the function directly."""
 
 
 class AsyncStreamTask(Task[P, None]):
@@ -45,4 +45,4 @@ class AsyncStreamTask(Task[P, None]):
         def __call__(  # type: ignore[override]
             self, *args: P.args, **kwargs: P.kwargs
         ) -> AsyncGenerator[Any, Any]:
-            """Call the function here and now."""
+            """Call the function directly."""

@@ -1,4 +1,4 @@
-"""What the declaration of a task may say."""
+"""Options of tasks: those of a declaration, and those of one call."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ if TYPE_CHECKING:
 __all__ = ["NO_OPTIONS", "RESULT_TTL", "STREAM_IDLE", "CallOptions", "TaskOptions"]
 
 
-#: Seconds that a result is kept, unless told; then the broker's own setting counts.
+#: Default seconds that a result is kept; with it the broker's own setting counts.
 RESULT_TTL = 86400.0
 
-#: Seconds without a reader after which the parts of a stream are discarded, unless told.
+#: Default seconds without a reader after which the parts of a stream are discarded.
 STREAM_IDLE = 60.0
 
-#: What may become of a stream that nobody reads.
+#: What may happen to a stream without a reader.
 _UNREAD = ("discard", "cancel")
 
 
@@ -84,12 +84,12 @@ class TaskOptions:
     """The options of a task, checked.
 
     Attributes:
-        name: What messages call the task; by default ``module.function``.
+        name: Its name in messages; by default ``module.function``.
         queue: Where its jobs wait; by default the setting ``default_queue``.
         retries: How often a failed job is tried again.
         retry_policy: Name of a retry policy, or ``fixed(...)`` or ``exponential(...)``.
         retry_on: Exceptions after which a job is tried again.
-        no_retry_on: Exceptions after which it is not; these win.
+        no_retry_on: Exceptions after which it is not tried again; these win.
         timeout: Seconds after which a running job is stopped from outside, and has failed with
             `TimeLimitExceeded`; its retries are followed. None for no limit.
         soft_timeout: Seconds after which `SoftTimeLimitExceeded` is raised inside the task; less
@@ -111,9 +111,9 @@ class TaskOptions:
         result_ttl: Seconds that the result is kept.
         serializer: Name of the serializer; by default the setting ``serializer``.
         schedule: When a scheduler calls it without arguments: ``every``, ``cron`` or ``at``.
-        replayable: Of a generator: each run yields the same parts, so that after the death of its
+        replayable: For a generator: each run yields the same parts, so that after the death of its
             worker a reader goes on where it was, without `StreamRestarted`.
-        stream_idle: Of a generator: seconds without a reader after which its parts are not kept
+        stream_idle: For a generator: seconds without a reader after which its parts are not kept
             any more, and it does not wait for one.
         stream_unread: What happens then: ``"discard"`` keeps only the result, ``"cancel"`` cancels
             the job.
@@ -190,25 +190,25 @@ class TaskOptions:
         if self.rate_limit is not None:
             _rate(self.rate_limit)
         if self.max_concurrency is not None:
-            values.whole("max_concurrency", self.max_concurrency, least=1)
+            values.whole("max_concurrency", self.max_concurrency, minimum=1)
         if self.limit_key is not None:
             check_key("limit_key", self.limit_key)
 
     @classmethod
-    def read(cls, given: dict[str, Any]) -> TaskOptions:
+    def read(cls, explicit: dict[str, Any]) -> TaskOptions:
         """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
-        values.known("a task", given, (field.name for field in fields(cls)))
-        return cls(**given)
+        values.known("a task", explicit, (field.name for field in fields(cls)))
+        return cls(**explicit)
 
     @property
     def only_for_streams(self) -> list[str]:
-        """The options given that mean something for generators only."""
-        given = {
+        """The explicit options that apply to generators only."""
+        explicit = {
             "replayable": self.replayable,
             "stream_idle": self.stream_idle != STREAM_IDLE,
             "stream_unread": self.stream_unread != "discard",
         }
-        return [name for name, is_given in given.items() if is_given]
+        return [name for name, is_explicit in explicit.items() if is_explicit]
 
     @property
     def backoff(self) -> Backoff:
@@ -241,13 +241,13 @@ def _policy(value: object) -> Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """The options of one call, checked; None leaves to the task what it says.
+    """The options of one call, checked; None leaves the option to the task.
 
     Attributes:
         queue: Where the job waits.
         priority: 0 to 255; higher first.
         countdown: Seconds, or a timedelta, until it becomes ready.
-        eta: The same as a moment: an aware datetime.
+        eta: The same as an aware datetime.
         expires: Seconds, a timedelta or an aware datetime after which it must not start.
         retries: How often it is tried again when it failed.
         timeout: Seconds after which it is stopped from outside while it runs.
@@ -256,7 +256,7 @@ class CallOptions:
         job_id: Its id, chosen by the caller. Submitting an id again does nothing while the broker
             knows it (the setting ``dedupe_window``): the receipt is the same, and the handle is
             that of the first job, whatever the arguments.
-        unique: As of the task, for this call.
+        unique: As for the task, for this call.
         headers: More headers, for middleware and foreign peers.
         ignore_result: The result is thrown away.
         result_ttl: Seconds that the result is kept.
@@ -303,46 +303,46 @@ class CallOptions:
         _own_headers(self.headers)
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> CallOptions:
+    def read(cls, explicit: Mapping[str, Any]) -> CallOptions:
         """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
-        if not given:
+        if not explicit:
             return NO_OPTIONS
-        values.known("a call", given, (field.name for field in fields(cls)))
-        return cls(**given)
+        values.known("a call", explicit, (field.name for field in fields(cls)))
+        return cls(**explicit)
 
-    def given(self) -> dict[str, Any]:
-        """Return the options that were said, by name."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in said.items() if value is not None}
+    def explicit(self) -> dict[str, Any]:
+        """Return the explicit options, by name."""
+        values_ = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in values_ if value is not None}
 
     def ready(self) -> tuple[float, float]:
-        """Return (seconds until it becomes ready, Unix time of it); 0.0 for what is not said."""
-        countdown = 0.0 if self.countdown is None else values.span("countdown", self.countdown)
-        return countdown, 0.0 if self.eta is None else values.moment("eta", self.eta)
+        """Return (seconds until it becomes ready, Unix time of it), 0.0 for an unset one."""
+        countdown = 0.0 if self.countdown is None else values.duration("countdown", self.countdown)
+        return countdown, 0.0 if self.eta is None else values.timestamp("eta", self.eta)
 
     def expiry(self) -> tuple[float, float]:
-        """Return (seconds until it expires, Unix time of it); 0.0 for what is not said."""
+        """Return (seconds until it expires, Unix time of it), 0.0 for an unset one."""
         if isinstance(self.expires, datetime):
-            return 0.0, values.moment("expires", self.expires)
+            return 0.0, values.timestamp("expires", self.expires)
         if self.expires is None:
             return 0.0, 0.0
-        return values.span("expires", self.expires, zero=False), 0.0
+        return values.duration("expires", self.expires, zero=False), 0.0
 
     def own_headers(self) -> tuple[tuple[str, str], ...]:
         """Return the caller's headers as (name, value) pairs."""
         return _own_headers(self.headers)
 
 
-def _own_headers(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    if given is None:
+def _own_headers(explicit: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    if explicit is None:
         return ()
-    pairs = values.headers(given)
+    pairs = values.headers(explicit)
     try:
         kept = parse_headers(format_headers(Headers(extra=pairs))).extra
     except ProtocolError:
         kept = ()
     if kept != pairs:
-        values.refuse("headers", dict(given), "names that are not eMQP's own; use the options")
+        values.refuse("headers", dict(explicit), "names that are not eMQP's own; use the options")
     return pairs
 
 

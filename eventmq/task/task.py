@@ -1,4 +1,9 @@
-"""A task: a function with a name under which workers know it."""
+"""Tasks: functions with a name under which workers know them.
+
+`Task` is what ``@app.task`` makes, `BoundTask` a task with options of one call, `NamedTask` a task
+without its code. Then: checks of functions, `make_template` for the jobs of a task, and jobs whose
+body the caller encodes (`write_raw`).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,7 @@ __all__ = [
     "make_template",
     "named_arguments",
     "named_template",
-    "plain_arity",
+    "positional_arity",
     "signature_of",
     "write_raw",
 ]
@@ -60,7 +65,7 @@ R = TypeVar("R")
 
 
 class TaskApp(Protocol):
-    """What a task needs of its app."""
+    """The app of a task: the part of it that tasks use."""
 
     @property
     def submitter(self) -> Submitter:
@@ -68,27 +73,27 @@ class TaskApp(Protocol):
 
     @property
     def default_queue(self) -> str:
-        """The queue of tasks that name none."""
+        """The queue of tasks without the option ``queue``."""
 
     @property
     def release(self) -> str:
-        """The release of the code, in the headers of its jobs; empty for none."""
+        """The release of the code, for the headers of its jobs; empty for none."""
 
     def content(self, name: str | None) -> tuple[str, Serializer]:
         """Return the content type and the serializer of a name, None for the app's own."""
 
     def uses_policy(self, policy: Backoff) -> None:
-        """Raise `PluginError` for a retry policy that there is not, or not with its options."""
+        """Raise `PluginError` for an unknown retry policy, or options that it does not have."""
 
     def now(self) -> float:
         """Return Unix time."""
 
     def uses_queue(self, queue: str) -> None:
-        """Take note that jobs will be submitted to a queue."""
+        """Record that jobs will be submitted to a queue."""
 
 
 class SubmittableTask(ABC):
-    """What a task, and one with options of a call, have in common here."""
+    """Base of tasks: makes signatures and submits graphs of them."""
 
     @property
     @abstractmethod
@@ -98,10 +103,10 @@ class SubmittableTask(ABC):
     @property
     @abstractmethod
     def graph_template(self) -> Template:
-        """The common part of its jobs in graphs."""
+        """The template of its jobs in graphs."""
 
     @abstractmethod
-    def signed(self) -> tuple[str, Mapping[str, Any]]:
+    def signature_options(self) -> tuple[str, Mapping[str, Any]]:
         """Return the name of the task and the options of the call."""
 
     @abstractmethod
@@ -110,19 +115,19 @@ class SubmittableTask(ABC):
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """Return this call as data. In a chain it gets the result before it as first argument."""
-        name, options = self.signed()
+        name, options = self.signature_options()
         return Signature(name, args, kwargs, options, origin=self)
 
     def si(self, *args: Any, **kwargs: Any) -> Signature:
-        """Return this call as data that takes nothing from what runs before it."""
-        name, options = self.signed()
+        """Return this call as data that gets no result of the jobs before it."""
+        name, options = self.signature_options()
         return Signature(name, args, kwargs, options, immutable=True, origin=self)
 
-    # Submitting what such calls are a part of
+    # Graphs of such calls
 
     @property
     def graph_submitter(self) -> Submitter:
-        """Sends jobs."""
+        """The submitter of the app."""
         return self.app.submitter
 
     def send_graph(self, expression: Expression) -> Any:
@@ -134,18 +139,18 @@ class SubmittableTask(ABC):
         return await canvas.asend(expression, self, self._named)
 
     def _named(self, signature: Signature) -> SubmittableTask:
-        """Return what makes the jobs of a signature that no task has made."""
+        """Return the task factory of a signature that was made by name."""
         return NamedTask(self.app, signature.task, signature.options)
 
 
 class Task(SubmittableTask, Generic[P, R]):
-    """A function that can be called here and now, and submitted. Made by ``@app.task``.
+    """A function that can be called directly, or submitted as a job. Made by ``@app.task``.
 
     ``P`` are its parameters, ``R`` is the type of its result.
 
     Attributes:
-        name: What messages call it.
-        function: The function itself.
+        name: Its name in messages.
+        function: The function.
         declared: The options of its declaration.
         streams: Whether the function is a generator, whose parts ``job.stream()`` yields.
     """
@@ -163,7 +168,7 @@ class Task(SubmittableTask, Generic[P, R]):
         self._find_app = find_app
         self._template: tuple[weakref.ref[TaskApp], Template] | None = None
         self._signature: inspect.Signature | None = None
-        self._plain = range(0)
+        self._arity = range(0)
         unique = read_unique(options.unique)
         if unique is not None:
             key_maker(unique, self.name, self.signature)
@@ -177,7 +182,7 @@ class Task(SubmittableTask, Generic[P, R]):
         return self.function.__qualname__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now."""
+        """Call the function directly."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
     # One job
@@ -234,11 +239,11 @@ class Task(SubmittableTask, Generic[P, R]):
         Args:
             args: Positional arguments.
             kwargs: Keyword arguments.
-            queue: As the others: see `eventmq.task.CallOptions`.
+            queue: Name of the queue; for this and the others see `eventmq.task.CallOptions`.
             priority: 0 to 255; higher first.
             countdown: Seconds until the job becomes ready.
             eta: The same as an aware datetime.
-            expires: Seconds, or a moment, after which it must not start.
+            expires: Seconds, or an aware datetime, after which it must not start.
             retries: How often it is tried again when it failed.
             timeout: Seconds after which it is stopped from outside while it runs.
             job_id: Its id; submitting the same id again does nothing, see `CallOptions`.
@@ -271,8 +276,8 @@ class Task(SubmittableTask, Generic[P, R]):
     def map(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
         """Submit one job per argument tuple, and return after all receipts.
 
-        They travel in parts of up to 1,000 jobs, each stored as a whole; several parts are on
-        their way at a time.
+        They travel in messages of up to 1,000 jobs, each stored as a whole; several messages are
+        in flight at a time.
 
         Args:
             calls: Argument tuples.
@@ -283,8 +288,8 @@ class Task(SubmittableTask, Generic[P, R]):
 
         Raises:
             SettingsError: Something else than argument tuples.
-            SerializationError: Arguments of the first part cannot be encoded; nothing was sent.
-            BatchError: Some jobs were not confirmed; ``jobs`` says which.
+            SerializationError: Arguments of the first message cannot be encoded; nothing was sent.
+            BatchError: Some jobs were not confirmed; ``jobs`` has the reasons.
         """
         return self.app.submitter.submit_many(self.template, self.tuples(calls, kwargs), kwargs)
 
@@ -297,20 +302,20 @@ class Task(SubmittableTask, Generic[P, R]):
         self, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
     ) -> list[Sequence[Any]]:
         """Return the calls of a `map` as a list, checked."""
-        found = values.calls(calls)
-        if found:
-            self.check(found[0], kwargs)
-        return found
+        tuples = values.calls(calls)
+        if tuples:
+            self.check(tuples[0], kwargs)
+        return tuples
 
-    # Inside
+    # For the client and workers
 
-    def signed(self) -> tuple[str, Mapping[str, Any]]:
-        """Return what a signature has of it."""
+    def signature_options(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the name and the options of the call for a signature."""
         return self.name, {}
 
     @property
     def graph_template(self) -> Template:
-        """The common part of its jobs in graphs."""
+        """The template of its jobs in graphs."""
         return self.template
 
     @property
@@ -318,13 +323,13 @@ class Task(SubmittableTask, Generic[P, R]):
         """The app that it is submitted through.
 
         Raises:
-            NotAllowed: A shared task, and it is not clear which app.
+            NotAllowed: It is a shared task, and it is not clear which app.
         """
         return self._find_app()
 
     @property
     def template(self) -> Template:
-        """The common part of its jobs without options of a call."""
+        """The template of its jobs without options of a call."""
         app = self._find_app()
         if self._template is not None and self._template[0]() is app:
             return self._template[1]
@@ -339,14 +344,14 @@ class Task(SubmittableTask, Generic[P, R]):
         """The signature of its function."""
         if self._signature is None:
             self._signature = signature_of(self.function)
-            self._plain = plain_arity(self._signature)
+            self._arity = positional_arity(self._signature)
         return self._signature
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `TypeError` if the function does not take these arguments."""
         signature = self.signature
         # Binding costs 5 microseconds; most calls are as simple as this.
-        if not kwargs and len(args) in self._plain:
+        if not kwargs and len(args) in self._arity:
             return
         try:
             signature.bind(*args, **kwargs)
@@ -354,7 +359,7 @@ class Task(SubmittableTask, Generic[P, R]):
             raise TypeError(f"task {self.name}: {error}") from None
 
     def spec(self) -> TaskSpec:
-        """Return what a worker must know."""
+        """Return what a worker has to know of it."""
         declared = self.declared
         return TaskSpec(
             name=self.name,
@@ -403,9 +408,9 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         submitter = self._task.app.submitter
         return submitter.submit(self.template(), args, kwargs, self._call.job_id)
 
-    def signed(self) -> tuple[str, Mapping[str, Any]]:
-        """Return what a signature has of it."""
-        return self._task.name, self._call.given()
+    def signature_options(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the name and the options of the call for a signature."""
+        return self._task.name, self._call.explicit()
 
     @property
     def app(self) -> TaskApp:
@@ -414,7 +419,7 @@ class BoundTask(SubmittableTask, Generic[P, R]):
 
     @property
     def graph_template(self) -> Template:
-        """The common part of its jobs in graphs."""
+        """The template of its jobs in graphs."""
         return self.template()
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -422,7 +427,7 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         self._task.check(args, kwargs)
 
     def template(self) -> Template:
-        """Return the common part of its jobs."""
+        """Return the template of its jobs."""
         task = self._task
         app = task.app
         if self._template is not None and self._template[0]() is app:
@@ -439,8 +444,8 @@ class NamedTask(SubmittableTask):
 
     Args:
         app: The app.
-        name: Of the task.
-        options: Of the call.
+        name: Name of the task.
+        options: Options of the call.
     """
 
     def __init__(self, app: TaskApp, name: str, options: Mapping[str, Any]) -> None:
@@ -455,21 +460,21 @@ class NamedTask(SubmittableTask):
 
     @cached_property
     def graph_template(self) -> Template:
-        """The common part of its jobs; raises `SettingsError` for an option that is not allowed."""
+        """The template of its jobs; raises `SettingsError` for an option that is not allowed."""
         return named_template(self._app, self._name, self._options)[0]
 
-    def signed(self) -> tuple[str, Mapping[str, Any]]:
+    def signature_options(self) -> tuple[str, Mapping[str, Any]]:
         """Return the name and the options."""
         return self._name, self._options
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Take any arguments."""
+        """Accept any arguments."""
 
 
 def named_template(
     app: TaskApp, name: str, options: Mapping[str, Any]
 ) -> tuple[Template, str | None]:
-    """Return the template of a job for a task by its name, and the id that the caller chose.
+    """Return the template of a job for a task by name, and the id that the caller chose.
 
     Raises:
         SettingsError: An option is not allowed.
@@ -481,13 +486,13 @@ def named_template(
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
-    """Stand for a function that nobody knows here: only keyword arguments have names."""
+    """Stand for an unknown function: only keyword arguments have names."""
 
 
 def named_arguments(
     name: str, args: object, kwargs: object
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a job for a task by its name, checked."""
+    """Return the checked arguments of a job for a task by name."""
     return values.arguments(args, kwargs, f"app.send({name!r}, ")
 
 
@@ -509,7 +514,7 @@ def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether calling a function gives a generator, or an async one."""
+    """Return whether calling a function gives a generator, or an async one."""
     inner = inspect.unwrap(function)
     return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
 
@@ -522,18 +527,18 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(lambda *args, **kwargs: None)  # noqa: ARG005 - takes anything
 
 
-def plain_arity(signature: inspect.Signature) -> range:
-    """Return how many arguments, all by position, the function takes for certain."""
-    least = most = 0
+def positional_arity(signature: inspect.Signature) -> range:
+    """Return the numbers of positional arguments that the function takes without keywords."""
+    minimum = maximum = 0
     for parameter in signature.parameters.values():
         if parameter.kind in _POSITIONAL:
-            most += 1
-            least += parameter.default is inspect.Parameter.empty
+            maximum += 1
+            minimum += parameter.default is inspect.Parameter.empty
         elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             continue
         elif parameter.default is inspect.Parameter.empty:
             return range(0)
-    return range(least, most + 1)
+    return range(minimum, maximum + 1)
 
 
 def make_template(
@@ -545,14 +550,14 @@ def make_template(
     *,
     streams: bool = False,
 ) -> Template:
-    """Return the common part of jobs of a task.
+    """Return the template of the jobs of a task.
 
     Args:
         app: The app.
-        name: Of the task.
-        options: Of its declaration.
-        call: Of this call; these win.
-        signature: Of the function, for keys made of its arguments.
+        name: Name of the task.
+        options: Options of its declaration.
+        call: Options of this call; these win.
+        signature: Signature of the function, for keys made of its arguments.
         streams: The function is a generator.
     """
     content_type, serializer = app.content(options.serializer)
@@ -617,7 +622,7 @@ def _streaming(headers: Headers, options: TaskOptions) -> Headers:
 
 
 def _extra(call: CallOptions, release: str) -> tuple[tuple[str, str], ...]:
-    """Return the caller's headers, and the release where these do not say one."""
+    """Return the caller's headers, with the release unless these have one."""
     own = call.own_headers()
     return own if not release or "release" in dict(own) else (*own, ("release", release))
 
@@ -629,9 +634,10 @@ def write_raw(
 
     Args:
         queue: Name of the queue.
-        body: Bytes, or a list of frames for whoever serves the queue as a majordomo service.
+        body: Bytes, or a list of frames for the workers that serve the queue as a majordomo
+            service.
         headers: Names as on the wire; True is a header without a value.
-        job_id: Its id.
+        job_id: Id of the job.
 
     Raises:
         SettingsError: A value is not allowed.
@@ -660,11 +666,11 @@ def header_text(headers: Mapping[str, Any]) -> str:
     """Return headers as they are written on the wire; True is a header without a value.
 
     Raises:
-        SettingsError: They are not what they should be.
+        SettingsError: A name or value is not allowed.
     """
     if not isinstance(headers, Mapping):
         values.refuse("headers", headers, "a mapping of names to values")
-    pairs = [(str(name), "" if said is True else str(said)) for name, said in headers.items()]
+    pairs = [(str(name), "" if value is True else str(value)) for name, value in headers.items()]
     try:
         text = write_headers(pairs)
     except ProtocolError as error:

@@ -1,6 +1,6 @@
-"""Unique keys: what a declaration or a call says, and the key of one call's arguments.
+"""Unique jobs: the option ``unique``, and the key that it makes of a call's arguments.
 
-The broker decides whether a key is free; here the key is made and goes into the headers.
+The broker decides whether a key is free; here the key is made for the headers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Unique", "check_key", "key_maker", "limit_key_maker", "read_unique"]
 
-#: What a template begins with whose keys are shared by all tasks.
+#: Beginning of a template whose keys all tasks share.
 SHARED = "*:"
 
-#: A longer key is cut to this many characters and gets a digest of the whole.
-LONGEST = 255
+#: Maximum length of a key in characters; a longer one is cut and gets a digest of the whole.
+MAX_KEY = 255
 
 _MODES = ("reject", "replace", "keep_last")
 
@@ -75,7 +75,7 @@ class Unique:
         _fields(self.key)
 
     def into(self, headers: Headers) -> Headers:
-        """Return headers that say all but the key."""
+        """Return the headers with all of it but the key."""
         return replace(
             headers,
             unique_mode="" if self.mode == "reject" else self.mode,
@@ -85,7 +85,7 @@ class Unique:
 
 
 def read_unique(value: object) -> Unique | None:
-    """Return what an option ``unique`` says.
+    """Return the value of an option ``unique`` as a `Unique`.
 
     Raises:
         SettingsError: It is no template and no `Unique`.
@@ -104,14 +104,14 @@ def _fields(template: str) -> list[str]:
     except ValueError as error:
         msg = f"the key template {template!r} is malformed: {error}; allowed is {_ALLOWED}"
         raise SettingsError(msg) from error
-    found = [name.partition(".")[0].partition("[")[0] for name in names]
-    for name in found:
+    arguments = [name.partition(".")[0].partition("[")[0] for name in names]
+    for name in arguments:
         if not name.isidentifier():
             msg = (
                 f"the key template {template!r} has {{{name}}}; allowed is the name of an argument"
             )
             raise SettingsError(msg)
-    return found
+    return arguments
 
 
 def _catch_all(signature: inspect.Signature) -> str | None:
@@ -123,12 +123,12 @@ def _catch_all(signature: inspect.Signature) -> str | None:
 def key_maker(
     unique: Unique, task: str, signature: inspect.Signature
 ) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
-    """Return what makes the key of a call.
+    """Return a function that makes the key of a call.
 
     Args:
         unique: The option.
         task: Name of the task.
-        signature: Of its function.
+        signature: Signature of its function.
 
     Raises:
         SettingsError: The template names an argument that the function does not have.
@@ -140,7 +140,7 @@ def key_maker(
 def limit_key_maker(
     template: str, task: str, signature: inspect.Signature
 ) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
-    """Return what makes the key under which a call is limited; see `key_maker`."""
+    """Return a function that makes the key of the limits of a call; see `key_maker`."""
     return _maker("limit_key", template, "", task, signature)
 
 
@@ -171,11 +171,11 @@ def _maker(
             return _short(scope + template.format())
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments
+        arguments = bound.arguments
         if more is not None:
-            given = {**given[more], **given}
+            arguments = {**arguments[more], **arguments}
         try:
-            return _short(scope + template.format_map(given))
+            return _short(scope + template.format_map(arguments))
         except Exception as error:
             what = f"no argument {error}" if isinstance(error, KeyError) else str(error)
             msg = f"the key template {template!r} of task {task} cannot be filled in: {what}"
@@ -185,7 +185,7 @@ def _maker(
 
 
 def _short(key: str) -> str:
-    if len(key) <= LONGEST:
+    if len(key) <= MAX_KEY:
         return key
     digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
-    return f"{key[: LONGEST - 65]}#{digest}"
+    return f"{key[: MAX_KEY - 65]}#{digest}"

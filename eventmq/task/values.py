@@ -1,4 +1,4 @@
-"""Checks of what is said to a task: each names the argument, its value and what is allowed."""
+"""Checks of options and arguments: each error names the option, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 __all__ = [
     "arguments",
     "calls",
+    "duration",
     "exceptions",
     "flag",
     "headers",
     "known",
     "limits",
-    "moment",
     "no_guarantee",
     "refuse",
     "seconds",
-    "span",
     "text",
+    "timestamp",
     "whole",
 ]
 
-#: Longest name of a task, queue or id in characters: what the broker takes.
+#: Maximum length of a name of a task or queue, and of an id, in characters, as in the broker.
 MAX_TEXT = 255
 
 #: Far more than any sensible number of retries or seconds, far less than what overflows.
-MOST = 1_000_000_000
+MAX_NUMBER = 1_000_000_000
 
-#: Longest value that a message repeats inside an example, in characters.
+#: Maximum length of a value that an error text repeats inside an example, in characters.
 _SHOWN = 40
 
 
@@ -45,16 +45,16 @@ def refuse(name: str, value: object, allowed: str) -> NoReturn:
     raise SettingsError(f"{name} is {value!r}; allowed is: {allowed}")
 
 
-def known(what: str, given: Iterable[str], names: Iterable[str]) -> None:
+def known(what: str, explicit: Iterable[str], names: Iterable[str]) -> None:
     """Raise `SettingsError` with the nearest name for an unknown argument.
 
     Args:
-        what: Takes the arguments.
-        given: The names given.
-        names: The names there are.
+        what: What takes the arguments.
+        explicit: The names in the call.
+        names: The known names.
     """
     names = list(names)
-    for name in given:
+    for name in explicit:
         if name not in names:
             hint = did_you_mean(name, {*names})
             raise SettingsError(f"{what} takes no argument {name!r}; {hint}")
@@ -72,20 +72,22 @@ def flag(name: str, value: object) -> None:
         refuse(name, value, "True or False")
 
 
-def whole(name: str, value: object, most: int = MOST, *, least: int = 0) -> None:
+def whole(name: str, value: object, maximum: int = MAX_NUMBER, *, minimum: int = 0) -> None:
     """Check a whole number."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        refuse(name, value, f"a whole number from {least} to {most}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        refuse(name, value, f"a whole number from {minimum} to {maximum}")
 
 
 def seconds(name: str, value: object, *, zero: bool = True) -> None:
     """Check a length of time."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST
+    good = (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
+    )
     if not good or (not zero and value == 0):
         refuse(name, value, f"seconds, {'from' if zero else 'more than'} 0")
 
 
-def span(name: str, value: object, *, zero: bool = True) -> float:
+def duration(name: str, value: object, *, zero: bool = True) -> float:
     """Return seconds for seconds or a `timedelta`."""
     length = value.total_seconds() if isinstance(value, timedelta) else value
     seconds(name, length, zero=zero)
@@ -98,14 +100,16 @@ def limits(timeout: object, soft_timeout: object) -> None:
         if value is None:
             continue
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not (number and 0 < value <= MOST):  # type: ignore[operator]  # it is a number
-            refuse(name, value, f"seconds, more than 0 and at most {MOST}, or None for no limit")
+        if not (number and 0 < value <= MAX_NUMBER):  # type: ignore[operator]  # it is a number
+            refuse(
+                name, value, f"seconds, more than 0 and at most {MAX_NUMBER}, or None for no limit"
+            )
     if timeout is not None and soft_timeout is not None and soft_timeout >= timeout:  # type: ignore[operator]
         allowed = f"less than timeout, which is {timeout!r}: the soft limit comes first"
         refuse("soft_timeout", soft_timeout, allowed)
 
 
-def moment(name: str, value: object) -> float:
+def timestamp(name: str, value: object) -> float:
     """Return the Unix time of an aware `datetime`."""
     allowed = "an aware datetime, such as datetime.now(timezone.utc) + timedelta(minutes=5)"
     if not isinstance(value, datetime):
@@ -121,48 +125,48 @@ def arguments(args: object, kwargs: object, call: str) -> tuple[tuple[Any, ...],
     Args:
         args: Those by position: a list or tuple.
         kwargs: Those by name: a mapping, or None.
-        call: The beginning of the right call, such as ``apply_async(``.
+        call: The beginning of a correct call, such as ``apply_async(``.
     """
     if not isinstance(args, (list, tuple)):
         refuse("args", args, f"a list or tuple, as in {call}({_shown(args)},))")
     by_name = {} if kwargs is None else kwargs
     if not isinstance(by_name, Mapping) or not all(isinstance(name, str) for name in by_name):
-        given = ", ".join(map(_shown, args)) + ("," if len(args) == 1 else "")
-        right = f'{call}({given}), {{"name": {_shown(kwargs)}}})'
+        shown = ", ".join(map(_shown, args)) + ("," if len(args) == 1 else "")
+        right = f'{call}({shown}), {{"name": {_shown(kwargs)}}})'
         refuse("kwargs", kwargs, f"a mapping of names to values, as in {right}")
     return tuple(args), dict(by_name)
 
 
 def _shown(value: object) -> str:
-    """Return a value as one would write it, shortened."""
+    """Return the repr of a value, shortened."""
     text = repr(value)
     return text if len(text) <= _SHOWN else "..."
 
 
-def calls(given: object) -> list[Sequence[Any]]:
+def calls(value: object) -> list[Sequence[Any]]:
     """Return the argument tuples of a ``map`` as a list."""
     allowed = "an iterable of argument tuples, one for each job, such as [(1,), (2,)]"
-    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, IterableABC):
-        refuse("calls", given, allowed)
-    found = list(given)
-    for args in found:
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, IterableABC):
+        refuse("calls", value, allowed)
+    tuples = list(value)
+    for args in tuples:
         if not isinstance(args, (tuple, list)):
             refuse("one of the calls", args, f"{allowed}; write ({_shown(args)},)")
-    return found
+    return tuples
 
 
 def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
     """Return a tuple of exception classes for one or several."""
-    found = value if isinstance(value, (tuple, list)) else (value,)
-    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in found):
+    kinds = value if isinstance(value, (tuple, list)) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         refuse(name, value, "an exception class, or a tuple of them")
-    return tuple(found)
+    return tuple(kinds)
 
 
 def headers(value: object) -> tuple[tuple[str, str], ...]:
     """Return (name, value) pairs for a mapping of text to text."""
     good = isinstance(value, Mapping) and all(
-        isinstance(name, str) and name and isinstance(said, str) for name, said in value.items()
+        isinstance(name, str) and name and isinstance(text, str) for name, text in value.items()
     )
     if not good:
         refuse("headers", value, "a mapping of text to text")
@@ -170,7 +174,7 @@ def headers(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def no_guarantee(*, guarantee: bool, retries: int, unique: bool) -> None:
-    """Refuse what jobs without guarantee cannot have: they are handed out once, and not stored."""
+    """Refuse options that jobs without guarantee cannot have: they run once and are not stored."""
     if guarantee or not (retries or unique):
         return
     other = f"retries={retries}" if retries else "unique"
