@@ -1,4 +1,4 @@
-"""Values that tasks and schedules name: when a job is tried again, and when a schedule fires."""
+"""Policies of tasks and schedules, as values: when a job is retried, and when a schedule fires."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "LONGEST_INTERVAL",
     "MACROS",
-    "SHORTEST_INTERVAL",
+    "MAX_INTERVAL",
+    "MIN_INTERVAL",
     "Backoff",
     "Timing",
     "at",
@@ -44,10 +44,10 @@ MACROS: Mapping[str, str] = {
 }
 
 #: Seconds of the shortest interval: faster than this is a loop, not a schedule.
-SHORTEST_INTERVAL = 0.001
+MIN_INTERVAL = 0.001
 
 #: Seconds of the longest interval, some 31 years: farther is a mistake.
-LONGEST_INTERVAL = 1e9
+MAX_INTERVAL = 1e9
 
 #: Unix time that a `datetime` can hold: the end of the year 9999.
 _MAX_TIMESTAMP = 253_402_300_799.0
@@ -72,7 +72,7 @@ class Backoff:
 
     @classmethod
     def parse(cls, text: str) -> Backoff:
-        """Read what ``str()`` writes; a plain name has no options.
+        """Read what ``str()`` writes; a name alone has no options.
 
         Raises:
             PluginError: What follows the name is no JSON object.
@@ -128,7 +128,7 @@ class Timing:
         """Read what ``str()`` writes.
 
         Raises:
-            SettingsError: It is not that.
+            SettingsError: The text is not a name and a JSON object.
         """
         name, _, rest = text.partition(":")
         try:
@@ -156,7 +156,7 @@ def every(
         days: Days of 24 hours: for the same time of every day see `cron`.
 
     Raises:
-        SettingsError: It is not a length of time, or none at all.
+        SettingsError: The sum is not a valid interval.
     """
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
@@ -182,8 +182,8 @@ def cron(expression: str, *, tz: str = "UTC", missing: str = "next") -> Timing:
         expression: Five fields: minute, hour, day of the month, month, day of the week; or a
             name such as ``@daily``.
         tz: IANA name of the time zone whose clocks count.
-        missing: A fixed time that the clocks skip in spring fires at the ``next`` instant that
-            there is, or, by ``skip``, not on that day.
+        missing: A fixed time that the clocks skip in spring fires at the ``next`` instant after
+            the gap, or, by ``skip``, not on that day.
 
     Raises:
         SettingsError: The expression is impossible, or there is no such zone.
@@ -243,16 +243,14 @@ def check_growth(base: float, cap: float) -> None:
 
 
 def check_interval(seconds: float) -> float:
-    """Return the interval of the trigger ``every``, in whole microseconds.
-
-    So many steps are as long as one jump.
+    """Return the interval of the trigger ``every``, in whole microseconds: sums of them are exact.
 
     Raises:
-        SettingsError: It is not from `SHORTEST_INTERVAL` to `LONGEST_INTERVAL`.
+        SettingsError: It is not from `MIN_INTERVAL` to `MAX_INTERVAL`.
     """
-    if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
-        msg = f"an interval of {seconds:g} s is not allowed; allowed is: {SHORTEST_INTERVAL:g} s "
-        raise SettingsError(msg + f"to {LONGEST_INTERVAL:g} s, as in every(seconds=30)")
+    if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
+        msg = f"an interval of {seconds:g} s is not allowed; allowed is: {MIN_INTERVAL:g} s "
+        raise SettingsError(msg + f"to {MAX_INTERVAL:g} s, as in every(seconds=30)")
     return round(seconds, 6)
 
 

@@ -1,1 +1,1 @@
-"""Built-in retry policies, and `backoff`, by which a task names one with its arguments."""
+"""Built-in retry policies; tasks name one with its arguments by a `eventmq.policies.Backoff`."""

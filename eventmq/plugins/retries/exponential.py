@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ExponentialDelay", "eventmq_retry_policies"]
 
 #: Doublings after which a float would overflow; any sensible cap is reached long before.
-_MOST_DOUBLINGS = 1000
+_MAX_DOUBLINGS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ExponentialDelay:
 
     def delay(self, attempt: int) -> float | None:
         """Return the delay in seconds."""
-        doublings = min(attempt - 1, _MOST_DOUBLINGS)
+        doublings = min(attempt - 1, _MAX_DOUBLINGS)
         return self.fraction() * min(self.cap, self.base * 2.0**doublings)
 
 

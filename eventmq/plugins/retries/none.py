@@ -1,4 +1,4 @@
-"""Retry policy ``none``: a failed job has failed, whatever ``retries`` says."""
+"""Retry policy ``none``: a failed job is not tried again, whatever ``retries`` says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NoRetry", "eventmq_retry_policies"]
 
 
 class NoRetry:
-    """A `RetryPolicy` that tries nothing again."""
+    """A `RetryPolicy` without retries."""
 
     def delay(self, attempt: int) -> float | None:
         """Return None."""

@@ -1,1 +1,1 @@
-"""Built-in routing strategies and queue orders: who gets which jobs next."""
+"""Built-in routing strategies and queue orders: which worker gets which jobs next."""

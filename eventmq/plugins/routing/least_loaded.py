@@ -1,6 +1,6 @@
-"""Least loaded: the worker that is filled least gets the next jobs.
+"""Least loaded: the worker with the lowest load gets the next jobs.
 
-It evens out where workers have different numbers of slots, or jobs run for very different times.
+It balances workers with different numbers of slots, and jobs of very different run times.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ __all__ = ["LeastLoaded", "eventmq_routing_strategies"]
 class LeastLoaded:
     """A `RoutingStrategy`; O(workers + n log workers).
 
-    A worker's load is the part of what it wants to hold that it holds already. Among equals the
-    turn goes round, so that idle workers share what little there is.
+    A worker's load is the share of its credit that is in use. Among equals the first one changes
+    at every call, so that idle workers share few jobs.
     """
 
     def __init__(self) -> None:
-        self._turn = 0
+        self._round = 0
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return up to ``n`` sessions, the least loaded first; each chunk counts at once."""
-        count, start = len(workers), self._turn
-        self._turn += 1
+        count, start = len(workers), self._round
+        self._round += 1
         loads = [
-            (worker.busy / (worker.busy + worker.room), (place - start) % count, place, worker.busy)
-            for place, worker in enumerate(workers)
+            (worker.busy / (worker.busy + worker.room), (index - start) % count, index, worker.busy)
+            for index, worker in enumerate(workers)
         ]
         heapify(loads)
-        wanted = min(n, sum(worker.room for worker in workers))
+        target = min(n, sum(worker.room for worker in workers))
         chosen: list[str] = []
-        while len(chosen) < wanted:
-            _, turn, place, busy = loads[0]
-            worker = workers[place]
+        while len(chosen) < target:
+            _, rank, index, busy = loads[0]
+            worker = workers[index]
             chosen.append(worker.session)
             # At 1.0 it is full; those that are not come before it.
             load = (busy + 1) / (worker.busy + worker.room)
-            heapreplace(loads, (load, turn, place, busy + 1))
+            heapreplace(loads, (load, rank, index, busy + 1))
         return chosen
 
 

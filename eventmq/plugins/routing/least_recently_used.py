@@ -1,6 +1,6 @@
 """Least recently used, the default: the worker that waited longest for jobs gets the next ones.
 
-It spreads work evenly and needs no measurement. One chunk each, in turn, until all are given.
+It spreads work evenly and needs no measurement. Workers get one chunk each, round after round.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LeastRecentlyUsed", "eventmq_routing_strategies"]
 
-#: Sessions that are remembered; twice the peers that a broker serves by default. A forgotten
-#: session counts as unused, which is nearly what it is: the oldest are forgotten first.
-REMEMBERED = 20_000
+#: Sessions that are remembered; twice the peers that a broker serves by default. The oldest are
+#: forgotten first, and a forgotten session counts as unused, which it nearly is.
+MAX_REMEMBERED = 20_000
 
 
 class LeastRecentlyUsed:
@@ -27,10 +27,10 @@ class LeastRecentlyUsed:
 
     def __init__(self) -> None:
         self._used: dict[str, int] = {}
-        self._turn = 0
+        self._round = 0
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
-        """Return up to ``n`` sessions; those used longest ago first."""
+        """Return up to ``n`` sessions, the least recently used first."""
         used = self._used
         if len(workers) == 1:
             chosen = [workers[0].session] * min(n, workers[0].room)
@@ -39,24 +39,24 @@ class LeastRecentlyUsed:
         else:
             chosen = _deal(sorted(workers, key=lambda worker: used.get(worker.session, 0)), n)
         for session in chosen:
-            self._turn += 1
+            self._round += 1
             used.pop(session, None)
-            used[session] = self._turn
-        while len(used) > REMEMBERED:
+            used[session] = self._round
+        while len(used) > MAX_REMEMBERED:
             del used[next(iter(used))]
         return chosen
 
 
 def _deal(workers: Sequence[WorkerView], n: int) -> list[str]:
-    """Give one chunk to each worker in order, again and again, while it has room."""
+    """Deal chunks to workers in order, round after round, while they have room."""
     dealt: list[str] = []
-    turn = 0
+    round_ = 0
     while len(dealt) < n:
-        able = [worker.session for worker in workers if worker.room > turn]
+        able = [worker.session for worker in workers if worker.room > round_]
         if not able:
             break
         dealt += able[: n - len(dealt)]
-        turn += 1
+        round_ += 1
     return dealt
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RoundRobin", "eventmq_routing_strategies"]
 
-#: Queues whose turn is remembered; the ones unused for longest start again with the first worker.
-REMEMBERED = 10_000
+#: Queues whose position is remembered; the least recently used start anew at the first worker.
+MAX_REMEMBERED = 10_000
 
 
 class RoundRobin:
@@ -26,24 +26,24 @@ class RoundRobin:
     """
 
     def __init__(self) -> None:
-        self._turns: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return up to ``n`` sessions, going round from where this queue's last turn ended."""
         count = len(workers)
-        place = self._turns.pop(queue, 0)
+        index = self._positions.pop(queue, 0)
         room = [worker.room for worker in workers]
-        wanted = min(n, sum(room))
+        target = min(n, sum(room))
         chosen: list[str] = []
-        while len(chosen) < wanted:
-            at = place % count
+        while len(chosen) < target:
+            at = index % count
             if room[at]:
                 room[at] -= 1
                 chosen.append(workers[at].session)
-            place += 1
-        self._turns[queue] = place
-        if len(self._turns) > REMEMBERED:
-            del self._turns[next(iter(self._turns))]
+            index += 1
+        self._positions[queue] = index
+        if len(self._positions) > MAX_REMEMBERED:
+            del self._positions[next(iter(self._positions))]
         return chosen
 
 

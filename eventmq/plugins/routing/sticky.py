@@ -7,7 +7,7 @@ The key is the value of a header, ``routing-key`` unless the option ``header`` n
 Keys are spread by consistent hashing: a worker that comes or goes moves only the keys next to it.
 Loads are bounded as in "Consistent Hashing with Bounded Loads" (Mirrokni, Thorup, Zadimoghaddam,
 2016): a worker that holds more than its share passes a key on to the next on the ring, and so does
-one that had no room for a while. Jobs without a key go to the least loaded.
+one that had no room for ``timeout`` seconds. Jobs without a key go to the least loaded worker.
 """
 
 from __future__ import annotations
@@ -32,68 +32,67 @@ __all__ = ["Sticky", "eventmq_routing_strategies"]
 #: Points of a worker on the ring: the largest share is then within about 30 % of the average.
 POINTS = 64
 
-#: Rings and full workers that are remembered; the oldest are made or counted anew.
-REMEMBERED = 10_000
+#: Rings and full workers that are remembered; the oldest are computed anew.
+MAX_REMEMBERED = 10_000
 
-#: Chunks that a worker may always hold before the bound looks at it.
+#: Chunks that a worker may always hold, whatever the bound.
 FREE_CHUNKS = 2
 
 
 def _point(text: str) -> int:
-    """Return where a text is on the ring; the same in every process."""
+    """Return the point of a text on the ring; the same in every process."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class _Ring:
-    """Where a set of workers is on the ring."""
+    """The hash ring of a set of workers."""
 
     def __init__(self, sessions: tuple[str, ...]) -> None:
         self.sessions = sessions
         points = [
-            (_point(f"{session}.{number}"), place)
-            for place, session in enumerate(sessions)
+            (_point(f"{session}.{number}"), index)
+            for index, session in enumerate(sessions)
             for number in range(POINTS)
         ]
         points.sort()
         self._points = [point for point, _ in points]
-        self._places = [place for _, place in points]
+        self._indexes = [index for _, index in points]
 
     def walk(self, key: str) -> Iterator[int]:
-        """Give the places of all workers, in the order in which a key asks them."""
+        """Yield the indexes of all workers, in ring order from a key."""
         start = bisect(self._points, _point(key))
         seen: set[int] = set()
-        for place in (*self._places[start:], *self._places[:start]):
-            if place not in seen:
-                seen.add(place)
-                yield place
+        for index in (*self._indexes[start:], *self._indexes[:start]):
+            if index not in seen:
+                seen.add(index)
+                yield index
 
 
 class Sticky:
     """A `KeyedRouting`.
 
     Args:
-        header: Whose value is the key; ``task`` keeps each task together.
-        bound: A worker that is half full passes keys on while it holds more than so many times
-            the average.
-        patience: Seconds that a key waits for a worker without room.
+        header: Header whose value is the key; ``task`` keeps the jobs of a task together.
+        bound: A half full worker passes keys on while it holds more than the average times this.
+        timeout: Seconds that a key waits for a worker without room.
     """
 
     by_key = True
 
     def __init__(
-        self, *, header: str = "routing-key", bound: float = 2.0, patience: float = 0.5
+        self, *, header: str = "routing-key", bound: float = 2.0, timeout: float = 0.5
     ) -> None:
         self._header = header
         self._bound = bound
-        self._patience = patience
+        self._timeout = timeout
         self._others = LeastLoaded()
         self._rings: dict[tuple[str, ...], _Ring] = {}
         #: Session -> since when it has no room.
         self._full: dict[str, float] = {}
-        self._seen: Sequence[WorkerView] = ()
-        self._seen_at = 0.0
+        self._workers: Sequence[WorkerView] = ()
+        self._updated_at = 0.0
         self._ring = _Ring(())
-        self._most = 0.0
+        self._max_busy = 0.0
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return the least loaded sessions: for jobs without a key."""
@@ -107,40 +106,40 @@ class Sticky:
         return next((value for name, value in parsed.extra if name == self._header), "")
 
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
-        """Return the first worker on the ring from the key on that may take it, None to wait."""
-        if workers is not self._seen or now != self._seen_at:
-            self._look(workers, now)
+        """Return the first worker on the ring from the key on that can take it, None to wait."""
+        if workers is not self._workers or now != self._updated_at:
+            self._update(workers, now)
         spare: str | None = None
-        for place in self._ring.walk(key):
-            worker = workers[place]
+        for index in self._ring.walk(key):
+            worker = workers[index]
             half = worker.busy >= max(FREE_CHUNKS, worker.room)
-            over = half and worker.busy + 1 > self._most
+            over = half and worker.busy + 1 > self._max_busy
             if worker.room > 0:
                 if not over:
                     return worker.session
                 spare = spare or worker.session
-            elif not over and now - self._full[worker.session] < self._patience:
+            elif not over and now - self._full[worker.session] < self._timeout:
                 return None
         return spare
 
-    def _look(self, workers: Sequence[WorkerView], now: float) -> None:
-        """Note what is the same for all keys: once for a list of workers, which does not change."""
-        self._seen, self._seen_at = workers, now
+    def _update(self, workers: Sequence[WorkerView], now: float) -> None:
+        """Compute what is the same for all keys: once for each list of workers."""
+        self._workers, self._updated_at = workers, now
         self._ring = self._ring_of(tuple([worker.session for worker in workers]))
-        self._most = self._bound * (sum([worker.busy for worker in workers]) + 1) / len(workers)
+        self._max_busy = self._bound * (sum([worker.busy for worker in workers]) + 1) / len(workers)
         full = self._full
         for worker in workers:
             if worker.room > 0:
                 full.pop(worker.session, None)
             elif full.get(worker.session, now + 1.0) > now:  # not known, or the clock went back
                 full[worker.session] = now
-        while len(full) > max(REMEMBERED, len(workers)):
+        while len(full) > max(MAX_REMEMBERED, len(workers)):
             del full[next(iter(full))]
 
     def _ring_of(self, sessions: tuple[str, ...]) -> _Ring:
         ring = self._rings.get(sessions)
         if ring is None:
-            if len(self._rings) * max(len(sessions), 1) > REMEMBERED:
+            if len(self._rings) * max(len(sessions), 1) > MAX_REMEMBERED:
                 self._rings.clear()
             ring = self._rings[sessions] = _Ring(sessions)
         return ring
@@ -152,12 +151,12 @@ def make_strategy(context: PluginContext) -> RoutingStrategy:
     Raises:
         PluginError: An option is wrong.
     """
-    defaults = {"header": "routing-key", "bound": 2.0, "patience": 0.5}
+    defaults = {"header": "routing-key", "bound": 2.0, "timeout": 0.5}
     options = read_options(context, defaults)
-    for name, least in (("bound", 1.0), ("patience", 0.0)):
-        if not least <= options[name] < float("inf"):
+    for name, minimum in (("bound", 1.0), ("timeout", 0.0)):
+        if not minimum <= options[name] < float("inf"):
             msg = f"option {name!r} of plugin {context.name!r} is {options[name]!r}; "
-            raise PluginError(msg + f"allowed is {least:g} or more")
+            raise PluginError(msg + f"allowed is {minimum:g} or more")
     if not options["header"]:
         raise PluginError(f"option 'header' of plugin {context.name!r} must name a header")
     return Sticky(**options)

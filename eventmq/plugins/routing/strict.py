@@ -26,7 +26,7 @@ class Strict:
         return min((-weight, name) for weight, name in queues)[1]
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
-        """Do nothing: what was served does not matter."""
+        """Do nothing: this order has no state."""
 
 
 def make_order(context: PluginContext) -> QueueOrder:

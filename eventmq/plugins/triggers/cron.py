@@ -74,24 +74,26 @@ class Cron:
     def next_after(self, fire_time: float) -> float | None:
         """Return the first fire time later than ``fire_time``."""
         try:
-            found = self._next_fixed(fire_time) if self._fixed else self._next_matching(fire_time)
+            next_time = (
+                self._next_fixed(fire_time) if self._fixed else self._next_matching(fire_time)
+            )
         except (StopIteration, OverflowError):
             return None  # cronsim gives up after 50 years, datetime after the year 9999
-        return found.timestamp()
+        return next_time.timestamp()
 
     def latest(self, fire_time: float, now: float) -> float | None:
         """Return the last fire time later than ``fire_time`` and not later than ``now``."""
         back = 3600.0
         start = now - back
         while start > fire_time:
-            found = self.next_after(start)
-            if found is not None and found <= now:
+            next_time = self.next_after(start)
+            if next_time is not None and next_time <= now:
                 break
             back *= 4
             start = now - back
         start, last = max(start, fire_time), None
-        while (found := self.next_after(start)) is not None and found <= now:
-            start = last = found
+        while (next_time := self.next_after(start)) is not None and next_time <= now:
+            start = last = next_time
         return last
 
     # Local times
@@ -100,8 +102,8 @@ class Cron:
         """Yield the local times that match, from the first later than ``after``: whole minutes."""
         matcher = _copy(self._parsed)
         matcher.dt = after.replace(second=59, microsecond=0)
-        found: Iterator[datetime] = matcher
-        return found
+        times: Iterator[datetime] = matcher
+        return times
 
     def _local(self, instant: datetime) -> datetime:
         return instant.astimezone(self._zone).replace(tzinfo=None)

@@ -57,7 +57,7 @@ def test_lru_prefers_who_had_no_room_for_a_while():
 
 def test_lru_forgets_the_oldest_sessions(monkeypatch):
     """Sessions come and go for ever; memory does not grow with them."""
-    monkeypatch.setattr(least_recently_used, "REMEMBERED", 3)
+    monkeypatch.setattr(least_recently_used, "MAX_REMEMBERED", 3)
     strategy = least_recently_used.LeastRecentlyUsed()
     for number in range(10):
         strategy.choose("q", [WorkerView(str(number), 1, 0)], 1)
@@ -79,11 +79,11 @@ def test_round_robin_passes_over_who_has_no_room_left():
 
 
 def test_round_robin_forgets_queues_that_nobody_uses(monkeypatch):
-    monkeypatch.setattr(round_robin, "REMEMBERED", 3)
+    monkeypatch.setattr(round_robin, "MAX_REMEMBERED", 3)
     strategy = round_robin.RoundRobin()
     for number in range(10):
         strategy.choose(str(number), workers(9), 1)
-    assert list(strategy._turns) == ["7", "8", "9"]
+    assert list(strategy._positions) == ["7", "8", "9"]
 
 
 # Least loaded
@@ -148,8 +148,8 @@ def loads(strategy, key, **loads):
 
 
 def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
-    """For ``patience`` seconds; when the worker has room again, its keys come back."""
-    strategy = sticky.Sticky(bound=100.0, patience=0.5)
+    """For ``timeout`` seconds; when the worker has room again, its keys come back."""
+    strategy = sticky.Sticky(bound=100.0, timeout=0.5)
     ranks, full = loads(strategy, "k", first=(0, 4))
     assert strategy.prefer("q", "k", full, 10.0) is None
     assert strategy.prefer("q", "k", full, 10.4) is None
@@ -175,7 +175,7 @@ def test_sticky_bounds_no_worker_that_is_less_than_half_full():
 
 
 def test_sticky_forgets_what_it_need_not_remember(monkeypatch):
-    monkeypatch.setattr(sticky, "REMEMBERED", 3)
+    monkeypatch.setattr(sticky, "MAX_REMEMBERED", 3)
     strategy = sticky.Sticky()
     for number in range(10):
         strategy.prefer("q", "k", [WorkerView(str(number), 0, 1)], 0.0)
@@ -191,7 +191,7 @@ def test_sticky_takes_its_key_from_the_header_that_it_is_told():
 
 
 @pytest.mark.parametrize(
-    "options", [{"bound": 0.5}, {"bound": "inf"}, {"patience": -1.0}, {"header": ""}]
+    "options", [{"bound": 0.5}, {"bound": "inf"}, {"timeout": -1.0}, {"header": ""}]
 )
 def test_sticky_refuses_options_that_mean_nothing(options):
     (name,) = options
