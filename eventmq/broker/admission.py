@@ -158,12 +158,14 @@ class Admission:
         self, peer: Peer, message_id: str, headers: Headers, job: JobRecord
     ) -> _Submission:
         """Return the submission of one job; register the peer for a REPLY at its end."""
-        replies, asks = headers.reply_requested, headers.ack_requested or bool(headers.guarantee)
-        if replies:
+        wants_reply = headers.reply_requested
+        wants_ack = headers.ack_requested or bool(headers.guarantee)
+        if wants_reply:
             self.waiters.owe_reply(job.id, peer)
         return _Submission(
-            peer, message_id, replies or asks, batch=False, jobs=[job], positions=[0], refused={},
-            wants_reply=replies, coalesce=replies and not asks and peer.reads_rows,
+            peer, message_id, wants_reply or wants_ack, batch=False, jobs=[job], positions=[0],
+            refused={},
+            wants_reply=wants_reply, coalesce=wants_reply and not wants_ack and peer.reads_rows,
         )  # fmt: skip
 
     def _headers(self, text: str) -> Headers:
@@ -367,7 +369,7 @@ class Admission:
     # hot loop: benchmarks/enqueue_bulk.py
     def _settled(self, submission: _Submission, write_result: Mapping[int, WriteResult]) -> None:
         state = self.state
-        running, queues, joined = state.running, state.queues, state.joined
+        running, queues, enqueue = state.running, state.queues, state.enqueue
         state.counters["admitted"] += len(submission.jobs)
         for i, job in enumerate(submission.jobs):
             if i in write_result and not self.unique.admitted(job, write_result[i]):
@@ -386,7 +388,7 @@ class Admission:
             if held is not None and held[1].jobs[held[2]] is job:
                 state.jobs[job.id] = job
             elif queue.takes(job):
-                joined(job)
+                enqueue(job)
         same = (
             [i for i in write_result if write_result[i].code == "same_id"] if write_result else ()
         )
@@ -596,7 +598,7 @@ class GraphAdmission(Admission):
             else:
                 counts.waiting += 1
                 if state.queues[job.queue].takes(job):
-                    state.joined(job)
+                    state.enqueue(job)
 
 
 def _block(jobs: Sequence[JobRecord], plan: Plan) -> None:

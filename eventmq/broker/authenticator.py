@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.broker.core import WORKER_PORTS
 from eventmq.broker.grants import OWN_JOBS, REMOTE
 from eventmq.broker.peers import Key
-from eventmq.broker.state import Outgoing
+from eventmq.broker.state import DeferredSend
 from eventmq.errors import ProtocolError
 from eventmq.store.reads import FindJobs
 from eventmq.wire.batches import unpack
@@ -105,7 +105,7 @@ class AccessControl:
             logger.warning("message of key %s refused: it is not authorised any more", user)
         text = "this key is not authorised any more"
         error = Error(state.message_id(), self._core.id_of(frames), "not-allowed", text)
-        state.deferred_sends.append(Outgoing(key, error.frames()))
+        state.deferred_sends.append(DeferredSend(key, error.frames()))
 
     def update(self, grants: Mapping[str, Grant], now: float) -> None:
         """Replace the grants; disconnect peers whose key lost its grant or got another one."""

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.peers import Key
-from eventmq.broker.state import Outgoing
+from eventmq.broker.state import DeferredSend
 from eventmq.broker.status import schedulers, status_keys, workers
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
@@ -294,7 +294,7 @@ class Topics:
         state.counters["published"] += 1
         if "subscribe" in state.addresses:
             frames = [message.topic.encode(), message.body]
-            state.deferred_sends.append(Outgoing(_SUBSCRIBE, frames))
+            state.deferred_sends.append(DeferredSend(_SUBSCRIBE, frames))
         part = pack([message.topic, headers, message.body])
         for other in list(state.peers.values()):
             for call, topics in other.topics.items():

@@ -22,7 +22,7 @@ from eventmq.broker.peers import Key, Peer
 from eventmq.broker.recovery import Recovery
 from eventmq.broker.schedules import ScheduleCalls
 from eventmq.broker.sessions import Sessions
-from eventmq.broker.state import Outgoing, State
+from eventmq.broker.state import DeferredSend, State
 from eventmq.broker.streams import Streams
 from eventmq.broker.transient import Transient
 from eventmq.broker.unregistered import UnregisteredPeers, reads_refusal
@@ -79,8 +79,10 @@ PORTS: dict[str, frozenset[type] | None] = {
     "publish": frozenset({Inform, Publish, Heartbeat, Kbai, Ack, Error}),
 }
 
-#: Ports that take what workers say.
-WORKER_PORTS = frozenset(name for name, taken in PORTS.items() if taken is None or Reply in taken)
+#: Ports that take messages of workers.
+WORKER_PORTS = frozenset(
+    name for name, allowed in PORTS.items() if allowed is None or Reply in allowed
+)
 
 #: Seconds without dispatch after a commit for which the disk had no space.
 HOLD = 0.5
@@ -94,7 +96,7 @@ _READS = (
 class BrokerCore:
     """All decisions of a broker."""
 
-    #: When silence was judged.
+    #: Store time at which silent peers were last checked.
     _ticked = 0.0
 
     def __init__(
@@ -131,7 +133,7 @@ class BrokerCore:
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
-        """Return command -> handler; tell `Calls` of those that others answer."""
+        """Return command -> handler; register the calls that other parts answer."""
         state = self.state
         self.calls.add({**self.schedules.handlers, **self.dispatch.inputs.handlers})
         return {
@@ -163,7 +165,7 @@ class BrokerCore:
 
     @property
     def heartbeats(self) -> Heartbeats:
-        """What sends HEARTBEATs; it is told of lost connections."""
+        """What sends HEARTBEATs; the runner reports lost connections to it."""
         return self.sessions.heartbeats
 
     def recover(
@@ -191,7 +193,7 @@ class BrokerCore:
     def close(self, now: float) -> None:
         """Say goodbye to all peers; the runner sends it and stops."""
         self.state.now = now
-        if not self.state.closing:  # a DISCONNECT has said it already
+        if not self.state.closing:  # a DISCONNECT has done it already
             self.state.closing = True
             self.sessions.queue_kbai()
         self.transient.close()
@@ -259,13 +261,13 @@ class BrokerCore:
             if reads_refusal(frames):
                 text = f"this broker has its {state.limits.max_peers} peers"
                 refusal = Error(state.message_id(), "", "too-many-peers", text).frames()
-                state.deferred_sends.append(Outgoing(key, refusal))
+                state.deferred_sends.append(DeferredSend(key, refusal))
             return None
         peer = state.peers[key] = Peer(key, now)
         return peer
 
     def _reply(self, peer: Peer, message: Reply) -> None:
-        """Take a REPLY of a worker: outcomes, or what a job says while it runs."""
+        """Take a REPLY of a worker: outcomes, or parts and progress of a running job."""
         if message.outcome is not None and message.outcome.startswith(("part:", "progress:")):
             self.streams.reply(peer, message)
         else:
@@ -296,7 +298,7 @@ class BrokerCore:
 
         Args:
             now: Store time.
-            seconds: How long the broker did not read, or what `jump` says.
+            seconds: How long the broker did not read, or by how much store time jumped.
         """
         self.state.now = self._ticked = now
         self.state.hold_until = 0.0
@@ -306,7 +308,7 @@ class BrokerCore:
         self.transient.shift(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Let store time go on at once: nobody was silent meanwhile, and no wait is over.
+        """Move every deadline by a jump of store time: no peer was silent meanwhile.
 
         Args:
             seconds: What the store has added to it.
@@ -358,7 +360,7 @@ class BrokerCore:
             state.write(write, lambda _: None, undo)
 
     def next_tick(self, now: float) -> float:
-        """Return the store time at which `decide` is wanted although nothing was received."""
+        """Return the store time at which to call `decide` although nothing was received."""
         state = self.state
         due = latest = now + min(state.limits.lease_interval / 2, self.waiters.lookups.timeout)
         moments = (
@@ -394,7 +396,7 @@ class BrokerCore:
         settles: Sequence[Callable[[Any], None]],
         undos: Sequence[Callable[[], None]],
     ) -> None:
-        """Undo what was not stored; what only reads is asked again, and needs no space."""
+        """Undo what was not stored; repeat the reads, which need no space."""
         if not isinstance(error, QueueFull):
             raise error
         state = self.state
@@ -411,7 +413,7 @@ class BrokerCore:
         """Whether `take_batch` has writes."""
         return self.state.has_writes or self.graphs.ready_to_continue
 
-    def take_deferred_sends(self) -> list[Outgoing]:
+    def take_deferred_sends(self) -> list[DeferredSend]:
         """Return what is to be sent now, in order."""
         state = self.state
         sends, receipts = state.deferred_sends, state.receipts
@@ -420,8 +422,8 @@ class BrokerCore:
         state.deferred_sends, state.receipts = [], []
         return sends + receipts
 
-    def not_sent(self, message: Outgoing, now: float, *, reachable: bool) -> None:
-        """Say that a message could not be sent: its chunk goes back, its peer informs again."""
+    def not_sent(self, message: DeferredSend, now: float, *, reachable: bool) -> None:
+        """Undo a message that could not be sent: its chunk goes back, its peer informs again."""
         self.state.now = now
         self.state.counters["unread"] += reachable
         if message.lease is not None and message.session is not None:

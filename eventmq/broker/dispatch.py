@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.broker.affinity import Affinity
 from eventmq.broker.damage import DamagedJobs
 from eventmq.broker.peers import Lease
-from eventmq.broker.state import Outgoing
+from eventmq.broker.state import DeferredSend
 from eventmq.broker.subqueues import LEGACY_ONLY, Eligibility, Load
 from eventmq.errors import ProtocolError
 from eventmq.graph import PAGED, flags_of
@@ -74,8 +74,8 @@ def chunk_frames(lease: Lease, wall: float) -> list[bytes]:
     """Return the REQUEST that carries a chunk to one of our workers.
 
     Args:
-        lease: Whose jobs these are.
-        wall: Guarded wall time: where jobs expire, the worker is told it.
+        lease: Of the chunk.
+        wall: Guarded wall time, which goes along where jobs expire.
     """
     rows = []
     expiring = False
@@ -293,7 +293,7 @@ class Dispatch:
         self.damage = DamagedJobs(state, outcomes)
         self.refill = Refill(state, self.damage)
         self.throttle = Throttle(state)
-        #: How many sessions with room are served from one queue in this round.
+        #: Sessions with room that are served from one queue in this round.
         self._competitors = 1
 
     def run(self) -> None:
@@ -529,12 +529,12 @@ class Dispatch:
     ) -> list[JobRecord]:
         """Lease jobs in the commit that admits them; the rest joins when that is settled."""
         limits, wall = self.state.limits, self.state.wall
-        budget, room = limits.chunk_seconds, limits.max_frame // 2
+        budget, space = limits.chunk_seconds, limits.max_frame // 2
         jobs: list[JobRecord] = []
         running = self.state.running
         queue.arriving.sort(key=lambda job: (job.rank, job.seq))
         for job in queue.arriving:
-            if len(jobs) >= limit or budget <= 0 or (jobs and room < len(job.body)):
+            if len(jobs) >= limit or budget <= 0 or (jobs and space < len(job.body)):
                 break
             cost = cost_of(job.headers)
             fits = cost >= 0 and not (refuses is not None and refuses(job))
@@ -542,7 +542,7 @@ class Dispatch:
             if fits and not expired and job.id not in running and job.id not in self.state.jobs:
                 jobs.append(job)
                 budget -= cost
-                room -= len(job.body)
+                space -= len(job.body)
         if jobs:
             leased = set(map(id, jobs))
             queue.arriving = [job for job in queue.arriving if id(job) not in leased]
@@ -557,7 +557,7 @@ class Dispatch:
 
     def _cost_of(self, queue: Queue, session: Session) -> Callable[[str], float]:
         """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
-        run_time, unmeasured = self.state.run_time, self.state.limits.chunk_seconds
+        run_times, unmeasured = self.state.run_times, self.state.limits.chunk_seconds
         suits = self._eligibility(queue, session).admits
 
         if session.jobs:  # slots share a chunk: it may have any number of long jobs
@@ -567,7 +567,7 @@ class Dispatch:
             task = subqueue_of(text).task
             if not suits(task):
                 return -1.0
-            return _paging(text, unmeasured) or run_time.get(task or "", unmeasured)
+            return _paging(text, unmeasured) or run_times.get(task or "", unmeasured)
 
         return cost_of
 
@@ -614,7 +614,7 @@ class Dispatch:
     def _fail_unread(self, jobs: list[JobRecord]) -> None:
         def undo() -> None:
             for job in jobs:
-                self.state.joined(job)
+                self.state.enqueue(job)
 
         if jobs:
             self.inputs.fail(jobs, undo)
@@ -624,7 +624,7 @@ class Dispatch:
 
         def undo() -> None:
             for job in jobs:
-                self.state.joined(job)
+                self.state.enqueue(job)
 
         write = Finish(rows, ahead=self.state.keeper.ahead)
         self.state.write(
@@ -648,7 +648,7 @@ class Dispatch:
         if not lease.resent:
             session.assigned += lease.remaining
             state.queues[lease.queue].assigned += lease.remaining
-        state.deferred_sends.append(Outgoing(session.peer.key, frames, session, lease))
+        state.deferred_sends.append(DeferredSend(session.peer.key, frames, session, lease))
 
     def send_again(self, session: Session, lease: Lease) -> None:
         """Send a chunk that did not arrive, under its number."""
@@ -668,7 +668,7 @@ class Dispatch:
             if job is not None and state.released(job, unstarted=True):
                 job.delivery -= 1
                 if job.id in state.jobs:
-                    state.joined(job)
+                    state.enqueue(job)
 
     def not_sent(self, session: Session, lease: Lease, *, reachable: bool) -> None:
         """Queue the jobs of a chunk again that could not be sent; the session gets no more now."""

@@ -67,7 +67,7 @@ class EventFeed:
         if state.ends:
             rows, state.ends = state.ends, []
             state.write(RecordEnds(rows), lambda _: None)
-        self.tell()
+        self.read_for_observers()
 
     def _scan(self, session: Session) -> None:
         now = self.state.now
@@ -87,14 +87,16 @@ class EventFeed:
 
     # Observers
 
-    def tell(self) -> None:
+    def read_for_observers(self) -> None:
         """Read the events that observers do not have yet, unless that is on its way."""
         if self.observe is not None and not self._reading:
             self._reading = True
             write = ReadEvents(self.observed, _BYTES)
-            self.state.write(write, self._tell, lambda: setattr(self, "_reading", False))
+            self.state.write(
+                write, self._send_to_observers, lambda: setattr(self, "_reading", False)
+            )
 
-    def _tell(self, write_result: tuple[list[EventRow], EventLogHead]) -> None:
+    def _send_to_observers(self, write_result: tuple[list[EventRow], EventLogHead]) -> None:
         self._reading = False
         rows, _ = write_result
         if rows and self.observe is not None and self.observe(rows):
@@ -121,9 +123,9 @@ class EventFeed:
             raise ProtocolError(msg, code="bad-arguments")
 
         def settle(write_result: tuple[EventLogHead, bool]) -> None:
-            head, taken = write_result
-            if taken:
-                msg = "another journal takes the events of this broker, and said so a moment ago"
+            head, other = write_result
+            if other:
+                msg = "another journal takes the events of this broker, and did so a moment ago"
                 self.state.error(peer, call, "journal-taken", msg)
             else:
                 self.state.reply(peer, pack(self._head(head)), call)

@@ -20,7 +20,7 @@ __all__ = ["IdleQueues"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Queues that one tick scans, and so at most forgotten by one commit.
+#: Queues that one tick scans, and one commit forgets at most.
 SLICE = 1000
 
 #: Seconds between two such ticks.

@@ -31,7 +31,7 @@ __all__ = ["GraphTracker"]
 logger = logging.getLogger("eventmq.broker")
 
 #: A longer reason is cut.
-_REASON = 500
+_MAX_REASON = 500
 
 #: Bytes of a REQUEST beside the body of its job.
 _HEAD = 64 * 1024
@@ -79,7 +79,7 @@ class GraphTracker:
             self._count(job)
         for job in write_result.ready:
             if job.state is JobState.QUEUED:
-                state.joined(job)
+                state.enqueue(job)
         for name, subqueue in {(job.queue, subqueue_of(job.headers)) for job in write_result.more}:
             state.queues[name].rewind(subqueue)
             state.busy[name] = state.queues[name]
@@ -131,7 +131,7 @@ class GraphTracker:
 
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = read_text(arguments, "id")
-        reason = read_text(arguments, "reason")[:_REASON] or NO_REASON
+        reason = read_text(arguments, "reason")[:_MAX_REASON] or NO_REASON
         audit = self.operations.audit(reason=reason)
         limit, count = self.state.limits.graph_slice, 0
 

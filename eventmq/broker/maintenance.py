@@ -28,7 +28,7 @@ logger = logging.getLogger("eventmq.broker")
 #: Delayed jobs that one commit makes queued.
 _PROMOTED_AT_ONCE = 2000
 
-#: Seconds by which the wall clock must have been set for another look at jobs that wait for it.
+#: Seconds by which the wall clock must have been set to check again what waits for it.
 _CLOCK_SET = 0.1
 
 
@@ -55,7 +55,7 @@ class Promotion:
         self.damage = damage
         #: Whether a commit is on its way that queues delayed jobs.
         self._requested = False
-        #: Seconds by which wall time was ahead when the store was asked the last time.
+        #: Seconds by which wall time was ahead at the last promotion.
         self._ahead = 0.0
 
     def run(self) -> None:
@@ -81,7 +81,7 @@ class Promotion:
             counts.delayed -= 1
             counts.waiting += 1
         for job in self.damage.sort_out(jobs):
-            state.joined(job)
+            state.enqueue(job)
 
     def _undo(self) -> None:
         self._requested = False

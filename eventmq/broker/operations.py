@@ -48,7 +48,7 @@ __all__ = ["SLICE", "BulkOperations", "OperatorCalls", "failed_filter"]
 logger = logging.getLogger("eventmq.broker")
 
 #: A longer reason is cut.
-_REASON = 500
+_MAX_REASON = 500
 
 _DONE = {"retry": "queued again", "drop": "dropped"}
 
@@ -106,7 +106,7 @@ class OperatorCalls:
     # Calls
 
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        reason = read_text(arguments, "reason")[:_REASON] or NO_REASON
+        reason = read_text(arguments, "reason")[:_MAX_REASON] or NO_REASON
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
         write, done = self._cancelling(ids, reason)
 

@@ -216,11 +216,11 @@ class Outcomes:
         return headers.task, 0.0 if headers.ignore_result else ttl, ttl
 
     def _measured(self, task: str, seconds: float) -> None:
-        if len(self.state.run_time) > MAX_TASKS:
-            self.state.run_time.clear()  # measured again within a chunk each
-        old = self.state.run_time.get(task)
+        if len(self.state.run_times) > MAX_TASKS:
+            self.state.run_times.clear()  # measured again within a chunk each
+        old = self.state.run_times.get(task)
         new = seconds if old is None else old + _NEWS * (seconds - old)
-        self.state.run_time[task] = max(new, 1e-6)
+        self.state.run_times[task] = max(new, 1e-6)
 
     def _unfinished(
         self, answers: Answers, job: JobRecord, kind: int, countdown: float, failure: Failure
@@ -477,13 +477,13 @@ class Outcomes:
             if job.state is JobState.DELAYED:
                 state.queues[job.queue].counts.waiting -= 1
                 state.queues[job.queue].counts.delayed += 1
-                state.forget(job)
+                state.forget_job(job)
                 if job.expires:
                     state.record_expiry(job)
                 if state.next_due is None or job.due < state.next_due:
                     state.next_due = job.due
             else:
-                state.joined(job)
+                state.enqueue(job)
 
     def give_back(
         self,

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.limits import Limits
     from eventmq.broker.peers import Key
-    from eventmq.broker.state import Outgoing
+    from eventmq.broker.state import DeferredSend
     from eventmq.clock import Clock
     from eventmq.interfaces import QueueOrder, QueueStore, RoutingStrategy
     from eventmq.store.reads import EventRow
@@ -191,9 +191,9 @@ class CoalescedSends:
 
     def __init__(self) -> None:
         self.flush_at = _NEVER
-        self.waiting: dict[Key, list[Outgoing]] = {}
+        self.waiting: dict[Key, list[DeferredSend]] = {}
 
-    def release(self, sends: list[Outgoing], now: float) -> list[Outgoing]:
+    def release(self, sends: list[DeferredSend], now: float) -> list[DeferredSend]:
         """Return the messages to send now; those that were held back come last.
 
         Args:
@@ -201,7 +201,7 @@ class CoalescedSends:
             now: Monotonic time.
         """
         waiting = self.waiting
-        released: list[Outgoing] = []
+        released: list[DeferredSend] = []
         for message in sends:
             if message.coalesce:
                 waiting.setdefault(message.key, []).append(message)
@@ -398,7 +398,7 @@ class BrokerRunner:
             self._serve()
             self.core.close(self._now())
             self._commit()
-            self.core.events.tell()  # of what is on disk only now
+            self.core.events.read_for_observers()  # of what is on disk only now
             self._keep_time()
             self._commit()
             self._send(last=True)
@@ -593,7 +593,7 @@ class BrokerRunner:
             total.refresh()
         return min(self._limits.max_unsent_bytes, total.share())
 
-    def _not_sent(self, message: Outgoing, *, reachable: bool) -> None:
+    def _not_sent(self, message: DeferredSend, *, reachable: bool) -> None:
         self.core.not_sent(message, self._now(), reachable=reachable)
 
 

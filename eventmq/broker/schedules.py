@@ -1,7 +1,7 @@
 """Schedule messages and calls: SCHEDULE, UNSCHEDULE and ``schedules.*``, stored, then answered.
 
 What SCHEDULE brought is for our own scheduler to fire. Where a legacy one is connected, one
-without FEATURES, it gets the same messages and fires instead; schedulers of ours are told so.
+without FEATURES, it gets the same messages and fires instead; schedulers of ours learn of it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ScheduleCalls:
                 state.error(peer, message.id, "store-full", "the broker has its schedules")
                 return
             if made.legacy and (chosen := self._choose()) is not None:
-                self._tell(chosen, made, message.id, repeated=False)
+                self._send_schedule(chosen, made, message.id, repeated=False)
             done()
 
         state.write(PutSchedule(made, state.wall), settle, self._full(peer, message.id))
@@ -150,7 +150,7 @@ class ScheduleCalls:
                 self._hand_over(peer)
 
     def tick(self) -> None:
-        """Choose another legacy scheduler where the one that fired is gone."""
+        """Choose another legacy scheduler where the one that fired is lost."""
         if self._legacy is not None:
             self._choose()
 
@@ -160,21 +160,23 @@ class ScheduleCalls:
                 try:
                     made = Schedule.read(row.name, unpack(row.definition, "a schedule"))
                 except (EventMQError, TypeError):
-                    continue  # of a newer version: our schedulers say so in their log
+                    continue  # of a newer version: our schedulers log it
                 if made.legacy and made.enabled:
-                    self._tell(peer, made, self.state.message_id(), repeated=True)
+                    self._send_schedule(peer, made, self.state.message_id(), repeated=True)
             if page.more:
                 self._hand_over(peer, page.revision)
 
         write = LoadSchedules(after, _PAGE, source="wire", scan=True)
         self.state.write(write, read)
 
-    def _tell(self, peer: Peer, made: Schedule, message_id: str, *, repeated: bool) -> None:
+    def _send_schedule(
+        self, peer: Peer, made: Schedule, message_id: str, *, repeated: bool
+    ) -> None:
         """Send a SCHEDULE, unless this session has it; a repetition does not run at once."""
-        told = (made.queue, *made.sent)
-        if peer.sent_schedules.get(made.name) == told:
+        content = (made.queue, *made.sent)
+        if peer.sent_schedules.get(made.name) == content:
             return
-        peer.sent_schedules[made.name] = told
+        peer.sent_schedules[made.name] = content
         headers, *more = made.sent
         if repeated and not made.nohaste:
             headers = f"{headers},nohaste" if headers else "nohaste"

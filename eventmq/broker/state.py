@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from eventmq.store import Write
     from eventmq.store.writes import Finished
 
-__all__ = ["Outgoing", "State"]
+__all__ = ["DeferredSend", "State"]
 
 logger = logging.getLogger("eventmq.broker")
 
 
-class Outgoing(NamedTuple):
+class DeferredSend(NamedTuple):
     """A message to send; ``lease`` is undone if it cannot be sent.
 
     With ``coalesce`` it may wait for another one to the same peer (`eventmq.broker.runner`).
@@ -57,7 +57,7 @@ class State:
     version: str
     #: Store time (`eventmq.timekeeping`), which everything here goes by that is not ``wall``.
     now: float = 0.0
-    #: Says by how much wall time is ahead of it.
+    #: Knows by how much wall time is ahead of store time.
     keeper: Timekeeper = field(default_factory=Timekeeper)
     started: float = 0.0
     epoch: int = 0
@@ -66,27 +66,27 @@ class State:
     #: Returns how many bytes wait for peers that have not read them; the runner sets it.
     unread_bytes: Callable[[], int] = field(default=lambda: 0)
     queues: dict[str, Queue] = field(default_factory=dict)
-    #: How many of them who has named first, and nothing else has shown to be wanted.
+    #: Peer, or owner of its key -> queues that it named first and that nothing else uses.
     made: Counter[object] = field(default_factory=Counter)
     subqueue_counts: SubqueueCounts = field(default_factory=SubqueueCounts)
-    #: Queues that may have something to dispatch or to claim.
+    #: Queues that may have jobs to dispatch, or to read from the store.
     busy: dict[str, Queue] = field(default_factory=dict)
     peers: dict[Key, Peer] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
-    #: Jobs in memory by id: in a window, leased or parked.
+    #: Jobs in memory by id: in a window, leased or unroutable.
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     #: Leased jobs: id -> (session, chunk, position).
     running: dict[str, tuple[Session, Lease, int]] = field(default_factory=dict)
     #: Job id -> {(peer, message id of its get)}.
     waiters: dict[str, list[tuple[Peer, str]]] = field(default_factory=dict)
-    #: Job id -> peer whose REQUEST said reply-requested.
+    #: Job id -> peer whose REQUEST has reply-requested.
     reply_to: dict[str, Peer] = field(default_factory=dict)
-    #: Job id -> sessions that said they do not know its task.
+    #: Job id -> sessions that refused it: they do not know its task.
     refusals: dict[str, set[str]] = field(default_factory=dict)
     #: Jobs that may have killed a worker.
     suspects: Suspects = field(default_factory=Suspects)
     #: Task -> measured seconds per job.
-    run_time: dict[str, float] = field(default_factory=dict)
+    run_times: dict[str, float] = field(default_factory=dict)
     #: The jobs without guarantee; none of them is in ``jobs`` or ``running``.
     transient: TransientJobs = field(init=False)
     limiters: Limiters = field(default_factory=Limiters)
@@ -101,11 +101,11 @@ class State:
     #: Former workers -> how many jobs were assigned to them.
     assigned_to_former: dict[str, int] = field(default_factory=dict)
     closing: bool = False
-    #: No dispatch before this time: the disk had no space a moment ago.
+    #: No dispatch before this time: the disk had no space just now.
     hold_until: float = 0.0
-    deferred_sends: list[Outgoing] = field(default_factory=list)
-    #: Receipts of jobs: they go out last, since nobody works on while a job's chunk waits.
-    receipts: list[Outgoing] = field(default_factory=list)
+    deferred_sends: list[DeferredSend] = field(default_factory=list)
+    #: Receipts of jobs: they are sent last, so that the chunks of the jobs do not wait for them.
+    receipts: list[DeferredSend] = field(default_factory=list)
     #: Ends of jobs without guarantee, whose events are written soon.
     ends: list[Finished] = field(default_factory=list)
     _batch: list[Write] = field(default_factory=list)
@@ -120,7 +120,7 @@ class State:
 
     @property
     def wall(self) -> float:
-        """Guarded wall time: for what was said as Unix time, and for what people read."""
+        """Guarded wall time: for times that came as Unix time, and for what people read."""
         return self.now + self.keeper.ahead
 
     # Out
@@ -135,7 +135,7 @@ class State:
         if peer.muted:
             return
         peer.sent = self.now
-        self.deferred_sends.append(Outgoing(peer.key, frames))
+        self.deferred_sends.append(DeferredSend(peer.key, frames))
 
     def ack(self, peer: Peer, acked: str, extra: bytes | None = None) -> None:
         """Send an ACK."""
@@ -145,7 +145,7 @@ class State:
         """Send the ACK of an answer of a worker, which has no use for it by itself."""
         peer.sent = self.now
         frames = Ack(self.message_id(), acked).frames()
-        self.deferred_sends.append(Outgoing(peer.key, frames, coalesce=True))
+        self.deferred_sends.append(DeferredSend(peer.key, frames, coalesce=True))
 
     def receipt(
         self, peer: Peer, acked: str, extra: bytes | None = None, *, coalesce: bool = False
@@ -155,7 +155,7 @@ class State:
             return
         peer.sent = self.now
         frames = Ack(self.message_id(), acked, extra).frames()
-        self.receipts.append(Outgoing(peer.key, frames, coalesce=coalesce))
+        self.receipts.append(DeferredSend(peer.key, frames, coalesce=coalesce))
 
     def reply(self, peer: Peer, result: bytes, request: str, outcome: str | None = None) -> None:
         """Send a REPLY."""
@@ -203,9 +203,9 @@ class State:
         self,
     ) -> tuple[list[Write], list[Callable[[Any], None]], list[Callable[[], None]]]:
         """Return the batch with its callbacks, and begin a new one."""
-        taken = (self._batch, self._settles, self._undos)
+        batch = (self._batch, self._settles, self._undos)
         self._batch, self._settles, self._undos = [], [], []
-        return taken
+        return batch
 
     # Look-ups
 
@@ -220,13 +220,13 @@ class State:
             self.queues[name] = queue
         return queue
 
-    def queue_refusal(self, name: str, peer: Peer, told: str, more: int) -> str:
+    def queue_refusal(self, name: str, peer: Peer, kind: str, more: int) -> str:
         """Return why a peer may not begin a queue, "" where it may.
 
         Args:
             name: Of a queue that there is not.
             peer: Who names it.
-            told: What the peer is, for the text.
+            kind: What the peer is, for the text.
             more: How many it begins with the same message, beside this one.
         """
         limits = self.limits
@@ -241,7 +241,7 @@ class State:
         if self.made[peer.maker] + more >= limits.max_new_queues:
             return (
                 f"the queue {name!r} would be one more than the {limits.max_new_queues} that one "
-                f"{told} may begin (setting max_new_queues); {ends}"
+                f"{kind} may begin (setting max_new_queues); {ends}"
             )
         return ""
 
@@ -268,7 +268,7 @@ class State:
         for session in self.sessions.values():
             session.blocked.pop(queue.name, None)  # its version begins anew
 
-    def joined(self, job: JobRecord) -> None:
+    def enqueue(self, job: JobRecord) -> None:
         """Put a queued job that is on disk, not leased, into its window, or leave it there."""
         self.jobs[job.id] = job
         if job.expires:
@@ -311,22 +311,22 @@ class State:
         return leased
 
     def record_expiry(self, job: JobRecord) -> None:
-        """Note that a job with an expiry is waiting."""
+        """Record that a job with an expiry is waiting."""
         if self.next_expiry is None or job.expires < self.next_expiry:
             self.next_expiry = job.expires
 
     # Limits
 
     def prune_limiters(self) -> None:
-        """Forget limiters that nobody needs."""
+        """Forget limiters that are not needed."""
         if self.limiters.of:
             waiting = {key for queue in self.queues.values() for key in queue.subqueues}
             self.limiters.prune(self.now, waiting)
 
     def update_limits(self, headers: str, seq: int) -> None:
-        """Let the limits count that the headers of a job say, if none is newer.
+        """Apply the limits in the headers of a job, if none is newer.
 
-        A job that says none, as one that is submitted by name, is under those of the others.
+        A job without limits, as one that is submitted by name, is under those of the others.
         """
         if "limit-" not in headers:
             return
@@ -349,7 +349,7 @@ class State:
     def _count_running(self, limiter: Limiter) -> None:
         """Count the jobs that were leased before there was this limiter.
 
-        Those with a key never were: each of them says it.
+        Those with a key never were: each of them has it in its headers.
         """
         if limiter.key.key:
             return
@@ -359,10 +359,10 @@ class State:
                 self.limiters.leased_before(job, limiter, self.now)
 
     def leased(
-        self, job: JobRecord, entry: tuple[Session, Lease, int], *, again: bool = False
+        self, job: JobRecord, held: tuple[Session, Lease, int], *, again: bool = False
     ) -> None:
-        """Note that a job is leased; ``again`` if it was so in an earlier run of the broker."""
-        self.running[job.id] = entry
+        """Record that a job is leased; ``again`` if it was so in an earlier run of the broker."""
+        self.running[job.id] = held
         self.queues[job.queue].running += 1
         if self.limiters.of or self.limiters.of_queues:
             self.limiters.leased(job, self.now, again=again)
@@ -371,7 +371,7 @@ class State:
     def leased_all(
         self, queue: Queue, jobs: Sequence[JobRecord], session: Session, lease: Lease
     ) -> None:
-        """Note that jobs of a queue are leased, by their places in a chunk."""
+        """Record that jobs of a queue are leased, in the order of a chunk."""
         running = self.running
         for position, job in enumerate(jobs):
             running[job.id] = (session, lease, position)
@@ -386,7 +386,7 @@ class State:
         return frozenset(job.seq for job in jobs if job is not None)
 
     def released(self, job: JobRecord, *, unstarted: bool = False) -> bool:
-        """Note that a job is not leased any more, and did not start perhaps; say if it was."""
+        """Record that a job is not leased any more; return whether it was."""
         if self.running.pop(job.id, None) is None:
             return False
         self.queues[job.queue].running -= 1
@@ -394,7 +394,7 @@ class State:
             self.limiters.released(job.id, unstarted=unstarted)
         return True
 
-    def forget(self, job: JobRecord) -> None:
+    def forget_job(self, job: JobRecord) -> None:
         """Remove an ended or delayed job from memory."""
         self.jobs.pop(job.id, None)
         self.refusals.pop(job.id, None)

@@ -325,7 +325,7 @@ class Eligibility(NamedTuple):
         return self.tasks is None or task in self.tasks
 
 
-#: The eligibility of a session that has not told yet what it knows.
+#: The eligibility of a session that has not informed yet what it knows.
 NOTHING = Eligibility(frozenset(), legacy=False)
 
 #: The eligibility of a session that takes legacy jobs only.

@@ -164,7 +164,7 @@ class UnroutableJobs:
             task = subqueue_of(job.headers).task
             if any(knows(s, task) and s.id not in refused for s in sessions):
                 del queue.unroutable[job.id]
-                self.state.joined(job)
+                self.state.enqueue(job)
 
     def _fail_withheld(self, queue: Queue) -> None:
         overdue = [job for job, since in queue.unroutable.values() if self._too_long(since)]
@@ -187,7 +187,7 @@ class UnroutableJobs:
 
         def undo() -> None:
             for job in jobs:
-                self.state.joined(job)
+                self.state.enqueue(job)
 
         self.state.write(
             Finish(rows), lambda write_result: self.outcomes.finished(rows, write_result), undo

@@ -193,7 +193,7 @@ def test_a_chunk_whose_only_job_is_cancelled_is_closed(broker: Broker) -> None:
 
 def test_the_other_jobs_of_its_chunk_go_on(broker: Broker) -> None:
     """Only its position is over; the chunk closes when the others are answered."""
-    broker.core.state.run_time["shop.add"] = 1e-6
+    broker.core.state.run_times["shop.add"] = 1e-6
     ids = [broker.new_id() for _ in range(3)]
     broker.submit_batch(ids)
     [(chunk, index)] = chunks(broker.worker())
@@ -208,7 +208,7 @@ def test_the_other_jobs_of_its_chunk_go_on(broker: Broker) -> None:
 
 
 def test_after_a_crash_the_chunk_is_held_without_the_cancelled_job(broker: Broker) -> None:
-    broker.core.state.run_time["shop.add"] = 1e-6
+    broker.core.state.run_times["shop.add"] = 1e-6
     ids = [broker.new_id() for _ in range(2)]
     broker.submit_batch(ids)
     [(chunk, _)] = chunks(broker.worker())
@@ -223,7 +223,7 @@ def test_after_a_crash_the_chunk_is_held_without_the_cancelled_job(broker: Broke
 
 def test_a_session_that_was_away_is_told_when_it_is_back(broker: Broker) -> None:
     """Also by a broker that was restarted while it was away."""
-    broker.core.state.run_time["shop.add"] = 1e-6
+    broker.core.state.run_times["shop.add"] = 1e-6
     ids = [broker.new_id() for _ in range(2)]
     broker.submit_batch(ids)
     broker.worker()
@@ -397,7 +397,7 @@ def test_bad_arguments_are_refused(broker: Broker, arguments: Any) -> None:
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_worker_is_told_of_a_cancel_after_a_restart(broker: Broker, jobs: int) -> None:
     """The broker was killed between the commit of the cancel and the sending of CANCEL."""
-    broker.core.state.run_time["shop.add"] = 1e-6
+    broker.core.state.run_times["shop.add"] = 1e-6
     ids = [broker.submit()[0] for _ in range(jobs)]
     [(chunk, index)] = chunks(broker.worker())
     assert [entry.id for entry in index.entries] == ids
@@ -415,7 +415,7 @@ def test_a_worker_is_told_of_a_cancel_after_a_restart(broker: Broker, jobs: int)
 
 def test_a_worker_is_told_nothing_of_what_it_has_answered(broker: Broker) -> None:
     """Its chunk is open for the others, and it may still wait for an ACK."""
-    broker.core.state.run_time["shop.add"] = 1e-6
+    broker.core.state.run_times["shop.add"] = 1e-6
     for _ in range(3):
         broker.submit()
     [(chunk, _)] = chunks(broker.worker())

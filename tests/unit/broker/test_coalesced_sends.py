@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from eventmq.broker.peers import Key
 from eventmq.broker.runner import MAX_DELAY, CoalescedSends
-from eventmq.broker.state import Outgoing
+from eventmq.broker.state import DeferredSend
 
 WORKER, OTHER = Key("main", b"worker"), Key("main", b"other")
 
 
-def message(key: Key, text: bytes, *, coalesce: bool = False) -> Outgoing:
-    return Outgoing(key, [text], coalesce=coalesce)
+def message(key: Key, text: bytes, *, coalesce: bool = False) -> DeferredSend:
+    return DeferredSend(key, [text], coalesce=coalesce)
 
 
-def frames(messages: list[Outgoing]) -> list[bytes]:
+def frames(messages: list[DeferredSend]) -> list[bytes]:
     return [message.frames[0] for message in messages]
 
 

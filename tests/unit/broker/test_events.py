@@ -83,7 +83,7 @@ def test_a_wait_is_of_the_brokers_clock_however_wrong_the_workers_is(broker, wro
 def test_jobs_of_several_tasks_keep_their_own(broker: Broker) -> None:
     """Also where they are answered together, some well and some not."""
     ids = [broker.submit(headers=f"task:t{n % 2}")[0] for n in range(4)]
-    broker.core.state.run_time = {"t0": 1e-6, "t1": 1e-6}  # so that they go together
+    broker.core.state.run_times = {"t0": 1e-6, "t1": 1e-6}  # so that they go together
     [(chunk, index)] = chunks(broker.worker())
     assert [entry.id for entry in index.entries] == ids
     failed = encode_error(RemoteError("builtins.ValueError", "no"))

@@ -61,7 +61,7 @@ def failure(kind: OutcomeKind = OutcomeKind.FAILED, error: str = "builtins.Value
 
 def fail(broker: Broker, *ids: str, error: str = "builtins.ValueError", **more: Any) -> None:
     """Let a worker take jobs one by one, and fail the ones named; the others succeed."""
-    broker.core.state.run_time.clear()
+    broker.core.state.run_times.clear()
     messages = broker.worker(b"f", "failing", **more)
     while found := chunks(messages):
         [(chunk, index)] = found

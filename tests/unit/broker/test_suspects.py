@@ -24,7 +24,7 @@ def ids(messages):
 
 
 def submit(broker: Broker, count: int) -> list[str]:
-    broker.core.state.run_time["shop.add"] = 1e-6  # so that many travel together
+    broker.core.state.run_times["shop.add"] = 1e-6  # so that many travel together
     jobs = [broker.new_id() for _ in range(count)]
     broker.submit_batch(jobs)
     return jobs

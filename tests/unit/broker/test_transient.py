@@ -248,7 +248,7 @@ def test_a_job_whose_process_died_is_lost_and_its_companions_go_on(
 ) -> None:
     """What had begun may have run, whoever was the cause; what was handed back had not."""
     first, second = submit(broker), submit(broker)
-    broker.core.state.run_time["shop.add"] = 0.001
+    broker.core.state.run_times["shop.add"] = 0.001
     broker.worker()
     [chunk] = broker.dispatched
     rows = [row(0, kind), row(1, OutcomeKind.HANDED_BACK)]
