@@ -1,4 +1,4 @@
-"""Keeps modules of the working directory from standing in for the libraries of this package.
+"""Protection of libraries from modules of the same name in the working directory.
 
 A program that puts the working directory on `sys.path`, as ``eventmq -A shop`` does, imports from
 there whatever has the right name. A file ``zmq.py`` in that directory is no ZeroMQ.
@@ -27,11 +27,11 @@ LIBRARIES = frozenset({
 })  # fmt: skip
 
 
-class _Elsewhere:
+class _LibraryFinder:
     """A finder on `sys.meta_path` that finds the libraries where they are installed.
 
     Args:
-        here: The directory in which they are not looked for.
+        here: The directory that is not searched.
     """
 
     def __init__(self, here: str) -> None:
@@ -40,14 +40,14 @@ class _Elsewhere:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return where a library is; None for all else, and where it is installed nowhere."""
+        """Return where a library is installed; None if nowhere, and for other modules."""
         if path is not None or name not in LIBRARIES:
             return None
         others = [folder for folder in sys.path if folder not in {"", ".", self.here}]
         for finder in sys.meta_path:
             if finder is importlib.machinery.PathFinder:
                 spec = importlib.machinery.PathFinder.find_spec(name, others, target)
-            elif isinstance(finder, _Elsewhere):
+            elif isinstance(finder, _LibraryFinder):
                 continue
             else:  # one of an editable installation, for example
                 spec = finder.find_spec(name, None, target)
@@ -57,15 +57,15 @@ class _Elsewhere:
 
 
 def protect(here: str) -> None:
-    """Look for libraries in all folders of the path but ``here``, from now on. Idempotent.
+    """From now on import libraries from all folders of the path but ``here``. Idempotent.
 
-    Where one is nowhere else it is taken from there after all.
+    A library that is installed nowhere else is imported from there after all.
 
     Args:
         here: A directory that is on the path, or will be.
     """
-    if not any(isinstance(f, _Elsewhere) and f.here == here for f in sys.meta_path):
-        sys.meta_path.insert(0, _Elsewhere(here))
+    if not any(isinstance(f, _LibraryFinder) and f.here == here for f in sys.meta_path):
+        sys.meta_path.insert(0, _LibraryFinder(here))
 
 
 def join_path(here: str) -> None:

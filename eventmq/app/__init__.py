@@ -29,7 +29,7 @@ def load_app(path: str) -> EventMQ:
         path: ``module:attribute`` of the app.
 
     Raises:
-        AppNotFound: There is no app.
+        AppNotFound: The module has no such app.
     """
     module, _, attribute = path.partition(":")
     found: Any = importlib.import_module(module)
@@ -41,15 +41,15 @@ def load_app(path: str) -> EventMQ:
 
 
 def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -> Executor:
-    """Import an app and return what runs its jobs. Called in the other process.
+    """Import an app and return the executor of its jobs. Called in child processes of a pool.
 
     Args:
         path: ``module:attribute`` of the app.
-        overrides: Settings that were given to it in the worker's process (`EventMQ.override`).
-        spool: Where the worker keeps what jobs take that no REQUEST can carry.
+        overrides: Arguments of `EventMQ.override` in the worker's process.
+        spool: Folder of the worker for inputs that are too large for a REQUEST.
 
     Raises:
-        AppNotFound: There is no app.
+        AppNotFound: The module has no such app.
     """
     app = load_app(path)
     app.override(**overrides)

@@ -54,11 +54,11 @@ class EventMQ:
     """An app: tasks, settings, and the connection to a broker.
 
     Making one reads the settings and nothing else; plugins load and connections open at the first
-    use. It is thread-safe, and right after a fork: the child connects anew.
+    use. It is thread-safe, and right after a fork: the child process makes its own connection.
 
     Args:
-        name: For people: in logs and listings.
-        broker: URL of the broker, or several; ``memory://`` runs broker and worker in here.
+        name: Shown in logs and listings.
+        broker: URL of the broker, or several; ``memory://`` runs broker and worker in this process.
         serializer: Name of the serializer of arguments.
         result_backend: Name or URL of the result backend.
         imports: Modules with tasks, imported by workers.
@@ -85,7 +85,7 @@ class EventMQ:
         settings |= {"broker": broker, "serializer": serializer}
         settings |= {"result_backend": result_backend, "imports": imports}
         self.name = name or "eventmq"
-        #: Settings given to `override`, for processes that load the app anew.
+        #: Arguments of `override`, for processes that load the app anew.
         self.overrides: dict[str, Any] = {}
         self.callbacks = Callbacks()
         self._arguments = settings
@@ -120,7 +120,7 @@ class EventMQ:
         return self.components.plugins
 
     def override(self, **settings: Any) -> None:
-        """Give settings that win over all others, before the app is used.
+        """Set settings that win over all others, before the app is used.
 
         Raises:
             SettingsError: A setting is unknown, or its value is not allowed.
@@ -172,7 +172,7 @@ class EventMQ:
 
     @property
     def tasks(self) -> Mapping[str, Task[Any, Any]]:
-        """Its tasks and, where it has none of their name, the shared ones."""
+        """The tasks of the app, and shared tasks of other names."""
         return shared.TaskTable(self._tasks, self.components)
 
     def load_tasks(self) -> None:
@@ -194,8 +194,8 @@ class EventMQ:
         """Return the handle of a job.
 
         Raises:
-            JobNotFound: No broker knows it.
-            BrokerUnavailable: One that might know it did not answer.
+            JobNotFound: No broker has it.
+            BrokerUnavailable: A broker that may have it did not answer.
         """
         return self.components.client.results.find(job_id)
 
@@ -207,8 +207,8 @@ class EventMQ:
         """Cancel a job by its id; see `Job.cancel`.
 
         Raises:
-            JobNotFound: No broker knows it.
-            BrokerUnavailable: One that might know it did not answer.
+            JobNotFound: No broker has it.
+            BrokerUnavailable: A broker that may have it did not answer.
         """
         return self.job(job_id).cancel(reason)
 
@@ -237,8 +237,8 @@ class EventMQ:
             SubmitError: The broker refused the job.
         """
         template, job_id = named_template(self.components, name, options)
-        given = named_arguments(name, args, kwargs)
-        return self.components.submitter.submit(template, *given, job_id)
+        arguments = named_arguments(name, args, kwargs)
+        return self.components.submitter.submit(template, *arguments, job_id)
 
     async def asend(
         self,
@@ -249,8 +249,8 @@ class EventMQ:
     ) -> Job[Any]:
         """Do the same as `send` in a coroutine."""
         template, job_id = named_template(self.components, name, options)
-        given = named_arguments(name, args, kwargs)
-        return await self.components.submitter.asubmit(template, *given, job_id)
+        arguments = named_arguments(name, args, kwargs)
+        return await self.components.submitter.asubmit(template, *arguments, job_id)
 
     def send_many(
         self,
@@ -284,7 +284,7 @@ class EventMQ:
         template, job_id = named_template(self.components, name, options)
         if job_id is not None:
             raise SettingsError("job_id is the id of one job; for many there is job_ids")
-        ids = _ids(job_ids, len(pairs))
+        ids = _check_ids(job_ids, len(pairs))
         submitter = self.components.submitter
         with SubmitBatch(submitter):
             return [
@@ -383,9 +383,9 @@ class EventMQ:
         Raises:
             SettingsError: An option is not allowed.
         """
-        given = CallOptions.read(options or {}).explicit()
-        origin = NamedTask(self.components, name, given)
-        return Signature(name, args, kwargs, given, immutable=immutable, origin=origin)
+        chosen = CallOptions.read(options or {}).explicit()
+        origin = NamedTask(self.components, name, chosen)
+        return Signature(name, args, kwargs, chosen, immutable=immutable, origin=origin)
 
     # Waiting
 
@@ -412,10 +412,10 @@ class EventMQ:
         """
         return Completed(jobs, self.components.client.results, timeout)
 
-    # Topics and questions
+    # Topics and calls of the broker
 
     def publish(self, topic: str, value: object) -> None:
-        """Publish a value to whoever is subscribed to the topic now.
+        """Publish a value to the current subscribers of the topic.
 
         Raises:
             BrokerUnavailable: No broker could be reached within ``submit_timeout``.
@@ -433,7 +433,7 @@ class EventMQ:
         self.components.client.topics.publish_raw(topic, header_text(headers or {}), body)
 
     def subscribe(self, *topics: str) -> Subscription:
-        """Return what iterates, for ``for`` and ``async for``, over messages of these topics.
+        """Return a subscription: ``for`` and ``async for`` iterate over messages of these topics.
 
         Args:
             *topics: Prefixes, as in ZeroMQ; "" is every topic.
@@ -441,7 +441,7 @@ class EventMQ:
         return self.components.client.topics.subscribe(topics)
 
     def ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Ask the broker one of the operations of `eventmq.wire.calls`.
+        """Call one of the operations of the broker in `eventmq.wire.calls`.
 
         Raises:
             BrokerUnavailable: No answer within ``submit_timeout``.
@@ -449,10 +449,11 @@ class EventMQ:
         return self.components.client.runner.ask(self.components.new_call(name, arguments))
 
     def begin_ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-        """Ask without waiting for the answer.
+        """Call the broker without waiting for the answer.
 
         Returns:
-            What waits for the answer and returns it, or raises what `ask` does. To be called once.
+            Function that waits for the answer and returns it, or raises what `ask` does. Call it
+            once.
 
         Raises:
             BrokerUnavailable: The app was closed.
@@ -484,11 +485,11 @@ class EventMQ:
         nohaste: bool = True,
         **options: Unpack[CallKeywords],
     ) -> None:
-        """Let schedulers submit a job again and again.
+        """Submit a job on a schedule.
 
         While a module is being imported this declares a schedule of the app's code, and nothing is
-        sent: every beat of the app brings the store up to what the code says when it starts. At any
-        other time the schedule is in the store when this returns.
+        sent: every beat of the app stores these schedules when it starts. At any other time the
+        schedule is in the store when this returns.
 
         Args:
             name: Of the schedule; one that is there of this name is replaced, and goes on where it
@@ -521,7 +522,7 @@ class EventMQ:
             self.components.needs_beat()
 
     def unschedule(self, name: str) -> bool:
-        """Remove a schedule; say whether there was one.
+        """Remove a schedule; return whether it existed.
 
         While a module is being imported it takes back a declaration.
         """
@@ -550,18 +551,18 @@ class EventMQ:
         return self._worker_factory().worker(WorkerOptions(**options))
 
     def make_executor(self, spool: str = "") -> Executor:
-        """Return what runs jobs of the app's tasks, for a pool.
+        """Return the executor that runs jobs of the app's tasks, for a pool.
 
         Args:
-            spool: Where the worker keeps what jobs take that no REQUEST can carry.
+            spool: Folder of the worker for inputs that are too large for a REQUEST.
 
         Raises:
-            SettingsError: A task names a retry policy or serializer that there is not.
+            SettingsError: A task names an unknown retry policy or serializer.
         """
         return self._worker_factory().executor(spool=spool)
 
     def inform_as(self, role: str) -> None:
-        """Say to brokers what this process is: ``client``, or ``scheduler``; before its use."""
+        """Set the role of this process, ``client`` or ``scheduler``, before its first use."""
         self.components.role = role
 
     def make_beat(self, *, on_ready: Callable[[], None] | None = None) -> BeatRunner:
@@ -598,7 +599,7 @@ class EventMQ:
         )
 
     def store_tools(self) -> StoreTools | None:
-        """Return what looks after the files of the store of these settings, None without files."""
+        """Return the store tools of the store of these settings, None if it has no files."""
         return store_tools(self.settings, self.plugins)
 
     # Callbacks of workers
@@ -633,7 +634,7 @@ class EventMQ:
     # The end
 
     def close(self) -> None:
-        """Close connections, and end what runs in this process. Idempotent; it is final."""
+        """Close connections, and stop what runs in this process. Idempotent and final."""
         self.components.close()
         self.schedules.close()
 
@@ -644,11 +645,11 @@ class EventMQ:
         self.close()
 
 
-def _ids(given: Sequence[str] | None, n: int) -> Sequence[str | None]:
-    if given is None:
+def _check_ids(job_ids: Sequence[str] | None, n: int) -> Sequence[str | None]:
+    if job_ids is None:
         return [None] * n
-    if len(given) != n:
-        raise SettingsError(f"there are {n} calls and {len(given)} job_ids; allowed is one each")
-    for job_id in given:
+    if len(job_ids) != n:
+        raise SettingsError(f"there are {n} calls and {len(job_ids)} job_ids; allowed is one each")
+    for job_id in job_ids:
         values.text("one of job_ids", job_id)
-    return given
+    return job_ids

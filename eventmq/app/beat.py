@@ -46,7 +46,7 @@ MAX_RECEIVED = 100_000
 #: Refusals that pass.
 _PASSING = (BrokerUnavailable, QueueFull, RateLimited)
 
-_OVER = frozenset({"", *TERMINAL})
+_ENDED = frozenset({"", *TERMINAL})
 
 
 class BrokerBeatClient:
@@ -61,18 +61,18 @@ class BrokerBeatClient:
         self._legacy = False
 
     def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
-        """Return what brokers sent us; one that has a store for schedules sends us nothing."""
+        """Return schedules that brokers sent; a broker with a store for schedules sends none."""
         if self._app.settings.schedule_store == "broker":
             return ()
-        asked = self._app.client.runner.listen(MAX_RECEIVED)
-        found = []
-        while asked:
-            message = asked.popleft()
+        messages = self._app.client.runner.listen(MAX_RECEIVED)
+        received = []
+        while messages:
+            message = messages.popleft()
             try:
-                found.append((read_schedule(message), message.remove))
+                received.append((read_schedule(message), message.remove))
             except EventMQError as error:
                 logger.error("a schedule of the broker is refused: %s", error)  # noqa: TRY400
-        return found
+        return received
 
     def submit(self, jobs: Sequence[ScheduledJob]) -> Callable[[], Sequence[bool | None]]:
         """Submit jobs, many in one message where the broker takes that."""
@@ -116,7 +116,7 @@ class BrokerBeatClient:
         return True
 
     def now(self) -> float | None:
-        """Ask for the broker's time; a legacy broker does not say it."""
+        """Ask for the broker's time; a legacy broker does not tell it."""
         if self._legacy:
             return None
         try:
@@ -143,12 +143,12 @@ class BrokerBeatClient:
                     raise
                 self._legacy = True
                 return {}
-            found.update((job_id, state not in _OVER) for job_id, state in rows)
+            found.update((job_id, state not in _ENDED) for job_id, state in rows)
         return found
 
 
 def _verdicts(jobs: Sequence[ScheduledJob], finish: Callable[[], object]) -> Sequence[bool | None]:
-    """Wait for the receipts of jobs, and return what became of each."""
+    """Wait for the receipts of jobs, and return the result of each."""
     try:
         finish()
     except BatchError as error:

@@ -33,7 +33,7 @@ _PORTS = {
 }
 
 #: Stores that take the settings about storage as options.
-_OWN_STORES = frozenset({"sqlite", "memory"})
+_BUILT_IN_STORES = frozenset({"sqlite", "memory"})
 
 #: Bytes of arguments and results in one row of events, where a redactor wants them; the longest of
 #: them has a sixteenth of it. A row has to fit a frame, after others.
@@ -81,7 +81,7 @@ def make_broker(
 
 
 class PerQueue:
-    """A `KeyedRouting` that hands on to the strategy of each queue.
+    """Routing strategy that delegates to the strategy of each queue.
 
     Args:
         default: For queues that are not named.
@@ -106,21 +106,21 @@ class PerQueue:
         return cast("KeyedRouting", strategy).key(queue, headers)
 
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
-        """Return what the queue's strategy prefers; asked only where it has keys."""
+        """Return what the queue's strategy prefers; called only if it has keys."""
         strategy = cast("KeyedRouting", self._named.get(queue, self._default))
         return strategy.prefer(queue, key, workers, now)
 
 
 def make_routing(settings: Settings, plugins: PluginManager) -> RoutingStrategy:
-    """Return what ``routing_strategy`` and ``queue_routing_strategies`` choose.
+    """Return the strategy of ``routing_strategy`` and ``queue_routing_strategies``.
 
     Queues of one strategy share one object of it.
 
     Raises:
         PluginNotFound: No plugin provides it.
     """
-    wanted = {settings.routing_strategy, *(name for _, name in settings.queue_routing_strategies)}
-    made = {name: plugins.make(ROUTING_STRATEGY, name) for name in sorted(wanted)}
+    names = {settings.routing_strategy, *(name for _, name in settings.queue_routing_strategies)}
+    made = {name: plugins.make(ROUTING_STRATEGY, name) for name in sorted(names)}
     if not settings.queue_routing_strategies:
         return made[settings.routing_strategy]
     named = {queue: made[name] for queue, name in settings.queue_routing_strategies}
@@ -186,7 +186,7 @@ def _keys_in_use(settings: Settings) -> Path | None:
 
 
 def _event_values(settings: Settings) -> int:
-    """Return how many bytes of values a row of events may have, 0 where nobody wants them."""
+    """Return how many bytes of values a row of events may have, 0 without a redactor."""
     return min(_EVENT_VALUES, settings.max_frame // 8) if settings.redactor else 0
 
 
@@ -195,7 +195,7 @@ def _make_store(
 ) -> QueueStore:
     text = store or ("memory" if settings.durability == "memory" else settings.store)
     options: dict[str, Any] = {}
-    if scheme(text) in _OWN_STORES:
+    if scheme(text) in _BUILT_IN_STORES:
         options = {
             "directory": settings.data_dir,
             "durability": settings.durability,

@@ -1,7 +1,7 @@
-"""Broker, worker and scheduler inside this process: what ``EventMQ(broker="memory://")`` runs on.
+"""Embedded broker, worker and scheduler of ``EventMQ(broker="memory://")``.
 
-It is the real broker with the store of memory and the real worker with the threads pool, joined
-by ``inproc`` sockets in a ZeroMQ context of their own. Nothing outlives the process.
+They are the usual broker with the store of memory and the usual worker with the pool ``threads``,
+connected by ``inproc`` sockets in a ZeroMQ context of their own. Nothing outlives the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STOP_TIMEOUT = 1.0
 #: Threads of the worker where the settings name no number: jobs that wait for others need some.
 THREADS = 8
 
-#: Where the broker is, in its own context.
+#: Address of the broker, in its own context.
 _ADDRESS = "inproc://broker"
 
 #: Names of the threads.
@@ -43,7 +43,7 @@ _BROKER, _WORKER, _BEAT = "eventmq-broker", "eventmq-worker", "eventmq-beat"
 
 
 class Embedded:
-    """The broker of one app, and its workers: the first serves what is known at the start.
+    """Broker and workers of one app in this process; the first worker serves all known queues.
 
     Args:
         settings: Of the app.
@@ -74,7 +74,7 @@ class Embedded:
         self._broker: BrokerRunner | None = None
         self._workers: list[WorkerRunner] = []
         self._threads: list[threading.Thread] = []
-        self._served: set[str] = set()
+        self._served_queues: set[str] = set()
         self._beat: BeatRunner | None = None
 
     def start(self, queues: Iterable[str]) -> Transport:
@@ -97,19 +97,19 @@ class Embedded:
         settings = self._settings
         named = {task.declared.queue for task in self._tasks.values()}
         known = {name for _, name in settings.queues}
-        more = {name for name in {*named, *queues, settings.default_queue} if name} - known
+        unserved = {name for name in {*named, *queues, settings.default_queue} if name} - known
         weight = min(weight for weight, _ in settings.queues)
-        self._work([*settings.queues, *((weight, name) for name in sorted(more))])
+        self._start_worker([*settings.queues, *((weight, name) for name in sorted(unserved))])
         if self._scheduled:
             self.beat()
         return Transport([_ADDRESS], context)
 
     def serve(self, queue: str) -> None:
         """Start another worker if none serves a queue."""
-        if self._context is not None and queue not in self._served:
-            self._work([(1, queue)])
+        if self._context is not None and queue not in self._served_queues:
+            self._start_worker([(1, queue)])
 
-    def _work(self, queues: list[tuple[int, str]]) -> None:
+    def _start_worker(self, queues: list[tuple[int, str]]) -> None:
         worker = self._make_worker(
             brokers=[_ADDRESS],
             queues=queues,
@@ -119,7 +119,7 @@ class Embedded:
             context=self._context,
         )
         self._workers.append(worker)
-        self._served.update(name for _, name in queues)
+        self._served_queues.update(name for _, name in queues)
         self._run(_WORKER, worker.run)
 
     def beat(self) -> None:
@@ -160,7 +160,7 @@ class Embedded:
         thread.start()
 
     def stop(self) -> None:
-        """End the workers, then the broker. A task that still runs is left in its thread."""
+        """Stop the workers, then the broker. A task that still runs goes on in its thread."""
         self.stop_beat()
         for now in (False, True):
             for worker in self._workers:
@@ -174,7 +174,7 @@ class Embedded:
         self._threads.clear()
 
     def stop_beat(self) -> None:
-        """End the scheduler, while the client still has its broker."""
+        """Stop the scheduler, while the client still has its broker."""
         if self._beat is not None:
             self._beat.stop()
             self._join(_BEAT)

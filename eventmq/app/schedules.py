@@ -1,4 +1,4 @@
-"""The schedules of an app: those that its code declares, and edits of those in the store."""
+"""Schedules of an app: declared by its code, or changed in the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Declared", "ScheduleNotFound", "Schedules", "importing"]
 
-#: How often an edit is tried that somebody else's comes in between of.
+#: Attempts to change a schedule that others change at the same time.
 ATTEMPTS = 20
 
 
@@ -37,7 +37,7 @@ class ScheduleNotFound(SettingsError):
 
 
 def importing() -> bool:
-    """Whether this is called, however indirectly, by a module that is being imported."""
+    """Return whether a module that is being imported calls this, however indirectly."""
     frame = sys._getframe(1)  # noqa: SLF001 - documented, for CPython
     while frame is not None:
         if frame.f_code.co_name == "<module>":
@@ -50,7 +50,7 @@ def importing() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What code says about a schedule, checked as far as that needs no plugin."""
+    """Declaration of a schedule, checked as far as no plugin is needed."""
 
     name: str
     signature: Signature
@@ -62,7 +62,7 @@ class Declared:
     def read(
         cls, name: str, what: object, timing: object, call: Mapping[str, Any], more: dict[str, Any]
     ) -> Declared:
-        """Return it; raises `SettingsError` for what is not allowed."""
+        """Return a checked declaration; raises `SettingsError`."""
         if isinstance(what, Task):
             what = what.s()
         if not isinstance(what, Signature):
@@ -74,9 +74,9 @@ class Declared:
         if not isinstance(timing, Timing):
             msg = f"schedule {name!r} fires at {timing!r}; right is every(seconds=30), "
             raise SettingsError(msg + "cron('0 3 * * *', tz='Europe/Paris') or at(datetime)")
-        given = {**what.options, **{k: v for k, v in call.items() if v is not None}}
-        read = CallOptions.read(given)
-        wrong = next((key for key in ("eta", "job_id") if given.get(key) is not None), None)
+        merged = {**what.options, **{k: v for k, v in call.items() if v is not None}}
+        read = CallOptions.read(merged)
+        wrong = next((key for key in ("eta", "job_id") if merged.get(key) is not None), None)
         if wrong is None and isinstance(read.expires, datetime):
             wrong = "expires as a datetime"
         if wrong:
@@ -87,7 +87,7 @@ class Declared:
 
 
 class Schedules:
-    """The schedules of one app; ``app.schedules``.
+    """Schedules of one app: ``app.schedules``.
 
     Args:
         app: Components of the app.
@@ -103,7 +103,7 @@ class Schedules:
     # Code
 
     def declare(self, declared: Declared) -> None:
-        """Take a schedule of the code; a beat of the app brings it into the store.
+        """Declare a schedule of the code; a beat of the app stores it.
 
         Raises:
             SettingsError: Another one has the name.
@@ -119,13 +119,15 @@ class Schedules:
 
     def in_code(self) -> dict[str, Schedule]:
         """Return the schedules of the code, those of tasks among them, by name."""
-        found = dict(self._declared)
+        declared_by_name = dict(self._declared)
         for name, task in self._tasks().items():
             timing = task.declared.schedule
-            if timing is not None and name not in found:
-                found[name] = Declared.read(name, task, timing, {}, {})
+            if timing is not None and name not in declared_by_name:
+                declared_by_name[name] = Declared.read(name, task, timing, {}, {})
         try:
-            return {name: self.make(declared, "code") for name, declared in found.items()}
+            return {
+                name: self.make(declared, "code") for name, declared in declared_by_name.items()
+            }
         except TypeError as error:
             raise SettingsError(f"a schedule of the code cannot be made: {error}") from error
 
@@ -145,11 +147,11 @@ class Schedules:
         make_trigger(self._app.plugins, str(declared.timing))
         task = self._tasks().get(signature.task)
         options = TaskOptions() if task is None else task.declared
-        taken = signature_of(_anything)
+        arguments = signature_of(_anything)
         if task is not None:
             task.check(signature.args, signature.kwargs)
-            taken = task.signature
-        template = make_template(self._app, signature.task, options, declared.call, taken)
+            arguments = task.signature
+        template = make_template(self._app, signature.task, options, declared.call, arguments)
         written = replace(template, expires_in=0.0).write(
             "", list(signature.args), dict(signature.kwargs)
         )
@@ -182,7 +184,7 @@ class Schedules:
             self._store.close()
 
     def put(self, schedule: Schedule) -> None:
-        """Store a schedule, in the place of what has its name.
+        """Store a schedule; it replaces one of its name.
 
         Raises:
             SettingsError: It would never fire.
@@ -194,14 +196,14 @@ class Schedules:
             raise SettingsError(msg)
 
         def change(other: Schedule | None) -> Schedule | None:
-            if other is None or other.remaining == 0:  # it has ended, and nobody removed it yet
+            if other is None or other.remaining == 0:  # ended, and not removed yet
                 return schedule.started(now)
             return None if schedule.does_the_same(other) else schedule.succeeding(other, now)
 
         self._edit(schedule.name, change)
 
     def _edit(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> None:
-        """Change what is there, again if somebody else changes it meanwhile."""
+        """Change a schedule; try again if another client changed it meanwhile."""
         for _ in range(ATTEMPTS):
             other = self.store.find(name)
             changed = change(other)
@@ -210,7 +212,7 @@ class Schedules:
             expected = None if other is None else other.version
             if self.store.save([(changed, expected)]).done[0]:
                 return
-        raise StoreError(f"schedule {name!r} is changed by others all the time; try again")
+        raise StoreError(f"schedule {name!r} was changed by others at every attempt; try again")
 
     def get(self, name: str) -> Schedule:
         """Return a schedule.
@@ -241,7 +243,7 @@ class Schedules:
         return trigger.next_after(schedule.last_fire_time)
 
     def remove(self, name: str) -> bool:
-        """Remove a schedule; say whether there was one."""
+        """Remove a schedule; return whether it existed."""
         return self.store.remove(name, None)
 
     def enable(self, name: str) -> None:
@@ -255,7 +257,7 @@ class Schedules:
         self._edit(name, change)
 
     def disable(self, name: str) -> None:
-        """Let a schedule fire no more until it is enabled."""
+        """Stop a schedule from firing until it is enabled."""
         self.get(name)
 
         def change(other: Schedule | None) -> Schedule | None:
@@ -273,7 +275,7 @@ class Schedules:
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
-    """Take any arguments, as a task does of which only the name is known."""
+    """Signature of a task of which only the name is known."""
 
 
 def _enabled_again(schedule: Schedule, now: float) -> Schedule:

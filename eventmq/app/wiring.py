@@ -47,7 +47,7 @@ MEMORY = "memory://"
 
 _live: weakref.WeakSet[Components] = weakref.WeakSet()
 
-#: What a forked child inherited: kept, so that nothing of it is ever finalised there.
+#: Objects that a forked child inherited: kept, so that they are never finalised there.
 _inherited: list[object] = []
 
 
@@ -70,8 +70,8 @@ def keys_of(settings: Settings) -> ClientKeys | None:
     return client_keys(settings.broker_key_file, settings.key_file)
 
 
-#: Triggers that are remembered; then it forgets them all.
-_REMEMBERED = 10_000
+#: Largest number of triggers in the cache; it is cleared when full.
+_MAX_CACHED = 10_000
 
 
 def make_trigger(plugins: PluginManager, text: str) -> Trigger:
@@ -88,7 +88,7 @@ def make_trigger(plugins: PluginManager, text: str) -> Trigger:
 
 
 class Triggers:
-    """Makes triggers for a scheduler; many schedules share few of them.
+    """Trigger cache of a scheduler: many schedules share few triggers.
 
     Args:
         plugins: Of the app.
@@ -96,16 +96,16 @@ class Triggers:
 
     def __init__(self, plugins: PluginManager) -> None:
         self._plugins = plugins
-        self._made: dict[str, Trigger] = {}
+        self._cache: dict[str, Trigger] = {}
 
     def __call__(self, text: str) -> Trigger:
         """Return the trigger of a text; raises `SettingsError`."""
-        found = self._made.get(text)
-        if found is None:
-            if len(self._made) >= _REMEMBERED:
-                self._made.clear()
-            found = self._made[text] = make_trigger(self._plugins, text)
-        return found
+        trigger = self._cache.get(text)
+        if trigger is None:
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            trigger = self._cache[text] = make_trigger(self._plugins, text)
+        return trigger
 
 
 class Client(NamedTuple):
@@ -120,13 +120,13 @@ class Client(NamedTuple):
 class Components:
     """The components of an app: made at their first use, once each. Thread-safe.
 
-    It is also what tasks know of their app (`eventmq.task.shared.SharedTaskApp`).
+    It is also the app of its tasks (`eventmq.task.shared.SharedTaskApp`).
 
     Args:
         app: Handed to plugins.
         name: Of the app.
         settings: Of the app; may be replaced until a component is made.
-        plugins: As given to the app.
+        plugins: Argument of the app.
         clock: Reads time.
         embed: Method of the app that makes broker and worker of this process, for ``memory://``.
     """
@@ -162,7 +162,7 @@ class Components:
 
     @property
     def started(self) -> bool:
-        """Whether something was made of the settings."""
+        """Whether a component was made from the settings."""
         return self._plugins is not None
 
     @property
@@ -238,21 +238,23 @@ class Components:
             raise SettingsError(f"broker {MEMORY} stands alone: it is a broker in this process")
         embed = self._embed()
         if embed is None:
-            raise NotAllowed(f"app {self.name!r} is gone")
+            raise NotAllowed(f"app {self.name!r} no longer exists")
         with self._lock:
             self._embedded = embed()
             return self._embedded.start(self._queues)
 
     @contextmanager
-    def lent(self, clock: Clock, make_runner: Callable[[], ClientRunner]) -> Iterator[None]:
-        """Let all that is submitted and asked go elsewhere for a ``with`` block, as tests do.
+    def replaced_client(
+        self, clock: Clock, make_runner: Callable[[], ClientRunner]
+    ) -> Iterator[None]:
+        """Use another client and clock during a ``with`` block, as tests do.
 
         Args:
-            clock: The time there.
+            clock: Its time.
             make_runner: Makes the client's runner at its first use. Its broker keeps results.
 
         Raises:
-            NotAllowed: It is lent already.
+            NotAllowed: Another test uses the app.
         """
         with self._lock:
             if self._make_runner is not None:
@@ -265,17 +267,17 @@ class Components:
             yield
         finally:
             with self._lock:
-                lent, self._make_runner = self._client, None
+                replaced, self._make_runner = self._client, None
                 self._client, self.clock, self.ids, self.settings = before
-            if lent is not None:
-                lent.runner.close()
+            if replaced is not None:
+                replaced.runner.close()
 
     def new_call(self, name: str, arguments: Mapping[str, Any] | None = None) -> PendingCall:
         """Return a new call, one of the operations of `eventmq.wire.calls`."""
         timeout = self.settings.submit_timeout
         return self.client.runner.new_call(name, dict(arguments or {}), timeout=timeout)
 
-    # What tasks know
+    # For tasks
 
     def now(self) -> float:
         """Return Unix time."""
@@ -324,7 +326,7 @@ class Components:
             self._policies.add(policy)
 
     def uses_queue(self, queue: str) -> None:
-        """Let the worker of this process, where there is one, serve a queue."""
+        """Let the worker of this process, if there is one, serve a queue."""
         if queue not in self._queues:
             with self._lock:
                 self._queues.add(queue)
@@ -332,7 +334,7 @@ class Components:
                     self._embedded.serve(queue)
 
     def needs_beat(self) -> None:
-        """Let the scheduler of this process run, where the broker is in here too."""
+        """Start the scheduler of this process, if the broker runs in it too."""
         if MEMORY not in self.settings.broker:
             return
         assert self.client.runner.brokers  # noqa: S101 - starts what runs in this process
@@ -347,7 +349,7 @@ class Components:
     # The end
 
     def close(self) -> None:
-        """End client, worker and broker of this process, then the rest. Idempotent."""
+        """Stop client, worker and broker of this process, then the plugins. Idempotent."""
         with self._lock:
             self.closed = True
             client, embedded, plugins = self._client, self._embedded, self._plugins

@@ -49,7 +49,7 @@ _LOADER = "eventmq.app:load_executor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker differs from what the settings say; None leaves it to them.
+    """Options of one worker; None takes the value of the settings.
 
     Attributes:
         path: ``module:attribute`` of the app, for pools whose processes load it anew.
@@ -75,25 +75,25 @@ class WorkerOptions:
 
 
 class LiveSpecs(Mapping[str, "TaskSpec"]):
-    """What a worker in the app's own process knows: also tasks that are declared later."""
+    """Tasks of a worker in the app's own process, including those declared later."""
 
     def __init__(self, tasks: Mapping[str, Task[Any, Any]]) -> None:
         self._tasks = tasks
 
     def __getitem__(self, name: str) -> TaskSpec:
         if is_service(name):
-            return _by_message(self._tasks)[name].spec()
+            return _by_wire_name(self._tasks)[name].spec()
         return self._tasks[name].spec()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_by_message(self._tasks))
+        return iter(_by_wire_name(self._tasks))
 
     def __len__(self) -> int:
-        return len(_by_message(self._tasks))
+        return len(_by_wire_name(self._tasks))
 
 
-def _by_message(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, Any]]:
-    """Return tasks by the names that messages call them: also that of their service.
+def _by_wire_name(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, Any]]:
+    """Return tasks by their names in messages, including that of their service.
 
     Raises:
         SettingsError: Two tasks serve one service.
@@ -109,7 +109,7 @@ def _by_message(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, Any]
 
 
 class Callbacks:
-    """Functions without arguments, in the order in which they were given."""
+    """Callbacks of workers: functions without arguments, in the order of registration."""
 
     def __init__(self) -> None:
         self.worker_start: list[Callable[[], Any]] = []
@@ -121,7 +121,7 @@ class Callbacks:
 
     @contextmanager
     def worker(self) -> Iterator[None]:
-        """Run them around a worker; of several in one process, around the first and the last.
+        """Run them around a worker; with several in one process, around the first and the last.
 
         Raises:
             EventMQError: One failed at the start: the worker must not run.
@@ -193,7 +193,7 @@ class WorkerFactory:
         """Return what runs jobs of these tasks, or of the app's; see `EventMQ.make_executor`."""
         settings, plugins = self.settings, self.plugins
         if tasks is None:
-            tasks = {name: task.spec() for name, task in _by_message(self.tasks).items()}
+            tasks = {name: task.spec() for name, task in _by_wire_name(self.tasks).items()}
             for spec in tasks.values():
                 self._check(spec)
         return Executor(
@@ -257,8 +257,8 @@ class WorkerFactory:
         name = self.settings.result_backend
         if getattr(self.plugins.get(RESULT_BACKEND, name), "local", False):
             msg = f"the result backend {name!r} keeps results in the process that ran the job, and "
-            msg += "this worker is a process of its own: nobody could read them; use the result "
-            msg += "backend 'broker', or 'sqlite' for workers and clients of a host"
+            msg += "this worker is a process of its own: no other process could read them; use the "
+            msg += "result backend 'broker', or 'sqlite' for workers and clients of one machine"
             raise SettingsError(msg)
 
     def _info(self, options: WorkerOptions, executor: Executor, slots: int) -> SessionInfo:

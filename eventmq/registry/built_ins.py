@@ -1,4 +1,4 @@
-"""Which plugins are built in: a table, so that listing and choosing import none of them."""
+"""Table of the built-in plugins, so that listing and choosing import none of them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from eventmq.registry.names import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.registry.names import Kind
+    from eventmq.registry.names import PluginKind
 
 __all__ = ["BUILT_INS", "PACKAGE", "plugin_name"]
 
-#: Where the modules are.
+#: Package of the modules.
 PACKAGE = "eventmq.plugins."
 
 #: Module below `PACKAGE` -> what it provides: kind and name. A test compares it to the modules.
-BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
+BUILT_INS: Mapping[str, tuple[PluginKind[Any], str]] = {
     "serializers.msgpack_": (SERIALIZER, "msgpack"),
     "serializers.json_": (SERIALIZER, "json"),
     "serializers.dill_": (SERIALIZER, "dill"),

@@ -1,4 +1,4 @@
-"""Finds plugins and registers them; keeps what they provide by name."""
+"""Plugin loader: finds plugins, and registers the factories that they provide."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Loader:
 
     def __init__(self, disabled: Iterable[str] = ()) -> None:
         self._disabled = frozenset(disabled)
-        self._met: set[str] = set()
+        self._disabled_seen: set[str] = set()
         self._hooks = pluggy.PluginManager(hookspecs.PROJECT)
         self._hooks.add_hookspecs(hookspecs)
         self.registries: dict[str, Registry[Any]] = {k.hook: Registry(k) for k in KINDS}
@@ -108,7 +108,7 @@ class Loader:
         for module in BUILT_INS:
             self._add_built_in(module)
 
-    # Built in
+    # Built-in plugins
 
     def _add_built_in(self, module: str) -> None:
         kind, provided = BUILT_INS[module]
@@ -120,17 +120,17 @@ class Loader:
         self.plugins[name] = Plugin(name, "built in", (kind.hook,), ((kind.hook, provided),))
 
     def _make_built_in(self, module: str, hook: str, name: str, context: PluginContext) -> object:
-        """Stand for the factory of a built-in plugin until its name is used. Thread-safe."""
+        """Import a built-in plugin and call its factory; registered in its place. Thread-safe."""
         plugin = importlib.import_module(PACKAGE + module)
         if not self._hooks.is_registered(plugin):
             with contextlib.suppress(ValueError):  # another thread was faster
                 self._hooks.register(plugin, plugin_name(module))
         return getattr(plugin, hook)()[name](context)
 
-    # From elsewhere
+    # Other plugins
 
     def load_entry_point(self, point: EntryPoint) -> None:
-        """Load what an installed distribution offers. Any exception of its import is fatal."""
+        """Load a plugin of an installed distribution. Any exception of its import is fatal."""
         origin = point.dist.name if point.dist else "an entry point"
         if self._is_off(point.name):
             return
@@ -148,14 +148,14 @@ class Loader:
             self._register(plugin, point.name, origin, point.dist)
 
     def load_module(self, name: str, origin: str) -> None:
-        """Load a module by its dotted name; a plugin that is there already is left as it is."""
+        """Load a module by its dotted name; one that is loaded is left as it is."""
         if name in self.plugins or self._is_off(name):
             return
         try:
             plugin = importlib.import_module(name)
         except Exception as error:
             if isinstance(error, ModuleNotFoundError) and _is_part(error.name, name):
-                raise PluginNotFound(self._nowhere(name, origin)) from error
+                raise PluginNotFound(self._not_found(name, origin)) from error
             msg = (
                 f"plugin {name!r}, named by the {origin}, cannot be imported: "
                 f"{type(error).__name__}: {error}; {off_switch(name)}"
@@ -164,8 +164,8 @@ class Loader:
         if not self._hooks.is_registered(plugin):
             self._register(plugin, name, origin)
 
-    def _nowhere(self, name: str, origin: str) -> str:
-        """Return what to say of the name of a plugin that there is not."""
+    def _not_found(self, name: str, origin: str) -> str:
+        """Return the error for a plugin that does not exist."""
         hint = did_you_mean(name, self.plugins)
         if "did you mean" not in hint:
             hint = 'name an installed plugin (see "eventmq plugins") or a module on the path'
@@ -182,7 +182,7 @@ class Loader:
 
     def _is_off(self, *names: str) -> bool:
         off = self._disabled.intersection(names)
-        self._met |= off
+        self._disabled_seen |= off
         return bool(off)
 
     def _collide(self, name: str, origin: str) -> None:
@@ -224,14 +224,14 @@ class Loader:
                         yield hook, provided
 
     def finish(self, options: Iterable[str] = ()) -> None:
-        """Check what only shows when everything is loaded.
+        """Check what can be checked only when all plugins are loaded.
 
         Args:
             options: Names for which the settings have options.
 
         Raises:
-            HookError: A plugin implements a hook that there is not.
-            SettingsError: Options are for a name that is nearly one that is there.
+            HookError: A plugin implements an unknown hook.
+            SettingsError: Options are for a misspelt name.
         """
         try:
             self._hooks.check_pending()
@@ -241,15 +241,15 @@ class Loader:
             name = self._hooks.get_name(error.plugin)
             msg = f"plugin {name!r} implements {wrong!r}, and there is no such hook"
             raise HookError(f"{msg}; {did_you_mean(wrong, _SPECS)}") from error
-        for name in sorted(self._disabled - self._met):
+        for name in sorted(self._disabled - self._disabled_seen):
             hint = did_you_mean(name, self.plugins)
             log.warning("plugin %r is switched off, but there is none; %s", name, hint)
         self._check_options(options)
 
     def _check_options(self, options: Iterable[str]) -> None:
-        """Refuse options under a misspelt name, and warn of those that nobody reads.
+        """Refuse options under a misspelt name, and warn of those under an unknown name.
 
-        The latter are no error: the plugin may be given to an app that this process does not load.
+        The latter are no error: the plugin may belong to an app that this process does not load.
         """
         provided = {p.name for registry in self.registries.values() for p in registry}
         known = {*provided, *(kind_name for _, kind_name in BUILT_INS.values())}
@@ -262,7 +262,7 @@ class Loader:
 
 
 def _is_part(missing: str | None, name: str) -> bool:
-    """Return whether a module that is not there is the named one, or a package around it."""
+    """Return whether a missing module is the named one, or a package around it."""
     return bool(missing) and f"{name}.".startswith(f"{missing}.")
 
 
@@ -283,12 +283,10 @@ def _mapping(hook: str, impl: pluggy.HookImpl) -> Mapping[str, Any]:
 
 
 def _check_marks(plugin: object, name: str, hooks: tuple[str, ...]) -> None:
-    """Raise `HookError` for hooks without the marker, and where there is none at all."""
-    forgotten = sorted(
-        hook for hook in _SPECS - set(hooks) if callable(getattr(plugin, hook, None))
-    )
-    if forgotten:
-        msg = f"plugin {name!r}: {forgotten[0]} is not marked with @hookimpl"
+    """Raise `HookError` for a hook without the marker, or a plugin without hooks."""
+    unmarked = sorted(hook for hook in _SPECS - set(hooks) if callable(getattr(plugin, hook, None)))
+    if unmarked:
+        msg = f"plugin {name!r}: {unmarked[0]} is not marked with @hookimpl"
         raise HookError(msg)
     if not hooks:
         msg = f"plugin {name!r} implements no hook; mark functions with @hookimpl"

@@ -1,4 +1,4 @@
-"""The plugins of one app in use: chosen, made, called and listed."""
+"""Plugin manager: makes, calls and lists the plugins of one app."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.interfaces import Middleware, RetryPolicy, Serializer
     from eventmq.registry.loader import Plugin
-    from eventmq.registry.names import Kind
+    from eventmq.registry.names import PluginKind
     from eventmq.settings import Settings
 
 __all__ = ["PluginManager", "split_switches"]
@@ -43,22 +43,22 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: Hooks that act by being implemented, whatever the settings choose.
-_ACTING = frozenset({"eventmq_configure", "eventmq_add_commands", "eventmq_job_event"})
+#: Hooks that are in use when implemented, whatever the settings choose.
+_ALWAYS_IN_USE = frozenset({"eventmq_configure", "eventmq_add_commands", "eventmq_job_event"})
 
 
 def split_switches(values: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sort values of ``-p`` into modules to load and, given as ``no:NAME``, names to disable."""
-    given = list(values)
-    on = tuple(value for value in given if not value.startswith("no:"))
-    return on, tuple(value.removeprefix("no:") for value in given if value.startswith("no:"))
+    """Return the values of ``-p``: modules to load, and from ``no:NAME`` names to disable."""
+    switches = list(values)
+    load = tuple(value for value in switches if not value.startswith("no:"))
+    return load, tuple(value.removeprefix("no:") for value in switches if value.startswith("no:"))
 
 
 class PluginManager:
     """The plugins of one app. `load` once, in the thread that builds the app; the rest anywhere.
 
     Args:
-        settings: Say what is loaded, what is chosen, and plugins' options.
+        settings: Plugins to load, choices among them, and their options.
         clock: Handed to plugins.
         app: Returns the app, which is handed to plugins.
     """
@@ -109,7 +109,7 @@ class PluginManager:
 
     def make(
         self,
-        kind: Kind[T],
+        kind: PluginKind[T],
         text: str,
         *,
         options: Mapping[str, Any] | None = None,
@@ -125,24 +125,26 @@ class PluginManager:
             PluginNotFound: No plugin provides the name.
             PluginError: The plugin cannot make it; a missing library is named with its extra.
         """
-        found = self._loader.registries[kind.hook].find(text)
-        merged = {**self._settings.plugin_options.get(found.name, {}), **(options or {})}
+        registration = self._loader.registries[kind.hook].find(text)
+        merged = {**self._settings.plugin_options.get(registration.name, {}), **(options or {})}
         if "://" in text:
             merged["url"] = text
-        what = f"{kind.name} {found.name!r} of plugin {found.plugin!r}"
+        what = f"{kind.name} {registration.name!r} of plugin {registration.plugin!r}"
         try:
-            made = found.factory(PluginContext(found.name, merged, self._clock, self._app()))
+            made = registration.factory(
+                PluginContext(registration.name, merged, self._clock, self._app())
+            )
         except EventMQError:
             raise
         except ImportError as error:
-            raise PluginError(f"{what} {self._missing(found.plugin, error)}") from error
+            raise PluginError(f"{what} {self._missing(registration.plugin, error)}") from error
         except Exception as error:
             msg = f"{what} cannot be made: {type(error).__name__}: {error}"
             raise PluginError(msg) from error
-        self._made.add((kind.hook, found.name))
+        self._made.add((kind.hook, registration.name))
         return cast("T", made)
 
-    def get(self, kind: Kind[T], text: str) -> T:
+    def get(self, kind: PluginKind[T], text: str) -> T:
         """Return the app's one object of a name: `make`, once, with the settings' options."""
         key = (kind.hook, text)
         if key not in self._objects:
@@ -161,15 +163,17 @@ class PluginManager:
         """Return the middleware that the settings choose, outermost first."""
         return tuple(self.get(MIDDLEWARE, name) for name in self._settings.middleware)
 
-    def names(self, kind: Kind[Any]) -> list[str]:
+    def names(self, kind: PluginKind[Any]) -> list[str]:
         """Return the names of a kind that can be chosen."""
         return [provided.name for provided in self._loader.registries[kind.hook]]
 
     def _missing(self, plugin: str, error: ImportError) -> str:
         """Return which library a factory could not import and how to install it."""
         library = (error.name or str(error)).partition(".")[0]
-        wish = requirement(self._loader.plugins[plugin].distribution or own_distribution(), library)
-        return f"needs the library {library!r}: pip install '{wish}' ({error})"
+        needed = requirement(
+            self._loader.plugins[plugin].distribution or own_distribution(), library
+        )
+        return f"needs the library {library!r}: pip install '{needed}' ({error})"
 
     def close(self) -> None:
         """Close the app's result backend, if it was made and can be closed. Idempotent."""
@@ -193,15 +197,15 @@ class PluginManager:
         for impl in self._loader.implementations("eventmq_add_commands"):
             before = dict(cli.commands)
             _call("eventmq_add_commands", impl, cli)
-            taken = [name for name in before if cli.commands.get(name) is not before[name]]
-            if taken:
-                msg = f"plugin {impl.plugin_name!r} takes the name of the command {taken[0]!r}"
+            replaced = [name for name in before if cli.commands.get(name) is not before[name]]
+            if replaced:
+                msg = f"plugin {impl.plugin_name!r} takes the name of the command {replaced[0]!r}"
                 raise PluginCollision(f"{msg}; {off_switch(impl.plugin_name)}")
 
     def observer(self) -> Callable[[Mapping[str, Any]], None] | None:
         """Return what to call with each event, or None where no plugin observes."""
         observers = self._loader.implementations("eventmq_job_event")
-        return partial(_tell, observers) if observers else None
+        return partial(_notify, observers) if observers else None
 
     # Listing
 
@@ -215,19 +219,21 @@ class PluginManager:
     def _chosen(self) -> set[tuple[str, str]]:
         """Return (hook, name) of what the settings choose or this process has made."""
         s = self._settings
-        wanted: list[tuple[Kind[Any], str]] = [(SERIALIZER, name) for name in s.accept_content]
-        wanted += [(MIDDLEWARE, name) for name in s.middleware]
-        wanted += [(SERIALIZER, s.serializer), (ROUTING_STRATEGY, s.routing_strategy)]
-        wanted += [(ROUTING_STRATEGY, name) for _, name in s.queue_routing_strategies]
-        wanted += [(QUEUE_ORDER, s.queue_order), (RESULT_BACKEND, s.result_backend)]
-        wanted += [(QUEUE_STORE, s.store), (WORKER_POOL, s.pool)]
-        wanted += [(SCHEDULE_STORE, s.schedule_store)]
-        return self._made | {(kind.hook, scheme(text)) for kind, text in wanted}
+        chosen: list[tuple[PluginKind[Any], str]] = [
+            (SERIALIZER, name) for name in s.accept_content
+        ]
+        chosen += [(MIDDLEWARE, name) for name in s.middleware]
+        chosen += [(SERIALIZER, s.serializer), (ROUTING_STRATEGY, s.routing_strategy)]
+        chosen += [(ROUTING_STRATEGY, name) for _, name in s.queue_routing_strategies]
+        chosen += [(QUEUE_ORDER, s.queue_order), (RESULT_BACKEND, s.result_backend)]
+        chosen += [(QUEUE_STORE, s.store), (WORKER_POOL, s.pool)]
+        chosen += [(SCHEDULE_STORE, s.schedule_store)]
+        return self._made | {(kind.hook, scheme(text)) for kind, text in chosen}
 
 
 def _row(plugin: Plugin, own_version: str, chosen: set[tuple[str, str]]) -> dict[str, str]:
     used = [name for hook, name in plugin.provides if (hook, name) in chosen]
-    used += [hook for hook in plugin.hooks if hook in _ACTING]
+    used += [hook for hook in plugin.hooks if hook in _ALWAYS_IN_USE]
     return {
         "name": plugin.name,
         "version": own_version if plugin.origin == "built in" else plugin.version,
@@ -250,8 +256,8 @@ def _call(hook: str, impl: pluggy.HookImpl, argument: object) -> None:
         raise PluginError(msg) from error
 
 
-def _tell(observers: list[pluggy.HookImpl], event: Mapping[str, Any]) -> None:
-    """Call every observer with an event, whatever the one before it did."""
+def _notify(observers: list[pluggy.HookImpl], event: Mapping[str, Any]) -> None:
+    """Call every observer with an event; one that fails does not stop the others."""
     for impl in observers:
         try:
             _call("eventmq_job_event", impl, event)

@@ -1,7 +1,4 @@
-"""Names and the factories behind them, with the plugin that each came from.
-
-There is one `Registry` per `Kind` of plugin object. It knows nothing of plugins' loading.
-"""
+"""Registries: name -> factory of plugin objects, one `Registry` per `PluginKind`."""
 
 from __future__ import annotations
 
@@ -42,8 +39,8 @@ __all__ = [
     "SERIALIZER",
     "TRIGGER",
     "WORKER_POOL",
-    "Kind",
-    "Provided",
+    "PluginKind",
+    "Registration",
     "Registry",
     "scheme",
 ]
@@ -54,27 +51,29 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9+._-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
-    """A kind of plugin object: its name for people, and the hook that provides it."""
+class PluginKind(Generic[T]):
+    """A kind of plugin object: its name in messages, and the hook that provides it."""
 
     name: str
     hook: str
 
 
-SERIALIZER: Kind[Serializer] = Kind("serializer", "eventmq_serializers")
-ROUTING_STRATEGY: Kind[RoutingStrategy] = Kind("routing strategy", "eventmq_routing_strategies")
-QUEUE_ORDER: Kind[QueueOrder] = Kind("queue order", "eventmq_queue_orders")
-RETRY_POLICY: Kind[RetryPolicy] = Kind("retry policy", "eventmq_retry_policies")
-TRIGGER: Kind[Trigger] = Kind("trigger", "eventmq_triggers")
-SCHEDULE_STORE: Kind[ScheduleStore] = Kind("schedule store", "eventmq_schedule_stores")
-RESULT_BACKEND: Kind[ResultBackend] = Kind("result backend", "eventmq_result_backends")
-QUEUE_STORE: Kind[QueueStore] = Kind("queue store", "eventmq_queue_stores")
-WORKER_POOL: Kind[WorkerPool] = Kind("worker pool", "eventmq_worker_pools")
-GATEWAY: Kind[Gateway] = Kind("gateway", "eventmq_gateways")
-MIDDLEWARE: Kind[Middleware] = Kind("middleware", "eventmq_middleware")
+SERIALIZER: PluginKind[Serializer] = PluginKind("serializer", "eventmq_serializers")
+ROUTING_STRATEGY: PluginKind[RoutingStrategy] = PluginKind(
+    "routing strategy", "eventmq_routing_strategies"
+)
+QUEUE_ORDER: PluginKind[QueueOrder] = PluginKind("queue order", "eventmq_queue_orders")
+RETRY_POLICY: PluginKind[RetryPolicy] = PluginKind("retry policy", "eventmq_retry_policies")
+TRIGGER: PluginKind[Trigger] = PluginKind("trigger", "eventmq_triggers")
+SCHEDULE_STORE: PluginKind[ScheduleStore] = PluginKind("schedule store", "eventmq_schedule_stores")
+RESULT_BACKEND: PluginKind[ResultBackend] = PluginKind("result backend", "eventmq_result_backends")
+QUEUE_STORE: PluginKind[QueueStore] = PluginKind("queue store", "eventmq_queue_stores")
+WORKER_POOL: PluginKind[WorkerPool] = PluginKind("worker pool", "eventmq_worker_pools")
+GATEWAY: PluginKind[Gateway] = PluginKind("gateway", "eventmq_gateways")
+MIDDLEWARE: PluginKind[Middleware] = PluginKind("middleware", "eventmq_middleware")
 
-#: All kinds, in the order in which people are told of them.
-KINDS: tuple[Kind[object], ...] = (
+#: All kinds, in the order of listings.
+KINDS: tuple[PluginKind[object], ...] = (
     SERIALIZER,
     ROUTING_STRATEGY,
     QUEUE_ORDER,
@@ -89,8 +88,8 @@ KINDS: tuple[Kind[object], ...] = (
 )  # type: ignore[assignment]  # a tuple of kinds of anything
 
 
-class Provided(NamedTuple):
-    """A name, its factory, and the name of the plugin that provides it."""
+class Registration(NamedTuple):
+    """A registered factory: its name, and the name of the plugin that provides it."""
 
     name: str
     factory: Factory[object]
@@ -109,12 +108,12 @@ class Registry(Generic[T]):
         kind: What the factories make.
     """
 
-    def __init__(self, kind: Kind[T]) -> None:
+    def __init__(self, kind: PluginKind[T]) -> None:
         self.kind = kind
-        self._provided: dict[str, Provided] = {}
+        self._registrations: dict[str, Registration] = {}
 
-    def __iter__(self) -> Iterator[Provided]:
-        return iter(self._provided.values())
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(self._registrations.values())
 
     def add(self, name: str, factory: Factory[T], plugin: str) -> None:
         """Add a factory.
@@ -122,10 +121,10 @@ class Registry(Generic[T]):
         Args:
             name: How users choose it; for what is chosen by URL, the scheme.
             factory: Makes the object.
-            plugin: Who provides it, for messages and listings.
+            plugin: The plugin that provides it, for messages and listings.
 
         Raises:
-            HookError: The name or the factory is none.
+            HookError: The name or the factory is invalid.
             PluginCollision: Another plugin provides the name.
         """
         what = f"{self.kind.name} {name!r} of plugin {plugin!r}"
@@ -135,21 +134,23 @@ class Registry(Generic[T]):
         if not callable(factory):
             msg = f"{what}: the factory cannot be called, it is {type(factory).__name__}"
             raise HookError(msg)
-        other = self._provided.get(name)
+        other = self._registrations.get(name)
         if other is not None:
             msg = f"{what} is provided by plugin {other.plugin!r} too; switch one off: -p no:NAME"
             raise PluginCollision(msg)
-        self._provided[name] = Provided(name, factory, plugin)
+        self._registrations[name] = Registration(name, factory, plugin)
 
-    def find(self, text: str) -> Provided:
-        """Return what a name, or the scheme of a URL, stands for.
+    def find(self, text: str) -> Registration:
+        """Return the registration of a name, or of the scheme of a URL.
 
         Raises:
-            PluginNotFound: Nothing; the message has the nearest name, or all.
+            PluginNotFound: None has the name; the message has the nearest name, or all.
         """
         name = scheme(text)
-        found = self._provided.get(name)
-        if found is None:
-            msg = f"no {self.kind.name} is called {name!r}; {did_you_mean(name, self._provided)}"
+        registration = self._registrations.get(name)
+        if registration is None:
+            msg = (
+                f"no {self.kind.name} is called {name!r}; {did_you_mean(name, self._registrations)}"
+            )
             raise PluginNotFound(msg)
-        return found
+        return registration

@@ -170,7 +170,7 @@ def load_settings(
     """Read the settings from all sources.
 
     Args:
-        arguments: By name; None means not given. ``plugin_options`` maps plugins to options.
+        arguments: By name; None: not passed. ``plugin_options`` maps plugins to options.
         directory: Where the file is looked for, the working directory if None.
         environ: Environment variables, those of the process if None.
 
@@ -183,15 +183,15 @@ def load_settings(
         (source, table.pop("plugin_options" if table is arguments else "plugins", {}))
         for source, table in tables
     )
-    given: dict[str, tuple[object, str]] = {}
+    values_by_name: dict[str, tuple[object, str]] = {}
     for source, table in tables[:-1]:
-        given |= {name: (value, source) for name, value in table.items()}
-    given |= _environment(os.environ if environ is None else environ)
-    given |= {name: (value, "argument") for name, value in arguments.items()}
-    for name, (_, source) in given.items():
+        values_by_name |= {name: (value, source) for name, value in table.items()}
+    values_by_name |= _environment(os.environ if environ is None else environ)
+    values_by_name |= {name: (value, "argument") for name, value in arguments.items()}
+    for name, (_, source) in values_by_name.items():
         _known(name, source)
-    values: dict[str, Any] = {name: _read(name, *pair) for name, pair in given.items()}
-    sources = {name: source for name, (_, source) in given.items()}
+    values: dict[str, Any] = {name: _read(name, *pair) for name, pair in values_by_name.items()}
+    sources = {name: source for name, (_, source) in values_by_name.items()}
     settings = Settings(**values, plugin_options=options, sources=sources)
     _check_together(settings)
     return settings

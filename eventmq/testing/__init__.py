@@ -1,9 +1,9 @@
-"""What tests of apps and plugins use; nothing of EventMQ itself imports it.
+"""Tools for tests of apps and plugins; EventMQ itself imports none of them.
 
 `use_app` runs the jobs of an app inside a test; the pytest plugin `eventmq.testing.plugin` has it
 as fixtures.
 
-The suites need pytest and load when they are first asked for, so that this package can be
+The suites need pytest and load at their first use, so that this package can be
 imported where pytest is not installed. A plugin's author subclasses the suite of an interface::
 
     class TestMine(SerializerSuite):

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on."""
+"""Fake clock: it stands still until a test moves it."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class InlinePool:
 #: Most rounds in which messages without a job must come to an end.
 MAX_ROUNDS = 100_000
 
-#: Seconds; the broker looks at what waits for time at least so often.
+#: Seconds between two checks of the broker for jobs that wait for a time.
 STEP = 0.3
 
 #: Parts and bytes of a stream: a generator runs to its end before its parts are read.
@@ -461,8 +461,8 @@ class Enqueued:
     headers: str
 
     def __str__(self) -> str:
-        given = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
-        text = f"{self.task or 'a legacy job'}({', '.join(given)}) in queue {self.queue}"
+        arguments = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
+        text = f"{self.task or 'a legacy job'}({', '.join(arguments)}) in queue {self.queue}"
         return f"{text}, due in {self.due:.6g} s" if self.state == "delayed" else text
 
     @classmethod
@@ -473,7 +473,7 @@ class Enqueued:
 
         Args:
             app: Knows the serializers.
-            info: What the broker says about the job.
+            info: The broker's answer about the job.
             submitted: Queue, header text and body.
         """
         queue, text, body = submitted

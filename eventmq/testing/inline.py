@@ -335,7 +335,7 @@ def use_app(app: EventMQ) -> Iterator[InlineApp]:
     """
     clock = FakeClock(time.time())
     app.load_tasks()
-    with app.components.lent(clock, lambda: InlineRunner(cluster)):
+    with app.components.replaced_client(clock, lambda: InlineRunner(cluster)):
         cluster = SimulatedCluster(app, clock)
         try:
             yield InlineApp(app, cluster, clock)

@@ -553,7 +553,9 @@ def test_a_pool_of_processes_must_know_where_the_app_is() -> None:
 
 def test_a_worker_in_a_process_of_its_own_refuses_results_that_only_it_could_read() -> None:
     app = EventMQ(result_backend="memory", pool="threads")
-    with pytest.raises(SettingsError, match="nobody could read them; use the result backend 'brok"):
+    with pytest.raises(
+        SettingsError, match="no other process could read them; use the result backend 'brok"
+    ):
         app.make_worker(path="shop:app")
 
 
