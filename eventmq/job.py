@@ -148,13 +148,13 @@ class JobRecord:
         state: `JobState`; RUNNING while it is leased.
         attempt: 1 for the first; grows when the job failed and is tried again.
         delivery: 0 before the first dispatch; grows at every dispatch.
-        due: Store time (`eventmq.timekeeping`) at which a delayed job becomes ready, else 0.0.
+        ready_at: Store time (`eventmq.timekeeping`) at which a delayed job becomes ready, else 0.0.
         expires: Unix time after which it must not start, 0.0 for never.
         created: Store time of admission.
         deaths: Counted deaths of processes that were running it.
         damaged: Its record is not what was written: it must not run.
-        eta: Unix time at which a delayed job becomes ready, where that is what was said; ``due`` is
-            what it was in store time when the job was admitted. Else 0.0.
+        eta: Unix time at which a delayed job becomes ready, where its client said one, else 0.0;
+            ``ready_at`` is what that was in store time at its admission.
     """
 
     id: str
@@ -166,7 +166,7 @@ class JobRecord:
     state: JobState = JobState.QUEUED
     attempt: int = 1
     delivery: int = 0
-    due: float = 0.0
+    ready_at: float = 0.0
     expires: float = 0.0
     created: float = 0.0
     deaths: int = 0
@@ -174,9 +174,9 @@ class JobRecord:
     eta: float = 0.0
 
     @property
-    def ready_at(self) -> float:
+    def waiting_since(self) -> float:
         """When it became ready for a worker, or will: its waiting counts from then."""
-        return self.due % HELD or self.created
+        return self.ready_at % HELD or self.created
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class UniqueAdmission:
         """Return whether a job is stored; update it, and those that it replaced."""
         if write_result.code == "held":
             job.state = JobState.DELAYED
-            job.due += HELD
+            job.ready_at += HELD
             return True
         if write_result.code != "replaced":
             return False
@@ -58,7 +58,7 @@ class UniqueAdmission:
         if rule is not None and rule.mode == "keep_last":
             index = write_result.ended[0].job
             job.state, job.rank = index.state, index.rank
-            job.due, job.eta = index.due, index.eta
+            job.ready_at, job.eta = index.ready_at, index.eta
         self._forget(write_result.ended)
         return True
 
@@ -87,8 +87,8 @@ class UniqueAdmission:
                 continue
             text = row.job.headers
             if "unique:" in text:
-                due = state.next_due
-                state.next_due = state.now if due is None else min(due, state.now)
+                due = state.next_ready_at
+                state.next_ready_at = state.now if due is None else min(due, state.now)
                 return
 
 
@@ -380,8 +380,8 @@ class Admission:
                 state.record_expiry(job)
             if job.state is not JobState.QUEUED:
                 queue.counts.delayed += 1
-                if state.next_due is None or job.due < state.next_due:
-                    state.next_due = job.due
+                if state.next_ready_at is None or job.ready_at < state.next_ready_at:
+                    state.next_ready_at = job.ready_at
                 continue
             queue.counts.waiting += 1
             held = running.get(job.id)
@@ -594,7 +594,7 @@ class GraphAdmission(Admission):
                 counts.blocked += 1
             elif job.state is JobState.DELAYED:
                 counts.delayed += 1
-                state.next_due = min(job.due, state.next_due or job.due)
+                state.next_ready_at = min(job.ready_at, state.next_ready_at or job.ready_at)
             else:
                 counts.waiting += 1
                 if state.queues[job.queue].takes(job):
@@ -606,4 +606,4 @@ def _block(jobs: Sequence[JobRecord], plan: Plan) -> None:
     waiting = [node for node, join in enumerate(plan.inputs) if join >= 0]
     for node in (*waiting, *(handler.node for handler in plan.handlers)):
         job = jobs[node]
-        job.state, job.due, job.eta, job.rank = JobState.BLOCKED, 0.0, 0.0, 0
+        job.state, job.ready_at, job.eta, job.rank = JobState.BLOCKED, 0.0, 0.0, 0

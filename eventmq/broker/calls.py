@@ -136,7 +136,7 @@ class Calls:
         """Return what ``info`` and the listings say of a job."""
         job, wall_of = found.job, self.state.keeper.wall_of
         headers = parse_headers(job.headers)
-        due = job.eta or (job.due % HELD and wall_of(job.due % HELD))
+        due = job.eta or (job.ready_at % HELD and wall_of(job.ready_at % HELD))
         entry = self.state.running.get(job.id)
         live = self.state.jobs.get(job.id, job)
         worker = entry[0].name if entry is not None else found.worker

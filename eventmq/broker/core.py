@@ -364,7 +364,7 @@ class BrokerCore:
         state = self.state
         due = latest = now + min(state.limits.lease_interval / 2, self.waiters.lookups.timeout)
         moments = (
-            state.next_due, state.transient.next_due, self.dispatch.throttle.ready_at,
+            state.next_ready_at, state.transient.next_ready_at, self.dispatch.throttle.ready_at,
             state.next_deadline, self.heartbeats.due, self.sessions.next_grace_end,
         )  # fmt: skip
         for each in moments:

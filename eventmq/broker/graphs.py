@@ -100,7 +100,7 @@ class GraphTracker:
             state.record_expiry(job)
         if job.state is JobState.DELAYED:
             counts.delayed += 1
-            state.next_due = min(job.due, state.next_due or job.due)
+            state.next_ready_at = min(job.ready_at, state.next_ready_at or job.ready_at)
         else:
             counts.waiting += 1
 

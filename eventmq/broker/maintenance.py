@@ -61,7 +61,7 @@ class Promotion:
     def run(self) -> None:
         """Write the promotion of what is due, unless one is on its way."""
         state = self.state
-        now, due, keeper = state.now, state.next_due, state.keeper
+        now, due, keeper = state.now, state.next_ready_at, state.keeper
         if due is None or self._requested or now < state.hold_until:
             return
         # What waits for a wall time is due earlier or later if the clock was set.
@@ -75,7 +75,7 @@ class Promotion:
     def _settle(self, write_result: tuple[list[JobRecord], float | None]) -> None:
         self._requested = False
         state = self.state
-        jobs, state.next_due = write_result
+        jobs, state.next_ready_at = write_result
         for job in jobs:
             counts = state.queue(job.queue).counts
             counts.delayed -= 1

@@ -228,11 +228,11 @@ class Outcomes:
         state, session = self.state, answers.session
         reason = _BACK
         answers.before.append((job, (
-            job.attempt, job.deaths, job.due, job.rank, job.state, job.eta,
+            job.attempt, job.deaths, job.ready_at, job.rank, job.state, job.eta,
         )))  # fmt: skip
         if kind == OutcomeKind.RETRY:
             answers.attempts.append(failure.attempt(job, state.now))
-            answers.ready.append(job.ready_at)
+            answers.ready.append(job.waiting_since)
             reason = _AGAIN
             answers.suspects.append((job, state.suspects.copy_of(job)))
             self._delay(job, countdown)
@@ -281,10 +281,10 @@ class Outcomes:
         state = self.state
         state.suspects.forget(job)
         job.attempt += 1
-        job.due, job.eta = state.now + countdown, 0.0
+        job.ready_at, job.eta = state.now + countdown, 0.0
         job.state = JobState.DELAYED
         priority = parse_headers(job.headers).priority
-        job.rank = int((job.due - priority * state.limits.priority_seconds) * _MICRO)
+        job.rank = int((job.ready_at - priority * state.limits.priority_seconds) * _MICRO)
         state.counters["retries"] += 1
 
     def _admitted(self, job: JobRecord) -> bool:
@@ -414,7 +414,7 @@ class Outcomes:
         """The commit failed: the worker was not told, and will say all of it again."""
         session, lease = answers.session, answers.lease
         for job, was in answers.before:
-            job.attempt, job.deaths, job.due, job.rank, job.state, job.eta = was
+            job.attempt, job.deaths, job.ready_at, job.rank, job.state, job.eta = was
             self.state.refusals.get(job.id, set()).discard(session.id)
         for job, known in reversed(answers.suspects):
             self.state.suspects.restore(job, known)
@@ -480,8 +480,8 @@ class Outcomes:
                 state.forget_job(job)
                 if job.expires:
                     state.record_expiry(job)
-                if state.next_due is None or job.due < state.next_due:
-                    state.next_due = job.due
+                if state.next_ready_at is None or job.ready_at < state.next_ready_at:
+                    state.next_ready_at = job.ready_at
             else:
                 state.enqueue(job)
 
@@ -525,7 +525,7 @@ class Outcomes:
     def _killed(self, answers: Answers, job: JobRecord, death: Death) -> bool:
         """Count the death of a worker that had a job; return whether the job ends with it."""
         before = job.deaths
-        was = (job.attempt, before, job.due, job.rank, job.state, job.eta)
+        was = (job.attempt, before, job.ready_at, job.rank, job.state, job.eta)
         answers.before.append((job, was))
         ends = self._died(answers, job, _worker_lost(answers.session).error, death)
         if job.deaths > before:

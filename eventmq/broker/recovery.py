@@ -38,7 +38,7 @@ class Recovery:
         """Fill the state; leased jobs wait one heartbeat timeout for their session."""
         state = self.state
         state.epoch, state.store_id = recovered.epoch, recovered.store_id
-        state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
+        state.next_seq, state.next_ready_at = recovered.next_seq, recovered.next_ready_at
         state.next_expiry = recovered.next_expiry
         state.graphs, state.next_deadline = recovered.graphs, recovered.next_deadline
         state.limiters.recover(recovered.limiters)

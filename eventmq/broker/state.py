@@ -91,7 +91,7 @@ class State:
     transient: TransientJobs = field(init=False)
     limiters: Limiters = field(default_factory=Limiters)
     next_seq: int = 1
-    next_due: float | None = None
+    next_ready_at: float | None = None
     #: Wall time at which the first job that is known to have an expiry may not start any more.
     next_expiry: float | None = None
     #: Whether there are graphs, and when the first deadline of a part of one is.

@@ -31,7 +31,7 @@ def _messages(state: State) -> dict[str, dict[str, int]]:
     for _, lease, place in chain(state.running.values(), state.transient.running.values()):
         job = lease.jobs[place]
         if job is not None:
-            ages.setdefault(job.queue, []).append(max(0.0, state.now - job.ready_at))
+            ages.setdefault(job.queue, []).append(max(0.0, state.now - job.waiting_since))
     names, assigned = _names(state), Counter(state.assigned_to_former)
     for session in state.sessions.values():
         if session.assigned:

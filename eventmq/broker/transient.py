@@ -156,7 +156,7 @@ class Transient:
         def hopeless(job: JobRecord) -> bool:
             refused = state.refusals.get(job.id, ())
             known = any(admits(s, job.headers) and s.id not in refused for s in sessions)
-            return self._moved(max(job.created, job.due)) <= since and not known
+            return self._moved(max(job.created, job.ready_at)) <= since and not known
 
         expired = waiting.drop(lambda job: 0.0 < job.expires <= state.wall)
         self._end([self._row(job, JobState.EXPIRED) for job in expired])

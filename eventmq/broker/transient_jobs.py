@@ -171,7 +171,7 @@ class TransientJobs:
         if job.eta:
             heappush(self._by_wall, (job.eta, job.seq, job))
         else:
-            heappush(self._delayed, (job.due, job.seq, job))
+            heappush(self._delayed, (job.ready_at, job.seq, job))
 
     def join(self, job: JobRecord) -> None:
         """Make a job of the memory one that waits for a worker."""
@@ -200,13 +200,13 @@ class TransientJobs:
     def shift(self, seconds: float) -> None:
         """Let everything last as long as it was to last: store time went on at once."""
         for _, _, job in self._delayed:
-            job.due += seconds
+            job.ready_at += seconds
             job.rank += int(seconds * 1_000_000)
         self._delayed = [(due + seconds, seq, job) for due, seq, job in self._delayed]
         self.results.shift(seconds)
 
     @property
-    def next_due(self) -> float | None:
+    def next_ready_at(self) -> float | None:
         """Store time at which the first delayed job becomes ready, as far as is known."""
         dues = [self._delayed[0][0]] if self._delayed else []
         dues += [self._by_wall[0][0] - self._ahead] if self._by_wall else []

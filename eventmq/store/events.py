@@ -220,7 +220,7 @@ def _arrival(job: JobRecord) -> Block:
     }  # fmt: skip
     if job.state is not JobState.QUEUED:
         common[Field.KIND] = _DELAYED
-        common[Field.DUE] = job.due % HELD
+        common[Field.DUE] = job.ready_at % HELD
     return Block(common, [job.id], {})
 
 
@@ -241,7 +241,7 @@ def _arrived(kind: int, jobs: Sequence[JobRecord]) -> Iterator[Block]:
         block = Block(common, [job.id for job in some], {})
         block.put(Field.BYTES_IN, [len(job.body) for job in some])
         if kind == _DELAYED:
-            block.put(Field.DUE, [job.due % HELD for job in some])
+            block.put(Field.DUE, [job.ready_at % HELD for job in some])
         yield block
 
 
@@ -305,11 +305,11 @@ def _unready(job: JobRecord, at: float, ahead: float) -> float:
         at: When it ended; as what is returned, in store time.
         ahead: Seconds by which wall time, in which jobs expire, is ahead of that.
     """
-    if job.due >= HELD:
+    if job.ready_at >= HELD:
         return at  # when is not known; not before that
-    if not job.due or (job.eta or job.due + ahead) < job.expires:
+    if not job.ready_at or (job.eta or job.ready_at + ahead) < job.expires:
         return 0.0
-    return job.eta - ahead if job.eta else job.due
+    return job.eta - ahead if job.eta else job.ready_at
 
 
 def _end(row: Finished, leased: float, ahead: float) -> Block:
@@ -325,7 +325,7 @@ def _end(row: Finished, leased: float, ahead: float) -> Block:
     if worker:
         common[Field.WORKER] = worker
     if started:
-        common[Field.READY] = job.ready_at
+        common[Field.READY] = job.waiting_since
         common[Field.STARTED], common[Field.RAN] = started, run_time
     if state is JobState.FAILED:
         common[Field.ERROR_TYPE], common[Field.FINGERPRINT] = fingerprint(result)
@@ -362,7 +362,9 @@ def _ended(
     _put_counts(block, jobs)
     block.put(Field.BYTES_OUT, list(map(len, results)))
     if any(starts):
-        block.put(Field.READY, [job.due % HELD or job.created for job in jobs])  # `ready_at`
+        block.put(
+            Field.READY, [job.ready_at % HELD or job.created for job in jobs]
+        )  # `waiting_since`
         block.put(Field.STARTED, starts)
         block.put(Field.RAN, runs)
     if kind == _FAILED:
@@ -393,7 +395,7 @@ def _requeued(write: Requeue, write_result: Mapping[int, WriteResult]) -> Iterat
 def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -> None:
     """Add what is known of an attempt that failed."""
     block.common.update({
-        Field.ATTEMPT: attempt.attempt, Field.DELIVERY: attempt.delivery, Field.DUE: job.due,
+        Field.ATTEMPT: attempt.attempt, Field.DELIVERY: attempt.delivery, Field.DUE: job.ready_at,
         Field.READY: ready, Field.STARTED: attempt.started, Field.RAN: attempt.run_time,
         Field.BYTES_OUT: len(attempt.error),
     })  # fmt: skip

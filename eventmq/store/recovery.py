@@ -43,7 +43,7 @@ class Recovered:
         next_seq: Larger than the number of any job.
         counts: Per queue.
         chunks: Open chunks of earlier epochs, with their jobs.
-        next_due: Store time of the first delayed job, or None.
+        next_ready_at: Store time of the first delayed job, or None.
         next_expiry: Unix time of the first expiry of a job, or None.
         bulk_operations: The marks that are kept, oldest first.
         subqueues: Those with queued jobs.
@@ -61,7 +61,7 @@ class Recovered:
     next_seq: int = 1
     counts: dict[str, QueueCounts] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
-    next_due: float | None = None
+    next_ready_at: float | None = None
     next_expiry: float | None = None
     bulk_operations: list[BulkOperation] = field(default_factory=list)
     subqueues: list[SubqueueHead] = field(default_factory=list)

@@ -167,7 +167,7 @@ class RequeueReason(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """Write state, rank, due, attempt, delivery and deaths of unfinished jobs.
+    """Write state, rank, ``ready_at``, attempt, delivery and deaths of unfinished jobs.
 
     ``attempts`` are why jobs among them are tried again; of a job the last ten are kept, until its
     outcome is forgotten. Jobs that are not there any more are left out. Result: {index:
@@ -319,12 +319,13 @@ class SaveSuspects(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """Make up to ``limit`` delayed jobs queued that are due. Result: (jobs, next due).
+    """Make up to ``limit`` delayed jobs queued that are due. Result: (jobs, next ready time).
 
     No more than one job after their bodies exceed ``max_bytes``. A job with an ``eta`` is due when
-    wall time, ``now + ahead``, has come that far, any other one at its ``due``. Of those with an
-    eta ``due`` and rank are moved to the store time at which they became ready: that of their eta,
-    but not before ``since`` and not after ``now``. The next due is a store time.
+    wall time, ``now + ahead``, has come that far, any other one at its ``ready_at``. Of those with
+    an eta ``ready_at`` and rank are moved to the store time at which they became ready: that of
+    their eta, but not before ``since`` and not after ``now``. The next ready time is a
+    store time.
     """
 
     now: float

@@ -159,7 +159,7 @@ def _twice(original: Any) -> Any:
 
 
 def _forgetful(original: Any) -> Any:
-    return lambda self, tables: replace(original(self, tables), next_due=None)
+    return lambda self, tables: replace(original(self, tables), next_ready_at=None)
 
 
 def _unseen(original: Any) -> Any:

@@ -188,7 +188,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         """A retry is delayed with a new attempt; a hand-back is queued with a new delivery."""
         store = self.begin()
         retried, returned = self.admitted(store, 2)
-        retried.state, retried.due = JobState.DELAYED, self.clock.now() + 5.0
+        retried.state, retried.ready_at = JobState.DELAYED, self.clock.now() + 5.0
         retried.attempt, retried.delivery, retried.deaths, retried.rank = 2, 1, 1, 77
         returned.delivery = 4
         before = [fields(retried), fields(returned)]

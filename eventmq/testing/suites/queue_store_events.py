@@ -112,7 +112,7 @@ class EventTests(StoreHarness):
         self.clock.advance(6.0)
         self.commit(store, Promote(self.clock.now(), 10))
         first, second = self.events(store)
-        assert (first["kind"], first["due_us"]) == ("delayed", int(job.due * 1e6))
+        assert (first["kind"], first["due_us"]) == ("delayed", int(job.ready_at * 1e6))
         assert (second["kind"], second["ts_us"]) == ("enqueued", int(self.clock.now() * 1e6))
 
     def test_jobs_that_go_back_say_why(self) -> None:
@@ -122,7 +122,7 @@ class EventTests(StoreHarness):
         now = self.clock.now()
         for job in jobs:
             job.delivery = 1
-        jobs[0].state, jobs[0].attempt, jobs[0].due = JobState.DELAYED, 2, now + 9.0
+        jobs[0].state, jobs[0].attempt, jobs[0].ready_at = JobState.DELAYED, 2, now + 9.0
         failure = Attempt(jobs[0].id, 1, 1, now, now - 1.0, 0.5, "w:1", "e", b"??")
         reasons = [
             RequeueReason(EventKind.RETRY),

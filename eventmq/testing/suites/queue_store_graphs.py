@@ -159,7 +159,7 @@ class GraphTests(StoreHarness):
         store, jobs, _ = self.started(Chain((_A, _B)), b=",countdown:5")
         self.clock.advance(100.0)
         [ready] = self.after(store, self.end(jobs[0])).ready
-        assert (ready.state, ready.due) == (JobState.DELAYED, self.clock.now() + 5.0)
+        assert (ready.state, ready.ready_at) == (JobState.DELAYED, self.clock.now() + 5.0)
         assert self.counts(store) == QueueCounts(delayed=1)
 
     def test_a_failed_link_cancels_what_depends_on_it(self) -> None:

@@ -54,7 +54,7 @@ class RecoveryTests(StoreHarness):
         assert recovered.store_id
         assert recovered.epoch >= 1
         assert recovered.next_seq >= 1
-        assert (recovered.counts, recovered.chunks, recovered.next_due) == ({}, [], None)
+        assert (recovered.counts, recovered.chunks, recovered.next_ready_at) == ({}, [], None)
 
     def test_a_store_that_is_where_it_was_opened_is_verified(self) -> None:
         """After it was opened, and after a commit; the broker asks once a second."""
@@ -136,7 +136,7 @@ class RecoveryTests(StoreHarness):
         after = {key: (fields(f.job), f[1:]) for key, f in self.find(store, *jobs).items()}
         assert len(after) == len(jobs)
         assert after == before
-        assert recovered.next_due == jobs[-1].due
+        assert recovered.next_ready_at == jobs[-1].ready_at
         assert recovered.next_expiry is None
         again = [self.job(id=job.id) for job in jobs]
         states = ["succeeded", "failed", "queued", "queued", "queued", "delayed"]
@@ -192,7 +192,7 @@ class RecoveryTests(StoreHarness):
         write = Promote(now + 10.0, 10, ahead=1000.0, since=now + 5.0)
         [(jobs, due)] = self.commit(store, write)
         assert [job.id for job in jobs] == [at.id]
-        assert (jobs[0].due, jobs[0].rank) == (now + 5.0, int((now + 5.0) * 1e6))
+        assert (jobs[0].ready_at, jobs[0].rank) == (now + 5.0, int((now + 5.0) * 1e6))
         assert due == now + 100.0
         [(jobs, due)] = self.commit(store, Promote(now + 100.0, 10, ahead=-1e9))
         assert ([job.id for job in jobs], due) == ([waits.id], None)

@@ -80,7 +80,7 @@ class UniqueTests(StoreHarness):
         """Queued, delayed and leased jobs hold their keys."""
         store = self.begin()
         queued = self.keyed()
-        delayed = self.keyed(key="d", state=JobState.DELAYED, due=self.clock.now() + 9)
+        delayed = self.keyed(key="d", state=JobState.DELAYED, ready_at=self.clock.now() + 9)
         assert self.commit(store, Admit([queued, delayed])) == [{}]
         assert self.try_admit(store, self.keyed()) == ("unique_conflict", queued.id)
         assert self.try_admit(store, self.keyed(), {queued.id}) == ("unique_conflict", queued.id)
@@ -121,15 +121,17 @@ class UniqueTests(StoreHarness):
         """In one commit; the write result has the job that ended."""
         store = self.begin()
         now = self.clock.now()
-        changes: dict[str, Any] = {"state": JobState.DELAYED, "due": now + 5} if delayed else {}
+        changes: dict[str, Any] = (
+            {"state": JobState.DELAYED, "ready_at": now + 5} if delayed else {}
+        )
         first = self.keyed("replace", **changes)
         assert self.try_admit(store, first) == ("done", "")
-        second = self.keyed("replace", state=JobState.DELAYED, due=now + 60)
+        second = self.keyed("replace", state=JobState.DELAYED, ready_at=now + 60)
         (write_results,) = self.commit(store, Admit([second]))
         (row,) = write_results[0].ended
         assert (row.job.id, row.state, row.job.state) == (first.id, "cancelled", first.state)
         assert self.state(store, first) is JobState.CANCELLED
-        assert self.find(store, second)[second.id].job.due == now + 60
+        assert self.find(store, second)[second.id].job.ready_at == now + 60
         assert self.commit(store, Promote(now + 59, 10))[0][0] == []
         assert [job.id for job in self.commit(store, Promote(now + 61, 10))[0][0]] == [second.id]
 
@@ -147,13 +149,15 @@ class UniqueTests(StoreHarness):
         """So it cannot be put off for ever, and loses no place."""
         store = self.begin()
         now = self.clock.now()
-        changes: dict[str, Any] = {"state": JobState.DELAYED, "due": now + 5} if delayed else {}
+        changes: dict[str, Any] = (
+            {"state": JobState.DELAYED, "ready_at": now + 5} if delayed else {}
+        )
         first = self.keyed("keep_last", rank=3, **changes)
         assert self.try_admit(store, first) == ("done", "")
-        second = self.keyed("keep_last", rank=8, state=JobState.DELAYED, due=now + 60)
+        second = self.keyed("keep_last", rank=8, state=JobState.DELAYED, ready_at=now + 60)
         assert self.try_admit(store, second) == ("replaced", first.id)
         there = self.find(store, second)[second.id].job
-        assert (there.rank, there.state, there.due) == (3, first.state, first.due)
+        assert (there.rank, there.state, there.ready_at) == (3, first.state, first.ready_at)
         assert self.state(store, first) is JobState.CANCELLED
 
     def test_keep_last_waits_for_the_leased_job_and_one_waits_at_most(self) -> None:
@@ -166,18 +170,18 @@ class UniqueTests(StoreHarness):
         assert self.try_admit(store, second, running) == ("held", first.id)
         assert self.state(store, second) is JobState.DELAYED
         assert self.try_admit(store, third, running) == ("replaced", second.id)
-        assert self.find(store, third)[third.id].job.due >= HELD
+        assert self.find(store, third)[third.id].job.ready_at >= HELD
         assert self.commit(store, Promote(now + 1e6, 10))[0][0] == []
         assert self.finish(store, self.end(first)) == {}
         (promoted,), _ = self.commit(store, Promote(now, 10))[0]
-        assert (promoted.id, promoted.due) == (third.id, pytest.approx(now, abs=1e-3))
+        assert (promoted.id, promoted.ready_at) == (third.id, pytest.approx(now, abs=1e-3))
 
     def test_a_held_job_keeps_its_own_time(self) -> None:
         """The later of the two moments counts."""
         store = self.begin()
         due = self.clock.now() + 60
         first = self.keyed("keep_last")
-        second = self.keyed("keep_last", state=JobState.DELAYED, due=due)
+        second = self.keyed("keep_last", state=JobState.DELAYED, ready_at=due)
         assert self.try_admit(store, first) == ("done", "")
         assert self.try_admit(store, second, {first.id}) == ("held", first.id)
         self.finish(store, self.end(first))
@@ -247,7 +251,9 @@ class UniqueTests(StoreHarness):
         self.try_admit(store, first)
         self.try_admit(store, second, {first.id})
         self.try_admit(store, third, {first.id})
-        delayed = self.keyed("replace", key="d", state=JobState.DELAYED, due=self.clock.now() + 9)
+        delayed = self.keyed(
+            "replace", key="d", state=JobState.DELAYED, ready_at=self.clock.now() + 9
+        )
         self.try_admit(store, delayed)
         self.try_admit(store, self.keyed("replace", key="d"))
         _, recovered = self.reopen(store)

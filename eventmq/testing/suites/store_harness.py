@@ -41,7 +41,7 @@ _JOB_FIELDS = [
     "state",
     "attempt",
     "delivery",
-    "due",
+    "ready_at",
     "expires",
     "created",
     "deaths",
@@ -130,7 +130,7 @@ class StoreHarness:
 
     def delayed(self, due: float, **changes: Any) -> JobRecord:
         """Return a job that is ready ``due`` seconds from now."""
-        return self.job(state=JobState.DELAYED, due=self.clock.now() + due, **changes)
+        return self.job(state=JobState.DELAYED, ready_at=self.clock.now() + due, **changes)
 
     def admitted(self, store: QueueStore, n: int, **changes: Any) -> list[JobRecord]:
         """Admit ``n`` jobs and return them."""

@@ -58,7 +58,7 @@ def test_a_failed_commit_charges_no_attempt_and_no_death(broker: Broker) -> None
         body = encode_outcomes([row(0, kind, countdown=5.0)])
         broker.put(b"worker", Reply(broker.new_id(), body, chunk.id, chunk.headers))
         turn_without_space(broker)
-        assert (job.attempt, job.deaths, job.due) == (1, 0, 0.0)
+        assert (job.attempt, job.deaths, job.ready_at) == (1, 0, 0.0)
 
 
 def test_a_question_is_answered_although_its_commit_had_no_space(broker: Broker) -> None:
@@ -205,7 +205,7 @@ def test_a_full_disk_makes_no_turn_without_end(broker: Broker) -> None:
     broker.clock.time += 2.0
     turn_without_space(broker)
     now = broker.clock.now()
-    assert broker.core.state.next_due < now < broker.core.next_tick(now)
+    assert broker.core.state.next_ready_at < now < broker.core.next_tick(now)
 
 
 def test_a_client_whose_pipe_was_full_asks_again(broker: Broker) -> None:

@@ -40,6 +40,6 @@ def test_an_end_without_a_start_is_possible() -> None:
 
 def test_a_new_store_has_nothing() -> None:
     recovered = Recovered("id", 1)
-    assert (recovered.counts, recovered.chunks, recovered.next_due) == ({}, [], None)
+    assert (recovered.counts, recovered.chunks, recovered.next_ready_at) == ({}, [], None)
     assert recovered.next_seq == 1
     assert QueueCounts() == QueueCounts(waiting=0, delayed=0, failed=0)

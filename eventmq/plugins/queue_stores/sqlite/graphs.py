@@ -311,7 +311,7 @@ class GraphWrites:
             sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, eta = ?, body = ?, crc = ?
                      WHERE seq = ?"""
             code, crc = STATE_CODES[job.state], tables.row(job)[-2]
-            db.execute(sql, (code, job.rank, job.due, job.eta, job.body, crc, job.seq))
+            db.execute(sql, (code, job.rank, job.ready_at, job.eta, job.body, crc, job.seq))
             delayed = job.state is JobState.DELAYED
             tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
             self._report(job, write)
@@ -385,9 +385,9 @@ def _start(job: JobRecord, write: AdvanceGraphs) -> None:
     job.eta = headers.eta if headers.eta - write.ahead > max(due, write.at) else 0.0
     due = job.eta - write.ahead if job.eta else due
     delayed = due > write.at
-    job.due = due if delayed else write.at
+    job.ready_at = due if delayed else write.at
     job.state = JobState.DELAYED if delayed else JobState.QUEUED
-    job.rank = int((job.due - headers.priority * write.step) * 1_000_000)
+    job.rank = int((job.ready_at - headers.priority * write.step) * 1_000_000)
 
 
 class LineageIndex:

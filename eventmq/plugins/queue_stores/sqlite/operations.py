@@ -145,7 +145,7 @@ class OperatorWrites:
             self._forget_failed(job)
             self.tables.count(self.tables.queue_id(job.queue), waiting=1)
             job.seq, job.rank, job.attempt, job.expires = number, rank, attempt, expires
-            job.state, job.deaths, job.due, job.eta = JobState.QUEUED, 0, audit.at, 0.0
+            job.state, job.deaths, job.ready_at, job.eta = JobState.QUEUED, 0, audit.at, 0.0
             retried.append(job)
         return retried
 

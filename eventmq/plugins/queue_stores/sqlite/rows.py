@@ -294,7 +294,7 @@ class Tables:
         prefix, job_id = job_prefix(job.queue, job.headers), job.id.encode()
         return (
             job.seq, job.id, self.queue_id(job.queue), job.rank, STATE_CODES[job.state],
-            job.attempt, job.delivery, job.deaths, job.due, job.expires, job.created,
+            job.attempt, job.delivery, job.deaths, job.ready_at, job.expires, job.created,
             job.headers, job.body, job.eta,
             crc32(job_id, crc32(job.body, prefix)), crc32(job_id, prefix),
         )  # fmt: skip

@@ -66,7 +66,7 @@ from eventmq.plugins.queue_stores.sqlite.writes import (
     Mismatch,
     Writes,
     id_horizon,
-    next_due,
+    next_ready_at,
     schedule_handlers,
 )
 from eventmq.store.reads import (
@@ -333,7 +333,7 @@ class SqliteStore:
 
     def _recover(self, tables: Tables) -> Recovered:
         store_id, epoch = identify(tables.db, self._clock.now())
-        due = next_due(tables.db, self._keeper.ahead)
+        due = next_ready_at(tables.db, self._keeper.ahead)
         chunks = recover_chunks(tables)
         self._limits, self._suspects = LimitRows(tables), SuspectRows(tables)
         self._limits.prune(self._keeper.now)

@@ -112,7 +112,7 @@ class UniqueKeys:
         leased: Sequence[JobRecord],
         waiting: Sequence[JobRecord],
     ) -> WriteResult:
-        held = [holder for holder in waiting if holder.due >= HELD]
+        held = [holder for holder in waiting if holder.ready_at >= HELD]
         if leased and not waiting:
             self._insert(job, rule, job, hold=True)
             return WriteResult("held", leased[0].id)
@@ -128,7 +128,7 @@ class UniqueKeys:
         row = list(self.tables.row(job))
         state = JobState.DELAYED if hold else place.state
         row[3], row[4] = place.rank, STATE_CODES[state]
-        row[8], row[13] = place.due + HELD if hold else place.due, place.eta
+        row[8], row[13] = place.ready_at + HELD if hold else place.ready_at, place.eta
         subqueue = self.tables.subqueue_id(job.queue, job.headers)
         self.tables.db.execute(_INSERT, (*row, rule.key, subqueue))
         delayed = state is JobState.DELAYED

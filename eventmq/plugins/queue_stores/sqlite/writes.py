@@ -72,7 +72,7 @@ __all__ = [
     "Mismatch",
     "Writes",
     "id_horizon",
-    "next_due",
+    "next_ready_at",
     "schedule_handlers",
 ]
 
@@ -246,7 +246,7 @@ class Writes:
                 common = crc32(body, prefix)
             coded = job_id.encode()
             rows.append((
-                j.seq, job_id, queue, j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.due,
+                j.seq, job_id, queue, j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.ready_at,
                 j.expires, j.created, text, body, j.eta, crc32(coded, common),
                 crc32(coded, prefix), subqueue,
             ))  # fmt: skip
@@ -469,7 +469,7 @@ class Writes:
             was, now = row[0] == _DELAYED, job.state is JobState.DELAYED
             self.tables.count(self.tables.queue_id(job.queue), was - now, now - was)
             code = _DELAYED if now else _QUEUED
-            values = (code, job.rank, job.due, job.attempt, job.delivery, job.deaths, job.eta)
+            values = (code, job.rank, job.ready_at, job.attempt, job.delivery, job.deaths, job.eta)
             db.execute(sql, (*values, job.seq))
             if job.id in failures:
                 self.attempts.add(failures[job.id])
@@ -504,18 +504,18 @@ class Writes:
                 job = self.tables.job(row)
                 if job.eta:
                     ready = max(write.since, min(write.now, job.eta - write.ahead))
-                    job.rank += int((ready - job.due) * 1_000_000)
-                    job.due = ready
+                    job.rank += int((ready - job.ready_at) * 1_000_000)
+                    job.ready_at = ready
                 jobs.append(job)
                 size += len(job.body)
                 if size > write.max_bytes or len(jobs) == write.limit:
                     break
         sql = "UPDATE jobs SET state = 2, rank = ?, ready_at = ? WHERE seq = ?"
-        db.executemany(sql, [(job.rank, job.due, job.seq) for job in jobs])
+        db.executemany(sql, [(job.rank, job.ready_at, job.seq) for job in jobs])
         for job in jobs:
             job.state = JobState.QUEUED
             self.tables.count(self.tables.queue_id(job.queue), 1, -1)
-        return jobs, next_due(db, write.ahead)
+        return jobs, next_ready_at(db, write.ahead)
 
     def _due(self, write: Promote) -> Generator[tuple[Any, ...]]:
         """Yield the rows of delayed jobs that are due, those by store time first."""
@@ -530,7 +530,7 @@ class Writes:
             yield from rows
 
 
-def next_due(db: apsw.Connection, ahead: float) -> float | None:
+def next_ready_at(db: apsw.Connection, ahead: float) -> float | None:
     """Return the store time at which the first delayed job is due, None for none.
 
     Args:
