@@ -1,11 +1,11 @@
-"""What the job manager and a slot on an executor say to each other: MessagePack lists.
+"""Messages between the job manager and a slot on an executor: MessagePack lists.
 
 To the slot: ``assign epoch chunk count body``, ``take number``, ``keep number``, ``interrupt chunk
 position``, ``credit chunk position taken``, ``kill``, ``stop grace``, ``ping``. From it: ``hello
 token pid``, ``failed text``, ``event name fields...``, ``note chunk position seconds``, ``taken
-number count``, ``bye``. The epoch is the number of deaths that the slot has told: a chunk that was
-given before the manager heard of one is lost with it. ``keep`` takes the question ``take`` of that
-number back, where nothing was heard for too long.
+number count``, ``bye``. The epoch is the number of deaths that the slot has reported: a chunk that
+was assigned before the manager knew of one is lost with it. ``keep`` cancels the request ``take``
+of that number, where the slot was silent for too long.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _FIELDS = {name: [field.name for field in fields(kind)] for name, kind in _EVENT
 
 
 class Ticket(NamedTuple):
-    """What a slot is told at its start; it travels with the Spark task."""
+    """Parameters of a slot; they travel with the Spark task."""
 
-    #: Of the manager: address and public key.
+    #: Address and public key of the manager.
     endpoint: str
     server_key: bytes
-    #: Who the slot is, and what proves it.
+    #: Identity of the slot, and the token that authenticates it.
     identity: str
     token: str
     #: Makes the executor of jobs, and its keyword arguments.
@@ -56,20 +56,20 @@ def pack(*message: object) -> bytes:
 
 def unpack(data: bytes) -> list[Any]:
     """Decode a message."""
-    message: list[Any] = batches.unpack(data, "a word of a slot")
+    message: list[Any] = batches.unpack(data, "a message of a slot")
     return message
 
 
 def pack_event(event: PoolEvent) -> bytes:
-    """Encode what a pool tells."""
+    """Encode a pool event."""
     name = type(event).__name__
     return pack("event", name, *(getattr(event, field) for field in _FIELDS[name]))
 
 
 def read_event(slot: int, name: str, values: list[Any]) -> PoolEvent:
-    """Return what a pool on an executor told, as of a slot of this one."""
-    given = dict(zip(_FIELDS[name], values, strict=True)) | {"slot": slot}
-    if "positions" in given:
-        given["positions"] = tuple(given["positions"])
-    event: PoolEvent = _EVENTS[name](**given)
+    """Return the event of a pool on an executor, as that of a slot of this pool."""
+    decoded = dict(zip(_FIELDS[name], values, strict=True)) | {"slot": slot}
+    if "positions" in decoded:
+        decoded["positions"] = tuple(decoded["positions"])
+    event: PoolEvent = _EVENTS[name](**decoded)
     return event

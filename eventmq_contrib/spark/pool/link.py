@@ -1,7 +1,7 @@
-"""The job manager's end of the links to its slots: one socket, one thread.
+"""Link between the job manager and its slots: one socket, one thread.
 
-The links are encrypted by CURVE: the key of this end, made at its start, travels with the Spark
-tasks, and so does a token by which each slot shows that it is one.
+The links are encrypted by CURVE: the public key of this end, made at its start, travels with the
+Spark tasks, and so does a token that authenticates each slot.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["Link"]
+__all__ = ["SlotLink"]
 
-#: Seconds in which what was said last goes out.
+#: Seconds in which the last messages go out.
 _LINGER = 1.0
 
 
-class Link:
+class SlotLink:
     """Sends and receives. ``inbox`` has (identity, message) pairs; all methods are for any thread.
 
     Args:
         host: Address of this machine to listen at.
-        notify: Called, in a thread of this, when the inbox has got something.
+        notify: Called in the thread of the link when messages have come.
     """
 
     def __init__(self, host: str, notify: Callable[[], None]) -> None:
@@ -53,20 +53,20 @@ class Link:
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
         self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
-        #: Who is told now and then that the manager is there.
+        #: Identities of slots that get signs of life.
         self.peers: set[str] = set()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="eventmq-spark-link", daemon=True)
         self._thread.start()
 
     def send(self, identity: str, *message: object) -> None:
-        """Send a message; one to a slot that is gone is dropped."""
+        """Send a message; it is dropped if the slot is gone."""
         self._outbox.append((identity, pack(*message)))
         with suppress(BlockingIOError):
             self._wakeup_writer.send(b"!")
 
     def close(self) -> None:
-        """Send what is to be sent, and end. Idempotent."""
+        """Send the waiting messages, and end. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -104,7 +104,7 @@ class Link:
 
         while self._outbox:
             identity, data = self._outbox.popleft()
-            with suppress(zmq.ZMQError):  # it is gone, which is noticed elsewhere
+            with suppress(zmq.ZMQError):  # it is gone: the pool notices by its silence
                 self._socket.send_multipart([identity.encode(), data])
 
     def _receive_all(self) -> None:
@@ -113,7 +113,7 @@ class Link:
         got = False
         while self._socket.poll(0, zmq.POLLIN):
             identity, data = self._socket.recv_multipart()
-            # Nobody has proved anything yet: what makes no sense must not end this thread.
+            # The sender is not authenticated yet: a malformed message must not end this thread.
             with suppress(Exception):
                 self.inbox.append((identity.decode(), unpack(data)))
                 got = True

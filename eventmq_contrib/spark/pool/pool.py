@@ -1,7 +1,7 @@
-"""The pool ``spark``: a Spark task per slot, each with a process that runs jobs on its executor.
+"""Spark pool: one Spark task per slot, each with a process that runs jobs on its executor.
 
-Leases, retries and acknowledgements stay the job manager's. Spark only finds a place for each slot
-and says when it is gone: its own retries are off. A chunk costs no Spark job.
+Leases, retries and acknowledgements stay with the job manager. Spark only places the slots and
+reports their end: its own retries are off. A chunk costs no Spark job.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
 from eventmq_contrib.spark.pool.frames import Ticket
-from eventmq_contrib.spark.pool.link import Link
+from eventmq_contrib.spark.pool.link import SlotLink
 from eventmq_contrib.spark.pool.remote import serve
-from eventmq_contrib.spark.pool.slot import Slot
+from eventmq_contrib.spark.pool.slot import SparkSlot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,23 +38,23 @@ logger = logging.getLogger("eventmq.spark.pool")
 #: Settings of Spark without which a slot could be served twice.
 CONFIG = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 
-#: Seconds of silence after which nobody waits for a slot that is to say what it withdraws: one that
-#: lives says something each second.
+#: Seconds of silence after which the pool stops waiting for a slot to withdraw its jobs: a living
+#: one sends something each second.
 SILENCE = 3.0
 
-#: Seconds: a slot that answered nothing and ended earlier than this is started anew so much later.
+#: Seconds: a slot that answered nothing and ended earlier than this is restarted after as long.
 EARLY_END = 1.0
 
-#: So many early ends in a row mean that no slot can live.
+#: Early ends in a row after which the pool fails: no slot can live.
 MAX_EARLY_ENDS = 10
 
-#: A line of a traceback that says what was raised.
+#: Line of a traceback that names the exception.
 _RAISED = re.compile(r"(?!org\.|java\.)[A-Za-z_][\w.]*(Error|Exception|NotFound): ")
 
-#: Characters of what Spark says about an end.
-_LONGEST = 300
+#: Most characters of the text in which Spark reports an end.
+_MAX_END_TEXT = 300
 
-#: Seconds beyond the grace in which a slot says that it has stopped.
+#: Seconds beyond the grace within which a slot reports that it has stopped.
 STOP_SLACK = 3.0
 
 
@@ -78,11 +78,11 @@ class SparkPool:
         own = options.own
         self._master, self._link_host = own["master"], own["link_host"]
         self._start_timeout, self._link_timeout = own["start_timeout"], own["link_timeout"]
-        self._slots: list[Slot] = []
+        self._slots: list[SparkSlot] = []
         self._events: list[PoolEvent] = []
         self._threads: dict[str, threading.Thread] = {}
-        #: (identity, why) of Spark tasks that have ended.
-        self._over: list[tuple[str, str]] = []
+        #: (identity, reason) of the Spark tasks that have ended.
+        self._ended_tasks: list[tuple[str, str]] = []
         self._vacant: dict[int, float] = {}
         self._early_ends = 0
         self._state = "new"
@@ -99,15 +99,15 @@ class SparkPool:
         self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
         self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
         self._state = "starting"
-        self._link: Link | None = None
+        self._link: SlotLink | None = None
         self._own = False
         self._session: SparkSession | None = None
         try:
             self._context = self._begin_spark()
             host = self._link_host or self._context.getConf().get("spark.driver.host", "127.0.0.1")
-            self._link = Link(host, self._notify)
+            self._link = SlotLink(host, self._notify)
             for number in range(self.slots):
-                slot = Slot(number, self._link)
+                slot = SparkSlot(number, self._link)
                 self._slots.append(slot)
                 slot.unused = number >= self._initial
                 if not slot.unused:
@@ -135,7 +135,7 @@ class SparkPool:
         self._session = session
         return session.sparkContext
 
-    def _begin(self, slot: Slot) -> None:
+    def _begin(self, slot: SparkSlot) -> None:
         """Ask Spark for a task that serves a slot."""
         assert self._link is not None  # noqa: S101 - there from the start on
         identity, token = slot.begin()
@@ -150,30 +150,30 @@ class SparkPool:
         thread.start()
 
     def _serve(self, identity: str, ticket: Ticket) -> None:
-        """Have Spark run the task of a slot to its end."""
+        """Let Spark run the task of a slot to its end."""
         reason = "its Spark task ended"
         context = self._context
         try:
             context.setJobGroup(identity, f"eventmq {identity}", interruptOnCancel=False)
             context.parallelize([ticket], 1).mapPartitions(_each).collect()
-        except Exception as error:  # noqa: BLE001 - whatever ended it is told
-            reason = f"its Spark task ended: {_said(error)}"
-        self._over.append((identity, reason))
+        except Exception as error:  # noqa: BLE001 - any reason is reported
+            reason = f"its Spark task ended: {_end_text(error)}"
+        self._ended_tasks.append((identity, reason))
         self._notify()
 
     def _await_slots(self) -> None:
-        """Wait until all slots are there."""
+        """Wait until the tasks of all used slots have connected."""
         deadline = time.monotonic() + self._start_timeout
-        wanted = [slot for slot in self._slots if not slot.unused]
-        while missing := [slot for slot in wanted if not slot.up]:
+        used = [slot for slot in self._slots if not slot.unused]
+        while missing := [slot for slot in used if not slot.up]:
             self._events += self._listen()
             for slot in missing:
                 if slot.ended:
                     raise PluginError(f"slot {slot.number} of the pool 'spark': {slot.ended}")
             if time.monotonic() > deadline:
-                there = len(wanted) - len(missing)
+                ready = len(used) - len(missing)
                 msg = (
-                    f"{there} of {len(wanted)} slots were there within {self._start_timeout:g} s "
+                    f"{ready} of {len(used)} slots were there within {self._start_timeout:g} s "
                     "(pool option start_timeout): each needs a core of the cluster, see -c"
                 )
                 raise PluginError(msg)
@@ -199,31 +199,31 @@ class SparkPool:
         return [slot.pid for slot in self._slots]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Give a slot a chunk."""
+        """Assign a chunk to a slot."""
         self._slots[slot].assign(chunk, body, count)
 
     def take_back(self, slot: int) -> int:
-        """Withdraw what has not started; return how many jobs, counted from the last given.
+        """Withdraw the jobs that have not started; return how many, counted from the last one.
 
-        This asks the executor and waits for its answer, some milliseconds on a network. One that is
-        silent keeps what it has; with its executor it is lost, or it goes on.
+        This asks the executor and waits for its answer, some milliseconds on a network. A silent
+        one keeps its jobs: it goes on with them, or they are lost with it.
         """
-        asked = self._slots[slot]
+        target = self._slots[slot]
         self._events += self._listen()
-        taken = asked.withdraw()
-        if not asked.up or asked.quiet >= SILENCE:
-            return taken
-        asked.ask()
-        while asked.silent:
+        count = target.withdraw()
+        if not target.up or target.silence >= SILENCE:
+            return count
+        target.request_withdrawal()
+        while target.withdrawing:
             self._events += self._listen()
-            if asked.quiet >= SILENCE:
-                asked.waive()
-            elif asked.silent:
+            if target.silence >= SILENCE:
+                target.cancel_withdrawal()
+            elif target.withdrawing:
                 self._wait(0.05)
-        return taken + (asked.taken or 0)
+        return count + (target.withdrawn or 0)
 
     def running(self, slot: int) -> Running | None:
-        """Return the job that runs in the slot, as far as is known here."""
+        """Return the job that runs in the slot, as far as it is known here."""
         return self._slots[slot].running()
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
@@ -231,11 +231,11 @@ class SparkPool:
         self._slots[slot].send("interrupt", chunk, position)
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Tell a job that streams how many parts were taken."""
+        """Pass the credit of its readers to a job that streams."""
         self._slots[slot].send("credit", chunk, position, taken)
 
     def scale(self, slots: int) -> None:
-        """Have Spark tasks for the first slots only; the others give their cores back."""
+        """Run Spark tasks for the first ``slots`` slots only; the others give their cores back."""
         for slot in self._slots:
             was, slot.unused = slot.unused, slot.number >= slots
             if slot.unused and not was:
@@ -244,7 +244,7 @@ class SparkPool:
                     slot.send("stop", 0.0)
                 else:
                     self._cancel(slot)
-                slot.quit()
+                slot.clear()
             elif was and not slot.unused:
                 self._vacant[slot.number] = 0.0
 
@@ -273,7 +273,7 @@ class SparkPool:
         for slot in self._slots:
             if slot.up and slot.ended:
                 events.append(self._lose(slot, slot.ended))
-            elif slot.up and now - slot.heard > self._link_timeout:
+            elif slot.up and now - slot.last_seen > self._link_timeout:
                 silence = f"nothing was heard of its executor for {self._link_timeout:g} s"
                 events.append(self._lose(slot, silence))
         for number in [number for number, due in self._vacant.items() if due <= now]:
@@ -281,42 +281,42 @@ class SparkPool:
             self._begin(self._slots[number])
         return events
 
-    # What comes in
+    # Input
 
     def _listen(self) -> list[PoolEvent]:
-        """Return what slots have told; take note of those that have ended."""
+        """Return the events of the slots; handle the tasks that have ended."""
         with suppress(BlockingIOError):
             self._wakeup_reader.recv(4096)
-        over, self._over = self._over, []
-        events = self._hear()
-        for identity, reason in over:  # after what they said before their end
+        ended, self._ended_tasks = self._ended_tasks, []
+        events = self._receive()
+        for identity, reason in ended:  # after their messages
             self._threads.pop(identity, None)
             slot = self._of(identity)
             if slot is not None:
-                events += self._bury(slot, reason)
+                events += self._task_ended(slot, reason)
         return events
 
-    def _hear(self) -> list[PoolEvent]:
+    def _receive(self) -> list[PoolEvent]:
         assert self._link is not None  # noqa: S101 - there from the start on
         events: list[PoolEvent] = []
         while self._link.inbox:
             identity, (name, *about) = self._link.inbox.popleft()
             slot = self._of(identity)
-            event = slot.hear(name, about) if slot is not None else None
+            event = slot.receive(name, about) if slot is not None else None
             if event is not None:
                 events.append(event)
         return events
 
-    def _of(self, identity: str) -> Slot | None:
+    def _of(self, identity: str) -> SparkSlot | None:
         return next((slot for slot in self._slots if slot.identity == identity), None)
 
-    def _bury(self, slot: Slot, reason: str) -> list[PoolEvent]:
-        """Take note that the task of a slot is over; return the end of one that was to go on."""
+    def _task_ended(self, slot: SparkSlot, reason: str) -> list[PoolEvent]:
+        """Record the end of a slot's task; return its death if it should have gone on."""
         slot.ended = slot.ended or reason
         return [self._lose(slot, slot.ended)] if self._state == "running" else []
 
-    def _lose(self, slot: Slot, reason: str) -> PoolEvent:
-        """Return the end of a slot, which is started anew."""
+    def _lose(self, slot: SparkSlot, reason: str) -> PoolEvent:
+        """Return the death of a slot, which is started anew."""
         now = time.monotonic()
         early = not slot.served and now - slot.started < EARLY_END
         self._early_ends = self._early_ends + 1 if early else 0
@@ -325,22 +325,22 @@ class SparkPool:
         logger.warning("slot %d: %s; it is started anew", slot.number, reason)
         died = slot.death(reason)
         self._cancel(slot)
-        slot.quit()
+        slot.clear()
         self._vacant[slot.number] = now + EARLY_END if early else now
         return died
 
-    def _cancel(self, slot: Slot) -> None:
-        """Have Spark end the task of a slot, if it has not ended."""
+    def _cancel(self, slot: SparkSlot) -> None:
+        """Let Spark cancel the task of a slot, if it has not ended."""
         if slot.identity in self._threads:
             with suppress(Exception):  # Spark itself may be gone
                 self._context.cancelJobGroup(slot.identity)
 
-    # The end
+    # Stop
 
     def stop(self, grace: float) -> None:
-        """Let running jobs finish within ``grace`` seconds, then kill; end Spark if it is our own.
+        """Stop within ``grace`` seconds, then kill; end Spark if the pool has started it.
 
-        What they answered is had from `poll` afterwards. Idempotent.
+        `poll` returns their last outcomes afterwards. Idempotent.
         """
         if self._state not in {"starting", "running"}:
             return
@@ -348,7 +348,7 @@ class SparkPool:
         deadline = time.monotonic() + grace + STOP_SLACK
         for slot in self._slots:
             slot.withdraw()
-            if not slot.up:  # else it would begin where another one ends
+            if not slot.up:  # else it would start when another one ends
                 self._cancel(slot)
         for slot in self._slots:
             slot.send("stop", grace)
@@ -381,10 +381,10 @@ def _each(tickets: Iterable[Ticket]) -> Iterator[int]:
         yield from serve(ticket)
 
 
-def _said(error: Exception) -> str:
-    """Return what Spark says about the end of a task, without the traces of two languages."""
+def _end_text(error: Exception) -> str:
+    """Return how Spark reports the end of a task, without the stack traces of two languages."""
     cause = getattr(error, "java_exception", None)
     text = str(cause.getMessage()) if cause is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
-    return (raised or lines or [type(error).__name__])[-1 if raised else 0][:_LONGEST]
+    return (raised or lines or [type(error).__name__])[-1 if raised else 0][:_MAX_END_TEXT]

@@ -1,7 +1,7 @@
-"""What runs in a Spark task for as long as its slot is there: a prefork pool of one process.
+"""Spark task of a slot: a prefork pool of one process, driven by messages of the job manager.
 
-It does what the job manager says and tells what happens. It ends when it is told to, when nothing
-is heard of the manager any more, or with its executor; the process that runs jobs ends with it.
+It sends the events of the pool back. It ends when the manager asks for it, when the manager is
+silent for too long, or with its executor; the process that runs jobs ends with it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ALIVE_EVERY", "Remote", "serve"]
 
-#: Seconds after which each side says that it is there.
+#: Seconds after which each side sends a sign of life.
 ALIVE_EVERY = 1.0
 
-#: Seconds without a word of the other side after which something was cut off, or stood still.
+#: Seconds of silence after which the link was cut off, or a process stood still.
 PAUSE = 1.5 * ALIVE_EVERY
 
-#: Seconds after that in which a word may come that takes the one before it back.
-_SETTLES = 0.3
+#: Seconds after such a pause within which a message may cancel the one before it.
+_SETTLE_TIME = 0.3
 
-#: Milliseconds between looks at what runs: soon after it changed, and later.
+#: Milliseconds between two checks of the running job: soon after a change, and later.
 _SOON, _LATER = 5, 50
 
 
@@ -75,35 +75,35 @@ def _serve(ticket: Ticket, sock: zmq.Socket[bytes]) -> int:
 
 
 class Remote:
-    """Carries words to a pool, and what it tells back.
+    """Passes messages of the manager to a pool, and its events back.
 
     Args:
-        pool: Of one slot, started.
-        sock: To the manager.
-        patience: Seconds of silence after which the manager is gone.
+        pool: Pool of one slot, started.
+        sock: Socket to the manager.
+        link_timeout: Seconds of silence after which the manager is gone.
     """
 
-    def __init__(self, pool: PreforkPool, sock: zmq.Socket[bytes], patience: float) -> None:
-        self._pool, self._sock, self._patience = pool, sock, patience
+    def __init__(self, pool: PreforkPool, sock: zmq.Socket[bytes], link_timeout: float) -> None:
+        self._pool, self._sock, self._link_timeout = pool, sock, link_timeout
         self._deaths = 0
-        self._note: tuple[int, int] = (0, -1)
-        self._changed = self._said = self._heard = time.monotonic()
-        #: When all that was said in a pause is there, and the question that waits for that.
-        self._settled, self._held = 0.0, 0
+        self._running: tuple[int, int] = (0, -1)
+        self._changed_at = self._last_sent = self._last_seen = time.monotonic()
+        #: When all messages of a pause have come, and the withdrawal request that waits for it.
+        self._settled_at, self._withdrawal = 0.0, 0
         self._ended = False
-        self._do: dict[str, Callable[..., None]] = {
+        self._handlers: dict[str, Callable[..., None]] = {
             "assign": self._assign,
             "take": self._take,
             "keep": self._keep,
-            "interrupt": lambda *about: pool.interrupt(0, *about),
-            "credit": lambda *about: pool.credit(0, *about),
+            "interrupt": lambda *arguments: pool.interrupt(0, *arguments),
+            "credit": lambda *arguments: pool.credit(0, *arguments),
             "kill": lambda: pool.kill(0),
             "stop": self._stop,
             "ping": lambda: None,
         }
 
     def run(self) -> int:
-        """Serve until the end; return how many deaths there were."""
+        """Serve until the end; return how often the slot has died."""
         import zmq
 
         poller = zmq.Poller()
@@ -111,67 +111,69 @@ class Remote:
             poller.register(descriptor, zmq.POLLIN)
         while not self._ended:
             now = time.monotonic()
-            poller.poll(_SOON if now - self._changed < 1.0 else _LATER)
-            self._hear()
+            poller.poll(_SOON if now - self._changed_at < 1.0 else _LATER)
+            self._receive()
             if self._ended:
                 break
-            self._tell()
-            if time.monotonic() - self._heard > self._patience:
+            self._send_events()
+            if time.monotonic() - self._last_seen > self._link_timeout:
                 break
         return self._deaths
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         import zmq
 
         while self._sock.poll(0, zmq.POLLIN):
-            name, *about = unpack(self._sock.recv())
+            name, *arguments = unpack(self._sock.recv())
             now = time.monotonic()
-            if now - self._heard > PAUSE:
-                self._settled = now + _SETTLES
-            self._heard = now
-            self._do[name](*about)
-        if self._held and time.monotonic() >= self._settled:
-            self._withdraw(self._held)
+            if now - self._last_seen > PAUSE:
+                self._settled_at = now + _SETTLE_TIME
+            self._last_seen = now
+            self._handlers[name](*arguments)
+        if self._withdrawal and time.monotonic() >= self._settled_at:
+            self._withdraw(self._withdrawal)
 
-    def _tell(self) -> None:
-        """Say what happened, what runs, and now and then that nothing does."""
+    def _send_events(self) -> None:
+        """Send the events, the running job when it changes, and signs of life."""
         for event in self._pool.poll():
             self._event(event)
         running = self._pool.running(0)
-        note = (0, -1) if running is None else (running.chunk, running.position)
+        running_job = (0, -1) if running is None else (running.chunk, running.position)
         now = time.monotonic()
-        if note != self._note or now - self._said > ALIVE_EVERY:
-            if note != self._note:
-                self._changed = now
-            self._note, self._said = note, now
-            self._sock.send(pack("note", *note, 0.0 if running is None else now - running.since))
+        if running_job != self._running or now - self._last_sent > ALIVE_EVERY:
+            if running_job != self._running:
+                self._changed_at = now
+            self._running, self._last_sent = running_job, now
+            self._sock.send(
+                pack("note", *running_job, 0.0 if running is None else now - running.since)
+            )
 
     def _event(self, event: Any) -> None:
-        self._changed = time.monotonic()
+        self._changed_at = time.monotonic()
         if type(event).__name__ == "SlotDied":
             self._deaths += 1
         self._sock.send(pack_event(event))
 
     def _assign(self, epoch: int, chunk: int, count: int, body: bytes) -> None:
-        self._changed = time.monotonic()
+        self._changed_at = time.monotonic()
         if epoch == self._deaths:
             self._pool.assign(0, chunk, body, count)
 
-    def _take(self, asked: int) -> None:
-        self._held = asked
-        if time.monotonic() >= self._settled:
-            self._withdraw(asked)
+    def _take(self, request: int) -> None:
+        self._withdrawal = request
+        if time.monotonic() >= self._settled_at:
+            self._withdraw(request)
 
     def _keep(self, _: int) -> None:
-        self._held = 0
+        self._withdrawal = 0
 
-    def _withdraw(self, asked: int) -> None:
-        self._held = 0
-        taken = self._pool.take_back(0)
-        # What happened before it is told before it.
+    def _withdraw(self, request: int) -> None:
+        self._withdrawal = 0
+        count = self._pool.take_back(0)
+        # Earlier events are sent first.
         for event in self._pool.poll():
             self._event(event)
-        self._sock.send(pack("taken", asked, taken))
+        self._sock.send(pack("taken", request, count))
 
     def _stop(self, grace: float) -> None:
         self._pool.stop(grace)

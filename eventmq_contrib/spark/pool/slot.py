@@ -1,4 +1,4 @@
-"""The job manager's side of one slot, which a Spark task serves on some executor."""
+"""Slot of the pool ``spark`` in the job manager; a Spark task on an executor serves it."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from eventmq_contrib.spark.pool.frames import read_event
 
 if TYPE_CHECKING:
     from eventmq.interfaces import PoolEvent
-    from eventmq_contrib.spark.pool.link import Link
+    from eventmq_contrib.spark.pool.link import SlotLink
 
-__all__ = ["Slot"]
+__all__ = ["SparkSlot"]
 
 
-class _Given(NamedTuple):
+class _Assigned(NamedTuple):
     chunk: int
     jobs: int
     body: bytes
 
 
-class Slot:
+class SparkSlot:
     """One slot. Each Spark task that serves it has an identity of its own.
 
     Attributes:
-        number: Of the slot.
-        identity: Of the task that serves it or is to, "" for none.
-        up: The task is there.
-        unused: It is not used.
+        number: Number of the slot.
+        identity: Identity of the task that serves the slot or is to, "" for none.
+        up: The task has connected.
+        unused: The slot is not used.
         ended: Why the task cannot go on, "" while it can.
         started: Monotonic time at which the task was asked for.
-        heard: Monotonic time at which something was heard.
-        served: It has answered something.
-        pid: Of the process of the task, on its machine.
+        last_seen: Monotonic time at which its last message came.
+        served: The task has answered a job.
+        pid: Id of the process of the task, on its machine.
     """
 
-    def __init__(self, number: int, link: Link) -> None:
+    def __init__(self, number: int, link: SlotLink) -> None:
         self.number = number
         self.unused = False
         self.served = False
         self._link = link
-        self._turn = 0
+        self._generation = 0
         self.identity = ""
-        #: What was given before there was a task.
-        self._waiting: list[_Given] = []
+        #: Chunks that were assigned before the task had connected.
+        self._waiting: list[_Assigned] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -54,96 +54,96 @@ class Slot:
         self.ended = ""
         self.pid = 0
         self.token = ""
-        self.started = self.heard = time.monotonic()
+        self.started = self.last_seen = time.monotonic()
         self.bye = False
         self._deaths = 0
         self._running: Running | None = None
         self._answered = (0, -1)
-        self._asked = 0
-        self.taken: int | None = None
+        self._requests = 0
+        self.withdrawn: int | None = None
 
     def begin(self) -> tuple[str, str]:
         """Return identity and token for the next task."""
         self._reset()
-        self._turn += 1
+        self._generation += 1
         self.served = False
-        self.identity = f"slot-{self.number}.{self._turn}"
+        self.identity = f"slot-{self.number}.{self._generation}"
         self.token = secrets.token_hex(16)
         return self.identity, self.token
 
-    def quit(self) -> None:
-        """Have no task any more, and nothing that it was given."""
+    def clear(self) -> None:
+        """Forget the task, and the chunks that were assigned."""
         self._waiting.clear()
         self._link.peers.discard(self.identity)
         self._reset()
         self.identity = ""
 
-    # To the slot
+    # To the task
 
     def send(self, *message: object) -> None:
-        """Tell it something, if it is there."""
+        """Send a message to the task, if it has connected."""
         if self.up:
             self._link.send(self.identity, *message)
 
     def assign(self, chunk: int, body: bytes, count: int) -> None:
-        """Give it a chunk, or keep that until it is there."""
+        """Assign a chunk to the task, or keep it until the task has connected."""
         if self.up:
             self.send("assign", self._deaths, chunk, count, body)
         else:
-            self._waiting.append(_Given(chunk, count, body))
+            self._waiting.append(_Assigned(chunk, count, body))
 
-    def ask(self) -> None:
-        """Ask what it withdraws."""
-        self._asked += 1
-        self.taken = None
-        self.send("take", self._asked)
+    def request_withdrawal(self) -> None:
+        """Ask the task to withdraw the jobs that have not started."""
+        self._requests += 1
+        self.withdrawn = None
+        self.send("take", self._requests)
 
-    def waive(self) -> None:
-        """Wait for its answer no more: it is to keep what it has."""
-        self.taken = 0
-        self.send("keep", self._asked)
-
-    @property
-    def quiet(self) -> float:
-        """Seconds since something was heard of it."""
-        return time.monotonic() - self.heard
+    def cancel_withdrawal(self) -> None:
+        """Stop waiting for the answer: the task keeps its jobs."""
+        self.withdrawn = 0
+        self.send("keep", self._requests)
 
     @property
-    def silent(self) -> bool:
-        """It was asked what it withdraws, and has not said so."""
-        return self.up and self.taken is None
+    def silence(self) -> float:
+        """Seconds since the last message of the task."""
+        return time.monotonic() - self.last_seen
+
+    @property
+    def withdrawing(self) -> bool:
+        """Whether the task has not answered a request to withdraw."""
+        return self.up and self.withdrawn is None
 
     def withdraw(self) -> int:
-        """Withdraw what is kept; return how many jobs these are."""
+        """Withdraw the chunks that are kept; return how many jobs they have."""
         waiting, self._waiting = self._waiting, []
-        return sum(given.jobs for given in waiting)
+        return sum(assigned.jobs for assigned in waiting)
 
-    # From it
+    # From the task
 
-    def hear(self, name: str, about: list[Any]) -> PoolEvent | None:
-        """Take note of what it said; return what the pool tells of it."""
-        self.heard = time.monotonic()
+    def receive(self, name: str, about: list[Any]) -> PoolEvent | None:
+        """Handle a message of the task; return the pool event of it, if it has one."""
+        self.last_seen = time.monotonic()
         if name in {"hello", "failed"}:
             self._hello(name, *about)
-        elif not self.up:  # nobody that has shown its token
+        elif not self.up:  # it has not shown its token
             pass
         elif name == "note":
             chunk, position, seconds = about
             known = position >= 0
-            self._running = Running(chunk, position, self.heard - seconds) if known else None
+            self._running = Running(chunk, position, self.last_seen - seconds) if known else None
         elif name == "taken":
-            self._taken(*about)
+            self._withdrawn(*about)
         elif name == "bye":
             self.bye = True
         elif name == "event":
             return self._event(read_event(self.number, about[0], about[1:]))
         return None
 
-    def _taken(self, asked: int, count: int) -> None:
-        if asked == self._asked and self.taken is None:
-            self.taken = count
-        elif count:  # nobody knows of these jobs any more
-            self.ended = "it was told too late to keep its jobs"
+    def _withdrawn(self, request: int, count: int) -> None:
+        if request == self._requests and self.withdrawn is None:
+            self.withdrawn = count
+        elif count:  # these jobs are lost
+            self.ended = "it was asked too late to keep its jobs"
 
     def _hello(self, name: str, token: str, about: Any) -> None:
         if not hmac.compare_digest(token.encode(), self.token.encode()) or self.up:
@@ -154,8 +154,8 @@ class Slot:
         self.up, self.pid = True, about
         self._link.peers.add(self.identity)
         waiting, self._waiting = self._waiting, []
-        for given in waiting:
-            self.assign(given.chunk, given.body, given.jobs)
+        for assigned in waiting:
+            self.assign(assigned.chunk, assigned.body, assigned.jobs)
 
     def _event(self, event: PoolEvent) -> PoolEvent:
         if isinstance(event, JobsEnded):
@@ -168,12 +168,12 @@ class Slot:
         return event
 
     def running(self) -> Running | None:
-        """Return the job that runs, as far as is known: news of it travels."""
+        """Return the running job, as far as it is known here: its records travel."""
         running = self._running
         return None if running is not None and running[:2] <= self._answered else running
 
     def death(self, reason: str) -> SlotDied:
-        """Return the end of the slot's task, with the job that ran for all that is known."""
+        """Return the death of the slot, with the job that ran as far as it is known."""
         running = self.running()
         chunk, position = (0, -1) if running is None else running[:2]
         return SlotDied(self.number, chunk, position, reason)

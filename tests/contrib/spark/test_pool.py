@@ -19,10 +19,10 @@ from eventmq.testing.suites.pool_tasks import LOADER
 from eventmq_contrib.spark.pool import make_spark_pool
 from eventmq_contrib.spark.pool import pool as module
 from eventmq_contrib.spark.pool.frames import pack, pack_event, unpack
-from eventmq_contrib.spark.pool.link import Link
-from eventmq_contrib.spark.pool.pool import SparkPool, _said
+from eventmq_contrib.spark.pool.link import SlotLink
+from eventmq_contrib.spark.pool.pool import SparkPool, _end_text
 from eventmq_contrib.spark.pool.remote import Remote
-from eventmq_contrib.spark.pool.slot import Slot
+from eventmq_contrib.spark.pool.slot import SparkSlot
 from tests.support.system import until
 
 if TYPE_CHECKING:
@@ -163,14 +163,14 @@ class Silent:
 def test_only_who_has_the_token_of_a_slot_is_believed() -> None:
     """And only once: a Spark task that is tried again finds its place taken."""
     link: Any = Silent()
-    slot = Slot(0, link)
+    slot = SparkSlot(0, link)
     identity, token = slot.begin()
     slot.assign(1, b"body", 2)
-    slot.hear("hello", ["guess", 7])
-    slot.hear("taken", [0, 9])
-    assert (slot.up, slot.taken, link.sent) == (False, None, [])
-    slot.hear("hello", [token, 7])
-    slot.hear("hello", [token, 8])
+    slot.receive("hello", ["guess", 7])
+    slot.receive("taken", [0, 9])
+    assert (slot.up, slot.withdrawn, link.sent) == (False, None, [])
+    slot.receive("hello", [token, 7])
+    slot.receive("hello", [token, 8])
     assert (slot.up, slot.pid) == (True, 7)
     assert link.sent == [(identity, "assign", 0, 1, 2, b"body")]
 
@@ -178,17 +178,17 @@ def test_only_who_has_the_token_of_a_slot_is_believed() -> None:
 def test_what_a_slot_said_last_does_not_hide_what_it_answered_since() -> None:
     """News of what runs may be older than an answer."""
     link: Any = Silent()
-    slot = Slot(3, link)
+    slot = SparkSlot(3, link)
     _, token = slot.begin()
-    slot.hear("hello", [token, 7])
-    slot.hear("note", [1, 0, 0.5])
+    slot.receive("hello", [token, 7])
+    slot.receive("note", [1, 0, 0.5])
     running = slot.running()
     assert running is not None
     assert running[:2] == (1, 0)
     name, *about = unpack(pack_event(JobsEnded(0, 1, 2, 0.1, b"x")))
-    assert slot.hear(name, about) == JobsEnded(3, 1, 2, 0.1, b"x")
+    assert slot.receive(name, about) == JobsEnded(3, 1, 2, 0.1, b"x")
     assert slot.running() is None
-    slot.hear("note", [1, 2, 0.5])
+    slot.receive("note", [1, 2, 0.5])
     assert slot.death("gone").position == 2
 
 
@@ -258,9 +258,9 @@ def test_a_chunk_that_was_given_before_a_death_was_heard_of_is_lost_with_it() ->
     pool.told = [SlotDied(0, 1, 0, "signal 9")]
     words: Any = Words()
     remote = Remote(pool, words, 0.1)
-    remote._tell()
+    remote._send_events()
     words.heard += [pack("assign", 0, 2, 1, b""), pack("assign", 1, 3, 1, b""), pack("take", 1)]
-    remote._hear()
+    remote._receive()
     assert pool.given == [3]
     assert [said[0] for said in words.said if said[0] != "note"] == ["event", "taken"]
 
@@ -270,32 +270,32 @@ def test_a_question_that_is_taken_back_is_not_answered() -> None:
     pool: Any = Idle()
     words: Any = Words(pack("take", 1))
     remote = Remote(pool, words, 9.0)
-    remote._heard -= 2.0
-    remote._hear()
+    remote._last_seen -= 2.0
+    remote._receive()
     words.heard += [pack("keep", 1), pack("assign", 0, 2, 1, b"")]
-    remote._hear()
+    remote._receive()
     assert (pool.given, words.said) == ([2], [])
-    remote._heard -= 2.0
+    remote._last_seen -= 2.0
     words.heard += [pack("take", 2)]
-    until(lambda: remote._hear() or bool(words.said), "the answer")
+    until(lambda: remote._receive() or bool(words.said), "the answer")
     words.heard += [pack("take", 3)]
-    remote._hear()
+    remote._receive()
     assert words.said == [["taken", 2, 1], ["taken", 3, 1]]
 
 
 def test_what_is_withdrawn_too_late_ends_the_slot() -> None:
     """Its manager thinks that the slot has these jobs; they go back with it."""
     link: Any = Silent()
-    slot = Slot(0, link)
+    slot = SparkSlot(0, link)
     identity, token = slot.begin()
-    slot.hear("hello", [token, 7])
+    slot.receive("hello", [token, 7])
     for late in (0, 2):
-        slot.ask()
-        assert slot.silent
-        slot.waive()
-        assert not slot.silent
+        slot.request_withdrawal()
+        assert slot.withdrawing
+        slot.cancel_withdrawal()
+        assert not slot.withdrawing
         assert slot.ended == ""
-        slot.hear("taken", [1 + bool(late), late])
+        slot.receive("taken", [1 + bool(late), late])
     assert slot.ended
     assert [words[1:] for words in link.sent] == [
         ("take", 1), ("keep", 1), ("take", 2), ("keep", 2),
@@ -304,14 +304,14 @@ def test_what_is_withdrawn_too_late_ends_the_slot() -> None:
 
 
 @pytest.fixture
-def link() -> Iterator[Link]:
-    link = Link("127.0.0.1", lambda: None)
+def link() -> Iterator[SlotLink]:
+    link = SlotLink("127.0.0.1", lambda: None)
     yield link
     link.close()
     link.close()
 
 
-def test_the_link_takes_encrypted_words_only(link: Link) -> None:
+def test_the_link_takes_encrypted_words_only(link: SlotLink) -> None:
     """One without the key is not heard; nonsense from one that has it does no harm."""
     import zmq
 
@@ -339,6 +339,6 @@ def test_the_link_takes_encrypted_words_only(link: Link) -> None:
 
 def test_what_spark_says_of_an_end_is_cut_to_what_was_raised() -> None:
     trace = "An exception was thrown:\n  File x\nModuleNotFoundError: No module named 'm'\n\tat org"
-    assert _said(RuntimeError(trace)) == "ModuleNotFoundError: No module named 'm'"
-    assert _said(RuntimeError("Job aborted\norg.apache.X: y")) == "Job aborted"
-    assert _said(RuntimeError()) == "RuntimeError"
+    assert _end_text(RuntimeError(trace)) == "ModuleNotFoundError: No module named 'm'"
+    assert _end_text(RuntimeError("Job aborted\norg.apache.X: y")) == "Job aborted"
+    assert _end_text(RuntimeError()) == "RuntimeError"
