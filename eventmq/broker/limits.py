@@ -1,4 +1,4 @@
-"""The bounds of a broker, each with what happens at it. All times are seconds, sizes bytes."""
+"""Limits of a broker, each with what happens at it. All times are seconds, sizes bytes."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Limits:
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
         max_subscriptions: ``subscribe`` calls of one peer at a time; more are refused with
             ``too-many``.
-        max_streams: Jobs whose parts are kept or read at a time. Of a further one the parts that
-            nobody reads longest make room; else it is refused with ``too-many``.
-        max_stream_bytes: Bytes of parts that are kept of all streams; the parts that nobody reads
-            longest make room.
+        max_streams: Jobs whose parts are kept or read at a time. For a further one the parts
+            that were not read for longest go; else it is refused with ``too-many``.
+        max_stream_bytes: Bytes of parts that are kept of all streams; the parts that were
+            not read for longest go.
         stream_parts: Parts of one stream that a worker may be ahead of its readers.
         stream_bytes: Bytes of them beside the last batch.
         max_batch: Jobs in one REQUEST; more are refused with ``too-many``.

@@ -1,4 +1,4 @@
-"""Workers for tests of the broker's core: they take what comes, and run it when told."""
+"""Workers for tests of the broker's core: they take what comes, and run it on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.broker_harness import Broker, chunks, row
 
 
 class Workers:
-    """Workers that run their jobs when told, and count which ones they were given."""
+    """Workers that run their jobs on request, and count which ones they were given."""
 
     def __init__(
         self, broker: Broker, *names: str, queues: str = '[[10, "default"]]', window: int = 2
@@ -24,14 +24,14 @@ class Workers:
             self.take(name, broker.worker(name.encode(), name, window=window, queues=queues))
 
     def take(self, name: str, messages: list[Command]) -> None:
-        """Note the chunks that came."""
+        """Record the chunks that came."""
         for chunk, index in chunks(messages):
             self.received[name] = number(chunk)
             self.open.append((name.encode(), chunk))
             self.got += [entry.id for entry in index.entries]
 
-    def look(self) -> None:
-        """Note the chunks that came meanwhile."""
+    def collect(self) -> None:
+        """Record the chunks that came meanwhile."""
         for name in self.names:
             self.take(name, self.broker.took(name.encode()))
 
@@ -41,14 +41,14 @@ class Workers:
         [(_, index)] = chunks([chunk])
         rows = [row(i, kind) for i in range(len(index.entries))]
         self.take(name.decode(), self.broker.answer(name, chunk, rows))
-        self.look()
+        self.collect()
 
     def wait(self, seconds: float) -> None:
         """Let time pass; all workers say that they live, and finish what they get."""
         end = self.broker.clock.time + seconds
         while self.broker.clock.time < end - 1e-9:
             self.broker.wait(min(0.25, end - self.broker.clock.time))
-            self.look()
+            self.collect()
             for name in self.names:
                 self.ready(name)
             while self.open:

@@ -102,7 +102,7 @@ def test_a_worker_with_more_than_its_share_passes_its_keys_on_at_once(broker):
     assert len(holders(broker, "a", "b", "c", "d")) == 16
 
 
-def test_a_job_without_a_key_waits_for_nobody(broker):
+def test_a_job_without_a_key_waits_for_no_worker(broker):
     join(broker, "a", "b", window=1)
     first = submit(broker, "k")
     owner = holders(broker, "a", "b")[first]
@@ -144,7 +144,7 @@ def test_a_refused_key_goes_to_a_worker_that_did_not_refuse(broker):
     assert job_id in held(broker, other)
 
 
-def test_a_task_that_nobody_knows_fails_as_ever(broker):
+def test_a_task_that_no_worker_knows_fails_as_ever(broker):
     """Looking again and again does not keep its job from being put aside."""
     join(broker, "a", "b", tasks=("shop.other",))
     job_id = submit(broker, "k")

@@ -209,7 +209,7 @@ def test_a_connection_that_informs_as_another_gives_back_what_it_held(
         assert index.entries[0].delivery == 2
 
 
-def test_nobody_can_take_the_session_of_a_legacy_worker(broker: Broker) -> None:
+def test_no_peer_can_take_the_session_of_a_legacy_worker(broker: Broker) -> None:
     """Their ids are the broker's own."""
     broker.tell(b"p", Inform("1", "", "worker"))
     broker.tell(b"p", Ready("2"))
@@ -239,7 +239,7 @@ def test_times_of_outcomes_are_times(broker: Broker, field: str, value: float) -
 
 
 @pytest.mark.parametrize("cursor", ["jobs:\N{SUPERSCRIPT TWO}", "jobs:" + "9" * 40, ":", "x:y"])
-def test_a_cursor_that_nobody_gave_begins_at_the_beginning(broker: Broker, cursor: str) -> None:
+def test_a_cursor_that_no_answer_had_begins_at_the_beginning(broker: Broker, cursor: str) -> None:
     job_id, _ = broker.submit()
     listed = broker.call("jobs", cursor=cursor)
     assert [job["id"] for job in listed["jobs"]] == [job_id]

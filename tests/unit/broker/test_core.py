@@ -283,7 +283,7 @@ def test_a_failed_job_is_kept_with_its_error(broker: Broker) -> None:
 
 
 def test_a_job_says_when_its_worker_got_it(broker: Broker) -> None:
-    """While that one has it: before and after, nobody has."""
+    """While that one has it: before and after, no worker has."""
     job_id, _ = broker.submit()
     assert broker.call("info", id=job_id)["leased"] == 0.0
     [(chunk, _)] = chunks(broker.worker())
@@ -530,7 +530,7 @@ def test_a_revoked_session_that_returns_is_told_to_drop_what_it_holds(broker: Br
     assert broker.call("state", ids=[job_id]) == [[job_id, "running"]]
 
 
-def test_a_stopped_broker_judges_nobody_for_its_own_silence(broker: Broker) -> None:
+def test_a_stopped_broker_loses_no_peer_for_its_own_silence(broker: Broker) -> None:
     """A turn longer than a heartbeat interval extends every lease by its length."""
     broker.submit()
     [(chunk, _)] = chunks(broker.worker())
@@ -576,7 +576,9 @@ def test_a_worker_is_not_offered_tasks_that_it_does_not_know(broker: Broker) -> 
     assert len(chunks(broker.worker(b"w2", "two", tasks=("shop.add",)))) == 1
 
 
-def test_a_job_that_nobody_knows_fails_after_the_grace_and_stops_nobody(broker: Broker) -> None:
+def test_a_job_that_no_worker_knows_fails_after_the_grace_and_stops_no_other(
+    broker: Broker,
+) -> None:
     """A job fails as UnknownTask only after unknown_task_grace without a session that knows it."""
     job_id, _ = broker.submit()
     broker.worker(b"w1", "one", tasks=("other.task",))
@@ -600,7 +602,7 @@ def test_jobs_wait_for_ever_while_no_worker_serves_the_queue(broker: Broker) -> 
 
 
 def test_a_legacy_job_goes_to_a_session_that_admits_callables(broker: Broker) -> None:
-    """It fails only if nobody in the queue admits it."""
+    """It fails only if no worker of the queue admits it."""
     job_id = broker.new_id()
     broker.tell(b"c", Request(job_id, "default", "guarantee", b'["run", {}]'))
     assert chunks(broker.worker(b"w1", "one")) == []

@@ -90,7 +90,7 @@ def test_a_repeated_request_of_a_job_that_has_ended_gets_its_end(broker: Broker)
     ("wish", "coalesce"),
     [("", True), (",ack-requested", False), (",guarantee", False), (",guarantee:True", False)],
 )
-def test_the_receipt_waits_for_the_end_where_nobody_asks_for_it(
+def test_the_receipt_waits_for_the_end_where_no_ack_is_requested(
     broker: Broker, wish: str, *, coalesce: bool
 ) -> None:
     """It goes out with the next message to the peer, or a little later."""

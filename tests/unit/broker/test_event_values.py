@@ -1,4 +1,4 @@
-"""Arguments and results with the events of a commit: where somebody wants them, and only there."""
+"""Arguments and results with the events of a commit: where they are wanted, and only there."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_running_job_does_not_expire(broker: Broker) -> None:
 
 
 def test_a_job_that_comes_back_too_late_expires(broker: Broker) -> None:
-    """Its worker died after the expiry; nobody else is there."""
+    """Its worker died after the expiry; there is no other one."""
     job_id = submit(broker, 5)
     broker.worker()
     broker.wait(6.0)

@@ -96,7 +96,7 @@ def test_the_broker_pauses_dispatch_when_there_is_no_space(broker: Broker) -> No
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
-def test_a_wall_clock_that_is_set_judges_nobody_and_spares_nobody(
+def test_a_wall_clock_that_is_set_loses_no_peer_and_spares_none(
     broker: Broker, jump: float
 ) -> None:
     """A live worker keeps its job, a dead one loses it in time."""
@@ -110,7 +110,7 @@ def test_a_wall_clock_that_is_set_judges_nobody_and_spares_nobody(
     assert broker.core.state.counters["lease_lost"] == 1
 
 
-def test_a_broker_that_was_stopped_judges_nobody_and_spares_nobody(broker: Broker) -> None:
+def test_a_broker_that_was_stopped_loses_no_peer_and_spares_none(broker: Broker) -> None:
     """Deadlines move by that time: a live worker keeps its job, a dead one loses it in time."""
     broker.worker()
     broker.submit()

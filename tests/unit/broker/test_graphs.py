@@ -181,7 +181,7 @@ def test_an_expired_member_counts(broker: Broker) -> None:
     assert states(broker, ids) == "ses"
 
 
-def test_a_member_that_nobody_takes_expires_and_counts(broker: Broker) -> None:
+def test_a_member_that_no_worker_takes_expires_and_counts(broker: Broker) -> None:
     """Also one whose time was up before its turn came."""
     late = ",expires:1800000005"
     ids = submit(broker, Group((A | B, C), on_failure="continue") | D, b=late, c=late)

@@ -139,7 +139,7 @@ def test_a_loss_that_is_heard_at_the_end_of_a_turn_wakes_the_next_one(broker: Br
     assert broker.core.heartbeats.due is None
 
 
-def test_nobody_is_given_up_while_something_waits_to_be_read(broker: Broker) -> None:
+def test_no_peer_is_given_up_while_something_waits_to_be_read(broker: Broker) -> None:
     """It may be the INFORM of the one whose grace has ended."""
     broker.worker(b"w1", "one")
     broker.submit()

@@ -87,7 +87,7 @@ def test_the_callback_comes_with_ids_and_its_worker_reads_the_pages(broker: Any)
     assert ask(broker, b"w", id=job, delivery=delivery) == "not-held"
 
 
-def test_nobody_else_may_read_them(broker: Any) -> None:
+def test_no_other_session_may_read_them(broker: Any) -> None:
     """A session without the lease, another delivery, a client, a peer that said nothing."""
     job, delivery, _ = dispatch(broker)
     broker.worker(b"other", "second")
@@ -154,7 +154,7 @@ def inform(broker: Broker, identity: bytes, session: str) -> None:
     broker.tell(identity, Inform(broker.new_id(), '[[10, "default"]]', "worker", text))
 
 
-def test_a_worker_that_cannot_page_fails_the_job_where_nobody_can(broker: Any) -> None:
+def test_a_worker_that_cannot_page_fails_the_job_where_no_worker_can(broker: Any) -> None:
     broker.core.sessions.lost(broker.core.state.sessions["first"])
     inform(broker, b"old", "old")
     broker.ready(b"old", 5)

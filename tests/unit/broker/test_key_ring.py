@@ -85,7 +85,7 @@ def test_a_new_key_is_known_at_once(keys: Keys) -> None:
 @pytest.mark.parametrize(
     "text", ["", "garbage", 'curve\n    public-key = "short"\n', 'metadata\n    name = "x"\n']
 )  # fmt: skip
-def test_a_file_that_is_none_authorises_nobody_and_is_named(keys: Keys, text: str, caplog) -> None:
+def test_a_file_that_is_none_authorises_no_key_and_is_named(keys: Keys, text: str, caplog) -> None:
     """The others are served."""
     alice = keys.authorize("alice", "client")
     (keys.clients / "odd.key").write_text(text)
@@ -93,7 +93,7 @@ def test_a_file_that_is_none_authorises_nobody_and_is_named(keys: Keys, text: st
     assert "odd.key" in caplog.text
 
 
-def test_a_grant_without_a_known_role_authorises_nobody(keys: Keys, caplog) -> None:
+def test_a_grant_without_a_known_role_authorises_no_key(keys: Keys, caplog) -> None:
     keys.authorize("alice", "client")
     path = keys.clients / "alice.key"
     path.write_text(path.read_text().replace('"client"', '"king"'))
@@ -101,7 +101,7 @@ def test_a_grant_without_a_known_role_authorises_nobody(keys: Keys, caplog) -> N
     assert "unknown role 'king'" in caplog.text
 
 
-def test_one_key_under_two_names_is_nobodys(keys: Keys, caplog) -> None:
+def test_one_key_under_two_names_is_refused(keys: Keys, caplog) -> None:
     """To revoke one name would not revoke the key."""
     keys.authorize("alice", "client")
     text = (keys.clients / "alice.key").read_text()
@@ -291,7 +291,7 @@ def test_the_self_test_finds_a_socket_without_curve(
     link.close(0)
 
 
-def test_without_the_zap_thread_nobody_is_let_in(keys: Keys, context: zmq.Context) -> None:
+def test_without_the_zap_thread_no_peer_is_let_in(keys: Keys, context: zmq.Context) -> None:
     """libzmq would let everybody in; we say that there must be one."""
     keys.authorize("alice", "client")
     authenticator, _ = _authenticator(keys, context)

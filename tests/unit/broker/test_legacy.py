@@ -274,7 +274,7 @@ def test_schedule_goes_to_one_scheduler_and_unschedule_to_all(broker: Broker) ->
         (Schedule("1", "q" * 256, "interval:60", BODY), "too-large"),
     ],
 )
-def test_a_schedule_that_nobody_could_fire_is_refused(
+def test_a_schedule_that_no_scheduler_could_fire_is_refused(
     broker: Broker, message: Schedule, code: str
 ) -> None:
     """The document's seven frames need interval:N or cron:..., else ERROR."""

@@ -163,14 +163,14 @@ def test_whatever_happens_no_limit_is_passed_and_nothing_is_left(tmp_path: Path,
         if step < 150 and random.random() < 0.5:
             more = f"limit-running:{most},limit-rate:20/s"
             of |= dict.fromkeys(submit(broker, random.randint(1, 4), keyed(key, more)), key)
-            workers.look()
+            workers.collect()
         elif workers.open:
             random.shuffle(workers.open)
             kinds = (OutcomeKind.SUCCEEDED, OutcomeKind.HANDED_BACK, OutcomeKind.DIED)
             workers.finish(random.choices(kinds, (6, 2, 1))[0])
         elif random.random() < 0.5:
             broker.call("cancel", ids=[random.choice(list(of))] if of else [])
-            workers.look()
+            workers.collect()
         else:
             workers.wait(0.25)
         running = Counter(of[i] for i in broker.core.state.running)

@@ -94,7 +94,7 @@ def test_a_job_that_says_no_limits_is_under_those_of_its_task(broker: Broker) ->
     submit(broker, 1, f"{_TASK},limit-running:1")
     workers = Workers(broker, "a", "b")
     submit(broker, 3, _TASK)
-    workers.look()
+    workers.collect()
     assert workers.running == 1
 
 
@@ -141,7 +141,7 @@ def test_a_cancelled_job_frees_its_slot(broker: Broker) -> None:
     workers = Workers(broker, "a", "b")
     assert workers.got == [first]
     broker.call("cancel", ids=[first])
-    workers.look()
+    workers.collect()
     assert workers.got == [first, second]
 
 
@@ -159,7 +159,7 @@ def test_a_limit_counts_what_ran_before_it_was_known(broker: Broker) -> None:
     workers = Workers(broker, "a", "b")
     assert workers.running == 1
     submit(broker, 2, f"{_TASK},limit-running:2")
-    workers.look()
+    workers.collect()
     assert workers.running == 2
 
 
@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_the_count_right(broker: Broker) -> None:
     assert (limiter.running, state.limiters.held) == (0, {})
 
 
-# What is blocked stops nobody
+# What is blocked stops no other job
 
 
 def test_a_blocked_task_takes_no_slot(broker: Broker) -> None:

@@ -47,7 +47,7 @@ def test_a_plugin_is_told_what_happens_to_jobs() -> None:
     assert {"queue", "ts_us", "task"} <= observer.told[0].keys()
 
 
-def test_a_slow_observer_keeps_nobody_waiting() -> None:
+def test_a_slow_observer_delays_no_job() -> None:
     """What there is no room for is refused, and offered again later."""
     go = threading.Event()
     told: list[int] = []

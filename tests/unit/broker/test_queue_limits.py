@@ -75,7 +75,7 @@ def test_jobs_that_arrive_while_workers_wait_are_counted_too(start: Callable[...
     broker = start("3/h")
     workers = Workers(broker, "a", "b", window=5)
     submit(broker, 10, _SEND)
-    workers.look()
+    workers.collect()
     assert workers.running == 3
 
 
@@ -171,7 +171,7 @@ def test_a_cancelled_job_makes_room(start: Callable[..., Broker]) -> None:
     workers = Workers(broker, "a", "b")
     assert workers.got == [first]
     broker.call("cancel", ids=[first])
-    workers.look()
+    workers.collect()
     assert workers.got == [first, second]
 
 
@@ -214,7 +214,7 @@ def test_a_job_without_guarantee_makes_room_however_it_ends(
         workers.finish(OutcomeKind.HANDED_BACK)
         assert workers.got == [first, first]
         workers.finish()
-    workers.look()
+    workers.collect()
     assert workers.got[-1] == second
     while workers.open:
         workers.finish()

@@ -406,7 +406,7 @@ def test_a_reader_that_needs_parts_which_are_lost_is_told(tmp_path: Path) -> Non
 # Nobody reads
 
 
-def test_parts_that_nobody_reads_are_discarded_and_the_result_is_kept(broker: Streaming) -> None:
+def test_parts_that_no_client_reads_are_discarded_and_the_result_is_kept(broker: Streaming) -> None:
     broker.begin()
     broker.parts(0, 3)
     for _ in range(6):
@@ -452,7 +452,7 @@ def test_a_task_that_says_how_long_parts_wait_is_held_back_so_long(
     assert batches(broker.read()) == [(1, 0, WINDOW)]
 
 
-def test_nobody_who_reads_loses_parts_to_one_who_waits_for_the_result(broker: Streaming) -> None:
+def test_no_reader_loses_parts_to_one_who_waits_for_the_result(broker: Streaming) -> None:
     """However slow the reader is."""
     broker.begin()
     broker.read()
@@ -481,7 +481,7 @@ def test_the_time_counts_from_when_the_last_reader_left(broker: Streaming) -> No
     assert batches(broker.read("r2")) == [(1, 0, 1)]
 
 
-def test_a_job_that_nobody_reads_is_cancelled_where_the_task_says_so(broker: Streaming) -> None:
+def test_a_job_that_no_client_reads_is_cancelled_where_the_task_says_so(broker: Streaming) -> None:
     broker.begin("stream-idle:2,stream-unread:cancel")
     broker.parts(0, 1)
     broker.wait(3.0)

@@ -92,7 +92,7 @@ def test_a_worker_of_both_gets_them_as_they_came(broker: Broker) -> None:
     assert worked_off(broker, b"w", len(sent)) == sent
 
 
-def test_an_unknown_flood_fails_in_the_end_and_stops_nobody(broker: Broker) -> None:
+def test_an_unknown_flood_fails_in_the_end_and_stops_no_other(broker: Broker) -> None:
     """Also what never was in memory fails when the grace is over."""
     broker.worker(b"b", "b", tasks=("b.work",))
     flood(broker, 1000)

@@ -315,7 +315,7 @@ def test_unfinished_jobs_are_counted_in_the_log_when_the_broker_ends(
     assert "1 unfinished jobs without guarantee are gone" in caplog.text
 
 
-def test_a_task_that_nobody_knows_fails_after_the_grace(tmp_path: Path) -> None:
+def test_a_task_that_no_worker_knows_fails_after_the_grace(tmp_path: Path) -> None:
     broker = Broker(tmp_path, limits=Limits(unknown_task_grace=5.0))
     broker.worker(tasks=("shop.other",))
     job_id = submit(broker)

@@ -218,7 +218,7 @@ def test_keys_and_those_who_wait_survive_a_restart(broker: Broker) -> None:
     assert sent(broker) == [first, second]
 
 
-def test_a_job_that_waits_for_nobody_is_released_at_the_start(broker: Broker) -> None:
+def test_a_job_that_waits_for_no_other_is_released_at_the_start(broker: Broker) -> None:
     """Whatever became of the one before."""
     broker.worker()
     _, second = submit(broker, "keep_last"), submit(broker, "keep_last")

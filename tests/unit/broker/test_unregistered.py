@@ -64,7 +64,7 @@ def test_a_deployed_job_manager_is_told_once_to_begin_anew(
 
 
 @pytest.mark.parametrize("message", [Ready("1"), Reply("1", b"null", "job")])
-def test_nobody_else_is_sent_a_disconnect(broker: Broker, message: Command) -> None:
+def test_no_other_peer_is_sent_a_disconnect(broker: Broker, message: Command) -> None:
     """By the document it asks a worker to stop."""
     assert broker.tell(FOREIGN, message) == []
 
@@ -135,7 +135,7 @@ def test_with_a_key_it_is_no_deployed_software(broker: Broker) -> None:
     assert isinstance(error, Error)
 
 
-def test_a_broker_that_ends_dismisses_nobody(broker: Broker) -> None:
+def test_a_broker_that_ends_dismisses_no_peer(broker: Broker) -> None:
     broker.tell(b"admin", Disconnect("d"), "admin")
     assert broker.tell(DEPLOYED, Ready("1")) == []
 

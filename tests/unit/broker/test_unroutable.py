@@ -22,7 +22,9 @@ def log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_a_job_that_nobody_knows_is_told_of_when_it_is_put_aside(broker: Broker, log) -> None:
+def test_a_job_that_no_worker_knows_is_logged_when_it_becomes_unroutable(
+    broker: Broker, log
+) -> None:
     """Long before it fails: which task, which queue, whose workers, and when."""
     broker.worker(b"w1", "host:1", tasks=("other.task",))
     for _ in range(3):
@@ -68,7 +70,7 @@ def test_time_that_passed_at_once_is_no_time_without_a_worker(broker: Broker) ->
     assert broker.call("info", id=job)["state"] == "queued"
 
 
-def test_a_queue_that_nobody_serves_is_no_unknown_task(broker: Broker, log) -> None:
+def test_a_queue_that_no_worker_serves_is_no_unknown_task(broker: Broker, log) -> None:
     broker.submit()
     broker.wait(10.0)
     assert log() == []

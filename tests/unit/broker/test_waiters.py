@@ -70,7 +70,7 @@ def test_a_result_is_forgotten_when_its_time_is_up_and_the_job_is_not(broker: Br
     assert broker.call("info", id=job_id)["state"] == "succeeded"
 
 
-def test_an_ignored_result_is_kept_for_nobody_and_its_end_is_pushed(broker: Broker) -> None:
+def test_an_ignored_result_is_not_kept_and_its_end_is_pushed(broker: Broker) -> None:
     job_id, _ = broker.submit(headers="ignore-result")
     assert broker.tell(b"c", Call("1", "get", pack({"ids": [job_id]}))) == []
     broker.worker()
