@@ -52,7 +52,7 @@ def snapshot(folder: Path) -> Snapshot:
                 path = os.path.join(place, name)  # noqa: PTH118 - a Path costs ten times as much
                 try:
                     status = os.stat(path)  # noqa: PTH116 - as above
-                except OSError:  # gone since, or a link to nothing
+                except OSError:  # removed since, or a link to nothing
                     continue
                 found[os.path.relpath(path, folder)] = (status.st_mtime_ns, status.st_size)
         if len(found) >= MAX_FILES:
@@ -162,8 +162,8 @@ def dev(
 
 def _arguments(**options: str | int | None) -> list[str]:
     """Return options as they are written on a command line."""
-    given = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
-    return [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    chosen = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+    return [text for name, value in chosen.items() for text in (f"--{name}", str(value))]
 
 
 def _gateway(text: str, verbosity: list[str], app: list[str]) -> tuple[str, list[str]]:
@@ -239,7 +239,7 @@ class _ProcessGroup:
             child = self._running[-1]
             try:
                 child.stop(self._stop_timeout)
-            except KeyboardInterrupt:  # between two steps of it, which are taken again
+            except KeyboardInterrupt:  # between two steps of it, which are repeated
                 interrupted, self._stop_timeout = True, 0.0
                 continue
             self._running.pop()

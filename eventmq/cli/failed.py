@@ -168,7 +168,7 @@ def _apply(
 ) -> int | None:
     chosen = _without_none(filters)
     if sum((bool(ids), bool(chosen) or limit is not None, everything)) != 1:
-        raise click.UsageError("name jobs by their ids, by filters, or say --all")
+        raise click.UsageError("name jobs by their ids, by filters, or with --all")
     with target.asking() as app:
         if not ids and limit is None:
             count = run_bulk(app, action, **chosen)

@@ -85,7 +85,7 @@ def _serve(made: Gateway, ended: threading.Event) -> int:
     """Wait for a signal, or for the gateway's end."""
     while not ended.wait(CHECK_INTERVAL):
         if not made.running():
-            click.echo("error: the gateway ended by itself; its log says why", err=True)
+            click.echo("error: the gateway ended by itself; its log has the reason", err=True)
             return FAILED
     return DONE
 

@@ -26,7 +26,7 @@ __all__ = ["COMMANDS"]
 _COLUMNS = ("name", "roles", "group", "serves", "submits", "fingerprint", "public_key")
 
 _PUBLIC_NOTE = "EventMQ: a public CURVE key. It may be shown to anybody."
-_PRIVATE_NOTE = "EventMQ: a secret CURVE key. Whoever has it is its owner: show it to nobody."
+_PRIVATE_NOTE = "EventMQ: a secret CURVE key. Its holder can use the broker: keep it secret."
 _GRANT_NOTE = "EventMQ: a client of this broker. Remove this file to revoke its key."
 
 
@@ -85,7 +85,7 @@ def new(directory: Path, name: str | None, for_broker: bool, folder: str | None)
         make_private_folder(where.parent)  # the data directory, as a rule
         make_private_folder(where)
     elif not name:
-        raise click.UsageError("name the pair, as in: eventmq keys new web; or say --broker")
+        raise click.UsageError("name the pair, as in: eventmq keys new web; or use --broker")
     else:
         where = Path(folder or ".")
     click.echo(_make_pair(where, name))

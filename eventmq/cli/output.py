@@ -144,10 +144,10 @@ def rows_of(
     """
     from eventmq.wire.calls import MAX_ROWS
 
-    given = {name: value for name, value in filters.items() if value is not None}
+    arguments = {name: value for name, value in filters.items() if value is not None}
     cursor = ""
     while limit:
-        page = app.ask(listing, {**given, "cursor": cursor, "limit": min(limit, MAX_ROWS)})
+        page = app.ask(listing, {**arguments, "cursor": cursor, "limit": min(limit, MAX_ROWS)})
         yield from page[listing]
         limit -= len(page[listing])
         cursor = page["cursor"]

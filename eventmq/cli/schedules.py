@@ -251,7 +251,7 @@ def _timing(every: str | None, cron: str | None, at: str | None, tz: str | None)
     from eventmq import policies
 
     if sum(value is not None for value in (every, cron, at)) != 1:
-        raise click.UsageError("say when, in one way: --every, --cron or --at")
+        raise click.UsageError("name one of --every, --cron and --at")
     if every is not None:
         if tz is not None:
             raise click.UsageError("--tz goes with --cron or --at: an interval has no zone")
@@ -279,12 +279,12 @@ def _when(text: str, tz: str | None) -> datetime:
         msg = f"--at {text!r} is no time; right is 2030-01-01T09:00+01:00"
         raise click.UsageError(msg) from None
     if when.tzinfo is None and tz is None:
-        msg = f"--at {text} does not say in which zone; right is {text}+01:00, or --tz beside it"
+        msg = f"--at {text} has no time zone; right is {text}+01:00, or --tz beside it"
         raise click.UsageError(msg)
     if tz is None:
         return when
     if when.tzinfo is not None:
-        raise click.UsageError("--at says its zone already; leave --tz out")
+        raise click.UsageError("--at has a zone already; leave --tz out")
     return when.replace(tzinfo=find_zone(tz))
 
 

@@ -57,7 +57,7 @@ def fsck(
     if data_dir and named:
         raise click.UsageError("name the data directory once, as DATA_DIR or with --data-dir")
     if repair and salvage:
-        raise click.UsageError("--repair changes the store, --salvage copies it: say one of them")
+        raise click.UsageError("--repair changes the store, --salvage copies it: use one of them")
     tools = _tools(target, data_dir or named, store)
     if salvage:
         return _report_salvage(tools.salvage(Path(salvage)), as_json=as_json)
@@ -139,7 +139,7 @@ def backup(
 
 
 def _tools(target: Target, data_dir: str | None, store: str | None) -> StoreTools:
-    """Return what looks after the store that the settings and the command line name.
+    """Return the tools of the store that the settings and the command line name.
 
     Raises:
         StoreError: It has no files.
@@ -147,7 +147,7 @@ def _tools(target: Target, data_dir: str | None, store: str | None) -> StoreTool
     app = target.app(data_dir=data_dir, store=store)
     tools = app.store_tools()
     if tools is None:
-        raise StoreError(f"the store {app.settings.store!r} has no files to look after")
+        raise StoreError(f"the store {app.settings.store!r} has no files")
     return tools
 
 

@@ -85,7 +85,7 @@ def find_app(text: str) -> Found:
     Without an attribute it is ``app``, else the module's only `EventMQ`.
 
     Raises:
-        AppNotFound: There is none, or its module raises; the message says what would be right.
+        AppNotFound: There is none, or its module raises.
     """
     name, colon, attribute = text.partition(":")
     if not name or (colon and not attribute):
@@ -103,7 +103,7 @@ def import_named(name: str, option: str) -> ModuleType:
         option: What names it, for people.
 
     Raises:
-        AppNotFound: It cannot be imported; the message says why.
+        AppNotFound: It cannot be imported; the message has the reason.
     """
     try:
         return importlib.import_module(name)
@@ -135,7 +135,7 @@ def _broken(name: str, error: BaseException) -> str:
     ours = [f for f in frames if "importlib" not in f.filename and not _is_own(f.filename)]
     where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
     if isinstance(error, SyntaxError):
-        where = ""  # it says so itself
+        where = ""  # its message has the line
     return f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
 
 
@@ -209,7 +209,7 @@ class Target:
         """Return the app, where it is, with the settings of the command line.
 
         Args:
-            **overrides: Settings that win over all others; None is not given.
+            **overrides: Settings that win over all others; None is left out.
 
         Raises:
             AppNotFound: ``-A`` or ``-I`` names nothing, or a module that raises.
@@ -229,11 +229,11 @@ class Target:
 
         found = find_app(self.app_name) if self.app_name else Found(EventMQ("eventmq"), "")
         app = found.app
-        given = {"broker": self.broker, **overrides}
+        chosen = {"broker": self.broker, **overrides}
         if self.imports:
-            given["imports"] = (*app.settings.imports, *self.imports)
+            chosen["imports"] = (*app.settings.imports, *self.imports)
         try:
-            app.override(**{name: value for name, value in given.items() if value is not None})
+            app.override(**{name: value for name, value in chosen.items() if value is not None})
         except NotAllowed as error:
             msg = f"-A {self.app_name}: its module uses the app while it is imported; put that "
             raise AppNotFound(msg + 'under if __name__ == "__main__":') from error

@@ -79,7 +79,7 @@ class Settings:
     broker_key_file: str = _set(
         "",
         PATH,
-        "File with the broker's public key, where it uses CURVE; goes with `key_file`.",
+        "File with the broker's public key, if it uses CURVE; goes with `key_file`.",
     )
     key_file: str = _set(
         "",
@@ -87,7 +87,7 @@ class Settings:
         "File with the own secret key, which others must not be able to read; goes with "
         "`broker_key_file`.",
     )
-    result_timeout: float = _set(60.0, POSITIVE, "How long get() waits if not told.", unit="s")
+    result_timeout: float = _set(60.0, POSITIVE, "Default timeout of `get()`.", unit="s")
     bind: str = _set("tcp://127.0.0.1:47291", BIND, "The broker's address for every role.")
     worker_bind: str = _set("tcp://127.0.0.1:47290", SIDE_BIND, "One more address for workers.")
     admin_bind: str = _set("tcp://127.0.0.1:47293", SIDE_BIND, "Address for administration.")
@@ -104,8 +104,8 @@ class Settings:
     expect_store: str = _set(
         "",
         ANY_TEXT,
-        "Id that the broker's store must have, as its `ready` line says it; the broker ends where "
-        "the store is missing or has another one. Empty: a missing store is made.",
+        "Id that the broker's store must have, as in its `ready` line; the broker ends if the "
+        "store is missing or has another one. Empty: a missing store is made.",
     )
     schedule_store: str = _set("broker", TEXT, "Keeps schedules: a name, or a URL by its scheme.")
     durability: str = _set(
@@ -115,24 +115,24 @@ class Settings:
         "memory: never.",
     )
     fsync_interval: float = _set(
-        0.05, POSITIVE, "Longest time without fsync where durability is relaxed.", unit="s"
+        0.05, POSITIVE, "Longest time without fsync if durability is relaxed.", unit="s"
     )
     redactor: str = _set(
         "",
         FUNCTION,
-        "Says what of arguments and results comes into a journal; `eventmq journal` calls it. "
-        "Where it is set, the broker keeps them with its events, and calls nothing.",
+        "Chooses which arguments and results a journal keeps; `eventmq journal` calls it. If it is "
+        "set, the broker keeps them with its events, and calls nothing.",
     )
-    heartbeat_interval: float = _set(3.0, POSITIVE, "Time between signs of life.", unit="s")
+    heartbeat_interval: float = _set(3.0, POSITIVE, "Time between heartbeats.", unit="s")
     heartbeat_timeout: float = _set(
-        15.0, POSITIVE, "A peer that is silent for so long is taken for dead.", unit="s"
+        15.0, POSITIVE, "A peer that is silent for so long is considered dead.", unit="s"
     )
     max_frame: int = _set(16 * _MIB, at_least(1024), "Longest frame of a message.", unit="bytes")
     max_input_bytes: int = _set(
         256 * _MIB,
         at_least(1024),
-        "Results that one job takes of others, as the callback of a chord does; one that would "
-        "take more fails.",
+        "Results of other jobs that one job receives, as the callback of a chord does; a job that "
+        "would receive more fails.",
         unit="bytes",
     )
     max_queue_length: int = _set(
@@ -147,15 +147,15 @@ class Settings:
     max_new_queues: int = _set(
         1000,
         at_least(1),
-        "Queues that one client begins, or the clients with one key, as long as no worker serves "
-        "them; jobs for others are refused.",
+        "New queues of one client, or of the clients with one key, that no worker serves yet; jobs "
+        "for more queues are refused.",
         unit="queues",
     )
     empty_queue_ttl: float = _set(
         600.0,
         at_least(60),
-        "A queue that is empty, and that no worker serves, is forgotten after this time; not one "
-        "that is paused, has limits or has failed jobs.",
+        "An empty queue that no worker serves is forgotten after this time, unless it is paused, "
+        "has limits or has failed jobs.",
         unit="s",
     )
     max_peers: int = _set(10_000, at_least(1), "Peers that a broker serves.", unit="peers")
@@ -169,14 +169,14 @@ class Settings:
     max_unsent_bytes: int = _set(
         64 * _MIB,
         at_least(_MIB),
-        "What a broker keeps of messages for one peer that does not read them; what is more is not "
+        "Messages that a broker keeps for one peer that does not read them; further ones are not "
         "sent to it.",
         unit="bytes",
     )
     max_unread_total: int = _set(
         256 * _MIB,
         at_least(_MIB),
-        "The same for all peers together. One may have half of what is free of it.",
+        "The same for all peers together. One peer may use half of the free part.",
         unit="bytes",
     )
     queue_window: int = _set(
@@ -190,7 +190,7 @@ class Settings:
         30 * _DAY, at_least(0), "How long a failed job is kept, to be retried.", unit="s"
     )
     max_failed_bytes: int = _set(
-        1024 * _MIB, at_least(0), "What failed jobs may take; the oldest go.", unit="bytes"
+        1024 * _MIB, at_least(0), "Space for failed jobs; the oldest are removed.", unit="bytes"
     )
     unknown_task_grace: float = _set(
         300.0, at_least(0), "How long a job waits for a worker that knows its task.", unit="s"
@@ -210,7 +210,7 @@ class Settings:
     queues: tuple[tuple[int, str], ...] = _set(
         ((DEFAULT_WEIGHT, "default"),),
         QUEUES,
-        'Queues of a worker, as "email:40,default:10"; a weight not given is 10.',
+        'Queues of a worker, as "email:40,default:10"; the default weight is 10.',
     )
     concurrency: int = _set(
         0,
@@ -221,8 +221,8 @@ class Settings:
     min_concurrency: int = _set(
         0,
         at_least(0),
-        "Slots that a worker has at least: it uses up to `concurrency` of them while all are busy, "
-        "and fewer after quiet times. 0: always all.",
+        "Smallest number of slots of a worker: it uses up to `concurrency` while all are busy, and "
+        "fewer when idle. 0: always all.",
         unit="jobs",
     )
     pool: str = _set("prefork", TEXT, "Runs jobs inside a worker.")
@@ -230,21 +230,20 @@ class Settings:
         (), NAMES, "Patterns of dotted paths that a message may name instead of a task."
     )
     shutdown_grace: float = _set(
-        30.0, at_least(0), "Time that running jobs get when a worker is told to end.", unit="s"
+        30.0, at_least(0), "Time for running jobs when a worker stops.", unit="s"
     )
     cancel_grace: float = _set(
         5.0,
         at_least(0),
-        "Time that a running job gets to end when it is cancelled, before its process is killed "
-        "or its thread is given up.",
+        "Time for a cancelled running job to end, before its process is killed or its thread is "
+        "abandoned.",
         unit="s",
     )
     max_abandoned_threads: int = _set(
         0,
         at_least(0),
-        "Threads that a worker may have given up, because their jobs ran past their timeout or "
-        "did not obey a cancel; with more it hands back what it has and restarts. 0: as many as "
-        "it has slots.",
+        "Unresponsive threads, whose jobs ran past their timeout or ignored a cancel, that a "
+        "worker may have; with more it hands back its jobs and restarts. 0: as many as slots.",
         unit="threads",
     )
     routing_strategy: str = _set(
@@ -270,7 +269,9 @@ class Settings:
     )
     disabled_plugins: tuple[str, ...] = _set((), NAMES, "Plugins that are not loaded.")
     log_level: str = _set(
-        "info", choice("debug", "info", "warning", "error", "critical"), "Least level logged."
+        "info",
+        choice("debug", "info", "warning", "error", "critical"),
+        "Lowest level that is logged.",
     )
     insecure: bool = _set(
         False,  # noqa: FBT003 - the default of a field

@@ -26,7 +26,7 @@ __all__ = ["COMMANDS"]
     "--workers", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N",
     help="Number of worker processes.",
 )  # fmt: skip
-@click.option("--keep", is_flag=True, help="Leave the data and the logs, and say where.")
+@click.option("--keep", is_flag=True, help="Keep the data and the logs, and print where.")
 @takes_json
 def demo(workers: int, keep: bool, as_json: bool) -> int:
     """See everything at work.
@@ -57,19 +57,19 @@ def _run(workers: int, *, keep: bool, quiet: bool) -> dict[str, Any]:
     paths = find_sources()
     if not paths:
         raise EventMQError("this Python has no source files of its library, so there is no input")
-    say = _silent if quiet else click.echo
-    say(f"starting a broker and {workers} worker processes for {len(paths)} jobs")
+    echo = _silent if quiet else click.echo
+    echo(f"starting a broker and {workers} worker processes for {len(paths)} jobs")
     with DemoProcesses(workers, keep=keep) as processes:
         with _progress("jobs", len(paths), quiet=quiet) as step:
             result = processes.run(paths, step)
         if keep:
-            say(f"data and logs stay in {processes.folder}")
+            echo(f"data and logs stay in {processes.folder}")
     report = make_report(paths, result, _measure_here(paths, quiet=quiet), workers=workers)
     return {**report, "data_dir": str(processes.folder / "data")} if keep else report
 
 
 def _silent(_: str) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 def _measure_here(paths: Sequence[Path], *, quiet: bool) -> list[dict[str, Any]]:

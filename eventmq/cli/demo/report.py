@@ -23,36 +23,38 @@ TOP = 5
 
 
 def make_report(
-    paths: Sequence[Path], ran: DemoRun, direct: Sequence[Mapping[str, Any]], *, workers: int
+    paths: Sequence[Path], result: DemoRun, direct: Sequence[Mapping[str, Any]], *, workers: int
 ) -> dict[str, Any]:
     """Return the report as one object.
 
     Args:
         paths: The files.
-        ran: What came out of the jobs.
+        result: Results of the jobs.
         direct: The figures of each file, computed in this process.
         workers: Number of worker processes.
     """
-    found = [(path, figures) for path, figures in zip(paths, ran.figures, strict=True) if figures]
-    pairs = zip(ran.figures, direct, strict=True)
+    found = [
+        (path, figures) for path, figures in zip(paths, result.figures, strict=True) if figures
+    ]
+    pairs = zip(result.figures, direct, strict=True)
     jobs = len(paths)
     return {
         "jobs": jobs,
         "succeeded": len(found),
         "failed": jobs - len(found),
         "workers": workers,
-        "seconds": round(ran.seconds, 3),
-        "jobs_per_second": round(jobs / ran.seconds, 1),
-        "submit_seconds": round(ran.receipt, 4),
-        "start_delay_p50": _percentile(ran.delays, 50),
-        "start_delay_p99": _percentile(ran.delays, 99),
+        "seconds": round(result.seconds, 3),
+        "jobs_per_second": round(jobs / result.seconds, 1),
+        "submit_seconds": round(result.receipt, 4),
+        "start_delay_p50": _percentile(result.delays, 50),
+        "start_delay_p99": _percentile(result.delays, 99),
         "totals": _totals([figures for _, figures in found]),
         "direct": _totals(direct),
         "match": all(_same(figures, expected) for figures, expected in pairs),
         "largest": _largest(found),
         "most_complex": _functions(found, "complex", "branches"),
         "longest": _functions(found, "longest", "lines"),
-        "errors": list(ran.errors[:TOP]),
+        "errors": list(result.errors[:TOP]),
     }
 
 

@@ -236,7 +236,7 @@ def test_the_same_id_is_one_job(app: EventMQ) -> None:
     assert ran == [1]
 
 
-def test_a_job_that_nobody_submitted_is_not_found(app: EventMQ) -> None:
+def test_an_unknown_job_is_not_found(app: EventMQ) -> None:
     with pytest.raises(JobNotFound):
         app.job("nobody")
 

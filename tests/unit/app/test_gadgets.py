@@ -161,9 +161,7 @@ def test_in_a_schedule_it_is_refused_or_kept_as_bytes(payloads: list[bytes], can
     assert not canary.exists()
 
 
-def test_a_legacy_job_that_names_a_function_is_not_offered_to_anybody(
-    app: EventMQ, canary: Path
-) -> None:
+def test_a_legacy_job_that_names_a_function_is_not_offered(app: EventMQ, canary: Path) -> None:
     """Without ``--allow-callables`` no dotted path of a message runs."""
     for path, name in (("os", "system"), ("subprocess", "getoutput"), ("builtins", "exec")):
         call = {"path": path, "callable": name, "args": [f"touch {canary}"]}

@@ -126,7 +126,7 @@ def test_running_one_now_does_not_touch_its_fire_times(app: EventMQ) -> None:
     assert app.schedules.get("a") == before
 
 
-def test_an_unknown_name_is_told_with_the_nearest(app: EventMQ) -> None:
+def test_the_error_of_an_unknown_name_has_the_nearest(app: EventMQ) -> None:
     task = app.task(name="add")(add)
     app.schedule("nightly", task.s(1), every(hours=1))
     for act in (app.schedules.get, app.schedules.enable, app.schedules.disable, app.schedules.run):
@@ -318,7 +318,7 @@ def test_a_task_that_needs_arguments_cannot_have_a_schedule_alone(app: EventMQ) 
         app.schedules.in_code()
 
 
-def test_the_gate_tells_what_passes_from_what_never_will(app: EventMQ) -> None:
+def test_a_passing_refusal_is_told_from_a_final_one(app: EventMQ) -> None:
     app.task(name="add")(add)
     client = BrokerBeatClient(app.components)
     headers = "task:add,content-type:msgpack"

@@ -56,7 +56,7 @@ def test_the_number_of_files_is_bounded(folder, monkeypatch):
     assert len(snapshot(folder)) < 9
 
 
-def test_what_is_written_comes_and_goes_is_told(folder, changes):
+def test_written_new_and_removed_files_are_reported(folder, changes):
     write(folder / "shop" / "tasks.py", "12")
     assert changes.get(timeout=DEADLINE) == [f"shop{os.sep}tasks.py"]
     write(folder / "new.py", "1")

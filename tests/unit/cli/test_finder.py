@@ -101,7 +101,7 @@ def test_the_traceback_is_shown_where_more_is_asked_for(cli: Cli) -> None:
     assert "(bad_deep.py, line 2)" in result.stderr.splitlines()[-1]
 
 
-def test_an_app_that_is_used_at_its_import_is_told_how_to_avoid_it(cli: Cli) -> None:
+def test_the_error_of_an_app_that_is_used_at_its_import_tells_how_to_avoid_it(cli: Cli) -> None:
     cli.write("busy_app.py", f"{APP}app = {app_at(9)}app.plugins")
     code, message = cli.error("queues", "-A", "busy_app", "--broker", "tcp://127.0.0.1:9")
     assert 2 == code

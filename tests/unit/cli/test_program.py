@@ -116,7 +116,7 @@ def test_the_version_is_an_option_too(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["settings", "--json"], ["--help"], ["wrker"]])
-def test_a_misspelt_variable_is_told_of_once_whatever_the_command(
+def test_a_misspelt_variable_is_warned_of_once_whatever_the_command(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     monkeypatch.setenv("EVENTMQ_BROKRE", "tcp://127.0.0.1:1")
