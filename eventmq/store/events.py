@@ -524,7 +524,7 @@ _NONE = _Value(None, None)
 
 
 def portions(
-    blocks: Iterable[Block], batch: Sequence[Any], write_results: Sequence[Any], most: int
+    blocks: Iterable[Block], batch: Sequence[Any], write_results: Sequence[Any], max_bytes: int
 ) -> Iterator[list[Block]]:
     """Yield the events of a commit, in order, with their values: so many as one row may have.
 
@@ -536,19 +536,19 @@ def portions(
         blocks: What `eventmq.store.events_of` returned.
         batch: The writes.
         write_results: One per write.
-        most: Bytes of values in a portion.
+        max_bytes: Bytes of values in a portion.
     """
     bodies, results = _values_of(batch, write_results)
     portion: list[Block] = []
-    room = most
+    room = max_bytes
     for block in blocks:
         start = 0
-        for place, size in enumerate(_put_values(block, bodies, results, most // PARTS)):
+        for place, size in enumerate(_put_values(block, bodies, results, max_bytes // PARTS)):
             if size > room:
                 if place > start:
                     portion.append(_part(block, start, place))
                 yield portion
-                portion, room, start = [], most, place
+                portion, room, start = [], max_bytes, place
             room -= size
         portion.append(_part(block, start, len(block.ids)))
     if portion:

@@ -52,7 +52,7 @@ class Recovered:
         graphs: Whether there are graphs that have not ended.
         next_deadline: Store time of the first deadline of a part of one, or None.
         suspects: Jobs that may have killed a process, with their queues and ids.
-        keeper: The time of the store. The store advances it in its commits, who runs the store may
+        keeper: The time of the store. The store advances it in its commits, its caller may
             do so at any time in the same thread.
     """
 

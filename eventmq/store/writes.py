@@ -674,7 +674,7 @@ class RemoveSchedule(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Note at which addresses the broker can be reached, by port. Result: None.
+    """Write at which addresses the broker can be reached, by port. Result: None.
 
     For a journal that reads the store and has something to tell the broker.
     """
@@ -683,7 +683,7 @@ class Announce(NamedTuple):
 
 
 class SealEvents(NamedTuple):
-    """Note that a journal has all events up to a number, safely. Result: (EventLogHead, taken).
+    """Write that a journal has all events up to a number, safely. Result: (EventLogHead, taken).
 
     These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
     been dropped already, an event of kind ``gap`` says which. A journal of another id takes the

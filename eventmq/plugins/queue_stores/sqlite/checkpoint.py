@@ -118,7 +118,7 @@ class Checkpointer:
         return db
 
     def committed(self, db: apsw.Connection) -> None:
-        """Note a commit of ``db``; called by the committing thread.
+        """Count a commit of ``db``; called by the committing thread.
 
         Raises:
             StoreError: The log could not be moved or synced, or the thread that does it has
@@ -161,7 +161,7 @@ class Checkpointer:
             self._checkpoint(db, "RESTART")
 
     def _short(self) -> None:
-        """Note that the log is short: it has begun anew."""
+        """Record that the log is short: it has begun anew."""
         self._next_notify, self._next_try = NOTIFY_FRAMES, self._restart
         self._next_forced = FORCED_FRAMES
 

@@ -163,7 +163,7 @@ class OpenedFiles:
 
     # hot path: benchmarks/life.py
     def committed(self) -> None:
-        """Look at the names after a commit.
+        """Check the names after a commit.
 
         Raises:
             StoreError: One of them leads elsewhere: no receipt may be given for this commit.
@@ -184,7 +184,7 @@ class OpenedFiles:
             raise self._replaced(self._database)
 
     def verify(self) -> None:
-        """Look at all names.
+        """Check all names.
 
         Raises:
             StoreError: One of them leads elsewhere.
@@ -406,13 +406,13 @@ class DataDirectory:
         found = wider([self.path, *self._files()])
         if not found:
             return
-        told = ", ".join(f"{path} has mode {mode:04o}" for path, mode in found)
+        modes = ", ".join(f"{path} has mode {mode:04o}" for path, mode in found)
         files = " ".join(quote(str(path)) for path, _ in found if path != self.path)
         what = [f"chmod 700 {quote(str(self.path))}"] * (found[0][0] == self.path)
         what += [f"chmod 600 {files}"] * bool(files)
         logger.warning(
             "other users can use what the broker keeps: %s; to end that: %s",
-            told, " && ".join(what),
+            modes, " && ".join(what),
         )  # fmt: skip
 
     def _files(self) -> Iterator[Path]:

@@ -133,17 +133,17 @@ class EventLog:
 
     # Pruning
 
-    def _oldest(self, least: int, enough: int) -> tuple[int, int] | None:
+    def _oldest(self, max_first: int, enough: int) -> tuple[int, int] | None:
         """Return number and offset of the row before which a commit may delete.
 
         Args:
-            least: No row that begins after this number is deleted or returned.
+            max_first: No row that begins after this number is deleted or returned.
             enough: The offset that suffices.
         """
         sql = "SELECT first, offset FROM events WHERE first <= ? ORDER BY first LIMIT ?"
         enough = min(enough, self._start + SLICE_BYTES)
         found = None
-        for row in self.db.execute(sql, (least, SLICE + 1)):
+        for row in self.db.execute(sql, (max_first, SLICE + 1)):
             found = row
             if row[1] >= enough:
                 break

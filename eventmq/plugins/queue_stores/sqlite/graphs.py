@@ -509,7 +509,7 @@ class GraphReads:
     # Forgetting
 
     def prune(self, before: float) -> bool:
-        """Forget some graphs that ended before that time; say whether there are more."""
+        """Forget some graphs that ended before that time; return whether more did."""
         db = self.tables.db
         sql = "SELECT key, size FROM graphs WHERE ended > 0 AND ended < ? LIMIT ?"
         forgotten = 0

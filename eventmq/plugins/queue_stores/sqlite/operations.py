@@ -243,7 +243,7 @@ class OperatorWrites:
     # Queues
 
     def pause(self, write: Pause) -> None:
-        """Note whether a queue is paused."""
+        """Write whether a queue is paused."""
         key = self.tables.queue_id(write.queue)
         sql = "UPDATE queues SET paused = ? WHERE id = ?"
         self.tables.db.execute(sql, (write.paused, key))

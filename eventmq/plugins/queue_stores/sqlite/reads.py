@@ -78,11 +78,11 @@ class Reads:
     ) -> tuple[list[JobRecord], bool]:
         """Read jobs as they should be: what the subqueue says of them is not read again."""
         jobs: list[JobRecord] = []
-        size, limit, most, queue = 0, write.limit, write.max_bytes, write.queue
+        size, limit, max_bytes, queue = 0, write.limit, write.max_bytes, write.queue
         text, data, state = "", b"", JobState.QUEUED
         prefix = common = job_prefix(queue, "")
         for row in self.tables.db.execute(_QUEUED, values):
-            if len(jobs) == limit or size > most:
+            if len(jobs) == limit or size > max_bytes:
                 return jobs, True
             (
                 seq,
@@ -305,12 +305,12 @@ def highest_id(tables: Tables, below: str) -> str:
     return max((row[0] for row in rows if row[0]), default="")
 
 
-def ids_between(tables: Tables, least: str, below: str) -> set[str]:
+def ids_between(tables: Tables, lowest: str, below: str) -> set[str]:
     """Return the ids in a range of all jobs, ended ones included."""
     found: set[str] = set()
     for name in ["jobs", "failed", *map(bucket_name, tables.buckets)]:
         sql = f"SELECT id FROM {name} WHERE id >= ? AND id < ?"
-        found.update(row[0] for row in tables.db.execute(sql, (least, below)))
+        found.update(row[0] for row in tables.db.execute(sql, (lowest, below)))
     return found
 
 

@@ -257,7 +257,7 @@ class Tables:
     def count(
         self, queue: int, waiting: int = 0, delayed: int = 0, failed: int = 0, blocked: int = 0
     ) -> None:
-        """Note a change of a queue's counts; `flush_counts` writes it."""
+        """Add to a queue's counts; `flush_counts` writes it."""
         delta = self._deltas.get(queue)
         if delta is None:
             self._deltas[queue] = [waiting, delayed, failed, blocked]
@@ -415,8 +415,8 @@ class Tables:
         """
         found = self.buckets[-1:]  # more is written to it, so that its ends would not stay so
         for bucket in reversed(self.buckets[:-1]):
-            least, greatest = self._ends.get(bucket) or self._read_ends(bucket)
-            if least <= job_id <= greatest:
+            lowest, highest = self._ends.get(bucket) or self._read_ends(bucket)
+            if lowest <= job_id <= highest:
                 found.append(bucket)
         return found
 
@@ -424,8 +424,8 @@ class Tables:
         """Return the least and the greatest id of a bucket, ("~", "") of an empty one."""
         name = bucket_name(bucket)
         sql = f"SELECT (SELECT min(id) FROM {name}), (SELECT max(id) FROM {name})"
-        least, greatest = first_row(self.db, sql)
-        ends = self._ends[bucket] = ("~", "") if least is None else (least, greatest)
+        lowest, highest = first_row(self.db, sql)
+        ends = self._ends[bucket] = ("~", "") if lowest is None else (lowest, highest)
         return ends
 
     def drop_buckets_before(self, at: float) -> None:

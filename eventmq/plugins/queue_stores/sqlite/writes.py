@@ -149,7 +149,7 @@ class Attempts:
         return int(size)
 
     def ended(self, rows: Iterable[Finished]) -> None:
-        """Note when jobs ended, so that their histories go with their outcomes.
+        """Write when jobs ended, so that their histories go with their outcomes.
 
         That of a failed job stays, until it ended in another way or was dropped.
         """
@@ -163,7 +163,7 @@ class Attempts:
         self.tables.db.executemany(sql, [(job_id,) for job_id in ids])
 
     def prune(self, before: float) -> bool:
-        """Forget some histories of jobs that ended before that time; say whether there are more."""
+        """Forget some histories of jobs that ended before that time; return whether more did."""
         sql = """DELETE FROM attempts WHERE key IN
                  (SELECT key FROM attempts WHERE ended > 0 AND ended < ? LIMIT ?)"""
         return change(self.tables.db, sql, (before, _SLICE)) == _SLICE

@@ -216,13 +216,13 @@ class _Node:
     def _payload(self, start: int, length: int) -> bytes:
         """Return a record that begins in this page ("B-tree Cell Format")."""
         usable = self.file.usable
-        most = usable - 35 if self.kind == _TABLE_LEAF else (usable - 12) * 64 // 255 - 23
-        if length <= most:
+        max_local = usable - 35 if self.kind == _TABLE_LEAF else (usable - 12) * 64 // 255 - 23
+        if length <= max_local:
             here = length
         else:
-            least = (usable - 12) * 32 // 255 - 23
-            here = least + (length - least) % (usable - 4)
-            here = here if here <= most else least
+            min_local = (usable - 12) * 32 // 255 - 23
+            here = min_local + (length - min_local) % (usable - 4)
+            here = here if here <= max_local else min_local
         if length > len(self.file.data) or start + here > usable:
             raise _Damaged("a row is longer than its page")
         local = self.page[start : start + here]

@@ -64,10 +64,10 @@ def text_of(data: bytes | None) -> str:
     return (data or b"").decode(errors="surrogateescape")
 
 
-def first_of(names: Iterable[str], most: int = NAMED) -> tuple[str, int]:
+def first_of(names: Iterable[str], max_names: int = NAMED) -> tuple[str, int]:
     """Return the first names as text, and how many there are."""
     rest = iter(names)
-    shown = list(islice(rest, most))
+    shown = list(islice(rest, max_names))
     more = sum(1 for _ in rest)
     text = ", ".join(ascii(name)[1:-1] for name in shown)
     return text + (f" and {more} more" if more else ""), len(shown) + more

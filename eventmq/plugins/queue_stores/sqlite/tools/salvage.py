@@ -373,7 +373,7 @@ class _Salvage:
         return row["key"] in _NOT_COPIED
 
     def _note_broken(self, table: str, row: Mapping[str, Any]) -> None:
-        """Note that a join lacks something that it should hand on."""
+        """Record that a join lacks something that it should hand on."""
         if table in {"member_results", "join_arguments"} and type(row.get("join_key")) is int:
             what = "the order of results"
             if table == "member_results":

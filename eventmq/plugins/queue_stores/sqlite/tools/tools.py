@@ -37,7 +37,7 @@ _ROUNDS = 4
 
 
 class SqliteTools:
-    """Looks after the file in a data directory; see `eventmq.interfaces.StoreTools`.
+    """Checks, repairs and copies the file in a data directory; see `eventmq.interfaces.StoreTools`.
 
     Args:
         path: Of the file.
