@@ -5,10 +5,10 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
 
     EventMQError
     |-- BrokerUnavailable          no broker answered in time
-    |-- JobNotFound                nobody knows this id
+    |-- JobNotFound                the broker does not know this id
     |-- QueueNotFound              the broker has no queue of this name
-    |-- JobError                   a job ended in another way than by success
-    |   |-- JobFailed              the task raised, or was given up
+    |-- JobError                   a job did not succeed
+    |   |-- JobFailed              the task raised, or the job failed without it
     |   |   |-- TimeLimitExceeded
     |   |   |-- WorkerLost
     |   |   `-- UnknownTask        no worker knows the task (also raised before a call is sent)
@@ -31,8 +31,8 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     |   |-- ContentNotAllowed
     |   `-- SignatureError
     |-- NotAllowed                 this peer may not do this
-    |-- ProtocolError              a message that is not what the protocol says
-    |-- IllegalTransition          a change of state that the table does not have
+    |-- ProtocolError              a message violates the protocol
+    |-- IllegalTransition          a transition that the table of states does not have
     |-- StoreError                 the queue store cannot be opened or written
     |-- BindError                  an address cannot be bound
     |-- PluginError
@@ -143,7 +143,7 @@ class QueueNotFound(EventMQError):
 
 
 class JobError(EventMQError):
-    """A job ended in another way than by success."""
+    """A job did not succeed."""
 
     def __init__(self, message: str, *, job_id: str | None = None) -> None:
         super().__init__(message)
@@ -151,7 +151,7 @@ class JobError(EventMQError):
 
 
 class JobFailed(JobError):
-    """The task raised an exception, or the job was given up.
+    """The task raised an exception, or the job failed without it.
 
     Attributes:
         job_id: The id of the job.
@@ -180,7 +180,7 @@ class TimeLimitExceeded(JobFailed):
 
 
 class WorkerLost(JobFailed):
-    """The process that ran the job ended without an answer."""
+    """The process that ran the job ended without an outcome."""
 
 
 class UnknownTask(JobFailed):
@@ -188,10 +188,10 @@ class UnknownTask(JobFailed):
 
 
 class JobCancelled(JobError):
-    """Somebody cancelled the job.
+    """The job was cancelled.
 
     Attributes:
-        reason: Why, "" if that is not known.
+        reason: The reason, "" if that is not known.
     """
 
     def __init__(self, message: str, *, job_id: str | None = None, reason: str = "") -> None:
@@ -204,15 +204,15 @@ class JobExpired(JobError):
 
 
 class ResultError(EventMQError):
-    """A result cannot be had."""
+    """A result is not available, or not in time."""
 
 
 class ResultTimeout(ResultError, TimeoutError):
-    """The job had not ended when the caller's time was up. The job goes on.
+    """The job had not ended when the caller's timeout had passed. The job goes on.
 
     Attributes:
         job_id: The id of the job.
-        state: Its state when the time was up, "" if the broker could not be asked.
+        state: Its state then, "" if the broker could not be asked.
     """
 
     def __init__(self, message: str, *, job_id: str | None = None, state: str = "") -> None:
@@ -226,7 +226,7 @@ class ResultUnavailable(ResultError):
 
 
 class ResultTooLarge(ResultError, JobFailed):
-    """The job failed, for its result is longer than the broker or the result backend takes."""
+    """The job failed: its result is longer than the broker or the result backend takes."""
 
 
 class StreamRestarted(ResultError):
@@ -306,7 +306,7 @@ class NotAllowed(EventMQError):
 
 
 class ProtocolError(EventMQError):
-    """A message is not what the protocol says.
+    """A message violates the protocol.
 
     Attributes:
         code: A short word for programs: see the table of ERROR codes in the protocol page.
@@ -318,7 +318,7 @@ class ProtocolError(EventMQError):
 
 
 class IllegalTransition(EventMQError):
-    """A job cannot go from the one state to the other."""
+    """A job cannot go from one state to another."""
 
 
 class StoreError(EventMQError):

@@ -1,8 +1,8 @@
-"""The header field of eMQP: a csv text on the wire, a typed `Headers` here.
+"""Headers of eMQP messages: comma-separated text on the wire, a typed `Headers` here.
 
-The document's headers (emqp-1.0, section "Headers") and ours stand in one table. A value is
-percent-encoded where it has a comma, a percent sign, a control character or anything outside
-ASCII, so nothing in a value can make another header. Unknown headers are kept, in order.
+The headers of the published document (emqp-1.0, section "Headers") and ours are in one table. A
+value is percent-encoded if it has a comma, a percent sign, a control character or a character
+outside ASCII, so no value can make another header. Unknown headers are kept, in order.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["EMPTY", "Headers", "format_headers", "parse_headers", "write_headers"]
 
-#: What `quote` leaves as it is, beside letters, digits and ``_.-~``.
+#: Characters that `quote` does not encode, beside letters, digits and ``_.-~``.
 _SAFE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
 
-#: Finds whether a text is written as it is.
+#: Matches text that needs no encoding.
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]*\Z").match
 
-#: Finds whether only spaces need a percent: there are no other characters than ASCII's, and no
-#: ``%``, comma or control character.
+#: Matches text in which only spaces need encoding: ASCII without ``%``, comma and control
+#: characters.
 _SPACED = re.compile(r"[ -$&-+\--~]*\Z").match
 
-#: Characters of the longest text that is remembered: bounds what strangers can fill memory with.
-_REMEMBERED = 512
+#: Maximum length of a text that is cached: bounds the memory that unknown peers can fill.
+_CACHED_LENGTH = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class Headers:
     Attributes:
         reply_requested: Send a REPLY when the job is finished.
         ack_requested: Acknowledge the message.
-        guarantee: True or False as the client said, None if it said nothing.
+        guarantee: True or False as in the text, None if the client set none.
         retry_count: How often a failed job is tried again.
         timeout: Seconds the job may run; 0.0 is no limit.
         nohaste: A schedule's first run waits for the interval.
         run_count: Total runs of a schedule, None for no limit.
-        interval: SCHEDULE in the document's form: seconds between runs.
-        cron: SCHEDULE in the document's form: a cron expression.
+        interval: For a SCHEDULE of the published document: seconds between runs.
+        cron: For a SCHEDULE of the published document: a cron expression.
         task: The registered name of the task; empty for a legacy job.
         content_type: The serializer's name; empty for a legacy job.
         priority: 0 to 255, higher first.
@@ -59,24 +59,24 @@ class Headers:
         result_ttl: Seconds the result is kept, None for the broker's default.
         soft_limit: Seconds after which the task is told to stop (``soft_timeout``).
         backoff: The retry policy as ``name`` or ``name:json``.
-        signature: Of the body, for content types that need one.
-        created: Unix time at which the client made the job, 0.0 if it did not say.
+        signature: Signature of the body, for content types that need one.
+        created: Unix time at which the client made the job, 0.0 if it set none.
         batch: Number of jobs in the body, 0 for none.
         chunk: Number of the chunk in the body, 0 for none.
         unique: The key that no other job may have at the same time; empty for none.
         unique_mode: What happens if one has it: ``reject``, ``replace`` or ``keep_last``.
-        unique_period: Seconds after admission in which the key stays taken, whatever happens.
+        unique_period: Seconds after admission in which the key stays in use in any case.
         unique_states: The states in which another job counts, joined by ``+``; empty for all
             unfinished ones.
-        owner: Whose key submitted the job; written by the broker, never believed of a client.
+        owner: Owner of the key that submitted the job; set by the broker only.
         limit_rate: How often jobs of the task and key may start, as in `eventmq.rates`.
         limit_running: How many of them may run at a time; 0 for any number.
-        limit_key: For what both count by itself, and what has its fair share of the queue; empty
-            for the task as a whole.
+        limit_key: The key for which both limits count, and which has a fair share of the queue;
+            empty for the task as a whole.
         nodes: Number of jobs in the body, which is a graph; 0 for none.
-        graph: Of a job of a graph: what it takes and gives, see `eventmq.graph.flags`.
-        stream: The task yields parts, which a reader may ask for.
-        replayable: Each run of it yields the same parts.
+        graph: For a job of a graph: its flags, see `eventmq.graph.flags`.
+        stream: The task yields parts, for a reader to request.
+        replayable: Each delivery of it yields the same parts.
         stream_idle: Seconds without a reader after which parts are discarded, None for 60.
         stream_unread: ``cancel`` if the job is cancelled then; empty if only its result is kept.
         extra: Everything else as (name, value) pairs in order; a flag has the value "".
@@ -186,15 +186,15 @@ _TABLE = {
 
 
 def parse_headers(text: str) -> Headers:
-    """Read a header field; jobs share few texts, so short ones are remembered.
+    """Parse a header field; jobs share few texts, so short ones are cached.
 
     Args:
         text: Comma-separated ``name`` or ``name:value``, as in frame 5 of REQUEST.
 
     Raises:
-        ProtocolError: A known header has a value that it cannot have.
+        ProtocolError: The value of a known header is not allowed.
     """
-    return _remembered(text) if len(text) <= _REMEMBERED else _parse(text)
+    return _parse_cached(text) if len(text) <= _CACHED_LENGTH else _parse(text)
 
 
 def _parse(text: str) -> Headers:
@@ -219,7 +219,7 @@ def _parse(text: str) -> Headers:
     return Headers(**known, extra=tuple(extra))
 
 
-_remembered = lru_cache(maxsize=4096)(_parse)
+_parse_cached = lru_cache(maxsize=4096)(_parse)
 
 
 def _item(name: str, value: object) -> str:
@@ -236,7 +236,7 @@ def _quoted(value: str) -> str:
 
 
 def format_headers(headers: Headers) -> str:
-    """Write a header field; `parse_headers` reads the same `Headers` back."""
+    """Return the text of headers; `parse_headers` makes the same `Headers` of it."""
     items = []
     for wire, (name, *_) in _TABLE.items():
         value = getattr(headers, name)
@@ -255,14 +255,14 @@ def _extra(name: str, value: str) -> str:
 
 
 def write_headers(pairs: Iterable[tuple[str, str]]) -> str:
-    """Write names and values as they were said, "" for no value.
+    """Return the text of names and values in their order, "" for no value.
 
     Raises:
-        ProtocolError: A known header has a value that it cannot have.
+        ProtocolError: The value of a known header is not allowed.
     """
     known: list[str] = []
     extra: list[str] = []
     for name, value in pairs:
         (known if name in _TABLE else extra).append(_extra(name, value))
-    parse_headers(",".join(known))  # of few kinds, so it is mostly remembered
+    parse_headers(",".join(known))  # there are few, so it is mostly cached
     return ",".join(known + extra)

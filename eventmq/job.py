@@ -1,6 +1,6 @@
-"""What a job is: its states and their table, the record that the broker keeps, how a run ended.
+"""Jobs: their states and transitions, the stored record, and the outcome of a delivery.
 
-Not here: how a job travels (`eventmq.wire`) and who decides about it (`eventmq.broker`).
+Not here: how a job travels (`eventmq.wire`) and what is decided about it (`eventmq.broker`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class JobState(str, enum.Enum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     BLOCKED = "blocked"
     DELAYED = "delayed"
@@ -64,22 +64,22 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.EXPIRED: frozenset(),
 }
 
-#: Added to the due time of a delayed job that waits for the end of another with its unique key;
+#: Added to ``ready_at`` of a delayed job that waits for the end of another with its unique key;
 #: more than any time on the wire.
 HELD = 1e12
 
 #: States that end a job.
 TERMINAL = frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLED, _S.EXPIRED})
 
-#: The small integers that stand for states in stores and on the wire, in the order of the enum.
+#: Codes of the states in stores and on the wire, in the order of the enum.
 STATE_CODES: Mapping[JobState, int] = {state: code for code, state in enumerate(JobState)}
 
 
 def transition(state: JobState, to: JobState) -> JobState:
-    """Return ``to`` if the table allows the step from ``state``.
+    """Return ``to`` if the table allows the transition from ``state``.
 
     Raises:
-        IllegalTransition: The table has no such step.
+        IllegalTransition: The table does not have this transition.
     """
     if to not in TRANSITIONS[state]:
         allowed = ", ".join(sorted(TRANSITIONS[state])) or "nothing, it is final"
@@ -89,7 +89,7 @@ def transition(state: JobState, to: JobState) -> JobState:
 
 
 class OutcomeKind(enum.IntEnum):
-    """How one delivery of a job ended, as a worker says it."""
+    """The kind of outcome that a worker reports for one delivery of a job."""
 
     SUCCEEDED = 0
     FAILED = 1
@@ -104,17 +104,17 @@ class OutcomeKind(enum.IntEnum):
     #: The worker does not know the task, or may not run this body.
     UNKNOWN_TASK = 6
     CANCELLED = 7
-    #: It was begun, perhaps to its end, and its process died before it was answered; which job of
-    #: several killed the process is not known. Not counted as a death; costs a delivery.
+    #: It was started, and may have ended, and its process died before it was answered; which job
+    #: of several killed the process is not known. Not counted as a death; costs a delivery.
     LOST = 8
-    #: It was begun, and ended perhaps, and its process died or was killed because of another job
-    #: before it was answered. Not counted as a death; costs a delivery.
+    #: It was started, and may have ended, and its process died or was killed because of another
+    #: job before it was answered. Not counted as a death; costs a delivery.
     UNANSWERED = 9
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How one delivery of a job ended.
+    """The outcome of one delivery of a job.
 
     Attributes:
         kind: What happened.
@@ -122,7 +122,7 @@ class Outcome:
             error, see `eventmq.wire.results`.
         result: The encoded result or error.
         started: Unix time of the start in seconds, 0.0 if it never started.
-        ran: Seconds that it ran.
+        run_time: Seconds that it ran.
         countdown: For RETRY, seconds until the next attempt.
     """
 
@@ -130,13 +130,13 @@ class Outcome:
     content_type: str = ""
     result: bytes = b""
     started: float = 0.0
-    ran: float = 0.0
+    run_time: float = 0.0
     countdown: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class JobRecord:
-    """One job as the broker keeps it.
+    """The stored record of a job.
 
     Attributes:
         id: The client's id, unique for the broker within its dedupe window.
@@ -152,9 +152,9 @@ class JobRecord:
         expires: Unix time after which it must not start, 0.0 for never.
         created: Store time of admission.
         deaths: Counted deaths of processes that were running it.
-        damaged: Its record is not what was written: it must not run.
-        eta: Unix time at which a delayed job becomes ready, where its client said one, else 0.0;
-            ``ready_at`` is what that was in store time at its admission.
+        damaged: The record was altered in the store: the job must not run.
+        eta: Unix time at which a delayed job becomes ready, if its client gave one, else 0.0;
+            ``ready_at`` is that in store time, as of the admission.
     """
 
     id: str
@@ -175,7 +175,7 @@ class JobRecord:
 
     @property
     def waiting_since(self) -> float:
-        """When it became ready for a worker, or will: its waiting counts from then."""
+        """The time at which it became or becomes ready; its waiting time counts from then."""
         return self.ready_at % HELD or self.created
 
 

@@ -1,4 +1,4 @@
-"""How often something may happen: ``100/m`` as a header and an option say it, read here."""
+"""Rates, such as ``100/m``, in headers and options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORM = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,5})?([smhd])", re.ASCII)
 
 
 class Rate(NamedTuple):
-    """So many in so many seconds; as many at once at most."""
+    """At most ``jobs`` in ``seconds``, and at most as many at once."""
 
     jobs: int
     seconds: float
@@ -31,22 +31,22 @@ def parse_rate(text: str) -> Rate:
         text: ``jobs/unit`` or ``jobs/<n>unit``, the unit one of ``s m h d``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is malformed.
     """
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         msg = f"a rate is {RATES}"
         raise ValueError(msg)
-    count, times, unit = found.groups()
+    count, times, unit = match.groups()
     return Rate(int(count), int(times or 1) * _UNITS[unit])
 
 
-def show_limits(rate: str, most: int) -> str:
-    """Write the limits of a queue as the setting ``queue_limits`` says them.
+def show_limits(rate: str, max_running: int) -> str:
+    """Return the limits of a queue in the form of the setting ``queue_limits``.
 
     Args:
         rate: As `parse_rate` reads it, "" for none.
-        most: Jobs that may run at a time, 0 for any number.
+        max_running: Jobs that may run at a time, 0 for any number.
     """
-    named = {"rate": rate, "concurrency": most}
+    named = {"rate": rate, "concurrency": max_running}
     return ",".join(f"{name}={value}" for name, value in named.items() if value)

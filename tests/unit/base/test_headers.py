@@ -156,7 +156,7 @@ def test_our_headers_share_no_substring_with_the_documents() -> None:
         assert not any(old in name for old in (*DOCUMENT, *DEPLOYED)), name
 
 
-def test_a_long_text_is_read_as_well_but_not_remembered() -> None:
+def test_a_long_text_is_read_as_well_but_not_cached() -> None:
     """What strangers send does not fill the memory."""
     text = ",".join(f"x{n}:{'y' * 100}" for n in range(100))
     assert len(parse_headers(text).extra) == 100
