@@ -1,11 +1,11 @@
-"""Store time and guarded wall time: what a broker and a beat go by instead of the wall clock.
+"""Store time and guarded wall time, which a broker and a beat use instead of the wall clock.
 
 *Store time* counts seconds and never steps: while a broker runs it grows by the machine's boot
 time, which counts sleep. It has the size of Unix time, since it begins with the wall time at which
 the store was made. *Guarded wall time* is the wall clock, except that a step of more than `STEP`
 seconds counts only after it has stood for `SETTLED` seconds.
 
-Pure state machines: what runs them reads the clocks (`eventmq.clock`) and says what they show. All
+Pure state machines: their runners read the clocks (`eventmq.clock`) and pass the readings. All
 figures are seconds.
 """
 
@@ -38,10 +38,10 @@ STEADY = 3600.0
 #: Seconds after which a commit takes the clocks along.
 SAVE_EVERY = 1.0
 
-#: Seconds after an addition for which events tell by it when a job began to wait.
+#: Seconds after an addition for which events correct by it when a job began to wait.
 LATELY = 30 * 86_400.0
 
-#: Additions to store time that are told apart; of more, the oldest two become one.
+#: Additions to store time that are kept; of more, the oldest two become one.
 MAX_ADDITIONS = 16
 
 
@@ -115,7 +115,7 @@ class ClockRecord(NamedTuple):
         return bool(self.boot_id) and self.boot_id == reading.boot_id
 
     def passed(self, wall: float) -> float:
-        """Return the seconds since then, as the wall clock of another boot tells them.
+        """Return the seconds since then, by the wall clock of another boot.
 
         That clock goes on from the one of then, or from guarded time if a step was pending that
         the machine did not keep. So it is the lesser of what these two say, and one that it is
@@ -303,8 +303,8 @@ class Timekeeper:
             if abs(self.ahead - (last.guarded - last.store)) > 1.0:
                 self.settled = self.store_time.now
             if self.store_time.unconfirmed:
-                self._say_unconfirmed(self.store_time.unconfirmed)
-        self._look_at_step()
+                self._notice_unconfirmed(self.store_time.unconfirmed)
+        self._check_step()
 
     def advance(self, wall: float, boot: float) -> float:
         """Take a reading; return store time."""
@@ -320,7 +320,7 @@ class Timekeeper:
         if not guarded.step:
             store.doubted = 0.0
         if step or guarded.step != self._stepping:
-            self._note(0.0, step)
+            self._record(0.0, step)
         self.ahead = guarded.now - store.now
         return store.now
 
@@ -338,7 +338,7 @@ class Timekeeper:
         store, guarded = self.store_time, self.wall_time
         assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
         self._ripe = False
-        self._note(store.confirm(), 0.0)
+        self._record(store.confirm(), 0.0)
         self.ahead = guarded.now - store.now
 
     # Ages
@@ -387,7 +387,7 @@ class Timekeeper:
         return {"unconfirmed": status["unconfirmed"], "step": status["step"]}
 
     def status(self) -> dict[str, float]:
-        """Return what people are told.
+        """Return the times as people should see them.
 
         Returns:
             ``unconfirmed`` and ``steady_in``: what waits to be added to store time, and until
@@ -442,7 +442,7 @@ class Timekeeper:
 
     # Words
 
-    def _note(self, confirmed: float, step: float) -> None:
+    def _record(self, confirmed: float, step: float) -> None:
         if confirmed:
             self.jumped += confirmed
             text = f"{_span(confirmed)} that the machine was off now count as passed"
@@ -454,9 +454,9 @@ class Timekeeper:
         if confirmed or step:
             self.settled = self.now
             self.save_soon()
-        self._look_at_step()
+        self._check_step()
 
-    def _look_at_step(self) -> None:
+    def _check_step(self) -> None:
         """Say that a step has begun, has changed, or was taken back."""
         assert self.wall_time is not None  # noqa: S101 - the caller has started it
         step, known = self.wall_time.step, self._stepping
@@ -476,7 +476,7 @@ class Timekeeper:
             return  # the same step, some microseconds further
         self._stepping = step
 
-    def _say_unconfirmed(self, seconds: float) -> None:
+    def _notice_unconfirmed(self, seconds: float) -> None:
         self.notices.append(
             f"the machine was off, and {_span(seconds)} of that do not count yet: they do once the "
             f"wall clock was steady for {STEADY / 60:.0f} minutes, or at "

@@ -83,7 +83,7 @@ _INFORMS: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset({"scheduler"}),
 }
 
-#: Calls that show jobs or connections of all, whoever has submitted them.
+#: Calls that show the jobs or connections of all owners.
 _SHOW_ALL = frozenset({"failed", "jobs", "status", "workers"})
 
 #: Calls of schedulers among themselves.

@@ -1,4 +1,4 @@
-"""REPLY from workers: what ended, what goes back, and the ACK once it is on disk."""
+"""Outcomes: ends or requeues the jobs of a REPLY, or of a lost worker, and sends the ACK."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from eventmq.store.writes import WriteResult
     from eventmq.wire.commands import Reply
 
-__all__ = ["MAX_ERROR", "Answers", "Failure", "Outcomes"]
+__all__ = ["MAX_ERROR", "ChunkOutcomes", "Failure", "Outcomes"]
 
 logger = logging.getLogger("eventmq.broker")
 
@@ -70,15 +70,15 @@ _DEATHS: Mapping[int, Death] = {
 MAX_TASKS = 10_000
 
 #: Weight of a new measurement of a task's run time.
-_NEWS = 0.3
+_NEW_WEIGHT = 0.3
 
 
-class Answers:
-    """What becomes of the jobs of a chunk that were answered, or that are lost."""
+class ChunkOutcomes:
+    """Collects what becomes of the jobs of a chunk that were answered, or lost."""
 
     __slots__ = (
-        "again", "attempts", "before", "blamed", "ends", "given_up", "lease", "lost", "ready",
-        "reasons", "session", "suspects", "taken", "unstarted",
+        "attempts", "before", "blamed", "ends", "given_up", "lease", "lost", "ready", "reasons",
+        "removed", "requeued", "session", "suspects", "unstarted",
     )  # fmt: skip
 
     def __init__(self, session: Session, lease: Lease) -> None:
@@ -86,28 +86,28 @@ class Answers:
         self.lease = lease
         self.ends: list[Finished] = []
         #: Jobs that go back, and why each does.
-        self.again: list[JobRecord] = []
+        self.requeued: list[JobRecord] = []
         self.reasons: list[RequeueReason] = []
         #: Attempts that failed, and when the job of each had become ready for it.
         self.attempts: list[Attempt] = []
         self.ready: list[float] = []
-        self.taken: list[tuple[int, JobRecord]] = []
+        self.removed: list[tuple[int, JobRecord]] = []
         #: Ids of jobs that go back and were not started.
         self.unstarted: set[str] = set()
         #: Jobs that go back and may have killed their process, by their ids; ids of those to which
         #: the death is counted because their worker was lost.
         self.lost: dict[str, Death] = {}
-        #: The session does not have the chunk any more, as far as is known: it did not answer.
+        #: The session was given up with the chunk: it did not answer.
         self.given_up = False
         self.blamed: set[str] = set()
-        #: What was known before of jobs as suspects.
+        #: The suspects as they were before.
         self.suspects: list[tuple[JobRecord, Suspect | None]] = []
-        #: What jobs that go back were like before.
+        #: Fields of requeued jobs as they were before.
         self.before: list[tuple[JobRecord, tuple[int, int, float, int, JobState, float]]] = []
 
 
 class Failure(NamedTuple):
-    """What a worker says of a job that did not end."""
+    """How an attempt failed, as the worker reported it."""
 
     worker: str
     started: float
@@ -135,7 +135,7 @@ def _worker_lost(session: Session) -> RequeueReason:
 
 
 class Outcomes:
-    """Ends jobs, or puts them back."""
+    """Ends jobs, or requeues them."""
 
     def __init__(self, state: State, waiters: ResultWaiters, transient: Transient) -> None:
         self.state = state
@@ -151,7 +151,7 @@ class Outcomes:
         else:
             self._legacy(peer, session, message)
 
-    # Our workers
+    # Workers with FEATURES
 
     def _chunk(self, peer: Peer, session: Session, number: int, message: Reply) -> None:
         rows = decode_outcomes(message.result)
@@ -164,23 +164,23 @@ class Outcomes:
             return
         if lease.transient:
             for task, times in self.transient.answered(session, lease, rows).items():
-                self._measured(task, sum(times) / len(times))
+                self._record_run_time(task, sum(times) / len(times))
             self.state.ack_answer(peer, message.id)
             return
-        answers = Answers(session, lease)
-        self._sort(answers, rows)
-        self._write(answers, lambda: self.state.ack_answer(peer, message.id))
+        chunk = ChunkOutcomes(session, lease)
+        self._sort(chunk, rows)
+        self._write(chunk, lambda: self.state.ack_answer(peer, message.id))
 
     def _stale(self, n: int) -> None:
         self.state.counters["stale_outcomes"] += n
 
     # hot loop: benchmarks/drain.py
-    def _sort(self, answers: Answers, rows: Sequence[OutcomeRow]) -> None:
-        lease, worker = answers.lease, answers.session.name
+    def _sort(self, chunk: ChunkOutcomes, rows: Sequence[OutcomeRow]) -> None:
+        lease, worker = chunk.lease, chunk.session.name
         jobs = lease.jobs
         size = len(jobs)
         now = self.state.now
-        ends, taken = answers.ends, answers.taken
+        ends, removed = chunk.ends, chunk.removed
         new = tuple.__new__  # without the checks of Finished(...), which took 0.4 us
         kinds: dict[str, tuple[str, float, float]] = {}
         spent: dict[str, list[float]] = {}
@@ -189,7 +189,7 @@ class Outcomes:
                 self._stale(1)  # answered before, or withdrawn
                 continue
             jobs[place] = None
-            taken.append((place, job))
+            removed.append((place, job))
             known = kinds.get(job.headers)
             if known is None:
                 known = kinds[job.headers] = self._kind(job.headers)
@@ -202,11 +202,11 @@ class Outcomes:
                 ends.append(new(Finished, fields))
             else:
                 failure = Failure(worker, started, run_time, content_type, result)
-                self._unfinished(answers, job, kind, countdown, failure)
-        lease.remaining -= len(taken)
+                self._unfinished(chunk, job, kind, countdown, failure)
+        lease.remaining -= len(removed)
         for task, times in spent.items():
             if times:
-                self._measured(task, sum(times) / len(times))
+                self._record_run_time(task, sum(times) / len(times))
 
     def _kind(self, text: str) -> tuple[str, float, float]:
         """Return task, seconds that a result is kept, and seconds that an error is kept."""
@@ -215,65 +215,63 @@ class Outcomes:
         ttl = default if headers.result_ttl is None else headers.result_ttl
         return headers.task, 0.0 if headers.ignore_result else ttl, ttl
 
-    def _measured(self, task: str, seconds: float) -> None:
+    def _record_run_time(self, task: str, seconds: float) -> None:
         if len(self.state.run_times) > MAX_TASKS:
             self.state.run_times.clear()  # measured again within a chunk each
         old = self.state.run_times.get(task)
-        new = seconds if old is None else old + _NEWS * (seconds - old)
+        new = seconds if old is None else old + _NEW_WEIGHT * (seconds - old)
         self.state.run_times[task] = max(new, 1e-6)
 
     def _unfinished(
-        self, answers: Answers, job: JobRecord, kind: int, countdown: float, failure: Failure
+        self, chunk: ChunkOutcomes, job: JobRecord, kind: int, countdown: float, failure: Failure
     ) -> None:
-        state, session = self.state, answers.session
+        state, session = self.state, chunk.session
         reason = _BACK
-        answers.before.append((job, (
+        chunk.before.append((job, (
             job.attempt, job.deaths, job.ready_at, job.rank, job.state, job.eta,
         )))  # fmt: skip
         if kind == OutcomeKind.RETRY:
-            answers.attempts.append(failure.attempt(job, state.now))
-            answers.ready.append(job.waiting_since)
+            chunk.attempts.append(failure.attempt(job, state.now))
+            chunk.ready.append(job.waiting_since)
             reason = _AGAIN
-            answers.suspects.append((job, state.suspects.copy_of(job)))
+            chunk.suspects.append((job, state.suspects.copy_of(job)))
             self._delay(job, countdown)
         elif (death := _DEATHS.get(kind)) is not None:
-            if self._died(answers, job, failure.error, death):
+            if self._died(chunk, job, failure.error, death):
                 return
             reason = RequeueReason(
                 EventKind.LEASE_LOST, failure.error if death is Death.ALONE else b""
             )
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
-            answers.unstarted.add(job.id)
+            chunk.unstarted.add(job.id)
             if not parse_headers(job.headers).content_type and not self._admitted(job):
                 content_type, error = failure.content_type, failure.error
-                answers.ends.append(
-                    self.row(job, JobState.FAILED, content_type, error, session.name)
-                )
+                chunk.ends.append(self.row(job, JobState.FAILED, content_type, error, session.name))
                 return
         else:
             state.counters["handed_back"] += 1
-            answers.unstarted.add(job.id)
-        answers.again.append(job)
-        answers.reasons.append(reason)
+            chunk.unstarted.add(job.id)
+        chunk.requeued.append(job)
+        chunk.reasons.append(reason)
 
-    def _died(self, answers: Answers, job: JobRecord, error: bytes, death: Death) -> bool:
+    def _died(self, chunk: ChunkOutcomes, job: JobRecord, error: bytes, death: Death) -> bool:
         """Count a death; return whether the job ends with it.
 
         Args:
-            answers: What becomes of the jobs.
+            chunk: What becomes of the jobs.
             job: Which had begun.
             error: How its process ended.
             death: What is known of the cause.
         """
         suspects = self.state.suspects
         if not suspects.proves(job, death):
-            answers.lost[job.id] = death
+            chunk.lost[job.id] = death
             return False
         job.deaths += 1
         if job.deaths + suspects.losses(job) < self.state.limits.max_deaths:
             return False
-        answers.ends.append(self._killer(job, error, answers.session.name))
+        chunk.ends.append(self._killer(job, error, chunk.session.name))
         return True
 
     def _delay(self, job: JobRecord, countdown: float) -> None:
@@ -288,7 +286,7 @@ class Outcomes:
         state.counters["retries"] += 1
 
     def _admitted(self, job: JobRecord) -> bool:
-        """Whether some other session of the queue may still admit a legacy job."""
+        """Return whether another session of the queue may still admit a legacy job."""
         refused = self.state.refusals.get(job.id, ())
         return any(
             session.id not in refused and (session.callables or session.legacy)
@@ -334,14 +332,14 @@ class Outcomes:
             return
         lease.jobs[0] = None
         lease.remaining = 0
-        answers = Answers(owner, lease)
-        answers.taken.append((0, job))
+        chunk = ChunkOutcomes(owner, lease)
+        chunk.removed.append((0, job))
         ttl = self.state.limits.result_ttl
         done, now = JobState.SUCCEEDED, self.state.now
-        answers.ends.append(
+        chunk.ends.append(
             Finished(job, done, now, ttl, LEGACY_TYPE, message.result, worker=owner.name)
         )
-        self._write(answers, lambda: None)
+        self._write(chunk, lambda: None)
 
     def _leased_for(
         self, session: Session | None, message: Reply
@@ -366,7 +364,7 @@ class Outcomes:
         return session, lease, job
 
     def _was_cancelled(self, session: Session, message: Reply) -> bool:
-        """Close the lease of a cancelled job that this answers; say whether it does."""
+        """Close the lease of a cancelled job that this answers; return whether there was one."""
         wanted = message.request or message.id
         for lease in session.leases.values():
             if lease.message_id == wanted and lease.jobs[0] is None:
@@ -376,51 +374,51 @@ class Outcomes:
 
     # Writing
 
-    def _write(self, answers: Answers, acknowledge: Callable[[], None]) -> None:
-        state, session, lease = self.state, answers.session, answers.lease
-        ends, again = answers.ends, answers.again
+    def _write(self, chunk: ChunkOutcomes, acknowledge: Callable[[], None]) -> None:
+        state, session, lease = self.state, chunk.session, chunk.lease
+        ends, requeued = chunk.ends, chunk.requeued
         if not lease.remaining:
             self.close(session, lease)
-        if again:
-            self._suspect(answers)
+        if requeued:
+            self._suspect(chunk)
             entry = Requeue(
-                again, answers.attempts, answers.reasons, state.now, session.name, lease.leased,
-                answers.ready,
+                requeued, chunk.attempts, chunk.reasons, state.now, session.name, lease.leased,
+                chunk.ready,
             )  # fmt: skip
-            state.write(entry, lambda _: self._back(answers))
+            state.write(entry, lambda _: self._back(chunk))
 
         def settle(write_result: Mapping[int, WriteResult]) -> None:
             self.finished(ends, write_result)
             acknowledge()
 
-        state.write(Finish(ends, lease.leased), settle, lambda: self._undo(answers))
+        state.write(Finish(ends, lease.leased), settle, lambda: self._undo(chunk))
 
-    def _suspect(self, answers: Answers) -> None:
+    def _suspect(self, chunk: ChunkOutcomes) -> None:
         """Note which jobs that go back may have killed what they had; it is in the same commit."""
-        if not answers.lost and not answers.blamed:
+        if not chunk.lost and not chunk.blamed:
             return
-        suspects, had = self.state.suspects, (answers.session.id, answers.lease.number)
-        for job in answers.again:
-            death = answers.lost.get(job.id)
-            if death is None and job.id not in answers.blamed:
+        suspects, had = self.state.suspects, (chunk.session.id, chunk.lease.number)
+        for job in chunk.requeued:
+            death = chunk.lost.get(job.id)
+            if death is None and job.id not in chunk.blamed:
                 continue
-            answers.suspects.append((job, suspects.copy_of(job)))
+            chunk.suspects.append((job, suspects.copy_of(job)))
             if death is None:
                 suspects.blame(job, had)
             else:
-                suspects.lost(job, death, had if answers.given_up else None)
+                suspects.lost(job, death, had if chunk.given_up else None)
 
-    def _undo(self, answers: Answers) -> None:
-        """The commit failed: the worker was not told, and will say all of it again."""
-        session, lease = answers.session, answers.lease
-        for job, was in answers.before:
+    def _undo(self, chunk: ChunkOutcomes) -> None:
+        """Undo all of it: the commit failed, and the worker will send its REPLY again."""
+        session, lease = chunk.session, chunk.lease
+        for job, was in chunk.before:
             job.attempt, job.deaths, job.ready_at, job.rank, job.state, job.eta = was
             self.state.refusals.get(job.id, set()).discard(session.id)
-        for job, known in reversed(answers.suspects):
+        for job, known in reversed(chunk.suspects):
             self.state.suspects.restore(job, known)
-        for place, job in answers.taken:
+        for place, job in chunk.removed:
             lease.jobs[place] = job
-        lease.remaining += len(answers.taken)
+        lease.remaining += len(chunk.removed)
         # A session that was given up meanwhile is there again, to be given up once more.
         owner = self.state.sessions.setdefault(session.id, session)
         owner.leases[lease.number] = lease
@@ -429,7 +427,7 @@ class Outcomes:
 
     # hot loop: benchmarks/drain.py
     def finished(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
-        """Forget ended jobs and tell whoever waits for them."""
+        """Forget ended jobs, and answer the peers that wait for them."""
         state = self.state
         running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs
         refusals, counters, suspects = state.refusals, state.counters, state.suspects
@@ -468,12 +466,12 @@ class Outcomes:
             self.state.jobs.pop(job.id, None)
         return [row for place, row in enumerate(rows) if place not in write_result]
 
-    def _back(self, answers: Answers) -> None:
+    def _back(self, chunk: ChunkOutcomes) -> None:
         state = self.state
-        for job in answers.again:
+        for job in chunk.requeued:
             if job.state is JobState.CANCELLED:
                 continue  # by the same commit
-            state.released(job, unstarted=job.id in answers.unstarted)
+            state.released(job, unstarted=job.id in chunk.unstarted)
             if job.state is JobState.DELAYED:
                 state.queues[job.queue].counts.waiting -= 1
                 state.queues[job.queue].counts.delayed += 1
@@ -496,7 +494,7 @@ class Outcomes:
         """Queue again what is left of a chunk: its session does not have it any more.
 
         Args:
-            session: Who had it.
+            session: The session that had it.
             lease: The chunk.
             unstarted: None of it was started for certain, which matters without a guarantee.
             death: How the session ended, None where that says nothing about the jobs.
@@ -504,32 +502,32 @@ class Outcomes:
         if lease.transient:
             self.transient.give_back(session, lease, unstarted=unstarted)
             return
-        answers = Answers(session, lease)
-        answers.given_up = True
+        chunk = ChunkOutcomes(session, lease)
+        chunk.given_up = True
         for place, job in enumerate(lease.jobs):
             if job is not None:
                 lease.jobs[place] = None
-                answers.taken.append((place, job))
-                if death is not None and self._killed(answers, job, death):
+                chunk.removed.append((place, job))
+                if death is not None and self._killed(chunk, job, death):
                     continue
-                answers.again.append(job)
-                answers.reasons.append(_BACK if unstarted else _LOST)
-                if job.id in answers.blamed:
-                    answers.reasons[-1] = _worker_lost(session)
+                chunk.requeued.append(job)
+                chunk.reasons.append(_BACK if unstarted else _LOST)
+                if job.id in chunk.blamed:
+                    chunk.reasons[-1] = _worker_lost(session)
                 if unstarted:
-                    answers.unstarted.add(job.id)
+                    chunk.unstarted.add(job.id)
         lease.remaining = 0
-        self.state.counters["lease_lost"] += len(answers.taken)
-        self._write(answers, lambda: None)
+        self.state.counters["lease_lost"] += len(chunk.removed)
+        self._write(chunk, lambda: None)
 
-    def _killed(self, answers: Answers, job: JobRecord, death: Death) -> bool:
+    def _killed(self, chunk: ChunkOutcomes, job: JobRecord, death: Death) -> bool:
         """Count the death of a worker that had a job; return whether the job ends with it."""
         before = job.deaths
         was = (job.attempt, before, job.ready_at, job.rank, job.state, job.eta)
-        answers.before.append((job, was))
-        ends = self._died(answers, job, _worker_lost(answers.session).error, death)
+        chunk.before.append((job, was))
+        ends = self._died(chunk, job, _worker_lost(chunk.session).error, death)
         if job.deaths > before:
-            answers.blamed.add(job.id)
+            chunk.blamed.add(job.id)
         return ends
 
     def close(self, session: Session, lease: Lease) -> None:

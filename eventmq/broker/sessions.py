@@ -9,7 +9,7 @@ from eventmq.broker.peers import LEGACY_PREFIX, Session
 from eventmq.broker.revoked import Revoked
 from eventmq.broker.status import forget_worker
 from eventmq.broker.subqueues import Eligibility
-from eventmq.broker.suspects import PATIENCE, Death
+from eventmq.broker.suspects import ISOLATION_TIMEOUT, Death
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.store.reads import FindJobs
@@ -299,7 +299,7 @@ class Sessions:
     def _check(self, session: Session) -> None:
         state = self.state
         session.full = False
-        if session.reserved_for and state.now - session.reserved_since > PATIENCE:
+        if session.reserved_for and state.now - session.reserved_since > ISOLATION_TIMEOUT:
             session.reserved_for = ""
             session.blocked.clear()
         for lease in [lease for lease in session.leases.values() if not lease.remaining]:

@@ -49,10 +49,10 @@ IDLE = 60.0
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Seconds between two looks for streams that nobody reads.
-LOOK = 0.5
+#: Seconds between two scans for streams without a reader.
+SCAN_EVERY = 0.5
 
-#: Seconds that a full window waits for a reader where somebody waits for the result alone.
+#: Seconds that a full stream waits for a reader where a peer waits for the result alone.
 RESULT_ONLY = 1.0
 
 #: Jobs of which is known that parts were discarded, and jobs of which is known how far they are.
@@ -65,7 +65,7 @@ class Reader:
     """One call ``stream`` of a peer.
 
     Attributes:
-        peer: Who reads.
+        peer: The reader.
         call: Message id of the call.
         delivery: Which run of the job it reads, 0 for any.
         taken: Index that follows the last part that it has taken.
@@ -103,10 +103,10 @@ class Stream:
         readers: By (peer, call).
         session: Whose worker makes the parts.
         ended: The job has ended.
-        idle_since: Since when nobody reads.
+        idle_since: Since when it has no reader.
         idle: Seconds without a reader after which the parts are discarded.
-        keeps_waiting: The task has said so itself.
-        cancels: The job is cancelled then.
+        keeps_waiting: The task has set ``idle`` itself.
+        cancels: The job is cancelled after ``idle`` seconds without a reader.
         replayable: Each run makes the same parts.
     """
 
@@ -132,11 +132,11 @@ class Stream:
 
     @property
     def full(self) -> bool:
-        """Whether the job waits for somebody to take parts."""
+        """Whether the job must wait until a reader acknowledges parts."""
         return self.end - self.base >= WINDOW or self.size >= WINDOW_BYTES
 
     def read_options(self, headers: Headers) -> None:
-        """Take what the task says about its streams."""
+        """Apply the stream options of the task."""
         self.idle = IDLE if headers.stream_idle is None else headers.stream_idle
         self.keeps_waiting = headers.stream_idle is not None
         self.cancels = headers.stream_unread == "cancel"
@@ -208,14 +208,14 @@ class Streams:
         #: Job -> what ``info`` says of its progress.
         self.progress: dict[str, dict[str, Any]] = {}
         #: Job -> of which run there are no parts any more, and why.
-        self._gone: dict[str, tuple[int, str]] = {}
+        self._discarded: dict[str, tuple[int, str]] = {}
         self._bytes = 0
-        self._looked = 0.0
+        self._scanned_at = 0.0
 
     # From workers
 
     def reply(self, peer: Peer, message: Reply) -> None:
-        """Take parts, or progress; what comes of a delivery that is not leased is passed over."""
+        """Take parts, or progress; those of a delivery that is not leased are dropped."""
         session, outcome, job_id = peer.session, message.outcome or "", message.request or ""
         if session is None or session.legacy:
             self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
@@ -243,10 +243,10 @@ class Streams:
         return entry[1].jobs[entry[2]]
 
     def _take(self, session: Session, job_id: str, head: PartHead, message: Reply) -> bool:
-        """Take a batch of parts; return False if some before it are missing."""
+        """Take a batch of parts; return False if earlier ones are missing."""
         stream = self.of.get(job_id)
         job = self._leased(session, job_id, head.delivery)
-        if job is None or head.delivery <= self._gone.get(job_id, (0, ""))[0]:
+        if job is None or head.delivery <= self._discarded.get(job_id, (0, ""))[0]:
             self.state.counters["stale_parts"] += head.parts
             same = stream is not None and stream.delivery == head.delivery
             taken = stream.base if stream is not None and same else NO_READER
@@ -339,8 +339,10 @@ class Streams:
             raise ProtocolError(f"no job with id {job_id!r}", code="job-not-found")
         stream, job = self.of.get(job_id), found.job
         ended = job.state in TERMINAL
-        if job_id in self._gone and (ended or self._runs(job_id) == self._gone[job_id][0]):
-            raise ProtocolError(_GONE.format(job_id, self._gone[job_id][1]), code="parts-gone")
+        if job_id in self._discarded and (
+            ended or self._runs(job_id) == self._discarded[job_id][0]
+        ):
+            raise ProtocolError(_GONE.format(job_id, self._discarded[job_id][1]), code="parts-gone")
         row = (job_id, job.state.value, found.content_type, found.result)
         headers = parse_headers(job.headers)
         if stream is None:
@@ -381,14 +383,14 @@ class Streams:
         """Return why there is nothing to read of a job that has succeeded."""
         headers = parse_headers(job.headers)
         if headers.stream:
-            msg = _GONE.format(job.id, "it has ended, and they were read or nobody came")
+            msg = _GONE.format(job.id, "it has ended, and they were read or had no reader")
             return ProtocolError(msg, code="parts-gone")
         task = f" of task {headers.task!r}" if headers.task else ""
         msg = f"job {job.id!r}{task} has no parts: only generators stream, and parts are not stored"
         return ProtocolError(msg, code="not-a-stream")
 
     def credit(self, peer: Peer, message: Credit) -> None:
-        """Take note of what a reader has taken, and let the worker go on."""
+        """Record what a reader has acknowledged, and send the worker new credit."""
         stream = self.of.get(peer.streams.get(message.subject, ""))
         reader = None if stream is None else stream.readers.get((peer, message.subject))
         delivery, taken = message.numbers()
@@ -407,7 +409,7 @@ class Streams:
             self._credit(stream.session, stream.job_id, stream.delivery, stream.base)
 
     def forget(self, peer: Peer, call: str) -> None:
-        """Let a reader go; the parts that it has not taken stay for the next one."""
+        """Remove a reader; the parts that it has not acknowledged stay for the next one."""
         stream = self.of.get(peer.streams.pop(call, ""))
         if stream is None or stream.readers.pop((peer, call), None) is None:
             return
@@ -421,7 +423,7 @@ class Streams:
             self._drop(stream)
 
     def _refuse(self, stream: Stream, reader: Reader, why: str) -> None:
-        """Tell a reader that there is nothing for it any more."""
+        """End a reader with an ERROR."""
         reader.peer.streams.pop(reader.call, None)
         stream.readers.pop((reader.peer, reader.call), None)
         stream.idle_since = self.state.now
@@ -431,7 +433,7 @@ class Streams:
     # Ends
 
     def ended(self, rows: Iterable[Finished]) -> None:
-        """Tell readers of jobs that have just ended."""
+        """End the streams of jobs that have just ended."""
         for row in rows:
             job = row.job
             self.progress.pop(job.id, None)
@@ -462,9 +464,9 @@ class Streams:
 
     def _forget_parts(self, stream: Stream, why: str) -> None:
         """Forget a stream, but not that there was one."""
-        if len(self._gone) >= REMEMBERED:
-            del self._gone[next(iter(self._gone))]
-        self._gone[stream.job_id] = (stream.delivery, why)
+        if len(self._discarded) >= REMEMBERED:
+            del self._discarded[next(iter(self._discarded))]
+        self._discarded[stream.job_id] = (stream.delivery, why)
         self._drop(stream)
 
     def _discard(self, stream: Stream, why: str) -> None:
@@ -478,16 +480,16 @@ class Streams:
             self._credit(stream.session, stream.job_id, stream.delivery, NO_READER)
 
     def _holds_back_a_result(self, stream: Stream) -> bool:
-        """Say whether somebody waits for the end of a job, which waits for a reader."""
+        """Return whether a peer waits for the result of a job that waits for a reader."""
         settled = stream.ended or stream.cancels or stream.keeps_waiting
         return not settled and stream.full and stream.job_id in self.state.waiters
 
     def tick(self) -> None:
-        """Look for streams that nobody reads."""
+        """Discard or cancel streams that had no reader for too long."""
         now = self.state.now
-        if not self.of or 0.0 <= now - self._looked < LOOK:
+        if not self.of or 0.0 <= now - self._scanned_at < SCAN_EVERY:
             return
-        self._looked = now
+        self._scanned_at = now
         for stream in list(self.of.values()):
             if stream.readers:
                 continue
@@ -495,11 +497,11 @@ class Streams:
             idle = RESULT_ONLY if self._holds_back_a_result(stream) else stream.idle
             if now - stream.idle_since < idle:
                 continue
-            why = f"nobody read them for {idle:g} s"
+            why = f"they had no reader for {idle:g} s"
             if stream.ended:
                 self._forget_parts(stream, why)
             elif stream.cancels:
                 self._drop(stream)
-                self._cancel(stream.job_id, why.replace("them", "its stream"))
+                self._cancel(stream.job_id, why.replace("they", "its stream"))
             else:
                 self._discard(stream, why)

@@ -1,8 +1,8 @@
-"""Jobs that may have killed a process or a worker, though no death proves it yet.
+"""Suspects: jobs that may have killed a process or a worker, though no death proves it yet.
 
 A death is *proven* against a job that was running, or was the only one that had begun, or the only
 one that its worker had. It is counted in the job (`JobRecord.deaths`). Where several jobs had
-begun, any of them may be the cause: each gets a *loss*, which is noted here. Whoever has either
+begun, any of them may be the cause: each gets a *loss*, which is recorded here. Whoever has either
 travels alone from then on: no other job is in its chunk. With two of them it also goes to a worker
 only that has nothing else, which gets nothing else for a while, so that the next death is a proof.
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from eventmq.broker.queues import Queue
     from eventmq.job import JobRecord
 
-__all__ = ["PATIENCE", "Death", "Suspect", "Suspects"]
+__all__ = ["ISOLATION_TIMEOUT", "Death", "Suspect", "Suspects"]
 
 #: Suspects that are known at a time; of the oldest the losses are forgotten.
-MOST = 100_000
+MAX_SUSPECTS = 100_000
 
 #: Deliveries that may be lost without a proof, after which each further one counts as a proven
 #: death: a job that is always lost in the company of others, because its workers are never idle, or
@@ -55,7 +55,7 @@ ISOLATE = 2
 
 #: Seconds that such a job waits for the worker that is being kept free for it, and then that the
 #: worker gets nothing else. What kills its worker mostly does so at once.
-PATIENCE = 5.0
+ISOLATION_TIMEOUT = 5.0
 
 
 class Death(enum.IntEnum):
@@ -148,7 +148,7 @@ class Suspects:
             self._drop(suspect)
             suspect = None
         if suspect is None:
-            if len(self._all) >= MOST:
+            if len(self._all) >= MAX_SUSPECTS:
                 self._drop(next(iter(self._all.values())))
             suspect = self._put(Suspect(job.queue, job.id, job.seq))
         if suspect.owed:
@@ -370,7 +370,7 @@ class Suspects:
         return [
             name
             for name, queue in self._of.items()
-            if any(s.since and now - s.since > PATIENCE for s in queue.values())
+            if any(s.since and now - s.since > ISOLATION_TIMEOUT for s in queue.values())
         ]
 
     def may_go(self, job: JobRecord, session: Session, now: float) -> bool:
@@ -386,7 +386,7 @@ class Suspects:
             return True
         if not suspect.since:
             suspect.since = now
-        elif now - suspect.since > PATIENCE:
+        elif now - suspect.since > ISOLATION_TIMEOUT:
             return True
         kept = suspect.session
         if (

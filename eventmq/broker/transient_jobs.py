@@ -95,7 +95,7 @@ class TransientResults:
 
     def __init__(self, limits: Limits) -> None:
         self._max, self._max_bytes = limits.transient_results, limits.transient_result_bytes
-        #: Ordered, because what goes first goes often: a dict would look for its first ever longer.
+        #: An OrderedDict, since the first goes often: a dict would search longer and longer for it.
         self._kept: OrderedDict[str, tuple[float, JobRow]] = OrderedDict()
         self._bytes = 0
 

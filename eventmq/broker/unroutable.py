@@ -1,7 +1,7 @@
-"""Jobs whose task no connected worker knows: they stop nobody, and fail after a grace.
+"""Unroutable jobs: no connected worker knows their task. They wait aside, and fail after a grace.
 
 A worker knows the task of a subqueue or does not, so a subqueue that no worker knows just waits. A
-job that each worker of its queue refused by itself is put aside, out of the window.
+job that each worker of its queue refused by itself is withheld, out of the window.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Who waits for the ends of jobs: ``get`` calls of our clients, reply-requested of legacy ones."""
+"""Sends results to the peers that wait for them: by ``get`` calls, or reply-requested.
+
+`ResultWaiters` knows who waits for which job. Results that are not in memory are read by `Lookups`,
+in slices, and only as fast as the peers read.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ __all__ = ["Lookups", "ResultWaiters"]
 #: Bytes of results that one tick reads.
 MAX_BYTES = 8 * 1024 * 1024
 
-#: Ids that one tick looks up.
+#: Ids that one tick reads.
 MAX_IDS = 2000
 
 #: Part of its bound that may wait for a peer for which more is read, and that one tick reads.
@@ -38,10 +42,10 @@ FULL, PART = 0.5, 0.25
 #: Bytes of results that one tick reads at least, however little may be sent.
 MIN_BYTES = 1024 * 1024
 
-#: Bytes of an answer beside its result, and of answers that are sent without a look.
+#: Bytes of an answer beside its result, and of answers that are sent without a check.
 _ROW, _SMALL = 256, 64 * 1024
 
-#: Seconds until a peer for which much waits is looked at again.
+#: Seconds until a peer for which much waits is checked again.
 RETRY_AFTER = 0.02
 
 #: Bytes of results that are given to a peer for which much waits already.
@@ -58,7 +62,7 @@ class _Lookup(NamedTuple):
 
 
 class Lookups:
-    """What is still to be read.
+    """Reads results from the store for peers that wait for them, as fast as they read.
 
     Args:
         state: Of the broker.
@@ -86,11 +90,11 @@ class Lookups:
         self._next_size: dict[Peer, int] = {}
 
     def ask(self, peer: Peer, call: str, ids: Sequence[str]) -> None:
-        """Look jobs up, and answer the call."""
+        """Read jobs, and answer the call."""
         self._requested.setdefault(peer, OrderedDict()).setdefault(call, []).extend(ids)
 
     def forget(self, peer: Peer, call: str) -> None:
-        """Look up nothing more for a call."""
+        """Read nothing more for a call."""
         calls = self._requested.get(peer)
         if calls is not None:
             calls.pop(call, None)
@@ -99,7 +103,7 @@ class Lookups:
                 self._next_size.pop(peer, None)
 
     def full(self, peer: Peer) -> bool:
-        """Return whether so much waits for a peer, or for all, that it had better wait."""
+        """Return whether so many bytes wait for a peer, or for all, that it gets no result now."""
         need = self._next_size.get(peer)
         if need is not None:
             return not self.admits(peer.key, need, 0, 0)
@@ -107,11 +111,11 @@ class Lookups:
 
     @property
     def timeout(self) -> float:
-        """In how many seconds `run` has something to do."""
+        """Seconds until `run` must be called."""
         return RETRY_AFTER if self._requested else float("inf")
 
     def run(self) -> None:
-        """Read some of what is asked for."""
+        """Read a slice of the requested jobs."""
         if not self._requested or self._reading:
             return
         chosen = self._choose()
@@ -125,7 +129,7 @@ class Lookups:
         return min(MAX_BYTES, max(MIN_BYTES, int(PART * self.allowance())))
 
     def _choose(self) -> list[_Lookup]:
-        """Take from what waits, peer by peer in turn, and pass over who does not read."""
+        """Pop requested jobs, peer by peer in turn; skip peers that do not read."""
         chosen: list[_Lookup] = []
         left = MAX_IDS
         for peer in list(self._requested):
@@ -146,7 +150,7 @@ class Lookups:
         return chosen
 
     def _found(self, chosen: list[_Lookup], found: Mapping[str, JobRow]) -> None:
-        """Answer what was read, each call in the order of the ends, and ask for the rest."""
+        """Answer with what was read, each call in the order of the ends; request the rest again."""
         self._reading = False
         state, room = self._state, self._room
         rest: list[_Lookup] = []
@@ -178,7 +182,7 @@ class Lookups:
         known: Mapping[str, JobRow],
         planned: Counter[Peer],
     ) -> int:
-        """Return how many of the results can be sent now; note what the next one needs.
+        """Return how many of the results can be sent now; record the size of the next one.
 
         Args:
             peer: To whom.
@@ -212,7 +216,7 @@ def _fitting(ids: Sequence[str], known: Mapping[str, JobRow], room: int) -> tupl
 
 
 class ResultWaiters:
-    """Answers those who wait."""
+    """Keeps the peers that wait for jobs, and answers them."""
 
     def __init__(self, state: State, streams: Streams) -> None:
         self.state = state
@@ -285,7 +289,7 @@ class ResultWaiters:
         """Send a REPLY to this peer when the job has ended, unless too many are owed already."""
         other = self.state.reply_to.get(job_id)
         if other is not None and other.grant is not peer.grant:
-            return  # the id of somebody else's job
+            return  # the job belongs to another owner
         if len(self.state.reply_to) < self.state.limits.max_replies:
             self.cancel_reply(job_id)
             self.state.reply_to[job_id] = peer
@@ -294,7 +298,7 @@ class ResultWaiters:
             self.state.counters["replies_dropped"] += 1
 
     def cancel_reply(self, job_id: str) -> Peer | None:
-        """Owe no REPLY for a job any more; return the peer that was owed one."""
+        """Forget the REPLY that is owed for a job; return the peer."""
         peer = self.state.reply_to.pop(job_id, None)
         if peer is not None:
             peer.owed -= 1
@@ -315,7 +319,7 @@ class ResultWaiters:
 
     # hot loop: benchmarks/drain.py
     def ended(self, rows: Sequence[Finished]) -> None:
-        """Tell whoever waits for jobs that have just ended."""
+        """Answer the peers that wait for jobs which have just ended."""
         if self.streams.of or self.streams.progress:
             self.streams.ended(rows)
         waiters, reply_to = self.state.waiters, self.state.reply_to
@@ -414,8 +418,8 @@ class ResultWaiters:
     def end_streams(self, peer: Peer) -> None:
         """Send no more parts to a peer that may have missed one: a stream has no gap.
 
-        One of ours that has not informed since it was forgotten is told so at its next HEARTBEAT,
-        and asks again.
+        A client that has not informed since it was forgotten gets an ERROR at its next HEARTBEAT,
+        and calls again.
         """
         for call in [*peer.streams]:
             self.forget(peer, call)

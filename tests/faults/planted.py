@@ -467,7 +467,7 @@ _CLOCKS = {
         "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
     ),
     "waits for a wall time are waits of store time": (
-        bug(Admission, "_maker", _no_eta),
+        bug(Admission, "_job_factory", _no_eta),
         "test_a_step_for_good_moves_only_what_was_said_as_unix_time",
     ),
 }  # fmt: skip

@@ -487,7 +487,7 @@ def test_a_job_that_no_client_reads_is_cancelled_where_the_task_says_so(broker: 
     broker.wait(3.0)
     info = broker.call("info", id=broker.job)
     assert info["state"] == "cancelled"
-    assert b"nobody read its stream for 2 s" in info["error"]
+    assert b"its stream had no reader for 2 s" in info["error"]
 
 
 def test_the_parts_of_an_ended_job_wait_as_long(broker: Streaming) -> None:

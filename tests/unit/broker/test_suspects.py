@@ -6,7 +6,14 @@ from random import Random
 
 import pytest
 
-from eventmq.broker.suspects import MAX_UNPROVEN, MAX_UNREACHED, MOST, PATIENCE, Death, Suspects
+from eventmq.broker.suspects import (
+    ISOLATION_TIMEOUT,
+    MAX_SUSPECTS,
+    MAX_UNPROVEN,
+    MAX_UNREACHED,
+    Death,
+    Suspects,
+)
 from eventmq.errors import QueueFull
 from eventmq.job import JobRecord, OutcomeKind
 from eventmq.wire.batches import encode_outcomes, pack
@@ -312,7 +319,7 @@ def test_after_two_losses_a_job_gets_a_worker_that_has_nothing_else(broker: Brok
     bad, good = twice_lost(broker)
     fresh = submit(broker, 3)
     assert ids(broker.worker(b"w3", "three", window=9)) == [[bad]]
-    broker.wait(PATIENCE / 2)
+    broker.wait(ISOLATION_TIMEOUT / 2)
     assert len(broker.dispatched) == 1
     got = broker.answer(b"w3", broker.dispatched[0], [row()])
     assert ids(got) == [[good]]
@@ -333,7 +340,7 @@ def test_the_death_of_such_a_worker_is_the_proof(broker: Broker) -> None:
 def test_a_long_job_does_not_keep_its_worker_for_ever(broker: Broker) -> None:
     bad, good = twice_lost(broker)
     broker.worker(b"w3", "three", window=9)
-    for _ in range(2 * int(PATIENCE) + 2):
+    for _ in range(2 * int(ISOLATION_TIMEOUT) + 2):
         broker.wait(1.0)
         broker.ready(b"w3", 9, received=1, held=(1,))
     assert ids(broker.dispatched)[:2] == [[bad], [good]], "the other has waited for its own too"
@@ -370,7 +377,7 @@ def test_where_no_worker_is_ever_idle_it_goes_beside_others_in_the_end(broker: B
     bad = twice_lost_beside(broker)
     broker.ready(b"w3", 2, 1, (1,))
     assert len(broker.dispatched) == 1
-    for _ in range(int(PATIENCE) + 2):
+    for _ in range(int(ISOLATION_TIMEOUT) + 2):
         broker.wait(1.0)
         broker.ready(b"w3", 2, 1, (1,))
     assert ids(broker.dispatched)[-1] == [bad]
@@ -592,9 +599,9 @@ def test_a_row_of_a_suspect_that_is_damaged_is_forgotten(broker: Broker, caplog)
 
 def test_the_number_of_suspects_is_bounded() -> None:
     suspects = Suspects()
-    for n in range(MOST + 10):
+    for n in range(MAX_SUSPECTS + 10):
         suspects.lost(JobRecord(str(n), f"q{n % 3}", "", b""), Death.SHARED)
-    assert len(suspects) == MOST
+    assert len(suspects) == MAX_SUSPECTS
 
 
 @pytest.mark.parametrize("kind", [LOST, DIED])
