@@ -1,4 +1,4 @@
-"""Libraries of the extras: whether one is there is asked where it is needed, and never before."""
+"""Libraries of the extras: checked where they are needed, and never before."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["need"]
 
 
 def need(module: str, *, user: str, extra: str = "spark") -> None:
-    """See that a library is there.
+    """Check that a library is installed.
 
     Args:
-        module: What is imported of it; the name of the library is up to the first dot.
-        user: Who needs it, as it is to be told: ``eventmq journal``.
-        extra: Of EventMQ, that brings it.
+        module: Module of the library; its first part is the library's name.
+        user: What needs it, for the error: ``eventmq journal``.
+        extra: Extra of EventMQ that installs it.
 
     Raises:
-        PluginError: It is not there.
+        PluginError: It is not installed.
     """
     try:
         importlib.import_module(module)

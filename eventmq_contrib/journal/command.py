@@ -49,10 +49,10 @@ TIMEOUT = 2.0
     "--out", "--dir", "out", metavar="DIR", default="journal", show_default=True,
     help="The folder of the Parquet files.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Take what there is and end.")
+@click.option("--once", is_flag=True, help="Take the events of now and end.")
 @click.option(
     "--seal-after", type=click.FloatRange(0.1), metavar="SECONDS",
-    help="Seal a file after so long, a minute unless told: streams see what is sealed.",
+    help="Seal a file after so long, a minute by default: streams see what is sealed.",
 )  # fmt: skip
 @takes_target
 def journal(
@@ -125,7 +125,7 @@ def run(drain: Drain, wait: Callable[[float], bool], *, once: bool) -> None:
     Args:
         drain: Started.
         wait: Waits for so many seconds or until the end; returns whether that is it.
-        once: The end is where there are no more.
+        once: End when there are no more events.
     """
     pause = 0.0
     while not wait(pause):

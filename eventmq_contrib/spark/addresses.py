@@ -1,4 +1,4 @@
-"""A journal at an address that Spark knows, as ``s3a://bucket/journal``: what is there, by Spark.
+"""A journal at an address that Spark knows, as ``s3a://bucket/journal``, read by Spark.
 
 Only DataFrames are used, so that it is the same on a cluster and with Spark Connect.
 """
@@ -118,11 +118,11 @@ class AddressLocation:
                 raise JournalError(wrong)
 
     def facts(self, files: Sequence[JournalFile], *, whole: bool = False) -> dict[str, Facts]:
-        """Return what files say of themselves, by their paths.
+        """Return the facts of files, by their paths.
 
         Args:
-            files: Which.
-            whole: Look at all of their bytes.
+            files: The files.
+            whole: Read all of their bytes.
         """
         if not files:
             return {}
@@ -139,7 +139,7 @@ class AddressLocation:
 
         from eventmq_contrib.spark.schema import events_type
 
-        # What cannot be read has too few rows then, and is named; else nobody would hear which.
+        # Unreadable files have too few rows then, so that the error can name them.
         reader = self._spark.read.schema(events_type()).options(**CHECKED)
         reader = reader.option("ignoreCorruptFiles", "true")
         rows = reader.parquet(*(as_pattern(file.path) for file in files))
@@ -147,7 +147,7 @@ class AddressLocation:
         bounds: list[Column] = [
             each(name).alias(f"{word}_{name}")
             for name in ("seq", "broker_id", "ts_us", "schema_version")
-            for word, each in (("least", f.min), ("most", f.max))
+            for word, each in (("min", f.min), ("max", f.max))
         ]
         return rows.groupBy(path).agg(f.count("*").alias("n"), f.count("kind").alias("k"), *bounds)
 
@@ -160,12 +160,12 @@ class AddressLocation:
 
 
 def _facts(row: Any) -> Facts:
-    bounds = (row.least_seq, row.least_broker_id, row.least_ts_us, row.most_schema_version)
+    bounds = (row.min_seq, row.min_broker_id, row.min_ts_us, row.max_schema_version)
     if None in bounds or row.k < row.n:
         return Facts(rows=row.n, wrong="it has no events, columns of them are missing")
     return Facts(
-        row.n, row.least_seq, row.most_seq, (row.least_broker_id, row.most_broker_id),
-        (row.least_ts_us, row.most_ts_us), row.most_schema_version,
+        row.n, row.min_seq, row.max_seq, (row.min_broker_id, row.max_broker_id),
+        (row.min_ts_us, row.max_ts_us), row.max_schema_version,
     )  # fmt: skip
 
 

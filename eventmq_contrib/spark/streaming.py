@@ -2,8 +2,8 @@
 
 One streaming query counts events by minute, task and queue, with its state in a checkpoint. Each of
 its batches brings the whole rows of the minutes that changed, and these take the place of what the
-table had of them: a batch that is done again, after a kill, changes nothing. So the table is right
-to the event, whoever is killed when.
+table had of them: a batch that is repeated after a kill changes nothing. So the table is right to
+the event, despite any kill.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eventmq_contrib.spark.analyses.slo import expired_waiting
 from eventmq_contrib.spark.atomic import write_file
 from eventmq_contrib.spark.livetables import LiveTables
 from eventmq_contrib.spark.timestamps import texts_of
-from eventmq_contrib.spark.waiting import Events, Waiting
+from eventmq_contrib.spark.waiting import EventFilter, WaitingJobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -63,14 +63,14 @@ _MINUTE = "1 minute"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What a stream is.
+    """Options of a stream.
 
     Attributes:
         journal: Folder of the journal, or an address that Spark knows.
         out: Folder of the tables and of the checkpoint.
         trigger: Seconds between two batches.
         watermark: Seconds for which events of another broker may be behind.
-        once: Take what there is and end.
+        once: Process the events of now and end.
         target: Seconds within which jobs are to start.
         share: Of the jobs that are to start within it.
         at_once: Events of a batch at most.
@@ -100,8 +100,8 @@ def _known(events: DataFrame) -> DataFrame:
     """Return events; one of a newer EventMQ, whose columns may mean something else, is an error."""
     from pyspark.sql import functions as f
 
-    said = " is of a newer EventMQ: update this one"
-    newer = f.raise_error(f.concat(f.input_file_name(), f.lit(said))).cast("boolean")
+    options = " is of a newer EventMQ: update this one"
+    newer = f.raise_error(f.concat(f.input_file_name(), f.lit(options))).cast("boolean")
     known = f.col("schema_version") <= SCHEMA_VERSION
     return events.where(f.when(known, f.lit(True)).otherwise(newer))  # noqa: FBT003 - a literal
 
@@ -185,8 +185,8 @@ def start_stream(
 
     Args:
         spark: Runs it.
-        stream: What it is.
-        tables: Takes what changed.
+        stream: Options.
+        tables: Class that applies the changes.
 
     Raises:
         StoreError: There is no journal, or the folder is of a stream of something else.
@@ -195,29 +195,29 @@ def start_stream(
     _fit_parts(spark)
     rows = minutes(_events(spark, stream), target=stream.target)
     checkpoint = (stream.out / "_checkpoint").absolute()
-    taker = tables(
+    consumer = tables(
         stream.out, target=stream.target, share=stream.share, text=stream.prometheus,
         waiting=_waiting(stream, checkpoint),
     )  # fmt: skip
-    writer = rows.writeStream.outputMode("update").foreachBatch(taker.update)
+    writer = rows.writeStream.outputMode("update").foreachBatch(consumer.update)
     writer = writer.option("checkpointLocation", f"file:{checkpoint}")
     if stream.once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{stream.trigger} seconds").start()
 
 
-def _waiting(stream: Stream, checkpoint: Path) -> Waiting | None:
-    """Return what knows the jobs that wait; None by an address, whose files have no order."""
+def _waiting(stream: Stream, checkpoint: Path) -> WaitingJobs | None:
+    """Return the waiting jobs of a folder; None for an address, whose files have no order."""
     if "://" in stream.journal:
         return None
     since, until = (
         None if at is None else round(at * 1_000_000) for at in (stream.since, stream.until)
     )
-    events = Events(
+    events = EventFilter(
         journal=stream.journal, queue=stream.queue, task=stream.task, since_us=since,
         until_us=until,
     )  # fmt: skip
-    return Waiting(events, checkpoint, stream.out / "_waiting.parquet")
+    return WaitingJobs(events, checkpoint, stream.out / "_waiting.parquet")
 
 
 def _fit_parts(spark: SparkSession) -> None:
@@ -278,29 +278,29 @@ def _address(journal: str) -> str:
 
 
 def _claim(stream: Stream) -> Stream:
-    """See that a folder is of this stream, or is to be: what its counts are of never changes.
+    """Check that a folder is of this stream, or make it so: the options of its counts never change.
 
     Returns:
-        The stream, with the moments of its first start where these were said as "2h" ago.
+        The stream, with the timestamps of its first start where these are texts as "2h".
     """
     journal = _address(stream.journal)
     if "://" not in journal and not Path(stream.journal).is_dir():
         msg = f"there is no journal in {stream.journal}: name its folder with --journal"
         raise StoreError(msg)
-    card = stream.out / "stream.json"
-    said: dict[str, Any] = {
+    description = stream.out / "stream.json"
+    options: dict[str, Any] = {
         "journal": journal, "watermark": stream.watermark, "target": stream.target,
         "queue": stream.queue, "task": stream.task, "since": stream.since, "until": stream.until,
         "words": texts_of(since=stream.since, until=stream.until),
     }  # fmt: skip
-    if not card.is_file():
+    if not description.is_file():
         stream.out.mkdir(parents=True, exist_ok=True)
-        write_file(card, json.dumps(said, indent=1))
+        write_file(description, json.dumps(options, indent=1))
         return stream
-    there = json.loads(card.read_text(encoding="utf-8"))
-    words, before = said.pop("words"), there.get("words", {})
+    there = json.loads(description.read_text(encoding="utf-8"))
+    words, before = options.pop("words"), there.get("words", {})
     same = {name: there[name] for name in words if before.get(name) == words[name]}
-    for name, value in {**said, **same}.items():
+    for name, value in {**options, **same}.items():
         if there.get(name) != value:
             was, now = before.get(name, there.get(name)), words.get(name, value)
             msg = f"{stream.out} is of a stream with {name} {was}, not {now}"
@@ -311,12 +311,12 @@ def _claim(stream: Stream) -> Stream:
 #: The operator of Spark that keeps the cells.
 _CELLS = "stateStoreSave"
 
-#: What is summed up at the end.
+#: Columns of the total.
 _SUMMED = ("rows", "cells", "late")
 
 
 class BatchReports:
-    """Turns the progress of a query of Spark into flat objects, each batch once."""
+    """Makes flat objects of the progress of a query of Spark, each batch once."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -324,7 +324,7 @@ class BatchReports:
         self._sums = dict.fromkeys(_SUMMED, 0)
 
     def new(self, progress: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the batches that were not told yet.
+        """Yield the batches that were not reported yet.
 
         Each has ``batch`` (its number), ``rows`` (events that were read), ``cells`` (rows of the
         table ``stats`` that changed), ``late`` (cells of events that came after the watermark
@@ -337,18 +337,18 @@ class BatchReports:
         for each in progress:
             if each["batchId"] > self._last and "addBatch" in each["durationMs"]:
                 self._last = each["batchId"]
-                told = _told(each)
+                report = _report(each)
                 self._batches += 1
                 for name in _SUMMED:
-                    self._sums[name] += told[name]
-                yield told
+                    self._sums[name] += report[name]
+                yield report
 
     def total(self) -> dict[str, Any]:
-        """Return the sums of all that were told, and the number of these ``batches``."""
+        """Return the sums of all reports, and the number of ``batches``."""
         return {"what": "total", "batches": self._batches, **self._sums}
 
 
-def _told(progress: Mapping[str, Any]) -> dict[str, Any]:
+def _report(progress: Mapping[str, Any]) -> dict[str, Any]:
     states = progress["stateOperators"]
     cells = [each for each in states if each["operatorName"] == _CELLS]
     return {

@@ -1,4 +1,4 @@
-"""Which jobs wait for a worker while a journal grows: what ``oldest`` of a stream is made of.
+"""Jobs that wait for a worker while a journal grows, for the column ``oldest`` of a stream.
 
 A job waits from an event that makes it ready up to its next one. To know the oldest that waits,
 each of them must be known by its id. Spark would keep these in a state that each event goes
@@ -6,7 +6,7 @@ through; here the driver itself reads the few columns that are needed, of what a
 and no more, in the order of the numbers. A job is forgotten with the event that ends its waiting.
 
 Where numbers are missing, dropped by the broker or lost, that event may have been among them: what
-waited before is *unknown* from then on, as `products.audit` has it, and is forgotten, too. A job of
+waited before is *unknown* from then on, as `analyses.audit` has it, and is forgotten, too. A job of
 which a later event tells is known again.
 """
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.spark.source.files import Slice
 
-__all__ = ["Events", "Oldest", "Waiting"]
+__all__ = ["EventFilter", "Oldest", "WaitingJobs"]
 
 #: Seconds between two writings of the state: what came since then is read again after a restart.
-_EVERY = 60.0
+_WRITE_EVERY = 60.0
 
 #: So many times as long as a writing took, it is left alone at least: it holds up its batch.
 _REST = 50
 
 #: Jobs that are written or read at once, so that nothing has all of them a second time.
-_AT_ONCE = 65_536
+_BATCH_ROWS = 65_536
 
-#: Keys of what is said of a written state.
+#: Keys of the metadata of a written state.
 _UPTO, _NEWEST = b"eventmq.upto", b"eventmq.newest_us"
 
 
@@ -51,11 +51,11 @@ class Oldest(NamedTuple):
     seconds: float
 
 
-class News(NamedTuple):
-    """What a part of a journal brings.
+class SliceEvents(NamedTuple):
+    """Events of a slice of a journal.
 
     Attributes:
-        rows: Its events that are looked at, as a `pyarrow.Table`.
+        rows: Its events that pass the filter, as a `pyarrow.Table`.
         last: The last number that is there, of all events; None where there is none.
         whole_from: The number after the last ones that are missing, 0 where none is.
     """
@@ -66,8 +66,8 @@ class News(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
-    """Which events of a journal are looked at.
+class EventFilter:
+    """Filter of the events of a journal.
 
     Attributes:
         journal: Folder of the journal.
@@ -89,8 +89,8 @@ class Events:
 
         return plan(sealed_files(self.journal), after, upto)
 
-    def of(self, part: Slice, after: int | None) -> News:
-        """Return what a part brings.
+    def of(self, part: Slice, after: int | None) -> SliceEvents:
+        """Return the events of a slice.
 
         Numbers are looked at in all of it: those of other queues, tasks and times are not missing.
 
@@ -109,17 +109,17 @@ class Events:
         table = pa.Table.from_batches(read_slice(part, schema), schema)
         seq = table.column("seq")
         at = pc.field("ts_us")
-        wanted = [pc.field(name) == getattr(self, name) for name in ("queue", "task")
+        conditions = [pc.field(name) == getattr(self, name) for name in ("queue", "task")
                   if getattr(self, name) is not None]  # fmt: skip
-        wanted += [at >= self.since_us] if self.since_us is not None else []
+        conditions += [at >= self.since_us] if self.since_us is not None else []
         rows = table
         if self.until_us is not None:
             rows = rows.filter(at < self.until_us)
             # What is missing after that time changes nothing of it.
             seq = seq.filter(pc.less_equal(seq, pc.max(rows.column("seq"))))
-        for each in wanted:
+        for each in conditions:
             rows = rows.filter(each)
-        return News(rows, pc.max(table.column("seq")).as_py(), _whole_from(seq, after))
+        return SliceEvents(rows, pc.max(table.column("seq")).as_py(), _whole_from(seq, after))
 
 
 def _whole_from(seq: Any, after: int | None) -> int:
@@ -134,49 +134,49 @@ def _whole_from(seq: Any, after: int | None) -> int:
     return int(found[-1]) if len(found) else 0
 
 
-class _Line:
+class _ReadyJobs:
     """The jobs of a queue of one broker that wait, in the order in which they became ready."""
 
-    __slots__ = ("latest", "ready", "tangled")
+    __slots__ = ("latest", "ready", "unordered")
 
     def __init__(self) -> None:
         #: Id -> since when it is ready, in microseconds.
         self.ready: dict[str, int] = {}
         self.latest = 0
         #: The broker's clock was put back: the first is not the oldest.
-        self.tangled = False
+        self.unordered = False
 
     def add(self, job: str, at: int) -> None:
         """Let a job wait from now on."""
-        self.tangled = bool(self.ready) and (self.tangled or at < self.latest)
+        self.unordered = bool(self.ready) and (self.unordered or at < self.latest)
         self.latest = at
         self.ready[job] = at
 
     def oldest(self) -> int:
         """Return since when the oldest is ready; there must be one."""
-        return min(self.ready.values()) if self.tangled else next(iter(self.ready.values()))
+        return min(self.ready.values()) if self.unordered else next(iter(self.ready.values()))
 
 
-class Waiting:
-    """Knows which jobs wait after some events, and writes down what it knows now and then.
+class WaitingJobs:
+    """The jobs that wait after some events, written to a file now and then.
 
     Args:
-        events: Which there are.
+        events: Filter of the events.
         checkpoint: Folder of the query, in which Spark notes up to where each batch goes.
-        path: Of the file for what it knows.
+        path: Path of that file.
     """
 
-    def __init__(self, events: Events, checkpoint: Path, path: Path) -> None:
+    def __init__(self, events: EventFilter, checkpoint: Path, path: Path) -> None:
         self._events, self._checkpoint, self._path = events, checkpoint, path
-        self._lines: dict[tuple[str, str | None], _Line] = {}
+        self._lines: dict[tuple[str, str | None], _ReadyJobs] = {}
         self._upto: dict[str, int] | None = None
         #: When it is to be written again, by `time.monotonic`.
-        self._due = 0.0
+        self._write_at = 0.0
         #: Time of the newest event so far, in microseconds.
         self._newest_us = 0
 
     def advance(self, batch: int) -> bool:
-        """Take the events up to the end of a batch; of one that is done again there are none.
+        """Apply the events up to the end of a batch; a batch that is repeated has none.
 
         Returns:
             Whether `queues` may say something else than before; after a start it does, since it is
@@ -187,12 +187,12 @@ class Waiting:
             self._upto = self._read()
         upto = _end_of(self._checkpoint, batch)
         for part in self._events.between(self._upto, upto):
-            news = self._events.of(part, self._upto.get(part.broker))
-            changed |= self._take(part.broker, news)
-            if news.last is not None:
+            part_events = self._events.of(part, self._upto.get(part.broker))
+            changed |= self._apply(part.broker, part_events)
+            if part_events.last is not None:
                 # Not the end of the batch: what is missing before that is seen by what comes next.
-                self._upto[part.broker] = news.last
-        if time.monotonic() >= self._due:
+                self._upto[part.broker] = part_events.last
+        if time.monotonic() >= self._write_at:
             self._write()
         return changed
 
@@ -208,18 +208,18 @@ class Waiting:
                 found[queue] = Oldest(jobs, ready_us, seconds)
         return found
 
-    def _take(self, broker: str, news: News) -> bool:
-        """Take what a part brings; return whether that changed anything."""
+    def _apply(self, broker: str, part_events: SliceEvents) -> bool:
+        """Apply the events of a slice; return whether that changed anything."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        table = news.rows
+        table = part_events.rows
         if table.num_rows:
             self._newest_us = max(self._newest_us, pc.max(table.column("ts_us")).as_py())
         changed = bool(table.num_rows)
-        if news.whole_from:
+        if part_events.whole_from:
             changed |= self._forget(broker)
-            table = table.filter(pc.field("seq") >= news.whole_from)
+            table = table.filter(pc.field("seq") >= part_events.whole_from)
         table = table.filter(pc.is_in(table.column("kind"), pa.array(map(str, STATES))))
         ready = pc.is_in(table.column("kind"), pa.array(map(str, READY)))
         columns = [table.column(name).to_pylist() for name in ("queue", "job_id", "ts_us")]
@@ -227,7 +227,7 @@ class Waiting:
         for queue, job, at, waits in zip(*columns, ready.to_pylist(), strict=True):
             line = lines.get((broker, queue))
             if line is None:
-                line = lines[broker, queue] = _Line()
+                line = lines[broker, queue] = _ReadyJobs()
             line.ready.pop(job, None)
             if waits:
                 line.add(job, at)
@@ -235,27 +235,27 @@ class Waiting:
 
     def _forget(self, broker: str) -> bool:
         """Forget what waits at a broker; return whether anything did."""
-        gone = [self._lines.pop(key) for key in list(self._lines) if key[0] == broker]
-        return any(line.ready for line in gone)
+        removed = [self._lines.pop(key) for key in list(self._lines) if key[0] == broker]
+        return any(line.ready for line in removed)
 
-    # What it knows, as a file
+    # The state as a file
 
     def _write(self) -> None:
-        """Write it down, and forget queues in which nothing waits."""
-        begun = time.monotonic()
+        """Write the state, and forget queues in which nothing waits."""
+        started = time.monotonic()
         self._lines = {key: line for key, line in self._lines.items() if line.ready}
-        said = {_UPTO: json.dumps(self._upto), _NEWEST: str(self._newest_us)}
-        write_parquet_tables(self._path, _schema().with_metadata(said), self._tables())
+        metadata = {_UPTO: json.dumps(self._upto), _NEWEST: str(self._newest_us)}
+        write_parquet_tables(self._path, _schema().with_metadata(metadata), self._tables())
         ended = time.monotonic()
-        self._due = ended + max(_EVERY, _REST * (ended - begun))
+        self._write_at = ended + max(_WRITE_EVERY, _REST * (ended - started))
 
     def _tables(self) -> Iterator[Any]:
-        """Yield what waits, some jobs at a time."""
+        """Yield the waiting jobs as tables of bounded size."""
         import pyarrow as pa
 
         for key, line in self._lines.items():
             ids, times = iter(line.ready), iter(line.ready.values())
-            while some := list(islice(ids, _AT_ONCE)):
+            while some := list(islice(ids, _BATCH_ROWS)):
                 names = [pa.array([name], pa.string()).take(pa.array([0] * len(some)))
                          for name in key]  # fmt: skip
                 ready = pa.array(list(islice(times, len(some))), pa.int64())
@@ -263,18 +263,18 @@ class Waiting:
                 yield pa.table(columns, schema=_schema())
 
     def _read(self) -> dict[str, int]:
-        """Return up to which numbers what was written down goes: nothing, if there is none."""
+        """Read the state; return its numbers by broker, none if there is no file."""
         import pyarrow.parquet as pq
 
         if not self._path.is_file():
             return {}
         file = pq.ParquetFile(self._path)
-        for batch in file.iter_batches(_AT_ONCE):
+        for batch in file.iter_batches(_BATCH_ROWS):
             for broker, queue, job, at in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-                self._lines.setdefault((broker, queue), _Line()).add(job, at)
-        said = file.schema_arrow.metadata
-        self._newest_us = int(said[_NEWEST])
-        upto: dict[str, int] = json.loads(said[_UPTO])
+                self._lines.setdefault((broker, queue), _ReadyJobs()).add(job, at)
+        metadata = file.schema_arrow.metadata
+        self._newest_us = int(metadata[_NEWEST])
+        upto: dict[str, int] = json.loads(metadata[_UPTO])
         return upto
 
 

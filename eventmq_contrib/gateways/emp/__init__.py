@@ -34,7 +34,7 @@ __all__ = [
     "eventmq_gateways",
 ]
 
-#: The address unless told.
+#: Default of the address.
 BIND = "tcp://127.0.0.1:5040"
 
 _DEFAULTS = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_gateways"]
 
-#: The addresses unless told.
+#: Defaults of the addresses.
 FRONT, BACK = "tcp://127.0.0.1:47281", "tcp://127.0.0.1:47280"
 
 _DEFAULTS = {

@@ -34,7 +34,7 @@ __all__ = [
     "request",
 ]
 
-#: NAME on either port, unless told.
+#: Default of NAME on either port.
 CLIENT, WORKER = b"MDPC02", b"MDPW02"
 
 #: What the draft names in DISCONNECT.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_gateways"]
 
-#: The address unless told.
+#: Default of the address.
 BIND = "tcp://127.0.0.1:61616"
 
 _DEFAULTS = {

@@ -1,8 +1,8 @@
 """Hours that are not like the same hours of earlier weeks: `eventmq spark anomaly`.
 
 By task and hour of the week (UTC): jobs that ended, median waiting time and share of failures, each
-against median and MAD of the weeks before (`oddity`). Not a forecast: a task that grows week by
-week is odd each time until its history has grown along.
+against median and MAD of the weeks before. Not a forecast: a task that grows week by week is
+anomalous each time until its history has grown along.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
     Values = np.ndarray[Any, np.dtype[np.float64]]
 
-__all__ = ["ANOMALIES", "MIN_HISTORY", "THRESHOLD", "anomaly", "between", "hours", "odd_hours"]
+__all__ = [
+    "ANOMALIES",
+    "MIN_HISTORY",
+    "THRESHOLD",
+    "anomalous_hours",
+    "anomaly",
+    "between",
+    "hours",
+]
 
 
 #: The table: column -> Spark type.
@@ -41,11 +49,11 @@ _WEEK, _THURSDAY = 168, 72
 #: Weeks that history goes back at most.
 _BACK = 26
 
-#: What nobody would call different: of the median; seconds of waiting; share of failures.
+#: Differences that never count: relative to the median; seconds of waiting; share of failures.
 _RELATIVE, _WAIT, _SHARE = 0.05, 0.02, 0.01
 
 
-def odd_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) -> pd.DataFrame:
+def anomalous_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) -> pd.DataFrame:
     """Return the odd hours of one task.
 
     Args:
@@ -87,14 +95,14 @@ def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Itera
     wait = hours["wait_us"].to_numpy(np.float64) / 1e6
     of_week = (at // HOUR_US + _THURSDAY) % _WEEK
     for hour in np.unique(of_week):
-        places = np.flatnonzero(of_week == hour)
+        indexes = np.flatnonzero(of_week == hour)
         for name, values in (("rate", ended), ("wait", wait), ("failures", share)):
-            there = places[~np.isnan(values[places])]
-            for n in range(min_history, len(there)):
-                before = there[max(0, n - _BACK) : n]
-                row = _compared(name, values[there[n]], values[before], ended[there[n]], threshold)
+            known = indexes[~np.isnan(values[indexes])]
+            for n in range(min_history, len(known)):
+                before = known[max(0, n - _BACK) : n]
+                row = _compared(name, values[known[n]], values[before], ended[known[n]], threshold)
                 if row is not None:
-                    when = int(at[there[n]])
+                    when = int(at[known[n]])
                     yield {**row, "hour_us": when, "weeks": len(before), "why": _why(row, when)}
 
 
@@ -202,7 +210,7 @@ def anomaly(
 
     def judged(frame: pd.DataFrame) -> pd.DataFrame:
 
-        return odd_hours(frame, threshold=threshold, min_history=min_history)
+        return anomalous_hours(frame, threshold=threshold, min_history=min_history)
 
     schema = ", ".join(f"{name} {kind}" for name, kind in ANOMALIES.items())
     found = hours(events).crossJoin(F.broadcast(last)).groupBy("task")

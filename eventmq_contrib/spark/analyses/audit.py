@@ -1,4 +1,4 @@
-"""Whether every job that was accepted ended: the operator's proof."""
+"""Audit: proves that every job that was accepted ended, or says where it is."""
 
 from __future__ import annotations
 
@@ -227,8 +227,8 @@ def _orphan(complete: Sequence[str], suspect: Sequence[tuple[str, int, int]]) ->
 
     first, broker, seq = kind_of(F.col("first")), F.col("broker_id"), F.col("first_seq")
     altered = F.lit(False)  # noqa: FBT003 - a literal
-    for broker_id, least, most in suspect[:_SUSPECTS]:
-        altered |= (broker == broker_id) & seq.between(least, most)
+    for broker_id, low, limit in suspect[:_SUSPECTS]:
+        altered |= (broker == broker_id) & seq.between(low, limit)
     begun = first.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value)
     end = first.isin([kind.value for kind in ENDS])
     return broker.isin(list(complete)) & ~begun & (~end | altered)
@@ -250,7 +250,7 @@ def _state(stuck_after: float) -> Column:
 
 
 def _digest(states: DataFrame) -> DataFrame:
-    """Return one row per state for jobs that nobody asks for, and one for each of the others.
+    """Return one row per state for unremarkable jobs, and one for each of the others.
 
     So all that is asked about states is asked of a few rows, and jobs are put together once.
     """
@@ -365,7 +365,7 @@ def audit_journal(
     return audit(evidence.events, evidence=evidence, **choice)
 
 
-def _oldest(digest: DataFrame, counts: Mapping[str, int], most: int) -> dict[str, tuple[str, ...]]:
+def _oldest(digest: DataFrame, counts: Mapping[str, int], limit: int) -> dict[str, tuple[str, ...]]:
     """Return ids by state: of stuck and lost jobs, asked for at once, where there are any."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
@@ -373,15 +373,15 @@ def _oldest(digest: DataFrame, counts: Mapping[str, int], most: int) -> dict[str
     listed: dict[str, list[str]] = {"stuck": [], "lost": []}
     if listed.keys() & counts.keys():
         order = Window.partitionBy("state").orderBy("broker_id", "first_seq")
-        place = F.row_number().over(order)
-        some = digest.where(digest.state.isin(*listed)).withColumn("place", place)
-        rows = some.where(F.col("place") <= most).orderBy("place").select("state", "job_id")
+        position = F.row_number().over(order)
+        some = digest.where(digest.state.isin(*listed)).withColumn("position", position)
+        rows = some.where(F.col("position") <= limit).orderBy("position").select("state", "job_id")
         for state, job_id in rows.collect():
             listed[state].append(job_id)
     return {state: tuple(ids) for state, ids in listed.items()}
 
 
-def _doubled(digest: DataFrame, events: DataFrame, most: int) -> tuple[int, list[str]]:
+def _doubled(digest: DataFrame, events: DataFrame, limit: int) -> tuple[int, list[str]]:
     """Return how many jobs are double-leased, and the ids of some."""
     keys = ["broker_id", "job_id"]
     suspects = digest.where(digest.suspect).select(*keys, "first_seq")
@@ -389,6 +389,6 @@ def _doubled(digest: DataFrame, events: DataFrame, most: int) -> tuple[int, list
     found = found.orderBy("broker_id", "first_seq").select("job_id").persist()
     try:
         n = found.count()
-        return n, [row.job_id for row in found.take(most)]
+        return n, [row.job_id for row in found.take(limit)]
     finally:
         found.unpersist()

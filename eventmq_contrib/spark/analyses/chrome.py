@@ -29,7 +29,7 @@ def chrome_trace(found: Mapping[str, Hop]) -> dict[str, Any]:
         found: Of `eventmq_contrib.spark.analyses.trace.hops`.
     """
     zero = min((_first(hop) for hop in found.values()), default=0)
-    lanes = _Lanes()
+    threads = _Threads()
     events = list(_waiting(found, zero))
     starts: dict[str, dict[str, Any]] = {}
     order = sorted(
@@ -38,11 +38,11 @@ def chrome_trace(found: Mapping[str, Hop]) -> dict[str, Any]:
     for _, job_id, n in order:
         hop = found[job_id]
         run = hop.runs[n]
-        event = {**_about(hop, run, zero), **lanes.place(run)}
+        event = {**_about(hop, run, zero), **threads.place(run)}
         starts.setdefault(job_id, event)
         events.append(event)
     events += _flows(found, starts)
-    names = [*_named(_QUEUES, None, "process_name", "queues"), *lanes.names()]
+    names = [*_named(_QUEUES, None, "process_name", "queues"), *threads.names()]
     return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
 
 
@@ -96,7 +96,7 @@ def _named(pid: int, tid: int | None, what: str, name: str) -> Iterator[dict[str
     yield event if tid is None else {**event, "tid": tid}
 
 
-class _Lanes:
+class _Threads:
     """Gives each run a process, its worker's host, and a thread in which nothing overlaps it."""
 
     def __init__(self) -> None:
@@ -108,14 +108,14 @@ class _Lanes:
         """Return ``pid`` and ``tid`` for a run; they come by their starts."""
         host = run.worker.rpartition(":")[0] or run.worker or "(unknown)"
         pid = self._hosts.setdefault(host, _QUEUES + 1 + len(self._hosts))
-        lanes = self._free.setdefault(run.worker, [])
-        for n, (tid, free) in enumerate(lanes):
+        threads = self._free.setdefault(run.worker, [])
+        for n, (tid, free) in enumerate(threads):
             if free <= run.started_us:
-                lanes[n] = (tid, run.ended_us)
+                threads[n] = (tid, run.ended_us)
                 return {"pid": pid, "tid": tid}
         tid = len(self._threads) + 1
-        lanes.append((tid, run.ended_us))
-        self._threads.append((pid, tid, f"{run.worker or '(unknown)'} slot {len(lanes)}"))
+        threads.append((tid, run.ended_us))
+        self._threads.append((pid, tid, f"{run.worker or '(unknown)'} slot {len(threads)}"))
         return {"pid": pid, "tid": tid}
 
     def names(self) -> Iterator[dict[str, Any]]:

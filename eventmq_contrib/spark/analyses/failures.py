@@ -1,4 +1,4 @@
-"""Which errors there are, since when, in which release, and what kills workers."""
+"""Failures: errors by task and release, and jobs whose workers died."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def killers(events: DataFrame) -> DataFrame:
 
     Columns: ``task``, ``release``; ``deaths`` of processes that ran such a job; ``jobs`` and
     ``workers`` that it happened to; ``given_up``: jobs that failed for it; ``lost``: leases that
-    were lost with the whole worker, for a reason that nobody knows; ``first_seen`` and
+    were lost with the whole worker, for an unknown reason; ``first_seen`` and
     ``last_seen``.
 
     Args:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.spark.evidence import Evidence
 
-__all__ = ["MOST", "Choice", "report"]
+__all__ = ["MAX_ROWS", "Choice", "report"]
 
 #: Rows of a table of the page; of more only how many they are.
-MOST = 20
+MAX_ROWS = 20
 
 #: Columns of runs that its parts look at.
 _OF_RUNS = (
@@ -78,7 +78,7 @@ def report(
     objective: Objective | None = None, say: Callable[[str], None] = lambda _: None,
     evidence: Evidence | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what there is to say of a journal.
+    """Return the report of a journal.
 
     Args:
         events: All of its rows: numbers that are missing and earlier weeks are looked for in all.
@@ -151,7 +151,7 @@ def _odd(events: DataFrame, choice: Choice) -> dict[str, Any]:
 
 
 def _cut(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {name: list(rows[:MOST]), f"more_{name}": max(0, len(rows) - MOST)}
+    return {name: list(rows[:MAX_ROWS]), f"more_{name}": max(0, len(rows) - MAX_ROWS)}
 
 
 def _audited(
@@ -160,7 +160,7 @@ def _audited(
     # Jobs of some time are told of by events of any time.
     timeless = choice.since is None and choice.until is None
     found = audit(
-        events, listed=MOST, queue=choice.queue, task=choice.task, since=choice.since,
+        events, listed=MAX_ROWS, queue=choice.queue, task=choice.task, since=choice.since,
         until=choice.until, jobs=jobs if timeless else None, evidence=evidence,
     )  # fmt: skip
     return {**found.as_dict(), "sound": found.sound}
@@ -170,7 +170,7 @@ def _clocks(events: DataFrame) -> list[str]:
     """Return a sentence for each host whose clock is wrong."""
     return [
         sentence(row.host, row.broker_id, row.early_s, row.late_s)
-        for row in wrong_clocks(events).limit(MOST).collect()
+        for row in wrong_clocks(events).limit(MAX_ROWS).collect()
     ]
 
 
@@ -222,11 +222,11 @@ def _failed(events: DataFrame) -> dict[str, Any]:
     table = failures(events)
     for name in ("first_seen", "last_seen"):
         table = table.withColumn(name, F.unix_micros(name) / _SECOND)
-    rows = [row.asDict() for row in table.limit(MOST + 1).collect()]
+    rows = [row.asDict() for row in table.limit(MAX_ROWS + 1).collect()]
     most = max((row["attempts"] for row in rows), default=1)
     found = _cut("failures", [{**row, "length": row["attempts"] / most} for row in rows])
-    if len(rows) > MOST:
-        found["more_failures"] = table.count() - MOST
+    if len(rows) > MAX_ROWS:
+        found["more_failures"] = table.count() - MAX_ROWS
     return found
 
 

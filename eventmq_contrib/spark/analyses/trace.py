@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BESIDE",
-    "MOST",
+    "MAX_EVENTS",
     "Hop",
     "Run",
     "Step",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 #: Events of a tree that are read at most.
-MOST = 200_000
+MAX_EVENTS = 200_000
 
 #: Generations of jobs that only their parents are known of.
 _DEEP = 64
@@ -119,7 +119,7 @@ class Step:
     ran_us: int
 
 
-def events_of(events: DataFrame, job_id: str, *, most: int = MOST) -> list[dict[str, Any]]:
+def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> list[dict[str, Any]]:
     """Return the events of the tree that a job is part of, by broker and number.
 
     The tree is all that shares the job's root; without one, what is above and below it by parent.
@@ -127,7 +127,7 @@ def events_of(events: DataFrame, job_id: str, *, most: int = MOST) -> list[dict[
     Args:
         events: Rows of a journal.
         job_id: Any job of it.
-        most: Events that are taken at most: one more is returned where there are more.
+        limit: Events that are read at most: one more is returned where there are more.
 
     Raises:
         JobNotFound: The journal has no event of this job.
@@ -135,7 +135,7 @@ def events_of(events: DataFrame, job_id: str, *, most: int = MOST) -> list[dict[
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     def read(condition: Any) -> list[dict[str, Any]]:
-        rows = events.where(condition).select(*_COLUMNS).limit(most + 1).collect()
+        rows = events.where(condition).select(*_COLUMNS).limit(limit + 1).collect()
         return [row.asDict() for row in rows]
 
     own = read(F.col("job_id") == job_id)
@@ -148,17 +148,17 @@ def events_of(events: DataFrame, job_id: str, *, most: int = MOST) -> list[dict[
     found += own
     below = {row["job_id"] for row in found}
     for _ in range(_DEEP):  # children that do not know their root
-        if not below or len(found) > most:
+        if not below or len(found) > limit:
             break
         known = {row["job_id"] for row in found}
         ids = events.sparkSession.createDataFrame([(i,) for i in sorted(below)], "up string")
         orphans = events.where(F.col("root_id").isNull() & F.col("parent_id").isNotNull())
         rows = orphans.join(F.broadcast(ids), F.col("parent_id") == F.col("up"), "left_semi")
-        more = rows.select(*_COLUMNS).limit(most + 1).collect()
+        more = rows.select(*_COLUMNS).limit(limit + 1).collect()
         found += [row.asDict() for row in more]
         below = {row["job_id"] for row in more} - known
     once = {(row["broker_id"], row["seq"]): row for row in found}
-    return [once[key] for key in sorted(once)][: most + 1]
+    return [once[key] for key in sorted(once)][: limit + 1]
 
 
 def _climbed(
@@ -210,7 +210,7 @@ def hops(rows: Iterable[Row]) -> dict[str, Hop]:
 
 
 def _tell(hop: Hop, row: Row, ready: dict[str, int]) -> None:
-    """Add what one event tells of its job."""
+    """Apply an event to its job."""
     kind, at = row["kind"], row["ts_us"]
     if kind in STATES:
         hop.state = str(STATES[EventKind(kind)])
@@ -243,7 +243,7 @@ def _run(row: Row, ready: int | None) -> Run:
 
 
 def _circular(hop: Hop, found: Mapping[str, Hop]) -> bool:
-    """Say whether a job is above itself: headers are what their writers made them."""
+    """Return whether a job is above itself: headers come from clients."""
     above, seen = hop.parent, {hop.id}
     while above in found:
         if above in seen:
@@ -257,7 +257,7 @@ def _circular(hop: Hop, found: Mapping[str, Hop]) -> bool:
 
 
 def critical(found: Mapping[str, Hop]) -> list[Step]:
-    """Return what the last end waited for, the first step first.
+    """Return the critical path: what the last end waited for, the first step first.
 
     A job that was blocked waited for the job of the tree that ended last before it was released;
     one that a running job submitted waited for that one up to then.
@@ -312,7 +312,7 @@ _COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expir
 
 
 def about(job_id: str, found: Mapping[str, Hop], steps: Sequence[Step]) -> dict[str, Any]:
-    """Return all there is to say of a trace, as one object.
+    """Return a trace as one object.
 
     Args:
         job_id: The job that was asked for.
@@ -400,7 +400,7 @@ def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]
 
 
 def _follows(child: Row, row: Row) -> bool:
-    """Say whether a job began after another one had ended."""
+    """Return whether a job began after another one had ended."""
     return row["ended"] is not None and (child["ready"] or 0) >= row["ended"]
 
 

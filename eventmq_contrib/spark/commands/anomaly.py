@@ -12,7 +12,7 @@ from eventmq_contrib.spark.analyses.anomaly import MIN_HISTORY, THRESHOLD, anoma
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
 
 __all__ = ["command"]
 
@@ -28,14 +28,14 @@ __all__ = ["command"]
     metavar="WEEKS", help="Weeks that must have gone before an hour can be odd.",
 )  # fmt: skip
 @takes_journal
-def command(look: Look, threshold: float, min_history: int) -> int:
+def command(shared: JournalOptions, threshold: float, min_history: int) -> int:
     """Find hours that are not like the same hour of earlier weeks, and say why.
 
     By task, of each hour of the week (UTC): how many jobs ended, how long half of them waited, and
     the share that failed, against median and MAD of up to 26 weeks before. --since and --until
     choose the hours that are shown; the history before them is always read.
     """
-    with replace(look, since=None, until=None).events() as events:
+    with replace(shared, since=None, until=None).events() as events:
         found = anomaly(events, threshold=threshold, min_history=min_history)
-        look.show(between(found, look.since, look.until), empty="no hour is odd")
+        shared.show(between(found, shared.since, shared.until), empty="no hour is odd")
     return DONE

@@ -16,7 +16,7 @@ from eventmq_contrib.spark.command import takes_journal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
 
 __all__ = ["command"]
 
@@ -48,7 +48,9 @@ _NO_EVENT = 2**53
     "anchored if each broker that has events in it was asked.",
 )  # fmt: skip
 @takes_journal
-def command(look: Look, stuck_after: float, listed: int, brokers: tuple[str, ...]) -> int:
+def command(
+    shared: JournalOptions, stuck_after: float, listed: int, brokers: tuple[str, ...]
+) -> int:
     """Tell whether every job that was accepted ended, or where it is.
 
     Each job is one of: succeeded, failed, cancelled, expired; waiting; running; stuck, if its
@@ -70,20 +72,20 @@ def command(look: Look, stuck_after: float, listed: int, brokers: tuple[str, ...
     that are missing are always looked for in the whole journal. A host whose clock is not that of
     the broker is named on stderr.
     """
-    with look.evidence(_sealed(brokers)) as evidence:
+    with shared.evidence(_sealed(brokers)) as evidence:
         events = evidence.events
         found = audit(
-            events, stuck_after=stuck_after, listed=listed, queue=look.queue, task=look.task,
-            since=look.since, until=look.until, evidence=evidence,
+            events, stuck_after=stuck_after, listed=listed, queue=shared.queue, task=shared.task,
+            since=shared.since, until=shared.until, evidence=evidence,
         )  # fmt: skip
-        if look.out is not None:
-            look.show(events.sparkSession.createDataFrame([found.as_dict()], found.columns()))
+        if shared.out is not None:
+            shared.show(events.sparkSession.createDataFrame([found.as_dict()], found.columns()))
         else:
             shown = found.as_dict()
-            if not look.as_json:
+            if not shared.as_json:
                 texts = ("damage", "unproven", "unanchored")
                 shown |= {name: "\n".join(shown[name]) for name in texts}
-            show_object(shown, as_json=look.as_json)
+            show_object(shown, as_json=shared.as_json)
         for row in wrong_clocks(events).collect():
             said = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
             click.echo(f"warning: {said}", err=True)

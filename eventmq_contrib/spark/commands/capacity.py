@@ -10,7 +10,7 @@ from eventmq.cli.command import DONE, FAILED, Command
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
 
 __all__ = ["command"]
 
@@ -26,7 +26,12 @@ __all__ = ["command"]
 )  # fmt: skip
 @click.option("--workers", is_flag=True, help="A row per worker instead: how busy each was.")
 @takes_journal
-def command(look: Look, target_p95: float, slots: tuple[int, ...], workers: bool) -> int:  # noqa: FBT001 - click
+def command(
+    shared: JournalOptions,
+    target_p95: float,
+    slots: tuple[int, ...],
+    workers: bool,  # noqa: FBT001 - click
+) -> int:
     """Say how busy the queues were, and how many slots each needs.
 
     A slot runs one job at a time: eventmq worker -c 4 has four. The recorded arrivals and run times
@@ -35,12 +40,12 @@ def command(look: Look, target_p95: float, slots: tuple[int, ...], workers: bool
     A queue that shares its workers with others needs them only while it has jobs: the sum of what
     all queues need is more than what they need together.
     """
-    from eventmq_contrib.spark.analyses import capacity as product
+    from eventmq_contrib.spark.analyses import capacity as analysis
 
-    with look.events() as events:
+    with shared.events() as events:
         if workers:
-            look.show(product.workers(events), empty="no job ran")
+            shared.show(analysis.workers(events), empty="no job ran")
         else:
-            table = product.capacity(events, target_p95=target_p95, slots=slots)
-            look.show(table, empty="no job ran")
+            table = analysis.capacity(events, target_p95=target_p95, slots=slots)
+            shared.show(table, empty="no job ran")
     return DONE

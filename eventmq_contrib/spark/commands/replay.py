@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventmq.cli.target import Target
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
     from eventmq_contrib.spark.replaying import Replay
     from eventmq_contrib.spark.replaying import Target as Broker
 
@@ -44,8 +44,8 @@ __all__ = ["command"]
 @takes_target
 @takes_journal
 def command(
-    look: Look, target: Target, error: str | None, rate: float | None, checkpoint: str | None,
-    *, dry_run: bool,
+    shared: JournalOptions, target: Target, error: str | None, rate: float | None,
+    checkpoint: str | None, *, dry_run: bool,
 ) -> None:  # fmt: skip
     """Queue failed jobs again that a journal knows, by queue, task, error and time.
 
@@ -54,26 +54,26 @@ def command(
     the broker has forgotten cannot be had back and are counted.
     """
     filters = {
-        "queue": look.queue, "task": look.task, "error": error, "since": look.since,
-        "until": look.until,
+        "queue": shared.queue, "task": shared.task, "error": error, "since": shared.since,
+        "until": shared.until,
     }  # fmt: skip
     if dry_run:
-        _show(look, filters)
+        _show(shared, filters)
         return
     if checkpoint is None:
         raise click.UsageError("name a folder for this replay with --checkpoint, or say --dry-run")
     broker = _broker(target)
-    if look.out is not None:
+    if shared.out is not None:
         raise click.UsageError("--out is for --dry-run")
-    counts = _replay(look, broker, filters, Path(checkpoint), rate)
-    show_object(counts, as_json=look.as_json)
+    counts = _replay(shared, broker, filters, Path(checkpoint), rate)
+    show_object(counts, as_json=shared.as_json)
 
 
-def _show(look: Look, filters: dict[str, Any]) -> None:
+def _show(shared: JournalOptions, filters: dict[str, Any]) -> None:
     from eventmq_contrib.spark.analyses.replay import failed_jobs, summary
 
-    with look.events(whole=True) as events:
-        look.show(summary(failed_jobs(events, **filters)), empty="no such failed jobs")
+    with shared.events(whole=True) as events:
+        shared.show(summary(failed_jobs(events, **filters)), empty="no such failed jobs")
 
 
 def _broker(target: Target) -> Broker:
@@ -91,18 +91,22 @@ def _broker(target: Target) -> Broker:
 
 
 def _replay(
-    look: Look, broker: Broker, filters: dict[str, Any], folder: Path, rate: float | None
+    shared: JournalOptions,
+    broker: Broker,
+    filters: dict[str, Any],
+    folder: Path,
+    rate: float | None,
 ) -> dict[str, int]:
     from eventmq_contrib.spark.replaying import Replay
 
     # Not the times, which may be said as "2h ago": the plan has them.
     chosen = {name: filters[name] for name in ("queue", "task", "error")}
-    replay = Replay(folder, broker, {"journal": str(Path(look.journal).absolute()), **chosen})
+    replay = Replay(folder, broker, {"journal": str(Path(shared.journal).absolute()), **chosen})
     if not replay.planned:
-        with look.events(whole=True) as events:
+        with shared.events(whole=True) as events:
             _plan(replay, events, broker.store, filters, rate)
             return _carry_out(replay, events, rate)
-    with look.spark() as session:
+    with shared.spark() as session:
         return _carry_out(replay, session, rate)
 
 

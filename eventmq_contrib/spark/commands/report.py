@@ -15,7 +15,7 @@ from eventmq_contrib.extras import need
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
 
 __all__ = ["command"]
 
@@ -41,7 +41,9 @@ PAGE = "report.html"
     help="For the slots that a queue needs: how long 95 % of its jobs may wait.",
 )  # fmt: skip
 @takes_journal
-def command(look: Look, title: str, within: float, target: float, target_p95: float) -> int:
+def command(
+    shared: JournalOptions, title: str, within: float, target: float, target_p95: float
+) -> int:
     """Make one page that says how it went: for a browser, or to send to somebody.
 
     Whether every job is accounted for; throughput, waiting, running, queues and slots over time;
@@ -54,17 +56,17 @@ def command(look: Look, title: str, within: float, target: float, target_p95: fl
     from eventmq_contrib.spark.page.html import page
 
     need("jinja2", user="eventmq spark report")
-    choice = Choice(since=look.since, until=look.until, queue=look.queue, task=look.task)
-    with look.evidence() as evidence:
+    choice = Choice(since=shared.since, until=shared.until, queue=shared.queue, task=shared.task)
+    with shared.evidence() as evidence:
         found = report(
             evidence.events, evidence=evidence, choice=choice, target_p95=target_p95,
             objective=Objective(share=target / 100, within=within),
             say=lambda part: click.echo(f"making {part}", err=True),
         )  # fmt: skip
-    if look.as_json:
+    if shared.as_json:
         click.echo(to_json(found, indent=2))
-    if look.out is not None or not look.as_json:
-        _write(Path(look.out or PAGE), page(found, title=title, made=time.time()))
+    if shared.out is not None or not shared.as_json:
+        _write(Path(shared.out or PAGE), page(found, title=title, made=time.time()))
     return DONE
 
 

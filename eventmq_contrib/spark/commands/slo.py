@@ -14,7 +14,7 @@ from eventmq_contrib.spark.analyses.slo import Objective, slo
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
 
 __all__ = ["command"]
 
@@ -29,7 +29,7 @@ __all__ = ["command"]
     help="In time: so long after they were ready.",
 )  # fmt: skip
 @takes_journal
-def command(look: Look, target: float, within: float) -> None:
+def command(shared: JournalOptions, target: float, within: float) -> None:
     """Show whether jobs start in time, by queue.
 
     attainment is the share that did, budget_left what is left of the share that may be late, below
@@ -40,7 +40,7 @@ def command(look: Look, target: float, within: float) -> None:
     """
     objective = Objective(share=target / 100, within=within)
     # Numbers of other queues and tasks are not missing.
-    with replace(look, queue=None, task=None).events() as events:
-        some = Choice(queue=look.queue, task=look.task).jobs(events)
-        table = slo(some, objective, now=look.until, known=numbers(events))
-        look.show(table, empty="nothing started")
+    with replace(shared, queue=None, task=None).events() as events:
+        some = Choice(queue=shared.queue, task=shared.task).jobs(events)
+        table = slo(some, objective, now=shared.until, known=numbers(events))
+        shared.show(table, empty="nothing started")

@@ -11,7 +11,7 @@ from eventmq_contrib.spark.analyses.stats import PERIODS, stats
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
 
 __all__ = ["command"]
 
@@ -26,11 +26,11 @@ __all__ = ["command"]
     help="Length of a row.",
 )
 @takes_journal
-def command(look: Look, period: str) -> None:
+def command(shared: JournalOptions, period: str) -> None:
     """Show rates, waiting and running times and failures, by task, queue and time.
 
     Times are in seconds, of attempts that ended in the period, and within 1 % of the exact
     percentiles. failure_share is of the jobs that succeeded or failed.
     """
-    with look.events() as events:
-        look.show(stats(events, period), empty="there are no events of that time, queue and task")
+    with shared.events() as events:
+        shared.show(stats(events, period), empty="there are no events of that time, queue and task")

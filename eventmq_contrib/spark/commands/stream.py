@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
     from eventmq_contrib.spark.streaming import Stream
 
 __all__ = ["command"]
@@ -36,7 +36,7 @@ _NEWER = re.compile(r"(\w+:/+\S+?\.parquet is of a newer EventMQ: update this on
 _POSITIVE = click.FloatRange(0, min_open=True)
 
 #: Seconds between two looks whether it is to end.
-_LOOK = 1
+_POLL = 1
 
 
 @click.command(
@@ -53,7 +53,7 @@ _LOOK = 1
     help="How far the events of one broker may be behind those of another. Later ones are left "
     "out.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Take what there is and end.")
+@click.option("--once", is_flag=True, help="Process the events of now and end.")
 @click.option(
     "--target", type=_POSITIVE, default=2.0, show_default=True, metavar="SECONDS",
     help="Within which jobs are to start.",
@@ -71,7 +71,7 @@ _LOOK = 1
     help="Events of one update at most.",
 )  # fmt: skip
 @takes_journal
-def command(look: Look, prometheus: str | None, **options: Any) -> None:
+def command(shared: JournalOptions, prometheus: str | None, **options: Any) -> None:
     """Keep the tables stats and slo of a journal up to date, until SIGTERM or Ctrl-C.
 
     The tables are Parquet files, each replaced as a whole, that can be read at any time. Started
@@ -81,18 +81,18 @@ def command(look: Look, prometheus: str | None, **options: Any) -> None:
     """
     from eventmq_contrib.spark.streaming import Stream, start_stream
 
-    assert look.out is not None  # noqa: S101 - the option is required
-    chosen = {name: getattr(look, name) for name in ("queue", "task", "since", "until")}
+    assert shared.out is not None  # noqa: S101 - the option is required
+    chosen = {name: getattr(shared, name) for name in ("queue", "task", "since", "until")}
     text = Path(prometheus) if prometheus else None
-    out = Path(look.out)
-    stream = Stream(journal=look.journal, out=out, prometheus=text, **chosen, **options)
-    with look.spark() as session, _naming_files():
+    out = Path(shared.out)
+    stream = Stream(journal=shared.journal, out=out, prometheus=text, **chosen, **options)
+    with shared.spark() as session, _naming_files():
         query = start_stream(session, stream)
-        say = _say if look.as_json else _quiet
-        if look.as_json:
-            _say({"what": "ready", "journal": look.journal, "out": look.out})
+        say = _say if shared.as_json else _quiet
+        if shared.as_json:
+            _say({"what": "ready", "journal": shared.journal, "out": shared.out})
         else:
-            click.echo(f"ready journal={look.journal} out={look.out}")
+            click.echo(f"ready journal={shared.journal} out={shared.out}")
         _watch(query, stream, say)
 
 
@@ -132,7 +132,7 @@ def _watch(query: StreamingQuery, stream: Stream, say: Callable[[dict[str, Any]]
         signal.signal(signum, lambda number, _: ended.append(number))
     batches, over = BatchReports(), False
     while not over:
-        over = bool(query.awaitTermination(_LOOK))
+        over = bool(query.awaitTermination(_POLL))
         for told in batches.new(query.recentProgress):
             say(told)
         if ended and not over:

@@ -14,7 +14,7 @@ from eventmq.errors import StoreError
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
-    from eventmq_contrib.spark.command import Look
+    from eventmq_contrib.spark.command import JournalOptions
 
 __all__ = ["command"]
 
@@ -31,17 +31,17 @@ _STEPS = ("task", "queue", "after_s", "waited_s", "ran_s", "share", "job")
     help="Write the trace as JSON for chrome://tracing or ui.perfetto.dev.",
 )  # fmt: skip
 @takes_journal
-def command(look: Look, id: str, chrome: Path | None) -> int:
+def command(shared: JournalOptions, id: str, chrome: Path | None) -> int:
     """Show the jobs that belong together with job ID, and where the time went.
 
     The tree is by root and parent, as in the journal. Each job says how long it waited and ran,
     over all its attempts. The critical path is what the last end waited for: jobs with a * are on
     it.
     """
-    if look.queue is not None or look.task is not None:
+    if shared.queue is not None or shared.task is not None:
         raise click.UsageError("a trace goes over all queues and tasks: leave --queue and --task")
     from eventmq_contrib.spark.analyses.trace import (
-        MOST,
+        MAX_EVENTS,
         about,
         critical,
         events_of,
@@ -49,19 +49,19 @@ def command(look: Look, id: str, chrome: Path | None) -> int:
         hops,
     )
 
-    with look.events() as events:
+    with shared.events() as events:
         rows = events_of(events, id)
-        found = hops(rows[:MOST])
-        if look.out is not None:
-            look.show(events.sparkSession.createDataFrame(hop_rows(found)))
-    if len(rows) > MOST:
-        click.echo(f"only the first {MOST} events of the tree are shown", err=True)
+        found = hops(rows[:MAX_EVENTS])
+        if shared.out is not None:
+            shared.show(events.sparkSession.createDataFrame(hop_rows(found)))
+    if len(rows) > MAX_EVENTS:
+        click.echo(f"only the first {MAX_EVENTS} events of the tree are shown", err=True)
     if chrome is not None:
         _write_chrome(chrome, found)
     told = about(id, found, critical(found))
-    if look.as_json:
+    if shared.as_json:
         click.echo(to_json(told, indent=2))
-    elif look.out is None:
+    elif shared.out is None:
         _show(told)
     return DONE
 

@@ -1,4 +1,4 @@
-"""A report as one page of HTML that asks nobody for anything.
+"""A report as one self-contained page of HTML.
 
 **Warning** for who edits the template: names of tasks, queues, workers and errors are other
 people's. They are escaped by jinja2; none may get into a script, a style or the name of an

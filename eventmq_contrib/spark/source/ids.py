@@ -1,4 +1,4 @@
-"""Ids of jobs that come from rows: the same row has the same id whoever writes it, and how often.
+"""Ids of jobs made from rows: the same row has the same id at every write.
 
 They have the layout of UUID version 7 (RFC 9562, section 5.7), as all ids of EventMQ: twelve hex
 digits of milliseconds, then a digest. So a write that is done again, by a Spark task that is

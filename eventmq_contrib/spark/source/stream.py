@@ -1,7 +1,7 @@
 """The reader of the data source for ``spark.readStream``: a journal, file by file as it is sealed.
 
 An offset is the last number per broker, ``{broker: seq}``. Sealed files never change, so that the
-events between two offsets are the same whoever reads them, and however often.
+events between two offsets are the same at every read.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GAP_TIMEOUT", "JournalStream"]
 
-#: Seconds for which numbers that are not there are waited for: files may be copied in another order
-#: than that of their numbers.
+#: Seconds that the stream waits for missing numbers: files may be copied in another order than that
+#: of their numbers.
 GAP_TIMEOUT = 60.0
 
 
@@ -80,7 +80,7 @@ class JournalStream:
     def _in_order(self, start: dict[str, int]) -> list[JournalFile]:
         """Return the files without those behind numbers that may come yet.
 
-        What is missing at the first look is not waited for: nobody copies, or all the time.
+        Gaps of the first scan are not waited for.
         """
         files, now = sealed_files(self.folder, start), time.monotonic()
         found, known = holes(files, start), self._holes
@@ -96,7 +96,7 @@ class JournalStream:
         ]
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note what there is now, where the query is to end."""
+        """Remember the present end, where the query is to end."""
         self._target = latest(sealed_files(self.folder), {})
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from eventmq.events import HOUR_US
-from eventmq_contrib.spark.analyses.anomaly import anomaly, between, hours, odd_hours
+from eventmq_contrib.spark.analyses.anomaly import anomalous_hours, anomaly, between, hours
 from tests.contrib.spark.histories import frame
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def frame_of(ended, failed=None, wait=None, *, keep=None) -> pd.DataFrame:
 
 
 def odd(frame: pd.DataFrame, threshold: float = 5.0, min_history: int = 4) -> pd.DataFrame:
-    return odd_hours(frame, threshold=threshold, min_history=min_history)
+    return anomalous_hours(frame, threshold=threshold, min_history=min_history)
 
 
 def weeks(n: int, seed: int = 1) -> np.ndarray:

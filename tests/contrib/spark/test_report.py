@@ -12,7 +12,7 @@ from eventmq.errors import StoreError
 from eventmq_contrib.spark.analyses.audit import audit
 from eventmq_contrib.spark.analyses.executions import executions
 from eventmq_contrib.spark.analyses.numbers import numbers
-from eventmq_contrib.spark.analyses.report import MOST, Choice, report
+from eventmq_contrib.spark.analyses.report import MAX_ROWS, Choice, report
 from eventmq_contrib.spark.analyses.slo import Objective, slo
 from eventmq_contrib.spark.analyses.timeline import QUEUES, SPANS, timeline
 from tests.contrib.spark.histories import frame, story
@@ -143,7 +143,7 @@ def test_what_parts_share_is_what_each_has_on_its_own(events: DataFrame) -> None
     """Runs and jobs are put together once; nothing of them is left afterwards."""
     queue = "email"
     found = report(events, choice=Choice(queue=queue))
-    told = audit(events, listed=MOST, queue=queue)
+    told = audit(events, listed=MAX_ROWS, queue=queue)
     assert found["audit"] == {**told.as_dict(), "sound": told.sound}
     known = numbers(events)
     [level] = slo(events.where(events.queue == queue), Objective(), known=known).collect()

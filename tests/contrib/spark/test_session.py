@@ -14,7 +14,7 @@ import eventmq_contrib.spark as public
 from eventmq.errors import PluginError, StoreError
 from eventmq_contrib.spark import command as group
 from eventmq_contrib.spark.atomic import write_table
-from eventmq_contrib.spark.command import Look, takes_journal
+from eventmq_contrib.spark.command import JournalOptions, takes_journal
 from eventmq_contrib.spark.session import SparkFailed, spark_session, using_spark
 from tests.contrib.spark.histories import write_journal
 from tests.contrib.spark.test_journal_read import numbered
@@ -105,9 +105,9 @@ def test_what_is_no_table_is_not_replaced(spark: SparkSession, tmp_path: Path) -
 
 @click.command
 @takes_journal
-def count(look: Look) -> None:
-    with look.events() as events:
-        look.show(events.groupBy("queue").count().orderBy("queue"))
+def count(shared: JournalOptions) -> None:
+    with shared.events() as events:
+        shared.show(events.groupBy("queue").count().orderBy("queue"))
 
 
 def run(*arguments: Any) -> Any:
@@ -131,7 +131,7 @@ def test_a_command_prints_a_table_or_json_or_writes_parquet(
 def test_a_long_listing_is_cut_and_says_so(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module(Look.__module__), "SHOWN", 1)
+    monkeypatch.setattr(importlib.import_module(JournalOptions.__module__), "SHOWN", 1)
     write_journal(tmp_path, numbered("b", range(1, 8)))
     done = run("--journal", tmp_path)
     assert done.stdout.split() == ["queue", "count", "q0", "3"]

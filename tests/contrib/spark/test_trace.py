@@ -272,7 +272,7 @@ def test_a_tree_is_found_from_any_of_its_jobs(spark: SparkSession) -> None:
     for asked, tree in trees.items():
         numbers = [row["seq"] for row in rows if row["job_id"] in tree]
         assert numbers == [row["seq"] for row in events_of(events, asked)]
-    assert 5 == len(events_of(events, "b", most=4))
+    assert 5 == len(events_of(events, "b", limit=4))
     with pytest.raises(JobNotFound, match="the journal has no event of a job nobody"):
         events_of(events, "nobody")
     events.unpersist()

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from eventmq_contrib.spark import waiting as module
-from eventmq_contrib.spark.waiting import Events, Oldest, Waiting
+from eventmq_contrib.spark.waiting import EventFilter, Oldest, WaitingJobs
 from tests.contrib.spark.histories import (
     START_US,
     History,
@@ -60,10 +60,10 @@ class Query:
         (folder / "offsets").mkdir()
         write_journal(folder / "journal", self.rows, size=size)
 
-    def make(self, **chosen: Any) -> Waiting:
+    def make(self, **chosen: Any) -> WaitingJobs:
         """Return what knows the jobs, as after a start."""
-        events = Events(journal=str(self.folder / "journal"), **chosen)
-        return Waiting(events, self.folder, self.folder / "_waiting.parquet")
+        events = EventFilter(journal=str(self.folder / "journal"), **chosen)
+        return WaitingJobs(events, self.folder, self.folder / "_waiting.parquet")
 
     def go(self, upto: dict[str, int]) -> int:
         """Begin a batch; return its number."""
@@ -81,9 +81,9 @@ def test_it_is_right_after_each_batch_over_restarts(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long ago the state was written, where a batch is done a second time, after gaps."""
-    monkeypatch.setattr(module, "_EVERY", seed % 2 * 60.0)
+    monkeypatch.setattr(module, "_WRITE_EVERY", seed % 2 * 60.0)
     monkeypatch.setattr(module, "_REST", 0)
-    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    monkeypatch.setattr(module, "_BATCH_ROWS", 3)
     chance = Random(seed)
     rows = [row for n in range(2) for row in story(chance, f"b{n}", damage=seed > 3).rows]
     query = Query(tmp_path, rows)
@@ -180,7 +180,7 @@ def test_a_writing_that_takes_long_is_rare(tmp_path: Path, monkeypatch: pytest.M
     query = Query(tmp_path, [line(n, "enqueued", f"j{n}", second=n) for n in range(1, 4)])
     written = []
     for rest in (0.0, 1e9):
-        monkeypatch.setattr(module, "_EVERY", 0.0)
+        monkeypatch.setattr(module, "_WRITE_EVERY", 0.0)
         monkeypatch.setattr(module, "_REST", rest)
         found = query.make()
         for n in range(1, 4):
