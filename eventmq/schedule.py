@@ -235,7 +235,7 @@ class SchedulerLease(NamedTuple):
     """The answer of a store to a scheduler that wants to fire its schedules.
 
     Attributes:
-        held: It may; no other scheduler does for the time that it asked for.
+        held: It may; no other scheduler may for the time that it requested.
         revision: Of the store, now.
         foreign: A scheduler of another kind fires the legacy jobs of source ``wire``.
     """

@@ -33,7 +33,7 @@ class Affinity:
     """Asks the strategy which session a key is for.
 
     Args:
-        state: Of the broker.
+        state: The memory of the broker.
         routing: The strategy.
         admits: Returns whether a session may be offered a header text.
     """

@@ -165,7 +165,7 @@ class BrokerCore:
 
     @property
     def heartbeats(self) -> Heartbeats:
-        """What sends HEARTBEATs; the runner reports lost connections to it."""
+        """The sender of HEARTBEATs, to which the runner reports lost connections."""
         return self.sessions.heartbeats
 
     def recover(

@@ -31,7 +31,7 @@ class IdleQueues:
     """Forgets queues that are not used.
 
     Args:
-        state: Of the broker.
+        state: The memory of the broker.
     """
 
     def __init__(self, state: State) -> None:

@@ -67,7 +67,7 @@ class Limiter:
         #: Never more than ``rate.jobs`` once there is a rate.
         self.tokens = float("inf")
         self.updated = 0.0
-        #: Of the job whose headers set the limits: those of the newest one count.
+        #: Number of the job whose headers set the limits: those of the newest one count.
         self.seq = -1
         self.headers: str | None = None
         #: When a new job last named it.
@@ -150,7 +150,7 @@ class Limiters:
 
     def __init__(self) -> None:
         self.of: dict[SubqueueKey, Limiter] = {}
-        #: Of the queues that are limited, by name.
+        #: Limiters of queues, by name.
         self.of_queues: dict[str, Limiter] = {}
         #: Leased jobs that are counted: id -> the limiters that count it.
         self.held: dict[str, tuple[Limiter, ...]] = {}

@@ -9,7 +9,7 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the broker takes, keeps and waits for.
+    """Limits of what the broker takes, keeps and waits for.
 
     Attributes:
         max_frame: A longer payload is answered with ERROR ``too-large``.

@@ -46,7 +46,7 @@ class Promotion:
     """Makes delayed jobs queued when they are due.
 
     Args:
-        state: Of the broker.
+        state: The memory of the broker.
         damage: Fails jobs whose records were altered.
     """
 

@@ -239,7 +239,7 @@ class Queue:
         size_limit: Jobs that its subqueues have in memory together.
         bytes_limit: Bytes of their bodies.
         now: Unix time.
-        subqueue_counts: Of the broker.
+        subqueue_counts: The number of subqueues of the broker, with its limiters.
     """
 
     __slots__ = (
@@ -285,7 +285,7 @@ class Queue:
         self.subqueues: dict[SubqueueKey, Subqueue] = {}
         #: Whether a subqueue may have limits or a key.
         self.limited = False
-        #: Of the queue as a whole, None for no limits.
+        #: Limits of the queue as a whole, None for no limits.
         self.limiter: Limiter | None = None
         #: Jobs that every worker of the queue refused: id -> job and since when.
         self.unroutable: dict[str, tuple[JobRecord, float]] = {}

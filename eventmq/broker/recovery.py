@@ -1,4 +1,4 @@
-"""What the broker takes over from a store that it opened: counts, subqueues and open chunks."""
+"""Recovery: takes over counts, subqueues and open chunks from a store that was opened."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ScheduleCalls:
     """Keeps schedules in the broker's store and passes them on to legacy schedulers.
 
     Args:
-        state: Of the broker.
+        state: The memory of the broker.
     """
 
     def __init__(self, state: State) -> None:

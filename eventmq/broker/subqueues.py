@@ -110,7 +110,7 @@ class Subqueue:
 
     @property
     def fair_key(self) -> SortKey | None:
-        """What orders subqueues that share fairly: the virtual time, then `first`."""
+        """The key that orders subqueues which share fairly: the virtual time, then `first`."""
         first = self.first
         return None if first is None else (self.virtual_time, *first)
 
@@ -195,12 +195,12 @@ class Subqueue:
 
 
 class Load(NamedTuple):
-    """What a chunk may hold. The first job is always taken."""
+    """Limits of what a chunk may hold. The first job is always taken."""
 
     #: Run time that the jobs cost together.
     seconds: float
     jobs: int
-    #: Of their bodies.
+    #: Bytes of their bodies.
     bytes: int
 
 
@@ -311,7 +311,7 @@ _SMALL = 64
 
 
 class Eligibility(NamedTuple):
-    """Which jobs a session may be offered."""
+    """The jobs that a session may be offered."""
 
     #: Names of tasks; None means any.
     tasks: frozenset[str] | None

@@ -44,11 +44,11 @@ SEEDS = 400
 
 
 def _early_receipt(original: Any) -> Any:
-    def admit(self: Admission, arrival: Any) -> None:
-        self._receipt(arrival, {})
+    def admit(self: Admission, submission: Any) -> None:
+        self._receipt(submission, {})
         self.state.deferred_sends += self.state.receipts
         self.state.receipts.clear()
-        original(self, arrival._replace(wants_ack=False))
+        original(self, submission._replace(wants_ack=False))
 
     return admit
 
@@ -112,10 +112,10 @@ def _hasty(seconds: float) -> Callable[[Any], Any]:
 
 
 def _expires_early(original: Any) -> Any:
-    def admit(self: Admission, arrival: Any) -> None:
-        for job in arrival.jobs:
+    def admit(self: Admission, submission: Any) -> None:
+        for job in submission.jobs:
             job.expires -= 10.0 if job.expires else 0.0
-        original(self, arrival)
+        original(self, submission)
 
     return admit
 
