@@ -224,7 +224,7 @@ current: ContextVar[JobContext] = ContextVar("eventmq_current_job")
 class JobsEnded:
     """Pool event: the next ``count`` jobs of a chunk have outcomes, in their order.
 
-    From a `eventmq.interfaces.SharedPool` it is jobs of any ``positions``; the slot says nothing.
+    From a `eventmq.interfaces.SharedPool` it is jobs of any ``positions``; the slot means nothing.
     """
 
     slot: int
@@ -239,7 +239,7 @@ class JobsEnded:
 
 @dataclass(frozen=True, slots=True)
 class SlotDied:
-    """Pool event: a slot lost all that it was given and has not answered; it goes on anew.
+    """Pool event: a slot died and lost its unanswered jobs; it starts anew.
 
     In a `eventmq.interfaces.SharedPool` that is the one job that it ran.
     """
@@ -252,11 +252,11 @@ class SlotDied:
     reason: str
     #: Number of the signal that ended the process, 0 for none.
     signal: int = 0
-    #: Bytes of memory that the process had at the last look, and at most; 0 for unknown.
+    #: Bytes of memory of the process when last measured, and its peak; 0 for unknown.
     rss: int = 0
     peak: int = 0
-    #: Jobs that it had started and not answered, the one that was running among them: the oldest of
-    #: those that it was given. 0 also where the pool does not know.
+    #: Jobs that it had started and not answered, with the running one: the oldest of its assigned
+    #: jobs. 0 also where the pool does not know.
     started: int = 0
     #: Other slots died at the same moment of the same cause: which job it was is not known.
     shared_cause: bool = False
@@ -264,7 +264,7 @@ class SlotDied:
 
 @dataclass(frozen=True, slots=True)
 class PartsYielded:
-    """Pool event: the job that runs has yielded parts."""
+    """Pool event: the running job has yielded parts."""
 
     slot: int
     chunk: int
@@ -278,7 +278,7 @@ class PartsYielded:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReported:
-    """Pool event: the job that runs has told how far it is."""
+    """Pool event: the running job has reported its progress."""
 
     slot: int
     chunk: int
@@ -511,7 +511,7 @@ class Gateway(Protocol):
 
 
 class WorkerPool(Protocol):
-    """Runs jobs in slots; a slot works off its chunks in the order of ``assign``.
+    """Runs jobs in slots; a slot runs its chunks in the order of ``assign``.
 
     All methods are called from the job manager's thread; only ``start`` and ``stop`` may block.
 
@@ -527,7 +527,7 @@ class WorkerPool(Protocol):
 
     @property
     def abandoned(self) -> int:
-        """How many threads or the like were given up by ``kill`` and still run."""
+        """How many threads or coroutines were abandoned by ``kill`` and still run."""
 
     def start(self) -> None:
         """Start the slots. Raises if a slot cannot be started."""
@@ -536,10 +536,10 @@ class WorkerPool(Protocol):
         """Return descriptors that are readable when ``poll`` has something."""
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Give a slot a chunk of ``count`` jobs, as it came from the broker."""
+        """Assign a chunk of ``count`` jobs to a slot, with the body that the broker sent."""
 
     def take_back(self, slot: int) -> int:
-        """Withdraw what has not started; return how many jobs, counted from the last given."""
+        """Withdraw the jobs that have not started; return how many, counted from the last one."""
 
     def running(self, slot: int) -> Running | None:
         """Return the job that runs in the slot, None if none does."""
@@ -551,17 +551,17 @@ class WorkerPool(Protocol):
         """
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Tell a job that streams how many parts were taken; nothing if it does not run.
+        """Pass the credit of its readers to a job that streams; nothing if it does not run.
 
         It may be `eventmq.wire.streams.WINDOW` parts and ``WINDOW_BYTES`` ahead of that, or any
         number once ``taken`` is ``NO_READER``: then nothing is to be sent any more.
         """
 
     def scale(self, slots: int) -> None:
-        """Have processes for the first ``slots`` slots only; the others are idle, and stay so."""
+        """Run processes for the first ``slots`` slots only; the others stay idle."""
 
     def kill(self, slot: int) -> None:
-        """End what runs in the slot at once, or give it up where it cannot be ended.
+        """End the job of the slot at once, or abandon it where it cannot be ended.
 
         `SlotDied` follows, also for an idle slot, and after it no answer to what was assigned.
         """
@@ -574,10 +574,10 @@ class WorkerPool(Protocol):
 
 
 class SharedPool(WorkerPool, Protocol):
-    """A pool whose slots share what they were given: whichever is free takes the next job.
+    """A pool whose slots share their chunks: any free slot takes the next job.
 
     ``shared`` is true; ``assign`` and ``take_back`` are called for slot 0 and mean all slots. Jobs
-    begin in the order in which they were given, and end in any.
+    start in the order in which they were assigned, and end in any order.
     """
 
     def slot_of(self, chunk: int, position: int) -> int | None:

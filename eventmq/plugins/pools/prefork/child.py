@@ -241,16 +241,16 @@ class PoolChild:
             except BlockingIOError:  # withdrawn by the manager again
                 continue
 
-    def _skip(self, left: int) -> bool:
+    def _skip(self, remaining: int) -> bool:
         """Take the SKIPs of the chunk's other jobs."""
-        while left:
+        while remaining:
             try:
-                taken = len(os.read(self._pipes.token, left))
+                count = len(os.read(self._pipes.token, remaining))
             except BlockingIOError:
-                taken = len(self._await_token())
-            if not taken:
+                count = len(self._await_token())
+            if not count:
                 return False
-            left -= taken
+            remaining -= count
         return True
 
     def flush(self, *, running: bool = False) -> None:

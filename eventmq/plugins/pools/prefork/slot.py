@@ -158,23 +158,23 @@ class PreforkSlot:
 
     def _drop_answered(self, count: int) -> None:
         """Drop the first jobs that are kept: they are answered."""
-        given = self._assigned
-        while given and count:
-            head = given.popleft()
+        kept = self._assigned
+        while kept and count:
+            head = kept.popleft()
             part = min(count, head.jobs)
             count -= part
             if part < head.jobs:
-                given.appendleft(head._replace(jobs=head.jobs - part, first=head.first + part))
+                kept.appendleft(head._replace(jobs=head.jobs - part, first=head.first + part))
 
     def _drop_withdrawn(self, count: int) -> None:
         """Drop the last jobs that are kept: they were withdrawn."""
-        given = self._assigned
-        while given and count:
-            tail = given.pop()
+        kept = self._assigned
+        while kept and count:
+            tail = kept.pop()
             part = min(count, tail.jobs)
             count -= part
             if part < tail.jobs:
-                given.append(tail._replace(jobs=tail.jobs - part))
+                kept.append(tail._replace(jobs=tail.jobs - part))
 
     def take_back(self) -> int:
         """Withdraw the jobs that have not started; return how many."""
