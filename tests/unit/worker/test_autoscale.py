@@ -6,7 +6,7 @@ import pytest
 
 from eventmq.wire import commands
 from eventmq.worker.slots import Autoscaler
-from tests.unit.worker.test_limits import Limited
+from tests.unit.worker.test_watchdog import Limited
 
 
 class Load:

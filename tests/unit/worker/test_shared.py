@@ -10,7 +10,7 @@ from eventmq.interfaces import JobsEnded, Running, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow, encode_outcomes
 from tests.support.manager_harness import NotingPool, kinds, replies, rows_of
-from tests.unit.worker.test_limits import Limited
+from tests.unit.worker.test_watchdog import Limited
 
 BACK, CANCELLED, FAILED, SUCCEEDED = (
     OutcomeKind.HANDED_BACK,
