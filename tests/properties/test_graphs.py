@@ -37,7 +37,7 @@ def _text(value: Any) -> str:
 def inline(request: Any) -> Any:
     """Return the app inside of this test; what a commit causes in a graph is bounded."""
     with use_app(app) as inline:
-        state = inline._stage.core.state
+        state = inline._cluster.core.state
         state.limits = replace(state.limits, graph_slice=request.param)
         yield inline
 
@@ -147,7 +147,9 @@ def test_a_graph_gives_what_its_tasks_give(inline: Any, expression: Expression) 
         if all(leaf.value is not None for leaf in leaves):
             assert handle.get() == _values(tree)
     assert inline.enqueued() == []
-    counts = inline._stage.core.state.queues["default"].counts if inline._stage.submitted else None
+    counts = (
+        inline._cluster.core.state.queues["default"].counts if inline._cluster.submitted else None
+    )
     assert counts is None or (counts.waiting, counts.delayed, counts.blocked) == (0, 0, 0)
 
 
