@@ -45,7 +45,7 @@ class BrokerConnection:
         address: For people.
         phase: `ConnectionPhase`.
         features: What the broker announced, None before that or if it is a legacy one.
-        unsent: Messages that the socket has not taken yet, in order.
+        unsent: Messages that the socket has not accepted yet, in order.
         in_flight: Number of submissions and calls in flight at this broker.
         busy_since: When the first of these began, or the socket was opened.
         last_received: When a message last came from it.
@@ -83,7 +83,7 @@ class BrokerConnection:
 
     @property
     def store(self) -> str:
-        """The id of the broker's store; a legacy broker is taken for one of its own."""
+        """The id of the broker's store; for a legacy broker its address."""
         return (self.features.store if self.features else "") or self.address
 
     @property

@@ -96,7 +96,7 @@ class IoLoop:
         self._inbox: deque[tuple[Callable[..., None], PendingRequest]] = deque()
         #: The request that the leader waits for, None where it waits for all of them.
         self._awaited: PendingRequest | None = None
-        #: When the machine has to tick next, as it said last.
+        #: The machine's ``next_tick``, as of the last poll.
         self._next_tick = 0.0
         #: When the sockets were last read.
         self._last_read = 0.0

@@ -130,7 +130,7 @@ class ClientMachine:
             self._forget_at(connection, call)
 
     def credit(self, call: PendingCall) -> None:
-        """Tell the broker how many parts of a stream were taken."""
+        """Tell the broker how many parts of a stream were read."""
         if call.assigned_to != NO_BROKER and call.sent:
             self._credit_at(self.connections[call.assigned_to], call)
 
@@ -597,8 +597,8 @@ class InFlightRequests:
                 what = f"{connection.address} ({connection.unready_reason})"
                 return f"nothing could be sent to broker {what} in time"
             return f"no answer from broker {connection.address} in time"
-        said = (f"{c.address} ({c.unready_reason})" for c in self._connections)
-        return f"no broker could be reached in time: {', '.join(said)}; {_HINT}"
+        reasons = (f"{c.address} ({c.unready_reason})" for c in self._connections)
+        return f"no broker could be reached in time: {', '.join(reasons)}; {_HINT}"
 
     def abandon(self, reason: str) -> None:
         """Settle all requests as failed."""

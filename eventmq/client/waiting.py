@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Completed", "Waited", "await_", "wait"]
 
-#: Questions of 1,000 jobs each that are asked at a time; a broker bounds what a peer waits for.
+#: Maximum number of open calls, of 1,000 jobs each: a broker bounds what a peer waits for.
 MAX_OPEN_CALLS = 50
 
 
@@ -92,7 +92,7 @@ class Completed:
             self._open.add(call.id)
             yield call
 
-    def _ask(self, deadline: float, notify: Callable[[], None], asked: list[PendingCall]) -> None:
+    def _ask(self, deadline: float, notify: Callable[[], None], begun: list[PendingCall]) -> None:
         """Begin the calls that may begin; those with answers go to ``_news``."""
 
         def notifier(call: PendingCall) -> Callable[[], None]:
@@ -104,7 +104,7 @@ class Completed:
 
         for call in self._calls(deadline):
             call.notify = notifier(call)
-            asked.append(call)
+            begun.append(call)
             self._runner.begin(call)
 
     def _read(self) -> None:
@@ -128,14 +128,14 @@ class Completed:
     def __iter__(self) -> Iterator[Job[Any]]:
         waiter = self._runner.waiter()
         deadline = self._runner.deadline(self._timeout)
-        asked: list[PendingCall] = []
+        begun: list[PendingCall] = []
         try:
             while True:
                 while self._ended:
                     yield self._ended.popleft()
                 if self._finished:
                     return
-                self._ask(deadline, waiter.notify, asked)
+                self._ask(deadline, waiter.notify, begun)
                 waiter.wait(None)
                 self._read()
         except ResultTimeout as error:
@@ -144,19 +144,19 @@ class Completed:
                 error = self._results.explained(job, self._timeout, error)
             raise self._timed_out(error) from None
         finally:
-            self._forget(asked)
+            self._forget(begun)
 
     async def __aiter__(self) -> AsyncIterator[Job[Any]]:
         waiter = self._runner.async_waiter()
         deadline = self._runner.deadline(self._timeout)
-        asked: list[PendingCall] = []
+        begun: list[PendingCall] = []
         try:
             while True:
                 while self._ended:
                     yield self._ended.popleft()
                 if self._finished:
                     return
-                self._ask(deadline, waiter.notify, asked)
+                self._ask(deadline, waiter.notify, begun)
                 await waiter.wait()
                 self._read()
         except ResultTimeout as error:
@@ -165,7 +165,7 @@ class Completed:
                 error = await self._results.aexplained(job, self._timeout, error)
             raise self._timed_out(error) from None
         finally:
-            self._forget(asked)
+            self._forget(begun)
 
     def _first_remaining(self) -> Job[Any] | None:
         """Return a job that has not ended, if the error should have a diagnosis."""
@@ -178,8 +178,8 @@ class Completed:
         text = f"{remaining} of {self._count} jobs had not ended in time; the first: {error}"
         return ResultTimeout(text, job_id=error.job_id, state=error.state)
 
-    def _forget(self, asked: list[PendingCall]) -> None:
-        for call in asked:
+    def _forget(self, begun: list[PendingCall]) -> None:
+        for call in begun:
             self._runner.forget(call)
 
 

@@ -48,7 +48,7 @@ class Unique:
             ``"keep_last"``: a waiting one is cancelled and the new one gets its due time and its
             place in the queue; beside a running one the new one waits for its end.
         period: Seconds since the admission of an earlier job that ran, in which the key stays
-            taken although that job has ended; None for not at all. At most the broker's
+            in use although that job has ended; None for not at all. At most the broker's
             ``dedupe_window`` counts.
         states: The states in which an earlier job counts; by default the unfinished ones.
 

@@ -331,7 +331,7 @@ def test_a_result_that_is_late_is_a_timeout(make_runner: MakeRunner, broker: Rou
     broker.wait_for(lambda fake: not fake.waits)
 
 
-def test_a_question_left_early_is_forgotten_by_the_broker(
+def test_a_call_left_early_is_forgotten_by_the_broker(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address)
@@ -367,7 +367,7 @@ def test_coroutines_submit_and_wait(make_runner: MakeRunner, broker: RouterBroke
     assert asyncio.run(main()) == [b"%d" % n for n in range(50)]
 
 
-def test_a_cancelled_coroutine_forgets_its_question(
+def test_a_cancelled_coroutine_forgets_its_call(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address)

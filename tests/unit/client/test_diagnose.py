@@ -32,7 +32,7 @@ START = "no worker serves the queue 'mail'; start one with: eventmq worker -A MO
     [[], [{**WORKER, "queues": [[10, "default"]]}], [{**WORKER, "seen": None}]],
     ids=["none", "other queues", "gone"],
 )
-def test_a_queue_that_nobody_serves_comes_with_the_command(workers: Any) -> None:
+def test_a_queue_without_workers_comes_with_the_command(workers: Any) -> None:
     assert said(workers=workers) == f"is still queued after 10.0 s: {START}"
 
 
@@ -48,7 +48,7 @@ def test_a_job_behind_others_says_how_many() -> None:
     assert said(attempt=3).endswith("1 (attempt 3)")
 
 
-def test_a_job_that_idle_workers_leave_alone_raises_the_question_of_its_task() -> None:
+def test_a_job_that_idle_workers_leave_alone_names_its_task() -> None:
     """A worker without a list of tasks may be one that does not know it."""
     text = said(queues=[{**QUEUE, "waiting": 1, "running": 0}], workers=[{**WORKER, "tasks": []}])
     assert text.endswith("from the queue 'mail'; does a worker know the task 'shop.send'?")

@@ -38,7 +38,7 @@ def follow(app, ends, *frames, job_id="j1"):
     )
 
 
-def test_the_end_of_a_job_is_told_once_with_its_result_at_hand(app, ends):
+def test_the_end_of_a_job_is_called_back_once_with_its_result(app, ends):
     started = [follow(app, ends, b"x", b"%d" % n, job_id=f"j{n}") for n in range(50)]
     told = [ends.get(timeout=DEADLINE) for _ in started]
     assert [None] * 50 == [error for _, error in told]
@@ -56,7 +56,7 @@ def test_a_job_that_failed_has_ended_too(app, ends):
         job.get(timeout=0)
 
 
-def test_a_job_that_had_ended_before_is_told_of_at_once(app, ends):
+def test_a_job_that_had_ended_before_is_called_back_at_once(app, ends):
     """Its id is known: it is not done twice."""
     for frames in ([b"first"], [b"second"]):
         follow(app, ends, *frames)
@@ -65,14 +65,14 @@ def test_a_job_that_had_ended_before_is_told_of_at_once(app, ends):
         assert [b"first"] == job.get(timeout=0)
 
 
-def test_what_is_refused_is_told_with_the_error(app, ends):
+def test_a_refused_job_is_called_back_with_the_error(app, ends):
     follow(app, ends, b"x" * 200_000)
     job, error = ends.get(timeout=DEADLINE)
     assert isinstance(error, MessageTooLarge)
     assert not job.origin.sent
 
 
-def test_a_call_back_that_fails_harms_nobody(app, ends, caplog):
+def test_a_callback_that_fails_harms_no_other_job(app, ends, caplog):
     def broken(*_):
         raise RuntimeError("oops")
 
@@ -91,7 +91,7 @@ def test_a_broker_that_is_away_is_an_error_at_the_deadline(ends):
         assert isinstance(ends.get(timeout=DEADLINE)[1], BrokerUnavailable)
 
 
-def test_what_is_open_when_the_app_is_closed_is_told(app, ends):
+def test_jobs_in_flight_when_the_app_is_closed_are_called_back(app, ends):
     app.send_raw("nobody", [b"x"], job_id="j1")
     app.follow_raw("nobody", [b"x"], job_id="j1", on_end=lambda job, error: ends.put((job, error)))
     app.close()

@@ -124,7 +124,7 @@ def test_get_is_asked_once_and_remembered(bench: Bench) -> None:
     assert [call.name for call in calls] == ["get"]
 
 
-def test_get_waits_as_long_as_the_setting_says_unless_told(bench: Bench) -> None:
+def test_get_waits_as_long_as_the_setting_says_by_default(bench: Bench) -> None:
     job, begin = bench.job(), bench.net.now
     with pytest.raises(ResultTimeout) as caught:
         job.get()
@@ -549,14 +549,14 @@ def test_jobs_are_yielded_as_they_end(bench: Bench) -> None:
     assert bench.brokers[0].waits == {}
 
 
-def test_a_job_that_nobody_knows_counts_as_ended(bench: Bench) -> None:
+def test_an_unknown_job_counts_as_ended(bench: Bench) -> None:
     nobody: Job[Any] = Job("nobody", bench.results, JobOrigin("t", 0, "s1"))
     assert list(Completed([nobody], bench.results, 5.0)) == [nobody]
     with pytest.raises(JobNotFound):
         nobody.get()
 
 
-def test_more_jobs_than_fit_into_the_questions_of_a_peer(
+def test_more_jobs_than_fit_into_the_calls_of_a_peer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker bounds what one peer may wait for; the rest is asked later."""
@@ -567,7 +567,7 @@ def test_more_jobs_than_fit_into_the_questions_of_a_peer(
     assert len(list(Completed(jobs, bench.results, 60.0))) == 5001
 
 
-def test_ten_thousand_jobs_are_ten_questions_over_a_restart_too(bench: Bench) -> None:
+def test_ten_thousand_jobs_are_ten_calls_over_a_restart_too(bench: Bench) -> None:
     """Not one per job; a new epoch of the broker is asked for what has not ended."""
     jobs = [bench.job(f"j{n}") for n in range(10_000)]
     [broker] = bench.brokers
@@ -629,7 +629,7 @@ def test_as_completed_raises_when_the_time_is_up(bench: Bench) -> None:
     assert found == [jobs[1]]
 
 
-def test_leaving_the_iteration_early_forgets_the_questions(bench: Bench) -> None:
+def test_leaving_the_iteration_early_forgets_the_calls(bench: Bench) -> None:
     jobs = [bench.job("j1"), bench.job("j2")]
     bench.end("j2", "succeeded")
     iterator = iter(Completed(jobs, bench.results, None))

@@ -234,7 +234,7 @@ def test_a_broker_that_left_a_job_unanswered_and_is_silent_gets_a_new_connection
     assert net.machine.reopen == [0]
 
 
-def test_a_broker_that_leaves_questions_unanswered_gets_a_new_connection() -> None:
+def test_a_broker_that_leaves_calls_unanswered_gets_a_new_connection() -> None:
     """Also where each of them is given up before the broker counts as dead."""
     broker = FakeBroker()
     net = Net(broker)
@@ -359,7 +359,7 @@ def test_a_job_that_was_not_sent_goes_to_any_broker() -> None:
     assert list(second.jobs) == ["a"]
 
 
-def test_a_question_goes_to_the_broker_of_its_job_only() -> None:
+def test_a_call_goes_to_the_broker_of_its_job_only() -> None:
     first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
     net = Net(first, second)
     net.begin(submit("a"))
@@ -373,7 +373,7 @@ def test_a_question_goes_to_the_broker_of_its_job_only() -> None:
     assert "Call" not in second.kinds()
 
 
-def test_a_broker_that_says_goodbye_is_left_and_asked_again_after_an_interval() -> None:
+def test_a_broker_that_sends_kbai_is_left_and_informed_again_after_an_interval() -> None:
     first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
     net = Net(first, second)
     net.machine.received(0, Kbai("b").frames(), net.now)
@@ -397,7 +397,7 @@ def test_disconnect_is_answered_by_kbai_and_the_broker_is_sent_nothing_more() ->
 # Questions
 
 
-def test_a_question_is_answered() -> None:
+def test_a_call_is_answered() -> None:
     net = Net(FakeBroker(epoch=7))
     asked = call(net, "ping")
     net.begin(asked)
@@ -432,7 +432,7 @@ def test_an_answer_that_comes_twice_is_taken_once() -> None:
     assert len(asked.answers) == 1
 
 
-def test_a_get_that_is_late_is_a_timeout_and_told_to_the_broker() -> None:
+def test_an_overdue_get_is_a_timeout_and_is_forgotten_by_the_broker() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.begin(submit("a"))
@@ -445,7 +445,7 @@ def test_a_get_that_is_late_is_a_timeout_and_told_to_the_broker() -> None:
     assert net.machine.reopen == []
 
 
-def test_another_question_that_is_late_is_an_unavailable_broker() -> None:
+def test_another_overdue_call_is_an_unavailable_broker() -> None:
     broker = FakeBroker()
     net = Net(broker)
     broker.silent = True
@@ -455,7 +455,7 @@ def test_another_question_that_is_late_is_an_unavailable_broker() -> None:
     assert isinstance(asked.error, BrokerUnavailable)
 
 
-def test_a_question_that_nobody_waits_for_is_forgotten_on_both_sides() -> None:
+def test_a_call_that_is_not_needed_is_forgotten_on_both_sides() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.begin(submit("a"))
@@ -468,7 +468,7 @@ def test_a_question_that_nobody_waits_for_is_forgotten_on_both_sides() -> None:
     net.machine.forget(asked)
 
 
-def test_a_refused_question_is_an_error() -> None:
+def test_a_refused_call_is_an_error() -> None:
     net = Net(FakeBroker())
     asked = call(net, "info", arguments={"id": "nobody"}, subject="nobody")
     net.begin(asked)
@@ -584,7 +584,7 @@ def test_a_malformed_message_is_dropped(frames: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"\xc1", pack(5), pack([1]), pack([["a", 1, 2, 3]])])
-def test_a_malformed_answer_ends_the_question(answer: bytes) -> None:
+def test_a_malformed_answer_ends_the_call(answer: bytes) -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.begin(submit("a"))
@@ -625,7 +625,7 @@ def test_a_graph_is_not_sent_to_a_broker_that_does_not_know_graphs() -> None:
     assert "lacks the protocol extension 'graph'" in str(graph.error)
 
 
-def test_a_legacy_broker_takes_jobs_but_no_batches_and_no_questions() -> None:
+def test_a_legacy_broker_takes_jobs_but_no_batches_and_no_calls() -> None:
     """A broker without FEATURES knows the published document only."""
     broker = FakeBroker(features=False)
     net = Net(broker)
@@ -731,7 +731,7 @@ def test_everything_open_fails_when_the_client_ends() -> None:
     assert all(request.assigned_to == NO_BROKER for request in requests)
 
 
-def test_a_goodbye_goes_to_brokers_that_know_us() -> None:
+def test_kbai_goes_to_brokers_that_are_ready() -> None:
     first, second = FakeBroker(), FakeBroker(silent=True)
     net = Net(first, second)
     net.machine.queue_kbai()

@@ -41,7 +41,7 @@ def rows(asked: PendingCall) -> list[Any]:
     return list(asked.answers)
 
 
-def test_who_waits_for_a_promised_end_sends_nothing() -> None:
+def test_a_get_of_a_pushed_result_sends_nothing() -> None:
     """The broker sends it by itself."""
     broker = FakeBroker()
     net = Net(broker)
@@ -68,7 +68,7 @@ def test_an_end_that_came_before_anybody_asked_is_there_at_once() -> None:
 
 
 @pytest.mark.parametrize("why", ["no promise", "restart", "reconnection", "too late"])
-def test_what_is_not_promised_any_more_is_asked_for(why: str) -> None:
+def test_a_result_that_is_not_pushed_any_more_is_asked_for(why: str) -> None:
     """A broker that is not asked within the interval may have forgotten who it owes what."""
     broker = FakeBroker(replies=why != "no promise")
     net = Net(broker, heartbeat=3.0)
@@ -89,7 +89,7 @@ def test_what_is_not_promised_any_more_is_asked_for(why: str) -> None:
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_who_waits_for_a_promise_asks_when_the_broker_is_back(*, cut: bool) -> None:
+def test_a_get_of_a_pushed_result_asks_when_the_broker_is_back(*, cut: bool) -> None:
     """A waiting get() survives a restart of the broker, and a lost connection."""
     broker = FakeBroker()
     net = Net(broker, heartbeat=1.0)
@@ -134,7 +134,7 @@ def test_a_second_caller_asks_for_itself() -> None:
     assert gets(broker) == 1
 
 
-def test_promises_that_nobody_asks_for_are_bounded() -> None:
+def test_pushed_results_without_a_get_are_bounded() -> None:
     """The oldest are forgotten, and asked for."""
     broker = FakeBroker()
     net = Net(broker)
@@ -159,7 +159,7 @@ def test_a_malformed_end_is_dropped() -> None:
     assert asked.done
 
 
-def test_two_jobs_in_a_row_that_are_waited_for_make_a_habit() -> None:
+def test_after_two_jobs_in_a_row_with_get_the_next_is_predicted() -> None:
     """And one that is not ends it."""
     now = 0.0
     predictor = WaitPredictor(lambda: now)
@@ -177,7 +177,7 @@ def test_two_jobs_in_a_row_that_are_waited_for_make_a_habit() -> None:
     assert predictor.submitting("f") == ACK_REQUESTED
 
 
-def test_the_receipt_is_not_waited_for_where_nobody_does_anything_before_the_end() -> None:
+def test_the_receipt_is_not_waited_for_where_get_follows_at_once() -> None:
     """Who does something else between ``delay`` and ``get`` has the receipt at once again."""
     now = 0.0
     predictor = WaitPredictor(lambda: now)

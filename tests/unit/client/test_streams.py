@@ -174,7 +174,7 @@ def test_a_part_of_another_content_type_is_refused(reading: Reading) -> None:
         next(reading.stream())
 
 
-def test_the_broker_is_told_what_was_taken(reading: Reading) -> None:
+def test_credit_says_which_parts_were_read(reading: Reading) -> None:
     """After each quarter of the window, and when there is nothing left to take."""
     broker = reading.broker
     broker.script = [broker.parts(0, *range(300)), broker.parts(300, *range(100))]
@@ -190,7 +190,7 @@ def test_the_broker_is_told_what_was_taken(reading: Reading) -> None:
     assert broker.credits() == [(1, 256), (1, 400)]
 
 
-def test_large_parts_are_told_earlier(reading: Reading) -> None:
+def test_large_parts_are_credited_earlier(reading: Reading) -> None:
     broker = reading.broker
     broker.script = [broker.parts(0, *(["x" * 100_000] * 4))]
     stream = reading.stream()

@@ -316,7 +316,7 @@ def test_a_slot_with_a_long_job_has_room_for_that_one_chunk(world):
     assert world.status().window == 6
 
 
-def test_it_asks_to_be_woken_only_while_something_may_have_to_be_taken_back(world):
+def test_it_asks_for_a_tick_only_while_something_may_have_to_be_taken_back(world):
     world.tick()
     assert world.manager.wait(world.now) > 1.0
     world.chunk(1, 2)

@@ -148,7 +148,7 @@ def test_what_waits_stays_while_others_end(world):
     assert not replies(world.tick(0.015))
 
 
-def test_it_asks_to_be_woken_only_while_something_waits(world):
+def test_it_asks_for_a_tick_only_while_something_waits(world):
     world.chunk(1, 4)
     world.begin(4)
     world.tick()
