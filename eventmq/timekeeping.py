@@ -457,7 +457,7 @@ class Timekeeper:
         self._check_step()
 
     def _check_step(self) -> None:
-        """Say that a step has begun, has changed, or was taken back."""
+        """Record that a step has started, has changed, or was undone."""
         assert self.wall_time is not None  # noqa: S101 - the caller has started it
         step, known = self.wall_time.step, self._stepping
         if not step and known:

@@ -59,7 +59,7 @@ _AGAIN, _BACK, _LOST = (
     RequeueReason(EventKind.LEASE_LOST),
 )
 
-#: Outcomes of jobs that had begun when their process died.
+#: Outcomes of jobs that had started when their process died.
 _DEATHS: Mapping[int, Death] = {
     int(OutcomeKind.DIED): Death.ALONE,
     int(OutcomeKind.LOST): Death.SHARED,
@@ -260,7 +260,7 @@ class Outcomes:
 
         Args:
             chunk: What becomes of the jobs.
-            job: Which had begun.
+            job: A job that had started.
             error: How its process ended.
             death: What is known of the cause.
         """

@@ -297,7 +297,7 @@ class Streams:
             self._forward(stream, reader)
 
     def _make_room(self, stream: Stream, size: int) -> bool:
-        """Discard what has had no reader for the longest time."""
+        """Discard the streams that have had no reader for the longest time."""
         idle = [s for s in self.of.values() if not s.readers and s.size and s is not stream]
         for other in sorted(idle, key=lambda s: s.idle_since):
             self._discard(other, "the broker had no room for more")

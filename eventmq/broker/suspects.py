@@ -1,8 +1,8 @@
 """Suspects: jobs that may have killed a process or a worker, though no death proves it yet.
 
-A death is *proven* against a job that was running, or was the only one that had begun, or the only
-one that its worker had. It is counted in the job (`JobRecord.deaths`). Where several jobs had
-begun, any of them may be the cause: each gets a *loss*, which is recorded here. Whoever has either
+A death is *proven* against a job that was running, or was the only one that had started, or the
+only one that its worker had. It is counted in the job (`JobRecord.deaths`). Where several jobs had
+started, any of them may be the cause: each gets a *loss*, which is recorded here. A job with either
 travels alone from then on: no other job is in its chunk. With two of them it also goes to a worker
 only that has nothing else, which gets nothing else for a while, so that the next death is a proof.
 
@@ -67,7 +67,7 @@ class Death(enum.IntEnum):
     SHARED = 2
     #: The worker was silent for too long.
     SILENT = 3
-    #: The worker was lost, and had not begun the job.
+    #: The worker was lost, and had not started the job.
     UNREACHED = 4
     #: Something died, and another job was the cause, as far as is known: this one had ended before
     #: that began, and only its answer is missing. What it has left behind may be the cause.
@@ -84,7 +84,7 @@ class Suspect:
         seq: Its number in the store.
         losses: Deaths of which it may have been the cause.
         unproven: The same, workers that fell silent while they had it, and deaths beside it.
-        unreached: Workers that were lost before they had begun it.
+        unreached: Workers that were lost before they had started it.
         owed: Deaths that are counted in the job and were taken back while it was not in memory.
         stored: The store has a row of it.
         session: Of the worker that is kept free for it, None for none.

@@ -47,7 +47,7 @@ _DIGITS = {char: value for value, char in enumerate(_Z85)}
 #: Characters of a key in Z85, and its bytes.
 _CHARACTERS, _BYTES = 40, 32
 
-#: Bytes of a fingerprint: another key with the same 96 bits cannot be found.
+#: Bytes of a fingerprint: another key with the same 96 bits cannot be match.
 _FINGERPRINT = 12
 
 _SECTION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)\s*")
@@ -60,7 +60,7 @@ _VALUE = re.compile(_NAME + r"(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'#][^\"'#]*))\s*"
 PUBLIC, SECRET = ".key", ".key_secret"
 
 #: Bytes of the longest file that is read as one with a key.
-_LONGEST = 64 * 1024
+_MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ def parse_certificate(text: str) -> Certificate:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        if found := _SECTION.fullmatch(line):
-            values = sections.setdefault(found[1], {})
-        elif values is not None and (found := _VALUE.fullmatch(line)):
-            values[found[1]] = (found[2] or found[3] or found[4] or "").strip()
+        if match := _SECTION.fullmatch(line):
+            values = sections.setdefault(match[1], {})
+        elif values is not None and (match := _VALUE.fullmatch(line)):
+            values[match[1]] = (match[2] or match[3] or match[4] or "").strip()
         else:
             msg = f"line {number} is neither a section nor an indented NAME = VALUE"
             raise KeyFileError(msg)
@@ -148,10 +148,10 @@ def parse_certificate(text: str) -> Certificate:
 def _read(path: Path) -> Certificate:
     try:
         with path.open("rb") as file:
-            data = file.read(_LONGEST + 1)
+            data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise KeyFileError(f"key file {path} cannot be read: {error.strerror}") from error
-    if len(data) > _LONGEST:
+    if len(data) > _MAX_BYTES:
         raise KeyFileError(f"{path} is longer than any key file")
     try:
         return parse_certificate(data.decode("utf-8"))
@@ -168,11 +168,11 @@ def read_public(path: str | Path) -> Certificate:
         KeyFileError: There is none, or it holds a secret key, which has to stay where it is used.
     """
     path = Path(path)
-    found = _read(path)
-    if found.secret:
+    match = _read(path)
+    if match.secret:
         msg = f"{path} holds a secret key; name the file beside it that ends in {PUBLIC}"
         raise KeyFileError(msg)
-    return found
+    return match
 
 
 def read_secret(path: str | Path) -> Certificate:
@@ -182,14 +182,14 @@ def read_secret(path: str | Path) -> Certificate:
         KeyFileError: There is none, or other users can read or write it.
     """
     path = Path(path)
-    found = _read(path)
-    if not found.secret:
+    match = _read(path)
+    if not match.secret:
         raise KeyFileError(f"{path} holds no secret key; that one ends in {SECRET}")
     mode = path.stat().st_mode
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         msg = f"other users can use the secret key in {path}: chmod 600 {path}, or make a new one"
         raise KeyFileError(msg)
-    return found
+    return match
 
 
 def client_keys(broker_key_file: str, key_file: str) -> ClientKeys:

@@ -16,7 +16,7 @@ PREFIX = "eventmq1:"
 _PREFIX = PREFIX.encode()
 
 #: Bytes of the longest routing id that libzmq takes.
-_LONGEST = 255
+_MAX_BYTES = 255
 
 #: The routing ids that EventMQ 0.3 makes: a random UUID as text.
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -33,8 +33,8 @@ def routing_id(kind: str, unique: str) -> bytes:
         ValueError: It would be no routing id, or one that is not ASCII.
     """
     text = f"{PREFIX}{kind}.{unique}"
-    if not text.isascii() or not text.isprintable() or len(text) > _LONGEST:
-        msg = f"a routing id has at most {_LONGEST} printable ASCII characters, not {text[:80]!r}"
+    if not text.isascii() or not text.isprintable() or len(text) > _MAX_BYTES:
+        msg = f"a routing id has at most {_MAX_BYTES} printable ASCII characters, not {text[:80]!r}"
         raise ValueError(msg)
     return text.encode("ascii")
 
