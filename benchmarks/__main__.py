@@ -37,7 +37,7 @@ _PARTS = (
 ROWS = {name: row for part in _PARTS for name, row in part.ROWS.items()}
 GOALS = {name: goals for part in _PARTS for name, goals in part.GOALS.items()}
 
-#: Seconds that a row against peers takes at most, unless told otherwise; it is as short as that
+#: Seconds that a row against peers takes at most, by default; it is as short as that
 #: needs.
 _LIMIT = 110.0
 
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", nargs="?", choices=sorted({*ROWS, *COMPARED}), help="the row")
     parser.add_argument("--all", action="store_true", help="all rows, into the folder --json")
     parser.add_argument("--against", default="", metavar="PEER,...", help="or all")
-    parser.add_argument("--runs", type=int, default=5, help="runs, 5 unless told otherwise")
+    parser.add_argument("--runs", type=int, default=5, help="runs, 5 by default")
     parser.add_argument("--limit", type=float, default=0.0, metavar="SECONDS",
                         help="no run begins that would end later; 110 with --against")  # fmt: skip
     parser.add_argument("--sizes", default="", metavar="N,...", help="of a row that scales")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS"]
 
-#: Jobs that wait in a queue that nobody serves.
+#: Jobs that wait in a queue without workers.
 _WAITING = 1_000_000
 
 #: Seconds until a job is due that the broker has when it is killed.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS", "named"]
 
-#: Events of the two journals, unless told otherwise.
+#: Events of the two journals, by default.
 _SIZES = (1_000_000, 10_000_000)
 
 #: Monday, 2026-01-05, 00:00 UTC; the days that the journal goes over, and the hours of each.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS"]
 
-#: Subscribers at a time, unless told otherwise.
+#: Subscribers at a time, by default.
 _SUBSCRIBERS = (1, 10, 100)
 
 #: Seconds of each, in how many turns; messages that are not delivered yet; bytes of a body.

@@ -151,7 +151,7 @@ def backlog(figures: Figures) -> None:
 
         @app.task(name="benchmarks.bench_app.later", queue="later")
         def later(text: str) -> None:
-            """Wait in a queue that nobody serves."""
+            """Wait in a queue without workers."""
 
         later.map([("x" * 230,)] * few)
         before = _speeds(system, app, nothing)

@@ -32,7 +32,7 @@ __all__ = ["GOALS", "ROWS", "write_clean_journal"]
 
 _MILLION = 1_000_000
 
-#: Events of the two journals, unless told otherwise.
+#: Events of the two journals, by default.
 _SIZES = (_MILLION, 10 * _MILLION)
 
 #: Events of a made-up journal per second of its clock: ten million are an hour and a half.

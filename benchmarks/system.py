@@ -93,7 +93,7 @@ class System:
         )
 
     def rss(self, process: subprocess.Popen[str] | None = None) -> int:
-        """Return the resident bytes of a process, of the broker unless told otherwise."""
+        """Return the resident bytes of a process, of the broker by default."""
         process = process or self.broker
         assert process is not None
         return resident(process.pid)

@@ -28,7 +28,7 @@ class Row(NamedTuple):
         jobs: With a receipt.
         faults: How many things went wrong.
         lost: Jobs, or promises, that were lost.
-        twice: Jobs that ran again; None where nobody counted.
+        twice: Jobs that ran again; None if not counted.
         more: What else was counted, by name; text, or a mapping of numbers, too.
     """
 

@@ -66,7 +66,7 @@ def crashes(n: int) -> Row:
 
 
 def _fails(check: Callable[[], object]) -> bool:
-    """Say whether a check finds a broken promise; it is printed."""
+    """Return whether a check finds a broken promise; it is printed."""
     try:
         check()
     except Lost as error:
@@ -246,7 +246,7 @@ def soak(n: int) -> Row:
         return bear(Path(folder), float(n))
 
 
-#: Name -> what it does, and how many faults it has unless told otherwise.
+#: Name -> what it does, and how many faults it has by default.
 ROWS: dict[str, tuple[Callable[[int], Row], int]] = {
     "crashes": (crashes, 20),
     "injected": (injected, 100_000),

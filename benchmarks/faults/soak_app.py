@@ -78,7 +78,7 @@ def parts(number: int, count: int) -> Iterator[int]:
 
 @app.task(name="soak.long")
 def long(number: int) -> None:
-    """Run until somebody stops it."""
+    """Run until it is stopped."""
     time.sleep(30.0)
     _note("long", number)
 

@@ -36,7 +36,7 @@ class Server:
 
 
 def free_port() -> int:
-    """Return a port that nobody has."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -179,7 +179,7 @@ def none(folder: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def eventmq(folder: Path, durability: str = "durable") -> Iterator[Server]:
-    """EventMQ's own broker: the receipt comes after the sync, unless told otherwise."""
+    """EventMQ's own broker: the receipt comes after the sync, by default."""
     from benchmarks.system import System
 
     system = System(folder)

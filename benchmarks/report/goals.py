@@ -35,7 +35,7 @@ class Goal(NamedTuple):
         return min(figures, key=lambda system: sign * figures[system].median)
 
     def met(self, ours: float, ratio: float) -> bool:
-        """Say whether EventMQ's figure, or its ratio to the best of the others, is good enough."""
+        """Return whether EventMQ's figure, or its ratio to the best other one, is good enough."""
         value = ours if self.alone else ratio
         return value <= self.factor if self.less else value >= self.factor
 

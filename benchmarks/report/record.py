@@ -18,7 +18,7 @@ OURS = "eventmq"
 
 
 def is_ours(system: str) -> bool:
-    """Say whether a system is EventMQ, in whatever durability."""
+    """Return whether a system is EventMQ, in whatever durability."""
     return system.partition("-")[0] == OURS
 
 
