@@ -29,7 +29,7 @@ KEEP = 60.0
 CLEANUP_EVERY = 5.0
 
 
-class JobStream:
+class UntakenParts:
     """The parts of one delivery of a job.
 
     Attributes:
@@ -67,7 +67,7 @@ class WorkerStreams:
         self._session = session
         self._held = held
         self._pool = pool
-        self._streams: dict[tuple[str, int], JobStream] = {}
+        self._streams: dict[tuple[str, int], UntakenParts] = {}
         self._cleaned_at = 0.0
         session.on_registered = self._resend
 
@@ -90,7 +90,7 @@ class WorkerStreams:
         entry = chunk.index.entries[event.position]
         stream = self._streams.get((entry.id, entry.delivery))
         if stream is None:
-            stream = self._streams[entry.id, entry.delivery] = JobStream(chunk, event.position)
+            stream = self._streams[entry.id, entry.delivery] = UntakenParts(chunk, event.position)
         head = PartHead(entry.delivery, event.first, event.count)
         stream.batches.append((head, event.body))
         if session.online:
@@ -122,7 +122,7 @@ class WorkerStreams:
         elif not stream.batches:
             del self._streams[stream.key]
 
-    def _runs(self, stream: JobStream) -> bool:
+    def _runs(self, stream: UntakenParts) -> bool:
         """Return whether the job of a stream is still with its slot."""
         chunk = stream.chunk
         return self._held.is_open(chunk.slot, chunk.number, stream.position)
