@@ -84,10 +84,10 @@ def _named_pairs(pairs: tuple[tuple[str, str], ...]) -> bool:
 
 def _queue_limits(rows: tuple[tuple[str, str, int], ...]) -> bool:
     names = [name for name, _, _ in rows]
-    for _, rate, most in rows:
+    for _, rate, max_running in rows:
         if rate:
             parse_rate(rate)
-        if most < 0 or not (rate or most):
+        if max_running < 0 or not (rate or max_running):
             return False
     return all(names) and len(set(names)) == len(names)
 
@@ -227,7 +227,9 @@ def _limits(value: object) -> tuple[tuple[str, str, int], ...]:
         rows = [item for item in value if isinstance(item, (list, tuple)) and len(item) == 3]  # noqa: PLR2004
         if len(rows) != len(value):
             raise ValueError(value)
-        return tuple((_text(queue), _text(rate), _integer(most)) for queue, rate, most in rows)
+        return tuple(
+            (_text(queue), _text(rate), _integer(max_running)) for queue, rate, max_running in rows
+        )
     return tuple(_limits_of(queue, items) for queue, items in _limits_text(value))
 
 
@@ -248,8 +250,8 @@ def _item(item: Any) -> str:
     if not isinstance(item, tuple):
         return str(item)
     if len(item) == 3:  # noqa: PLR2004 - the limits of a queue
-        queue, rate, most = item
-        return f"{queue}:{show_limits(rate, most)}"
+        queue, rate, max_running = item
+        return f"{queue}:{show_limits(rate, max_running)}"
     first, second = item
     return f"{second}:{first}" if isinstance(first, int) else f"{first}:{second}"
 
