@@ -232,10 +232,9 @@ class Admission:
         coming = state.subqueue_counts.coming
         if (name, subqueue) not in coming:
             if state.subqueue_counts.total + len(coming) >= limits.max_subqueues:
-                msg = (
-                    f"jobs of {limits.max_subqueues} tasks wait already, none of {subqueue.task!r}"
-                )
-                return "too-many-lanes", f"{msg}; their workers have to go on first"
+                msg = f"jobs of {limits.max_subqueues} tasks wait already, and none of "
+                msg += f"{subqueue.task!r} does; their workers have to go on first"
+                return "too-many-lanes", msg
             coming.add((name, subqueue))
         return None
 
