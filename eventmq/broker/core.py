@@ -13,8 +13,8 @@ from eventmq.broker.admission import GraphAdmission
 from eventmq.broker.calls import Calls, Topics, answer
 from eventmq.broker.dispatch import Dispatch, admits
 from eventmq.broker.events import EventFeed
-from eventmq.broker.forgetting import IdleQueues
 from eventmq.broker.graphs import GraphTracker
+from eventmq.broker.idle_queues import IdleQueues
 from eventmq.broker.maintenance import Expiry, Promotion, Retention
 from eventmq.broker.operations import BulkOperations, OperatorCalls
 from eventmq.broker.outcomes import Outcomes

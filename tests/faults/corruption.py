@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.reads import FindJobs
 from tests.faults.crashes import PAGE
 from tests.faults.script import Script, Stuck, finish, run_script

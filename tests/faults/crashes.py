@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from eventmq.plugins.queue_stores.sqlite import checkpoint
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 from tests.faults.script import Script, finish, run_script
 from tests.support.broker_harness import FakeClock

@@ -16,7 +16,7 @@ from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite import checkpoint
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from tests.faults.crashes import FINAL, Lost, states
 from tests.faults.script import Script, finish, run_script
 from tests.faults.shim import Shim, can_fail

@@ -20,7 +20,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.writes import Admit, Finish, Finished
 from tests.faults.crashes import Lost
 

@@ -12,7 +12,7 @@ from eventmq.graph import Group, Signature
 from eventmq.job import OutcomeKind
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.plugins.schedule_stores.table import ScheduleTable
 from eventmq.store.reads import LoadSchedules
 from eventmq.store.writes import Finish

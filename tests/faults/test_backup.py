@@ -19,7 +19,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools import copy
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.reads import ReadEvents
 from eventmq.store.writes import SealEvents
 from tests.faults.script import Script, finish, run_script

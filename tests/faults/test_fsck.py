@@ -19,7 +19,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
 from eventmq.plugins.queue_stores.sqlite.schema import JOB_CRC, JOB_HEAD, add_checksums
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.tools import CHECKS, SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import RULES, SqliteTools
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, run_script
 
@@ -160,7 +160,7 @@ def test_what_a_repair_keeps_is_for_its_owner_only(folder: Path) -> None:
 def test_every_check_is_tried() -> None:
     """A check that nothing shows to work is worth nothing."""
     tried = set().union(*(checks for checks, _ in DAMAGE.values()))
-    assert {check.name for check in CHECKS} - tried == {"ends", "numbers"}
+    assert {rule.name for rule in RULES} - tried == {"ends", "numbers"}
 
 
 def test_ends_and_numbers_are_checked(folder: Path) -> None:

@@ -24,7 +24,7 @@ from eventmq.plugins.database import (
 )
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore, make_store
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.plugins.queue_stores.sqlite.wal import empty_log
 from eventmq.store.writes import Admit, LimitRow, SaveLimits, SubqueueKey
 from eventmq.testing import FakeClock

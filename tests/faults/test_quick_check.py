@@ -15,7 +15,7 @@ from eventmq.plugins.queue_stores.sqlite import quick_check
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.quick_check import check_quickly
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 from tests.support.pages import PAGE, leaves, overwrite

@@ -23,7 +23,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import buckets
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools import salvage
 from eventmq.plugins.queue_stores.sqlite.tools.btree import File
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.reads import FindJobs
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.broker.limits import Limits
-from eventmq.plugins.queue_stores.sqlite.tools.tools import check_rows
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import check_rows
 from eventmq.store.reads import FindJobs, ReadEvents
 from tests.simulation.auditor import Auditor, Violation
 from tests.simulation.beat import BeatProcess, make_schedule

@@ -31,7 +31,7 @@ from eventmq.plugins.database import (
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.plugins.result_backends.sqlite import SqliteResults
 from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
 from eventmq.testing import FakeClock

@@ -58,7 +58,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     save_clock,
 )
 from eventmq.plugins.queue_stores.sqlite.suspects import SuspectRows
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT, check_log, empty_log
 from eventmq.plugins.queue_stores.sqlite.writes import (
     SKEW,

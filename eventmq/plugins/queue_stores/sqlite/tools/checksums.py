@@ -1,4 +1,4 @@
-"""Checks of the checksums: is what stands in a row what was written."""
+"""Rules of the checksums: is what stands in a row what was written."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     buckets,
     outcome_sum,
 )
-from eventmq.plugins.queue_stores.sqlite.tools.check import Check
+from eventmq.plugins.queue_stores.sqlite.tools.rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import apsw
 
-__all__ = ["CHECKS"]
+__all__ = ["RULES"]
 
 #: Rows that a finding names.
 _NAMED = 1000
@@ -55,40 +55,40 @@ def _schedules(db: apsw.Connection) -> Iterator[str]:
 _FAILS = "the broker does not run them: it fails them, with an error, when it meets them"
 _AGAIN = "submit them again; eventmq fsck --salvage leaves them out"
 
-CHECKS = (
-    Check(
+RULES = (
+    Rule(
         "checksums", "jobs", "{n} waiting jobs are not what was written: {some}", _jobs("jobs"),
         _FAILS, _AGAIN, named=_NAMED,
     ),
-    Check(
+    Rule(
         "checksums", "failed", "{n} failed jobs are not what was written: {some}",
         _jobs("failed", f" OR result_crc IS NOT {_DATA.format('head_crc', 'result')}"),
         "they cannot be tried again", "submit them again, and drop these with eventmq failed drop",
         named=_NAMED,
     ),
-    Check(
+    Rule(
         "checksums", "outcomes", "{n} outcomes are not what was written: {some}", _outcomes,
         "whoever asks for these results gets an error", "submit these jobs again", named=_NAMED,
     ),
-    Check(
+    Rule(
         "checksums", "attempts", "{n} errors of earlier attempts are not what was written: {some}",
         f"SELECT {_ID} FROM attempts WHERE crc IS NOT {_DATA.format(_OF_ID, 'error')}",
         "they are shown as unknown; no job depends on them", "nothing need be done", named=_NAMED,
     ),
-    Check(
+    Rule(
         "checksums", "member_results",
         "{n} results that jobs wait for are not what was written: {some}",
         f"SELECT {_ID} FROM member_results WHERE crc IS NOT {_DATA.format(_OF_ID, 'result')}",
         "the jobs that take them fail", "submit these graphs again", named=_NAMED,
     ),
-    Check(
+    Rule(
         "checksums", "join_arguments",
         "{n} joins do not know what they hand on in which order: {some}",
         """SELECT join_key FROM join_arguments
            WHERE crc IS NOT data_crc(join_key, x'', CAST(tree AS BLOB))""",
         "the jobs that wait there fail", "submit these graphs again", named=_NAMED,
     ),
-    Check(
+    Rule(
         "checksums", "schedules", "{n} schedules are not what was written: {some}", _schedules,
         "they do not fire", "define them again, with app.schedule() or by starting their beat",
         named=_NAMED,

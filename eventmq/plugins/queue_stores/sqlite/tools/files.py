@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.interfaces import Finding
 from eventmq.plugins.database import INTERRUPTED, UNREADABLE, bad_pages, explain, first_row
-from eventmq.plugins.queue_stores.sqlite.tools.check import RESTORE, first_of
+from eventmq.plugins.queue_stores.sqlite.tools.rule import RESTORE, first_of
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 
 if TYPE_CHECKING:

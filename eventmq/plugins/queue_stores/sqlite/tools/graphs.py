@@ -1,10 +1,10 @@
-"""Checks of graphs: every job that waits for others waits for something that is there."""
+"""Rules of graphs: every job that waits for others waits for something that is there."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.plugins.queue_stores.sqlite.tools.check import Check
+from eventmq.plugins.queue_stores.sqlite.tools.rule import Rule
 from eventmq.wire.batches import unpack
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-__all__ = ["CHECKS"]
+__all__ = ["RULES"]
 
 #: The jobs of a graph that have not ended.
 _OPEN = """(SELECT count(*) FROM jobs WHERE jobs.seq >= graphs.key
@@ -94,37 +94,37 @@ def _drop_inputs(db: apsw.Connection) -> None:
     db.execute(f"DELETE {_UNASKED}")
 
 
-CHECKS = (
-    Check(
+RULES = (
+    Rule(
         "graph-counts", "graphs", "{n} graphs count their unfinished jobs wrong: {some}",
         f"""SELECT key || ' says ' || remaining || ', ' || {_OPEN} || ' are there' FROM graphs
             WHERE remaining <> {_OPEN} OR (remaining = 0) <> (ended > 0)""",
         "they are forgotten too early, or never", mend=_count_graphs,
     ),
-    Check(
+    Rule(
         "graph-nodes", "nodes", "{n} graphs have not as many nodes as jobs: {some}",
         """SELECT key FROM graphs WHERE size <> (SELECT count(*) FROM nodes
            WHERE nodes.key >= graphs.key AND nodes.key < graphs.key + size)""",
         "jobs of these graphs may wait for ever", 'cancel them with "eventmq cancel", by any id',
     ),
-    Check(
+    Rule(
         "graph-jobs", "nodes", "{n} jobs of a graph have a node of another id: {some}",
         """SELECT jobs.id FROM jobs JOIN nodes ON nodes.key = jobs.seq
            WHERE nodes.id <> jobs.id""",
         "what waits for these jobs starts too early, or never",
     ),
-    Check(
+    Rule(
         "join-counts", "joins", "{n} joins wait for a wrong number of jobs: {some}",
         f"""SELECT key || ' says ' || remaining || ', ' || {_AWAITED} || ' are there' FROM joins
             WHERE {_IDLE} AND remaining <> {_AWAITED} AND {_AWAITED} > 0""",
         "the jobs behind them start too early, or never", mend=_count_joins,
     ),
-    Check(
+    Rule(
         "stuck", "joins", "{n} joins wait for nothing: {some}",
         f"SELECT key FROM joins WHERE {_IDLE} AND {_AWAITED} = 0",
         "the jobs behind them never start", 'cancel them with "eventmq cancel", by any id',
     ),
-    Check(
+    Rule(
         "blocked", "jobs", "{n} blocked jobs wait for something that is not there: {some}",
         """SELECT id FROM jobs WHERE state = 0
            AND NOT EXISTS (SELECT 1 FROM handlers WHERE handlers.key = jobs.seq)
@@ -132,28 +132,28 @@ CHECKS = (
                            WHERE nodes.key = jobs.seq)""",
         "they never start", 'cancel them with "eventmq cancel"',
     ),
-    Check(
+    Rule(
         "join-arguments", "join_arguments", "{n} joins do not know what they hand on: {some}",
         _unreadable_arguments,
         "the broker ends when the jobs behind them become ready",
     ),
-    Check(
+    Rule(
         "inputs", "inputs", "{n} jobs are to read results that are not there: {some}",
         """SELECT job FROM inputs WHERE NOT EXISTS (SELECT 1 FROM member_results WHERE
            member_results.join_key = inputs.join_key
            AND member_results.key BETWEEN inputs.first AND inputs.final)""",
         "they fail when they run", "submit these graphs again",
     ),
-    Check(
+    Rule(
         "inputs-left", "inputs", "inputs are kept for {n} jobs that are gone: {some}",
         f"SELECT job {_UNASKED}", "they take space for ever", mend=_drop_inputs,
     ),
-    Check(
+    Rule(
         "results-left", "member_results",
         "{n} results are kept that nothing waits for, by number of their job: {some}",
         f"SELECT key {_UNNEEDED}", "they take space for ever", mend=_drop_member_results,
     ),
-    Check(
+    Rule(
         "loose", "nodes", "{n} rows are left of graphs that are gone: {some}", _loose,
         "they take space for ever; a graph that is asked for may not be found",
         mend=_drop_loose,

@@ -1,4 +1,4 @@
-"""Checks of jobs: waiting, failed and ended ones, their subqueues, histories and counts."""
+"""Rules of jobs: waiting, failed and ended ones, their subqueues, histories and counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from eventmq.errors import EventMQError
 from eventmq.headers import parse_headers
 from eventmq.plugins.database import add_function, all_rows
 from eventmq.plugins.queue_stores.sqlite.schema import add_checksums, bucket_name, buckets
-from eventmq.plugins.queue_stores.sqlite.tools.check import Check, text_of
+from eventmq.plugins.queue_stores.sqlite.tools.rule import Rule, text_of
 from eventmq.store.writes import subqueue_of, unique_rule
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-__all__ = ["CHECKS", "add_functions"]
+__all__ = ["RULES", "add_functions"]
 
 _INTEGERS = ("seq", "queue", "rank", "state", "attempt", "delivery", "deaths")
 _REALS = ("ready_at", "expires", "created", "eta")
@@ -169,70 +169,70 @@ _ORPHANS = """FROM attempts WHERE ended = 0 AND id NOT IN (SELECT id FROM jobs)
 
 _ENDS = "the broker ends when it meets one of them"
 
-CHECKS = (
-    Check(
+RULES = (
+    Rule(
         "values", "jobs", "{n} waiting jobs have values of another kind, by number: {some}",
         _typed("jobs"), _ENDS,
     ),
-    Check(
+    Rule(
         "values", "failed", "{n} failed jobs have values of another kind, by number: {some}",
         _typed("failed"), _ENDS,
     ),
-    Check(
+    Rule(
         "queues", "jobs", "{n} jobs are of no known queue: {some}",
         """SELECT id FROM jobs WHERE queue NOT IN (SELECT id FROM queues) UNION ALL
            SELECT id FROM failed WHERE queue NOT IN (SELECT id FROM queues)""", _ENDS,
     ),
-    Check(
+    Rule(
         "states", "jobs", "{n} jobs are in a state that their table does not have: {some}",
         """SELECT id FROM jobs WHERE state NOT IN (0, 1, 2) UNION ALL
            SELECT id FROM failed WHERE state <> 5""",
         "nobody runs them, and they never end",
     ),
-    Check(
+    Rule(
         "ends", "outcomes", "{n} outcomes are of no final state: {some}", _bad_ends,
         "whoever asks for these results gets a wrong answer",
     ),
-    Check(
+    Rule(
         "headers", "jobs", "{n} jobs have headers that cannot be read: {some}", _unreadable, _ENDS
     ),
-    Check(
+    Rule(
         "names", "names", "{n} records name a task or a worker that is not listed: {some}",
         _nameless, "listings show them without it; nothing else depends on it",
     ),
-    Check(
+    Rule(
         "twice", "jobs", "{n} ids are in two places: {some}", _twice,
         "a job may run again after it had ended",
         'look at it with "eventmq job ID", and cancel it where it waits if it is not wanted',
     ),
-    Check(
+    Rule(
         "numbers", "jobs", "{n} waiting jobs have the number of a failed one: {some}",
         "SELECT jobs.id FROM jobs JOIN failed ON failed.seq = jobs.seq",
         "the failed one is overwritten if the other one fails",
         'run the failed ones again or drop them with "eventmq failed" before these run',
     ),
-    Check(
+    Rule(
         "subqueues", "subqueues", "{n} jobs stand in a subqueue that is not theirs: {some}",
         f"SELECT id FROM jobs WHERE subqueue IS NOT {_SUBQUEUE} AND reads(headers)",
         "no worker is given them, or one that does not know their task", mend=_repair_subqueues,
     ),
-    Check(
+    Rule(
         "keys", "jobs", "{n} jobs are indexed under another unique key, by number: {some}",
         lambda db: (f"{table} {seq}" for table, seq, _ in _keys(db)),
         "a second job with their key is admitted, or one is refused without a reason",
         mend=_mend_keys,
     ),
-    Check(
+    Rule(
         "counts", "queues", "{n} counts are wrong: queue {some}", _miscounted,
         "listings, the length limit of a queue and its end are wrong; no job is", mend=_recount,
     ),
-    Check(
+    Rule(
         "bytes", "meta", "the bytes of failed jobs do not add up: {some}",
         f"""SELECT 'failed_bytes is ' || coalesce(max(value), 'missing') || ', the rows have '
             || {_BYTES} FROM meta WHERE key = 'failed_bytes' HAVING max(value) IS NOT {_BYTES}""",
         "failed jobs are forgotten too early, or too late", mend=_add_up,
     ),
-    Check(
+    Rule(
         "histories", "attempts", "{n} attempts are of no job that is known: {some}",
         f"SELECT id {_ORPHANS}", "they take space for ever",
         mend=lambda db: (db.execute(f"DELETE {_ORPHANS}"), None)[1],

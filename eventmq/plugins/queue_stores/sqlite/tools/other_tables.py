@@ -1,4 +1,4 @@
-"""Checks of chunks, bulk operations, schedules, and what the store says of itself."""
+"""Rules of the other tables: chunks, bulk operations, schedules, clocks and the store's id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import EventMQError, ProtocolError
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.sqlite.schema import load_clock
-from eventmq.plugins.queue_stores.sqlite.tools.check import Check, text_of
+from eventmq.plugins.queue_stores.sqlite.tools.rule import Rule, text_of
 from eventmq.plugins.schedule_stores.table import read_row
 from eventmq.store.writes import Operation
 from eventmq.wire.batches import unpack
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-__all__ = ["CHECKS"]
+__all__ = ["RULES"]
 
 #: What reading packed bytes raises where they are something else.
 _BROKEN = (EventMQError, ValueError, TypeError, KeyError, IndexError)
@@ -121,41 +121,41 @@ def _forget_clock(db: apsw.Connection) -> None:
     db.execute("DELETE FROM meta WHERE key = 'clock'")
 
 
-CHECKS = (
-    Check(
+RULES = (
+    Rule(
         "clock", "meta", "what is kept of the clocks is damaged: {some}", _unreadable_clock,
         "no broker can start on this store; a repaired one goes on with the wall clock, so set it",
         mend=_forget_clock,
     ),
-    Check(
+    Rule(
         "card", "meta", "{n} things are missing that a store says of itself: {some}", _wrong_card,
         "peers take it for another store: clients send nothing again, a journal begins anew",
     ),
-    Check(
+    Rule(
         "chunks", "chunks", "{n} leases cannot be read, by session and number: {some}",
         _unreadable_chunks, "no broker can start on this store",
     ),
-    Check(
+    Rule(
         "epochs", "chunks", "{n} leases are of a later run than the last, by session: {some}",
         """SELECT session FROM chunks WHERE epoch >
            (SELECT max(value) FROM meta WHERE key = 'epoch')""",
         "the store was put back to an earlier time while its broker ran",
         "jobs in them run again when their workers are not heard of; nothing need be done",
     ),
-    Check(
+    Rule(
         "leases", "chunks", "{n} jobs are leased twice at once: {some}", _leased_twice,
         "they may run twice; the answer that comes first counts",
         "nothing need be done, except where these tasks must not run twice",
     ),
-    Check(
+    Rule(
         "bulk-operations", "bulk_operations", "{n} operations on many jobs cannot be read: {some}",
         _unreadable_operations, "no broker can start on this store",
     ),
-    Check(
+    Rule(
         "schedules", "schedules", "{n} schedules cannot be read: {some}", _unreadable_schedules,
         "they do not fire", "define them again, with app.schedule() or by starting their beat",
     ),
-    Check(
+    Rule(
         "schedule-counts", "schedules", "{n} counts of schedules are wrong: {some}",
         _miscounted_schedules, "new schedules may be refused as too many",
         mend=_recount_schedules,

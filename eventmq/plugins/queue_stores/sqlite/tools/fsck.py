@@ -1,4 +1,4 @@
-"""The `StoreTools` of the SQLite store."""
+"""Checks, repairs, backs up and salvages a store: the `StoreTools` of the SQLite store."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from eventmq.plugins.database import UNREADABLE, checkpoint, connect
 from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import check_schema
-from eventmq.plugins.queue_stores.sqlite.tools import checksums, events, graphs, jobs, leases
-from eventmq.plugins.queue_stores.sqlite.tools.check import RESTORE, run
+from eventmq.plugins.queue_stores.sqlite.tools import checksums, events, graphs, jobs, other_tables
 from eventmq.plugins.queue_stores.sqlite.tools.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.sqlite.tools.files import check_log, check_page_sums, check_pages
+from eventmq.plugins.queue_stores.sqlite.tools.rule import RESTORE, run
 from eventmq.plugins.queue_stores.sqlite.tools.salvage import salvage
 from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import BackedUp, Salvaged
 
-__all__ = ["CHECKS", "SqliteTools", "check_rows", "mend_rows"]
+__all__ = ["RULES", "SqliteTools", "check_rows", "mend_rows"]
 
 #: Our own rules, in the order in which what breaks them is told and mended.
-CHECKS = (*checksums.CHECKS, *jobs.CHECKS, *leases.CHECKS, *graphs.CHECKS, *events.CHECKS)
+RULES = (*checksums.RULES, *jobs.RULES, *other_tables.RULES, *graphs.RULES, *events.RULES)
 
 #: What one repair lays bare, the next one mends; it ends after so many.
 _ROUNDS = 4
@@ -159,14 +159,14 @@ class SqliteTools:
 def check_rows(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what breaks our own rules in a database of the current version."""
     jobs.add_functions(db)
-    yield from run(CHECKS, db)
+    yield from run(RULES, db)
 
 
 def mend_rows(db: apsw.Connection) -> list[str]:
     """Mend what can be mended; return what that was."""
     found = {(finding.check, finding.where): finding for finding in check_rows(db)}
     mends: dict[tuple[str, str], Callable[[apsw.Connection], None]] = {
-        (check.name, check.where): check.mend for check in CHECKS if check.mend is not None
+        (rule.name, rule.where): rule.mend for rule in RULES if rule.mend is not None
     }
     done = []
     for key, mend in mends.items():

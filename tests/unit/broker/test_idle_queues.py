@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.broker.forgetting import SLICE
+from eventmq.broker.idle_queues import SLICE
 from eventmq.broker.limits import Limits
 from eventmq.plugins.database import first_row
 from eventmq.wire.batches import encode_batch, encode_exceptions

@@ -1,4 +1,4 @@
-"""One check of a store: what it looks for, what that means, and what is done about it."""
+"""One rule of a sound store: what breaks it, what that means, and what is done about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-__all__ = ["RESTORE", "Check", "first_of", "run", "text_of"]
+__all__ = ["RESTORE", "Rule", "first_of", "run", "text_of"]
 
 #: Things that a finding names.
 NAMED = 3
@@ -22,7 +22,7 @@ NAMED = 3
 RESTORE = "restore a backup, or copy what can be read into a new store: eventmq fsck --salvage DEST"
 
 
-class Check(NamedTuple):
+class Rule(NamedTuple):
     """A rule that a sound store keeps.
 
     ``find`` is a SELECT of one column, or a function: it gives the names of what breaks the rule.
@@ -73,15 +73,15 @@ def first_of(names: Iterable[str], max_names: int = NAMED) -> tuple[str, int]:
     return text + (f" and {more} more" if more else ""), len(shown) + more
 
 
-def run(checks: Iterable[Check], db: apsw.Connection) -> Iterator[Finding]:
+def run(rules: Iterable[Rule], db: apsw.Connection) -> Iterator[Finding]:
     """Yield what is wrong; a check that meets a damaged page is a finding too."""
-    for check in checks:
+    for rule in rules:
         try:
-            found = check.finding(db)
+            found = rule.finding(db)
         except UNREADABLE as error:
-            says = f"the check {check.name!r} could not be done: {error}"
+            says = f"the check {rule.name!r} could not be done: {error}"
             means = "the file is damaged where these rows are"
-            yield Finding(check.name, check.where, says, means, RESTORE, repairable=False)
+            yield Finding(rule.name, rule.where, says, means, RESTORE, repairable=False)
         else:
             if found is not None:
                 yield found
