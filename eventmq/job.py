@@ -25,7 +25,6 @@ __all__ = [
     "IdFactory",
     "JobRecord",
     "JobState",
-    "Outcome",
     "OutcomeKind",
     "id_time",
     "transition",
@@ -110,28 +109,6 @@ class OutcomeKind(enum.IntEnum):
     #: It was started, and may have ended, and its process died or was killed because of another
     #: job before it was answered. Not counted as a death; costs a delivery.
     UNANSWERED = 9
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The outcome of one delivery of a job.
-
-    Attributes:
-        kind: What happened.
-        content_type: How ``result`` is encoded; for anything but success the encoding of the
-            error, see `eventmq.wire.results`.
-        result: The encoded result or error.
-        started: Unix time of the start in seconds, 0.0 if it never started.
-        run_time: Seconds that it ran.
-        countdown: For RETRY, seconds until the next attempt.
-    """
-
-    kind: OutcomeKind
-    content_type: str = ""
-    result: bytes = b""
-    started: float = 0.0
-    run_time: float = 0.0
-    countdown: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

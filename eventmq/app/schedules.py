@@ -50,7 +50,7 @@ def importing() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Declaration of a schedule, checked as far as no plugin is needed."""
+    """Declaration of a schedule, checked except for what needs plugins."""
 
     name: str
     signature: Signature
@@ -66,14 +66,14 @@ class Declared:
         if isinstance(what, Task):
             what = what.s()
         if not isinstance(what, Signature):
-            msg = f"schedule {name!r} is of {what!r}; right is a call as data, such as task.s(1)"
+            msg = f"schedule {name!r} needs a task or a signature such as task.s(1), not {what!r}"
             raise SettingsError(msg)
         if what.handlers:
             msg = f"schedule {name!r} cannot have error callbacks: schedule a task that submits "
             raise SettingsError(msg + "the call with its on_error()")
         if not isinstance(timing, Timing):
-            msg = f"schedule {name!r} fires at {timing!r}; right is every(seconds=30), "
-            raise SettingsError(msg + "cron('0 3 * * *', tz='Europe/Paris') or at(datetime)")
+            msg = f"schedule {name!r} needs every(seconds=30), at(datetime) or "
+            raise SettingsError(f"{msg}cron('0 3 * * *', tz='Europe/Paris'), not {timing!r}")
         merged = {**what.options, **{k: v for k, v in call.items() if v is not None}}
         read = CallOptions.read(merged)
         wrong = next((key for key in ("eta", "job_id") if merged.get(key) is not None), None)
@@ -118,7 +118,7 @@ class Schedules:
         self._declared.pop(name, None)
 
     def in_code(self) -> dict[str, Schedule]:
-        """Return the schedules of the code, those of tasks among them, by name."""
+        """Return the schedules of the code, including those of tasks, by name."""
         declared_by_name = dict(self._declared)
         for name, task in self._tasks().items():
             timing = task.declared.schedule
@@ -156,8 +156,9 @@ class Schedules:
             "", list(signature.args), dict(signature.kwargs)
         )
         if parse_headers(written.headers).signature:
-            msg = f"schedule {name!r}: serializer {template.headers.content_type!r} signs each "
-            raise SettingsError(msg + "job by itself, so a schedule cannot keep one; use msgpack")
+            msg = f"schedule {name!r}: serializer {template.headers.content_type!r} signs "
+            msg += "every job individually, so its jobs cannot be stored in a schedule; use msgpack"
+            raise SettingsError(msg)
         return Schedule(
             name=name, task=signature.task, queue=template.queue, headers=written.headers,
             body=written.body, trigger=str(declared.timing), source=source, app=self._app.name,
@@ -174,7 +175,7 @@ class Schedules:
         return self._store
 
     def open_store(self) -> ScheduleStore:
-        """Open the store once more."""
+        """Return a new instance of the store."""
         name = self._app.settings.schedule_store
         return self._app.plugins.make(SCHEDULE_STORE, name)
 

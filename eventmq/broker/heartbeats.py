@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Heartbeats"]
 
-#: Seconds from the news of a lost connection until a ROUTER knows that it cannot send there.
+#: Seconds after the monitor reports a lost connection until sending to that peer fails.
 _SETTLE = 0.02
 
 #: Seconds between two probes, however many connections are lost.
@@ -38,10 +38,10 @@ class Heartbeats:
         self._beaten = 0.0
 
     def connection_lost(self) -> None:
-        """Probe soon whether the lost connection was that of a worker that has jobs.
+        """Note that a connection was lost: `run` probes.
 
-        A ROUTER's monitor gives no identity for it. But sending to that peer fails now, and then
-        the grace of its session begins.
+        The monitor does not say which peer was lost. So every worker with jobs is sent a HEARTBEAT;
+        where that fails, the grace of its session begins.
         """
         self._lost = True
 
@@ -94,11 +94,11 @@ class Heartbeats:
                     self.send(peer)
 
     def _works(self, session: Session) -> bool:
-        """Return whether a session has jobs, or others wait for it."""
+        """Return whether a session holds jobs, or jobs wait in its queues."""
         return bool(session.leases) or (not session.legacy and self._waiting(session) > 0)
 
     def send(self, peer: Peer) -> None:
-        """Send a HEARTBEAT; to a worker with FEATURES with the number of jobs that wait for it."""
+        """Send a HEARTBEAT; that to a worker with FEATURES has the number of jobs in its queues."""
         state, session = self.state, peer.session
         status = None
         if session is not None and not session.legacy:

@@ -1,7 +1,7 @@
 """Maintenance: delayed jobs become ready, expired ones end, and old failed ones are forgotten.
 
-`Promotion` runs in every tick, `Expiry` and `Retention` when silence is judged. Each has one write
-under way at most, of a slice of jobs.
+`Promotion` runs in every tick, `Expiry` and `Retention` with the checks for silent peers. Each has
+at most one write in flight, for a limited number of jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger("eventmq.broker")
 #: Delayed jobs that one commit makes queued.
 _PROMOTED_AT_ONCE = 2000
 
-#: Seconds by which the wall clock must have been set to check again what waits for it.
+#: Step of the wall clock, in seconds, after which jobs with an eta are checked again.
 _CLOCK_SET = 0.1
 
 
@@ -38,7 +38,7 @@ EXPIRED_AT_ONCE = 1000
 #: Failed jobs that one commit forgets.
 PRUNED_AT_ONCE = 1000
 
-#: Seconds between two checks while jobs fail.
+#: Least seconds between two checks while jobs fail.
 EVERY = 1.0
 
 
@@ -53,18 +53,18 @@ class Promotion:
     def __init__(self, state: State, damage: DamagedJobs) -> None:
         self.state = state
         self.damage = damage
-        #: Whether a commit is on its way that queues delayed jobs.
+        #: Whether a write that queues delayed jobs is in flight.
         self._requested = False
         #: Seconds by which wall time was ahead at the last promotion.
         self._ahead = 0.0
 
     def run(self) -> None:
-        """Write the promotion of what is due, unless one is on its way."""
+        """Write the promotion of the jobs that are due, unless one is in flight."""
         state = self.state
         now, due, keeper = state.now, state.next_ready_at, state.keeper
         if due is None or self._requested or now < state.hold_until:
             return
-        # What waits for a wall time is due earlier or later if the clock was set.
+        # Jobs with an eta are due earlier or later if the wall clock was set.
         if due > now and abs(keeper.ahead - self._ahead) < _CLOCK_SET:
             return
         self._requested, self._ahead = True, keeper.ahead
@@ -96,7 +96,7 @@ class Expiry:
         self._busy = False
 
     def tick(self) -> None:
-        """End what has expired, a slice at a time."""
+        """End expired jobs, a limited number per commit."""
         state, now = self.state, self.state.now
         due = state.next_expiry is not None and state.next_expiry <= state.wall
         if not due or self._busy or now < state.hold_until:
@@ -119,7 +119,7 @@ class Expiry:
         state.write(Expire(now, ttl, leased, EXPIRED_AT_ONCE, state.keeper.ahead), settle, undo)
 
     def _expect(self, expiry: float | None) -> None:
-        """Keep the earlier of an expiry and of what was recorded meanwhile."""
+        """Lower ``next_expiry`` to an expiry, if that is earlier."""
         state = self.state
         if expiry is not None and (state.next_expiry is None or expiry < state.next_expiry):
             state.next_expiry = expiry
@@ -142,7 +142,7 @@ class Retention:
         self._due = 0.0
 
     def tick(self) -> None:
-        """Forget failed jobs that are too old or too many, if it is time to check."""
+        """Forget failed jobs that are too old, or too large together, if it is time to check."""
         state = self.state
         failed = state.counters["failed"]
         new = failed != self._seen and state.now - self._scanned_at >= EVERY
@@ -165,7 +165,7 @@ class Retention:
             state.queue(name).counts.failed -= n
             state.counters["failed_forgotten"] += n
             logger.warning(
-                "%d failed jobs of queue %s were forgotten: too old, or too many", n, name
+                "%d failed jobs of queue %s were forgotten: too old, or too large together", n, name
             )
         oldest = float("inf") if write_result.oldest is None else write_result.oldest
         oldest += state.keeper.spared(oldest)

@@ -2,7 +2,7 @@
 
 A cancelled job has ended in the store at once, wherever it is, and the peers that wait for it are
 notified. If it was running, its lease is over: the worker is asked to stop, and what it still sends
-changes nothing. `BulkOperations` does the same with many jobs, slice by slice.
+changes nothing. `BulkOperations` does the same with many jobs, some in each commit.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ NO_REASON = "no reason was given"
 #: Jobs that one tick scans for a bulk operation, so that it takes some 30 ms.
 SLICE = 2000
 
-#: Bulk operations that are not done; more are refused.
+#: Most unfinished bulk operations; more are refused.
 MAX_OPEN = 100
 
-#: Marks of done bulk operations that are kept.
+#: Most records of finished bulk operations.
 _DONE_KEPT = 100
 
 _STATES = {state.value: state for state in (JobState.QUEUED, JobState.DELAYED, JobState.BLOCKED)}
@@ -152,14 +152,14 @@ class OperatorCalls:
         if attempts and len(attempts) != len(ids):
             msg = f"{len(attempts)} attempts for {len(ids)} ids: one for each, and no id twice"
             raise ProtocolError(msg, code="bad-arguments")
-        now = "queued" if action == "retry" else "dropped"
+        becomes = "queued" if action == "retry" else "dropped"
 
         def settle(affected: AffectedJobs) -> None:
-            self.affected(action, affected.jobs)
+            self.failed_changed(action, affected.jobs)
             done = {job.id for job in affected.jobs}
             for job_id in done:
                 logger.info("failed job %s was %s", job_id, _DONE[action])
-            rows = [(i, now, "failed") if i in done else _unaffected(i, affected) for i in ids]
+            rows = [(i, becomes, "failed") if i in done else _unaffected(i, affected) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
         self._write(
@@ -227,8 +227,8 @@ class OperatorCalls:
         )  # fmt: skip
 
     def _state_of(self, job: JobRecord) -> str:
-        write = self.state.running.get(job.id)
-        leased = write is not None and write[1].jobs[write[2]] is not None
+        entry = self.state.running.get(job.id)
+        leased = entry is not None and entry[1].jobs[entry[2]] is not None
         return JobState.RUNNING.value if leased else job.state.value
 
     def cancelled(self, jobs: Sequence[JobRecord], audit: AuditFields, reason: str) -> None:
@@ -248,7 +248,7 @@ class OperatorCalls:
             return  # answered meanwhile, too late
         lease.jobs[position] = None
         if session.legacy and lease.sent:
-            return  # it knows no CANCEL; the lease stands for its slot until that is free
+            return  # it knows no CANCEL: its slot is busy until it answers, and so is the lease
         lease.remaining -= 1
         if session.legacy:
             session.free += 1
@@ -267,8 +267,8 @@ class OperatorCalls:
         message = Cancel(self.state.message_id(), job_id, str(delivery), reason)
         self.state.send(session.peer, message.frames())
 
-    def affected(self, action: str, jobs: Sequence[JobRecord]) -> None:
-        """Update the counts for failed jobs that were retried or dropped."""
+    def failed_changed(self, action: str, jobs: Sequence[JobRecord]) -> None:
+        """Update the counts for failed jobs that were retried or dropped; read the former again."""
         state = self.state
         state.counters["failed_retried" if action == "retry" else "failed_dropped"] += len(jobs)
         for job in jobs:
@@ -291,7 +291,7 @@ def _unaffected(job_id: str, affected: AffectedJobs) -> tuple[str, str, str]:
 
 
 class BulkOperations:
-    """Begins bulk operations and does their slices."""
+    """Begins bulk operations, and carries them out some jobs at a time."""
 
     def __init__(self, state: State, operations: OperatorCalls) -> None:
         self.state = state
@@ -302,7 +302,7 @@ class BulkOperations:
         operations.calls.add({"bulk": self._call})
 
     def recover(self, operations: Iterable[BulkOperation]) -> None:
-        """Go on with what an earlier broker began."""
+        """Go on with the operations that an earlier broker began."""
         for bulk in operations:
             self._record(bulk)
 
@@ -326,8 +326,8 @@ class BulkOperations:
             msg = f"a bulk operation has an id of 1 to {self.state.limits.max_id} characters"
             raise ProtocolError(msg, code="bad-arguments")
         if len(self._open) >= MAX_OPEN:
-            raise ProtocolError(f"{MAX_OPEN} bulk operations are at work already", code="too-many")
-        mark = BulkOperation(bulk_id, operation, self.state.now, self.state.next_seq - 1)
+            raise ProtocolError(f"{MAX_OPEN} bulk operations are running already", code="too-many")
+        record = BulkOperation(bulk_id, operation, self.state.now, self.state.next_seq - 1)
 
         def settle(bulk: BulkOperation) -> None:
             self._record(bulk)
@@ -337,7 +337,7 @@ class BulkOperations:
         def undo() -> None:
             self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
 
-        self.state.write(BeginBulkOperation(mark), settle, undo)
+        self.state.write(BeginBulkOperation(record), settle, undo)
 
     def _operation(self, arguments: Mapping[str, Any]) -> Operation:
         action = read_text(arguments, "action")
@@ -350,7 +350,7 @@ class BulkOperations:
         if action != "cancel":
             return filters._replace(action=action)
         if filters.error or filters.since or filters.until:
-            msg = "error, since and until choose among failed jobs; cancel is about unfinished ones"
+            msg = "error, since and until filter failed jobs; cancel takes only unfinished ones"
             raise ProtocolError(msg, code="bad-arguments")
         name = read_text(arguments, "state")
         if name and name not in _STATES:
@@ -373,16 +373,16 @@ class BulkOperations:
         }  # fmt: skip
         self.state.reply(peer, pack(answer), call)
 
-    # Slices
+    # Carrying out
 
     def run(self) -> None:
-        """Write the next slice of the next bulk operation, unless one is being written."""
+        """Write the next jobs of the next bulk operation, unless a write is in flight."""
         if not self._open or self._busy or self.state.now < self.state.hold_until:
             return
         bulk_id = self._open.pop(0)
         self._open.append(bulk_id)
         operation = self._bulk[bulk_id].operation
-        retry = operation.action == "retry"  # which takes three times as long
+        retry = operation.action == "retry"  # takes three times as long
         limit = max(1, SLICE // 3) if retry else SLICE
         audit = self.operations.audit(reason=operation.reason, seqs=limit if retry else 0)
         keep = frozenset() if operation.running else self.state.leased_numbers()
@@ -394,7 +394,7 @@ class BulkOperations:
             if operation.action == "cancel":
                 self.operations.cancelled(affected.jobs, audit, operation.reason)
             else:
-                self.operations.affected(operation.action, affected.jobs)
+                self.operations.failed_changed(operation.action, affected.jobs)
             self._slice_done(bulk_id, bulk)
 
         self.state.write(
@@ -404,7 +404,7 @@ class BulkOperations:
         )
 
     def _slice_done(self, bulk_id: str, bulk: BulkOperation | None) -> None:
-        if bulk is None:  # its mark is not there
+        if bulk is None:  # its row is gone
             bulk = self._bulk[bulk_id]._replace(done=True)
         self._record(bulk)
         if bulk.done:

@@ -52,7 +52,7 @@ class Peer:
         grant: What its key allows, None for everything.
         tokens: Messages that it may send at once, where there is a limit.
         filled: When ``tokens`` was counted last.
-        muted: It sends as if it had informed, and has not: it is sent nothing until it does.
+        muted: It sends as if it were registered, without INFORM: it is sent nothing until then.
         dismissed: It was sent a DISCONNECT, so that it informs again.
     """
 

@@ -362,7 +362,7 @@ class Queue:
         self._blocked.discard(subqueue)
         if self.subqueues.get(subqueue.key) is subqueue:
             self.version += 1
-            self._ready.show(subqueue)
+            self._ready.offer(subqueue)
 
     def _next_ready(self, ready: ReadyHeap, now: float) -> Subqueue | None:
         """Pop the first subqueue that no limit blocks; those that one blocks are popped too."""
@@ -413,12 +413,12 @@ class Queue:
         memory = self._memory
         if not len(subqueue) and memory.crowded(len(self.subqueues)):
             subqueue.leave(job.rank, job.seq)
-            self._ready.show(subqueue)
+            self._ready.offer(subqueue)
             return [job]
         memory.size += 1
         memory.bytes += len(job.body)
         if subqueue.join(job):
-            self._ready.show(subqueue)
+            self._ready.offer(subqueue)
         return self._displace(subqueue) if memory.over else []
 
     def fill(self, subqueue: Subqueue, jobs: list[JobRecord]) -> list[JobRecord]:
@@ -430,7 +430,7 @@ class Queue:
         self._memory.size += len(jobs)
         self._memory.bytes += length
         if jobs and subqueue.fill(jobs, length):
-            self._ready.show(subqueue)
+            self._ready.offer(subqueue)
         return self._displace(subqueue) if self._memory.over else []
 
     def _displace(self, subqueue: Subqueue) -> list[JobRecord]:
@@ -492,7 +492,7 @@ class Queue:
         subqueue.rewind(before)
         self._refills.request(subqueue)
         self.version += 1
-        self._ready.show(subqueue)
+        self._ready.offer(subqueue)
 
     # Jobs that go
 

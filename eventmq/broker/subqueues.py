@@ -1,8 +1,8 @@
 """Subqueues: the jobs of a queue with the same task and key, and which of them a worker may take.
 
-The best ranked jobs of a `Subqueue` are in memory: every queued job whose (rank, seq) is at or
-below ``edge`` is in the window, leased, or unroutable. Those above are in the store only, as long
-as ``spilled`` is true. A `Selector` takes jobs of one subqueue for a chunk; a `ReadyHeap` orders
+The best ranked jobs of a `Subqueue` are in memory: every queued job whose (rank, seq) sorts at or
+before ``edge`` is in the window, leased, or unroutable. While ``spilled`` is true, those after it
+are in the store only. A `Selector` takes jobs of one subqueue for a chunk; a `ReadyHeap` orders
 the subqueues that suit the sessions of one `Eligibility`.
 """
 
@@ -93,8 +93,8 @@ class Subqueue:
         self.reading = False
         #: Since when there are workers of the queue, of which none knows the task.
         self.unknown_since: float | None = None
-        #: Virtual time of fair sharing: jobs taken so far, and what others had taken when this
-        #: subqueue, being ``idle``, began to compete, or did so again.
+        #: Virtual time of fair queueing: jobs taken, counted from the level of the others when
+        #: this subqueue last ceased to be ``idle``.
         self.virtual_time = 0
         self.idle = True
 
@@ -103,7 +103,7 @@ class Subqueue:
 
     @property
     def first(self) -> RankKey | None:
-        """The (rank, seq) before which no job waits here, None where none waits at all."""
+        """Lower bound of the (rank, seq) of waiting jobs, None where none waits."""
         if len(self.items) > self.head:
             return self.items[self.head][:2]
         return self.edge if self.spilled else None
@@ -126,7 +126,7 @@ class Subqueue:
         """Add a queued job that belongs here (`takes`); return whether it is the first now."""
         items = self.items
         if self.head == len(items):
-            items.clear()  # what stands before the head was taken
+            items.clear()  # entries before the head were taken
             self.head = 0
         entry = (job.rank, job.seq, job)
         self.bytes += len(job.body)
@@ -137,7 +137,7 @@ class Subqueue:
         return items[self.head] is entry
 
     def fill(self, jobs: list[JobRecord], length: int) -> bool:
-        """Add jobs of the store after all that are here; return whether their first is the first.
+        """Append jobs of the store to the window; return whether it was empty before.
 
         Args:
             jobs: In order, at least one.
@@ -185,7 +185,7 @@ class Subqueue:
         return [entry[2] for entry in removed]
 
     def rewind(self, before: RankKey = BEFORE_ALL) -> None:
-        """Forget the edge: the next read starts at the best ranked job of the store.
+        """Forget the edge: the next read starts at ``before``, else at the best job of the store.
 
         Args:
             before: No job of the subqueue in the store comes before this.
@@ -228,7 +228,7 @@ class Selector:
 
     @property
     def next(self) -> RankKey | None:
-        """The (rank, seq) of what comes next: a lower bound where that is in the store only."""
+        """The (rank, seq) of the next job: a lower bound where that is in the store only."""
         if self._index < len(self.subqueue.items):
             return self.subqueue.items[self._index][:2]
         return self.subqueue.edge if self.subqueue.spilled else None
@@ -283,7 +283,7 @@ class Selector:
         return -1 if full else size
 
     def close(self) -> None:
-        """Remove what was taken from the window."""
+        """Remove the taken jobs from the window."""
         subqueue, index = self.subqueue, self._index
         skipped = self._skipped
         if index - subqueue.head == len(skipped):
@@ -300,13 +300,13 @@ class Selector:
 _RANKED: Callable[[Subqueue], SortKey | None] = attrgetter("first")
 _FAIR: Callable[[Subqueue], SortKey | None] = attrgetter("fair_key")
 
-#: Heaps of a queue: of more the oldest goes, and is made again when a session asks for it.
+#: Most heaps of a queue. The oldest is dropped for a new one, and rebuilt when it is needed.
 _MAX_HEAPS = 100
 
 #: Subqueues that are read together when the first of them has to be read from the store.
 _LOOKAHEAD = 16
 
-#: A heap of at most so many entries is not cleared of those that are out of date.
+#: Heaps up to this size are not purged of stale entries.
 _SMALL = 64
 
 
@@ -319,7 +319,7 @@ class Eligibility(NamedTuple):
     legacy: bool
 
     def admits(self, task: str | None) -> bool:
-        """Return whether it has the jobs of a task, or legacy ones where it is None."""
+        """Return whether it may run jobs of a task; None stands for legacy jobs."""
         if task is None:
             return self.legacy
         return self.tasks is None or task in self.tasks
@@ -333,7 +333,7 @@ LEGACY_ONLY = Eligibility(frozenset(), legacy=True)
 
 
 class ReadyHeap:
-    """The subqueues of a queue that an eligibility has, the next one first.
+    """The subqueues of a queue with jobs for an eligibility, the next one first.
 
     Args:
         eligibility: Of the sessions that are served from it.
@@ -347,7 +347,7 @@ class ReadyHeap:
         self.key = key
         self._heap: list[tuple[SortKey, int, Subqueue]] = []
         self._limit = _SMALL
-        #: The key of a subqueue in the heap; its other entries are out of date.
+        #: Subqueue -> the key of its valid entry in the heap; its other entries are stale.
         self._keys: dict[Subqueue, SortKey] = {}
         self._virtual_time = 0
 
@@ -438,7 +438,7 @@ class ReadyIndex:
                 heap.add(subqueue)
         return heap
 
-    def show(self, subqueue: Subqueue) -> None:
+    def offer(self, subqueue: Subqueue) -> None:
         """Offer the jobs of a subqueue, or a better one than before, to workers."""
         heaps = [heap for each, heap in self._of.items() if each.admits(subqueue.task)]
         if heaps and subqueue.idle:
@@ -448,7 +448,7 @@ class ReadyIndex:
 
     @staticmethod
     def _join(subqueue: Subqueue, virtual_time: int) -> None:
-        """Let a subqueue compete from now on: the time that it was idle is no credit."""
+        """Let a subqueue compete from now on; idle time earns it nothing."""
         if subqueue.idle:
             subqueue.idle = False
             subqueue.virtual_time = max(subqueue.virtual_time, virtual_time)

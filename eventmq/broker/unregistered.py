@@ -1,9 +1,9 @@
-"""Unregistered peers: they send as if they had informed, but this run of the broker has no INFORM.
+"""Unregistered peers: they send messages without an INFORM to this run of the broker.
 
-That is so after a restart of the broker. Peers with FEATURES get ERROR ``inform-again``. EventMQ
-0.3 takes every message for a sign of life and knows no ERROR: its job managers and schedulers
-inform again only when nothing has come for 15 seconds. So they are muted: nothing is sent to them,
-not even an ACK, until they inform.
+They registered before the broker was restarted. Peers with FEATURES get ERROR ``inform-again``.
+EventMQ 0.3 takes every message for a sign of life and knows no ERROR: its job managers and
+schedulers send INFORM again only when nothing has come for 15 seconds. So they are muted: nothing
+is sent to them, not even an ACK, until they do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from eventmq.wire.commands import Disconnect, Heartbeat, Inform, Ready, Reply
-from eventmq.wire.identity import is_deployed, is_ours
+from eventmq.wire.identity import is_ours, is_version_0_3
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ _AFTER_INFORM = frozenset({b"HEARTBEAT", b"READY", b"REPLY"})
 
 
 def reads_refusal(frames: Sequence[bytes]) -> bool:
-    """Return whether an ERROR may go to the sender of a message of which nothing else is known.
+    """Return whether an ERROR is safe to send to an unknown peer, judged by its first message.
 
     Args:
         frames: From the routing id on, not checked in any way.
@@ -50,7 +50,7 @@ class UnregisteredPeers:
         self.state = state
 
     def received(self, peer: Peer, message: Command) -> None:
-        """Mute or unmute a peer that has not informed, before its message is handled."""
+        """Mute or unmute a peer that sent no INFORM, before its message is handled."""
         kind = type(message)
         if kind is Inform:
             peer.muted = False
@@ -68,9 +68,9 @@ class UnregisteredPeers:
         """Make a job manager of EventMQ 0.3 inform again, by a DISCONNECT.
 
         A DISCONNECT asks other peers to stop, and ends a scheduler of EventMQ 0.3. So it is sent
-        only where the message shows a job manager, and the routing id EventMQ 0.3.
+        only where the message shows a job manager, and the routing id shows EventMQ 0.3.
         """
-        if peer.dismissed or self.state.closing or not is_deployed(peer.key.identity):
+        if peer.dismissed or self.state.closing or not is_version_0_3(peer.key.identity):
             return
         peer.dismissed, peer.muted = True, False
         self.state.send(peer, Disconnect(self.state.message_id()).frames())
@@ -78,9 +78,9 @@ class UnregisteredPeers:
 
 
 def _reads_errors(peer: Peer, message: Command) -> bool:
-    """Return whether a peer understands an ERROR, or is not EventMQ 0.3 for certain.
+    """Return whether a peer understands an ERROR, or is certainly not EventMQ 0.3.
 
-    It is so by its routing id; by its key, since EventMQ 0.3 knows no CURVE; or by a frame that
+    Any of these proves it: its routing id; its key, since EventMQ 0.3 knows no CURVE; a frame that
     only peers with FEATURES send.
     """
     if is_ours(peer.key.identity) or (peer.grant is not None and not peer.grant.keyless):

@@ -13,7 +13,7 @@ def main(*, child: bool = False) -> None:
     """Run the program and exit with its code.
 
     Args:
-        child: This is a child process of another one of the program: it ends when its parent
+        child: This process was started by another eventmq process: it ends when its parent
             does, and does not repeat its warnings.
     """
     if child:

@@ -31,20 +31,18 @@ logger = logging.getLogger("eventmq.cli")
 )
 @click.option(
     "--bind", metavar="URL",
-    help="Address for every role; port 0 takes a free one. With it, the other ports open only if "
-    "they are named too.",
+    help="Main address, for every role; port 0 picks a free one. With it, the other addresses "
+    "open only if they are given too.",
 )  # fmt: skip
 @click.option("--worker-bind", metavar="URL", help="One more address for workers.")
 @click.option("--admin-bind", metavar="URL", help="Address for administration.")
 @click.option("--publish-bind", metavar="URL", help="Address for publishers.")
 @click.option("--subscribe-bind", metavar="URL", help="Address for subscribers.")
-@click.option(
-    "--data-dir", metavar="DIR", help="Holds everything that the broker keeps; else .eventmq."
-)
+@click.option("--data-dir", metavar="DIR", help="Data directory. Default: .eventmq.")
 @click.option("--store", metavar="URL", help="Keeps jobs: a name, or a URL by its scheme.")
 @click.option(
     "--expect-store", metavar="ID",
-    help="End before ready if the store is missing or has another id; a ready line has the id.",
+    help="Refuse to start if the store is missing or has another id. The ready line has the id.",
 )  # fmt: skip
 @click.option(
     "--durability", type=click.Choice(["durable", "relaxed", "memory"]),
@@ -53,7 +51,8 @@ logger = logging.getLogger("eventmq.cli")
 @click.option(
     "--keys-dir",
     metavar="DIR",
-    help="Keys, which turn CURVE on; else the folder keys in the data directory, if it has some.",
+    help="Directory of CURVE keys; turns CURVE on. Default: keys in the data directory, if there "
+    "are any.",
 )
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @click.option(
@@ -87,7 +86,7 @@ def broker(
 
 
 def _calm_collector() -> None:
-    """Let the cyclic collector run seldom: jobs make no cycles, and it took a tenth of the time.
+    """Run the cyclic garbage collector rarely: jobs create no cycles, and it took 10 % of the CPU.
 
     ``python -m benchmarks drain``: 8.9 us of CPU per job with this, 10.0 without.
     """

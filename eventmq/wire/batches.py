@@ -7,7 +7,7 @@ All of them are MessagePack. The broker reads indexes only; payloads pass as the
   end to end. Index: ``[queue, [headers, ...], [[id, delivery, attempt, template, timeout,
   expires, offset, length], ...]]``; ``template`` is the place of the job's header text.
 - *outcomes*, worker to broker: ``[[position, kind, started, ran, content_type, payload,
-  countdown], ...]``; ``position`` counts from 0 in the chunk, the rest is `eventmq.job.Outcome`.
+  countdown], ...]``; ``position`` counts from 0 in the chunk, see `OutcomeRow`.
 - *exceptions*, in the ACK of a batch: ``{position: [code, text]}``.
 """
 
@@ -83,7 +83,18 @@ class ChunkIndex(NamedTuple):
 
 
 class OutcomeRow(NamedTuple):
-    """One answered job of a chunk; see `eventmq.job.Outcome` for the meaning and units."""
+    """The outcome of one job of a chunk.
+
+    Attributes:
+        position: Of the job in the chunk, from 0.
+        kind: `eventmq.job.OutcomeKind`.
+        started: Unix time of the start in seconds, 0.0 if it never started.
+        run_time: Seconds that it ran.
+        content_type: How ``result`` is encoded; for anything but success the encoding of the
+            error, see `eventmq.wire.results`.
+        result: The encoded result or error.
+        countdown: For RETRY, seconds until the next attempt.
+    """
 
     position: int
     kind: int

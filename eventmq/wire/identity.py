@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["PREFIX", "is_deployed", "is_ours", "routing_id"]
+__all__ = ["PREFIX", "is_ours", "is_version_0_3", "routing_id"]
 
 #: What the routing ids of clients, workers and schedulers of EventMQ 1 begin with.
 PREFIX = "eventmq1:"
@@ -44,6 +44,6 @@ def is_ours(identity: bytes) -> bool:
     return identity.startswith(_PREFIX)
 
 
-def is_deployed(identity: bytes) -> bool:
+def is_version_0_3(identity: bytes) -> bool:
     """Return whether a routing id is one that EventMQ 0.3 makes."""
     return _UUID.fullmatch(identity) is not None

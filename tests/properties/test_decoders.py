@@ -19,7 +19,6 @@ from eventmq.wire.commands import decode
 from eventmq.wire.curve import parse_certificate
 from eventmq.wire.features import Features, Status, parse_queues
 from eventmq.wire.results import decode_error, decode_frames
-from eventmq_contrib.gateways.emp import protocol
 from eventmq_contrib.gateways.emp import protocol as emp
 from eventmq_contrib.gateways.majordomo import messages as majordomo
 from eventmq_contrib.gateways.mc0 import messages as mc0
@@ -61,8 +60,8 @@ OF_FRAMES: list[Callable[[list[bytes]], object]] = [
 ]
 OF_BYTES: list[Callable[[bytes], object]] = [
     emp_messages,
-    protocol.decode_operation,
-    protocol.decode_result,
+    emp.decode_operation,
+    emp.decode_result,
     batches.decode_chunk,
     batches.decode_exceptions,
     batches.decode_outcomes,
@@ -108,7 +107,7 @@ def test_no_decoder_is_left_out() -> None:
     named |= {"decode_parts", "decode_progress", "parse_end", "parse_progress"}
     named |= {"decode_chunk", "decode_exceptions", "decode_outcomes", "decode_batch"}
     named |= {"decode_graph"}
-    modules = (mc0, majordomo, emp, protocol, batches, graphs, streams)
+    modules = (mc0, majordomo, emp, batches, graphs, streams)
     found = {
         name
         for module in modules

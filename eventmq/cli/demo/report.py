@@ -34,9 +34,9 @@ def make_report(
         workers: Number of worker processes.
     """
     found = [
-        (path, figures) for path, figures in zip(paths, result.figures, strict=True) if figures
+        (path, figures) for path, figures in zip(paths, result.results, strict=True) if figures
     ]
-    pairs = zip(result.figures, direct, strict=True)
+    pairs = zip(result.results, direct, strict=True)
     jobs = len(paths)
     return {
         "jobs": jobs,

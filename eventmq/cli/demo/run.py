@@ -43,14 +43,14 @@ class DemoRun:
     """Results of a run.
 
     Attributes:
-        figures: Of each file, in order; None where the job failed.
+        results: Result of each file, in order; None where the job failed.
         errors: One sentence per failed job.
         receipt: Seconds until all jobs were on disk.
-        seconds: From the submission to the last result.
+        seconds: Seconds from the submission to the last result.
         delays: Seconds from the submission to the start, of each job that succeeded.
     """
 
-    figures: Sequence[dict[str, Any] | None]
+    results: Sequence[dict[str, Any] | None]
     errors: Sequence[str]
     receipt: float
     seconds: float
@@ -65,8 +65,8 @@ class DemoProcesses:
         keep: Leave the data directory where it is.
 
     Attributes:
-        folder: Of the data and the logs.
-        ready: The line of the broker with "ready".
+        folder: Directory of the data and the logs.
+        ready: The ready line of the broker.
     """
 
     def __init__(self, workers: int, *, keep: bool) -> None:
@@ -79,7 +79,7 @@ class DemoProcesses:
 
     def __enter__(self) -> Self:
         try:
-            with delayed_signals():  # who makes it must know that it is there
+            with delayed_signals():  # a signal before the callback would leak it
                 self.folder = Path(tempfile.mkdtemp(prefix="eventmq-demo-"))
                 self._stack.callback(self._tidy)
             self._start()
@@ -126,7 +126,7 @@ class DemoProcesses:
     # Jobs
 
     def run(self, paths: Sequence[Path], on_done: Callable[[], None]) -> DemoRun:
-        """Measure all files by jobs.
+        """Submit one job per file, and wait for all.
 
         Args:
             paths: The files.
@@ -141,10 +141,10 @@ class DemoProcesses:
             on_done()
         seconds = time.perf_counter() - start
         errors: list[str] = []
-        figures = [_result(job, errors) for job in jobs]
-        delays = [f["started"] - submitted for f in figures if f is not None]
+        results = [_result(job, errors) for job in jobs]
+        delays = [r["started"] - submitted for r in results if r is not None]
         return DemoRun(
-            figures=figures, errors=errors, receipt=receipt, seconds=seconds, delays=delays
+            results=results, errors=errors, receipt=receipt, seconds=seconds, delays=delays
         )
 
 

@@ -43,7 +43,7 @@ class Timer:
             heappush(self._due, (time.monotonic() + seconds, next(self._numbers), call))
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._serve, name="eventmq-flush", daemon=True
+                    target=self._serve, name="eventmq-timer", daemon=True
                 )
                 self._thread.start()
             self._changed.notify()
@@ -141,7 +141,7 @@ class PartSink:
             self._credit_callback = None
 
     def progress(self, done: float, total: float | None, note: str) -> None:
-        """Report the progress of the job; the last value counts, and not each is sent."""
+        """Report the progress of the job; at most every `PROGRESS_EVERY` the latest is sent."""
         value = self._current_job(), encode_progress(done, total, note)
         with self._lock:
             waits, self._progress = self._progress is not None, value

@@ -137,8 +137,8 @@ def test_the_error_of_an_unknown_name_has_the_nearest(app: EventMQ) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"signature": "add"}, r"right is a call as data, such as task\.s\(1\)"),
-        ({"trigger": 30}, r"right is every\(seconds=30\)"),
+        ({"signature": "add"}, r"needs a task or a signature such as task\.s\(1\)"),
+        ({"trigger": 30}, r"needs every\(seconds=30\)"),
         ({"trigger": Timing("sunrise")}, "no trigger is called 'sunrise'"),
         ({"trigger": Timing("every", {"minutes": 1})}, "has no option 'minutes'"),
         ({"run_count": 0}, "run_count of a schedule is 0; allowed is: a whole number from 1"),
@@ -177,7 +177,7 @@ def test_a_signing_serializer_is_refused() -> None:
         plugin_options={"dill": {"keys": ["k" * 32]}},
     ) as app:  # fmt: skip
         task = app.task(name="add")(add)
-        with pytest.raises(SettingsError, match="serializer 'dill' signs each job by itself"):
+        with pytest.raises(SettingsError, match="serializer 'dill' signs every job individually"):
             app.schedule("a", task.s(1), every(hours=1))
 
 

@@ -315,7 +315,7 @@ def test_what_cannot_be_part_of_a_graph_is_refused(tasks):
 def test_a_graph_is_no_schedule(tasks):
     with pytest.raises(SettingsError, match="cannot have error callbacks"):
         tasks.app.schedule("x", tasks.add.s(1).on_error(tasks.tell.s()), eventmq.every(seconds=5))
-    with pytest.raises(SettingsError, match=r"right is a call as data"):
+    with pytest.raises(SettingsError, match="needs a task or a signature"):
         tasks.app.schedule("x", chain(tasks.add.s(1)), eventmq.every(seconds=5))
 
 

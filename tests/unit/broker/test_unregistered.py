@@ -21,7 +21,7 @@ from eventmq.wire.commands import (
     Request,
     Schedule,
 )
-from eventmq.wire.identity import is_deployed, is_ours, routing_id
+from eventmq.wire.identity import is_ours, is_version_0_3, routing_id
 from tests.support.broker_harness import Broker
 
 #: Routing ids as EventMQ 0.3 makes them, of another implementation, and of ours.
@@ -160,8 +160,9 @@ def test_routing_ids_are_told_apart() -> None:
     assert [is_ours(identity) for identity in (ours, DEPLOYED, FOREIGN, b"")] == [
         True, False, False, False,
     ]  # fmt: skip
-    assert [is_deployed(identity) for identity in (ours, DEPLOYED, FOREIGN, DEPLOYED + b"0")] == [
-        False, True, False, False,
+    others = (ours, FOREIGN, DEPLOYED + b"0")
+    assert [is_version_0_3(identity) for identity in (DEPLOYED, *others)] == [
+        True, False, False, False,
     ]  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def report(
 ) -> dict[str, object]:
     paths = [Path(f"{n}.py") for n in range(len(figures))]
     ran = DemoRun(
-        figures=figures, errors=["lost"] if None in figures else [], receipt=0.1, seconds=2.0,
+        results=figures, errors=["lost"] if None in figures else [], receipt=0.1, seconds=2.0,
         delays=[n / 100 for n in range(100)],
     )  # fmt: skip
     return make_report(paths, ran, direct, workers=2)
