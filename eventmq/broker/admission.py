@@ -141,7 +141,7 @@ class Admission:
         make = self._job_factory(peer, message.queue, message.headers, headers)
         transient = headers.guarantee is False
         refusal = self.transient.refusal(headers) if transient else None
-        refusal = refusal or self._refusal(peer, message.queue, 1, message.headers, headers)
+        refusal = refusal or self._reserve(peer, message.queue, 1, message.headers, headers)
         if refusal:
             state.error(peer, message.id, *refusal)
             return
@@ -192,16 +192,18 @@ class Admission:
             msg = f"an id or queue name has at most {limits.max_id} characters"
             raise ProtocolError(msg, code="too-large")
 
-    def _refusal(
+    def _reserve(
         self, peer: Peer, queue: str, n: int, text: str, headers: Headers
     ) -> tuple[str, str] | None:
+        """Note the queue, subqueue and limits that new jobs bring; return why they are refused."""
         return (
-            self._queue_refusal(peer, queue, n)
-            or self._subqueue_refusal(queue, text)
-            or self._limit_refusal(text, headers)
+            self._reserve_queue(peer, queue, n)
+            or self._reserve_subqueue(queue, text)
+            or self._apply_limits(text, headers)
         )
 
-    def _queue_refusal(self, peer: Peer, name: str, n: int) -> tuple[str, str] | None:
+    def _reserve_queue(self, peer: Peer, name: str, n: int) -> tuple[str, str] | None:
+        """Note a queue that would be new; return why the jobs may not go there."""
         state, limits = self.state, self.state.limits
         name = name or limits.default_queue
         queue = state.queues.get(name)
@@ -222,8 +224,8 @@ class Admission:
             return "queue-full", f"the queue {name!r} has its {limits.max_queue_length} jobs"
         return None
 
-    def _subqueue_refusal(self, name: str, text: str) -> tuple[str, str] | None:
-        """Return why a job may not begin a subqueue: there are too many."""
+    def _reserve_subqueue(self, name: str, text: str) -> tuple[str, str] | None:
+        """Note a subqueue that would be new; return the refusal of one too many."""
         state, limits = self.state, self.state.limits
         name, subqueue = name or limits.default_queue, subqueue_of(text)
         queue = state.queues.get(name)
@@ -232,13 +234,15 @@ class Admission:
         coming = state.subqueue_counts.coming
         if (name, subqueue) not in coming:
             if state.subqueue_counts.total + len(coming) >= limits.max_subqueues:
-                msg = f"jobs of {limits.max_subqueues} tasks wait already, and none of "
-                msg += f"{subqueue.task!r} does; their workers have to go on first"
+                what = f"task {subqueue.task!r}" if subqueue.task is not None else "legacy jobs"
+                what += f" with the limit key {subqueue.key!r}" if subqueue.key else ""
+                msg = f"jobs of {limits.max_subqueues} tasks and limit keys wait already, and none "
+                msg += f"of {what} in queue {name!r}; their workers have to go on first"
                 return "too-many-lanes", msg
             coming.add((name, subqueue))
         return None
 
-    def _limit_refusal(self, text: str, headers: Headers) -> tuple[str, str] | None:
+    def _apply_limits(self, text: str, headers: Headers) -> tuple[str, str] | None:
         """Apply the limits of new jobs; return the refusal of one key too many."""
         state = self.state
         max_keys = state.limits.max_keys
@@ -313,7 +317,7 @@ class Admission:
         for _, index, _ in rows:
             per_template[index] += 1
         refusals = [
-            self._refusal(peer, queue, n, text, known)
+            self._reserve(peer, queue, n, text, known)
             for (queue, text), n, known in zip(templates, per_template, headers, strict=True)
         ]
         jobs: list[JobRecord] = []
@@ -504,7 +508,7 @@ class GraphAdmission(Admission):
         for _, index, _ in rows:
             sizes[index] += 1
         for (queue, text), n, known in zip(templates, sizes, headers, strict=True):
-            refusal = self._refusal(peer, queue, n, text, known)
+            refusal = self._reserve(peer, queue, n, text, known)
             if refusal is not None:
                 return refusal
         max_length = self.state.limits.max_id

@@ -342,10 +342,10 @@ class Dispatch:
                 if options:
                     name = options[0][1] if len(options) == 1 else session.order.choose(options)
                     votes.setdefault(name, []).append(session)
-        leased = False
+        again = False
         for name, sessions in votes.items():
-            leased |= self._serve(state.queues[name], sessions)
-        return leased
+            again |= self._serve(state.queues[name], sessions)
+        return again
 
     def _options(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
         queues = self.state.queues
@@ -359,9 +359,9 @@ class Dispatch:
             options = [o for o in options if o[1] == session.reserved_queue] or options
         if len(options) == len(ready):  # no other queue is ready
             return options
-        return options + self._orphans_for(session, ready)
+        return options + self._unserved_for(session, ready)
 
-    def _orphans_for(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
+    def _unserved_for(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
         limits = self.state.limits
         if limits.legacy_queue_fallback != "default":
             return []
@@ -369,20 +369,21 @@ class Dispatch:
         if not weight:
             return []
         others = ready - session.weights.keys()
-        return [(weight, name) for name in others if self._orphan(session, name)]
+        return [(weight, name) for name in others if self._is_unserved(session, name)]
 
-    def _orphan(self, session: Session, name: str) -> bool:
+    def _is_unserved(self, session: Session, name: str) -> bool:
         queue = self.state.queues[name]
-        old = self.state.now - queue.served_at >= self.state.limits.orphan_after
+        old = self.state.now - queue.served_at >= self.state.limits.unserved_after
         return old and session.blocked.get(name) != queue.version
 
     def _serve(self, queue: Queue, sessions: list[Session]) -> bool:
+        """Lease jobs to sessions that want them; return whether another round may lease more."""
         self._competitors = len(sessions)
         if len(sessions) == 1:
             return self._lease(queue, sessions[0])
         views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
         by_id = {session.id: session for session in sessions}
-        leased = False
+        again = False
         # A session that was chosen for nothing would count as used.
         waiting = len(queue) + len(queue.arriving)
         waiting += len(self.state.transient.queues.get(queue.name, ()))
@@ -390,12 +391,17 @@ class Dispatch:
         if self.affinity is not None:  # no session is passed over: keys decide
             chosen = list(dict.fromkeys([*chosen, *by_id]))
         for session_id in chosen:
-            leased |= self._lease(queue, by_id[session_id])
-        return leased
+            again |= self._lease(queue, by_id[session_id])
+        return again
 
     # Leases
 
     def _lease(self, queue: Queue, session: Session) -> bool:
+        """Lease jobs to a session, or note that none suits it.
+
+        Returns:
+            Whether another round may lease more: of this queue, or to this session of another one.
+        """
         if queue.limiter is not None and not queue.allowance(self.state.now):
             return False  # another session got the last one of this round
         if self._lease_transient(queue, session):

@@ -30,8 +30,8 @@ class Limits:
             ``queue-full``.
         empty_queue_ttl: A queue that is empty and not served by a worker is forgotten after this
             time; not one that is paused or has limits.
-        max_subqueues: Tasks by queue of which jobs wait; a job of a further one is refused with
-            ``too-many-lanes``. What waits already is not counted again.
+        max_subqueues: Subqueues, by queue, task and limit key, in which jobs wait; a job of a
+            further one is refused with ``too-many-lanes``.
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
         max_message_rate: Requests, calls and publications of one peer per second, 0.0 for any
             number; more are refused with ``rate-limited``.
@@ -69,7 +69,7 @@ class Limits:
         heartbeat_timeout: A peer that was silent for so long is dead.
         grace: A session whose connection broke may come back within this time.
         unknown_task_grace: A job whose task no worker knows fails after this time.
-        orphan_after: A legacy job may go to workers of ``default`` when no worker served its
+        unserved_after: A legacy job may go to workers of ``default`` when no worker served its
             queue for so long, if ``legacy_queue_fallback`` is ``default``.
         legacy_queue_fallback: ``default``, ``keep`` (wait for a worker) or ``refuse``.
         default_queue: Name of the queue of peers that name none.
@@ -124,7 +124,7 @@ class Limits:
     heartbeat_timeout: float = 15.0
     grace: float = 0.5
     unknown_task_grace: float = 300.0
-    orphan_after: float = 30.0
+    unserved_after: float = 30.0
     legacy_queue_fallback: str = "default"
     default_queue: str = "default"
     queue_limits: tuple[tuple[str, str, int], ...] = ()

@@ -245,7 +245,7 @@ class Outcomes:
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
             chunk.unstarted.add(job.id)
-            if not parse_headers(job.headers).content_type and not self._admitted(job):
+            if not parse_headers(job.headers).content_type and not self._may_be_allowed(job):
                 content_type, error = failure.content_type, failure.error
                 chunk.ends.append(self.row(job, JobState.FAILED, content_type, error, session.name))
                 return
@@ -285,8 +285,8 @@ class Outcomes:
         job.rank = int((job.ready_at - priority * state.limits.priority_seconds) * _MICRO)
         state.counters["retries"] += 1
 
-    def _admitted(self, job: JobRecord) -> bool:
-        """Return whether another session of the queue may still admit a legacy job."""
+    def _may_be_allowed(self, job: JobRecord) -> bool:
+        """Return whether another session of the queue may still allow the path of a legacy job."""
         refused = self.state.refusals.get(job.id, ())
         return any(
             session.id not in refused and (session.callables or session.legacy)

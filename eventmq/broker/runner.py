@@ -325,7 +325,7 @@ class BrokerRunner:
         self.core.state.addresses = self.addresses
         self.core.waiters.lookups.unread = self._unread
         self.core.waiters.lookups.allowance = self._allowance
-        self.core.waiters.lookups.admits = self._admits
+        self.core.waiters.lookups.reserve = self._reserve
         self.core.state.unread_bytes = lambda: self._total.used
         self._keeper = keeper = recovered.keeper
         if keeper.store_time is None:  # of a store that keeps no time
@@ -579,7 +579,7 @@ class BrokerRunner:
         link = self._links[key.port]
         return link.buffers.waiting(key.identity) if isinstance(link, RouterLink) else 0
 
-    def _admits(self, key: Key, size: int, before: int, coming: int) -> bool:
+    def _reserve(self, key: Key, size: int, before: int, coming: int) -> bool:
         """Return whether a message can be sent to a peer; see `SendBuffers.reserve`."""
         link = self._links[key.port]
         if not isinstance(link, RouterLink):

@@ -1,5 +1,6 @@
 """State that the parts of the broker share: queues, peers, sessions, write batch, deferred sends.
 
+Writes, reads and messages are only queued here: the runner commits and sends at the end of a tick.
 Nothing that depends on the disk is sent before it is there: such a message is sent by the settle
 callback of its write. `State.send` outside of one is for what needs no disk, such as HEARTBEAT.
 """
@@ -131,18 +132,18 @@ class State:
         return f"b{self.epoch}.{self._message}"
 
     def send(self, peer: Peer, frames: list[bytes]) -> None:
-        """Add a message to the deferred sends, unless the peer is to notice by silence."""
+        """Queue a message in the deferred sends, unless the peer is to notice by silence."""
         if peer.muted:
             return
         peer.sent = self.now
         self.deferred_sends.append(DeferredSend(peer.key, frames))
 
     def ack(self, peer: Peer, acked: str, extra: bytes | None = None) -> None:
-        """Send an ACK."""
+        """Queue an ACK."""
         self.send(peer, Ack(self.message_id(), acked, extra).frames())
 
     def ack_answer(self, peer: Peer, acked: str) -> None:
-        """Send the ACK of an answer of a worker, which has no use for it by itself."""
+        """Queue the ACK of an answer of a worker, which has no use for it by itself."""
         peer.sent = self.now
         frames = Ack(self.message_id(), acked).frames()
         self.deferred_sends.append(DeferredSend(peer.key, frames, coalesce=True))
@@ -150,7 +151,7 @@ class State:
     def receipt(
         self, peer: Peer, acked: str, extra: bytes | None = None, *, coalesce: bool = False
     ) -> None:
-        """Send the ACK of a REQUEST, after everything else of the tick."""
+        """Queue the ACK of a REQUEST, which goes after everything else of the tick."""
         if peer.muted:
             return
         peer.sent = self.now
@@ -158,11 +159,11 @@ class State:
         self.receipts.append(DeferredSend(peer.key, frames, coalesce=coalesce))
 
     def reply(self, peer: Peer, result: bytes, request: str, outcome: str | None = None) -> None:
-        """Send a REPLY."""
+        """Queue a REPLY."""
         self.send(peer, Reply(self.message_id(), result, request, outcome).frames())
 
     def error(self, peer: Peer, request: str, code: str, text: str) -> None:
-        """Send an ERROR if the peer can read it; count it and log the first per peer."""
+        """Queue an ERROR if the peer can read it; count it and log the first per peer."""
         self.counters[f"errors.{code}"] += 1
         if not peer.warned and code != "duplicate":  # that a key is taken is no fault
             peer.warned = True
@@ -178,7 +179,13 @@ class State:
         settle: Callable[[Any], None],
         undo: Callable[[], None] = lambda: None,
     ) -> None:
-        """Add a write to the batch, with what to do once it is on disk, or could not be."""
+        """Queue a write, or a read, until the end of the tick.
+
+        Args:
+            write: What the store is to do.
+            settle: Called with its write result once it is on disk.
+            undo: Called where it could not be written.
+        """
         self._batch.append(write)
         self._settles.append(settle)
         self._undos.append(undo)

@@ -72,14 +72,14 @@ class Lookups:
     Attributes:
         unread: Returns how many bytes wait for a peer; the runner sets it.
         allowance: Returns how many may wait for a peer now; the runner sets it.
-        admits: Returns whether a peer can be sent a message of so many bytes, after so many others
+        reserve: Returns whether a peer can be sent a message of so many bytes, after so many others
             to itself and so many in all; the runner sets it.
     """
 
     def __init__(self, state: State, remaining: Remaining, answer: Answer) -> None:
         self.unread: Callable[[Key], int] = lambda _: 0
         self.allowance: Callable[[], int] = lambda: state.limits.max_unsent_bytes
-        self.admits: Callable[[Key, int, int, int], bool] = lambda *_: True
+        self.reserve: Callable[[Key, int, int, int], bool] = lambda *_: True
         self._state = state
         self._remaining = remaining
         self._answer = answer
@@ -106,7 +106,7 @@ class Lookups:
         """Return whether so many bytes wait for a peer, or for all, that it gets no result now."""
         need = self._next_size.get(peer)
         if need is not None:
-            return not self.admits(peer.key, need, 0, 0)
+            return not self.reserve(peer.key, need, 0, 0)
         return self.unread(peer.key) > FULL * self._state.limits.max_unsent_bytes
 
     @property
@@ -162,7 +162,7 @@ class Lookups:
             known = {**found, **state.transient.find(remaining, state.now)}
             ids = _by_end(remaining, known)
             ready, left = _fitting(ids, known, room)
-            sent = self._admitted(peer, ids[:ready], known, planned)
+            sent = self._count_sendable(peer, ids[:ready], known, planned)
             ready, room = (sent, room) if sent < ready else (ready, left)
             self._answer(peer, call, ids[:ready], known)
             if ids[ready:]:
@@ -172,10 +172,10 @@ class Lookups:
             calls[call] = [*others, *calls.get(call, ())]  # behind it what has ended meanwhile
             calls.move_to_end(call, last=False)
 
-    def _fits(self, peer: Peer, size: int, planned: Counter[Peer]) -> bool:
-        return self.admits(peer.key, size, planned[peer], planned.total())
+    def _reserve(self, peer: Peer, size: int, planned: Counter[Peer]) -> bool:
+        return self.reserve(peer.key, size, planned[peer], planned.total())
 
-    def _admitted(
+    def _count_sendable(
         self,
         peer: Peer,
         ids: Sequence[str],
@@ -193,7 +193,7 @@ class Lookups:
         for place, job_id in enumerate(ids):
             row = known.get(job_id)
             size = _ROW + (0 if row is None or row.result is None else len(row.result))
-            if size > _SMALL and not self._fits(peer, size, planned):
+            if size > _SMALL and not self._reserve(peer, size, planned):
                 self._next_size[peer] = size
                 return place
             planned[peer] += size

@@ -295,7 +295,7 @@ class SendBuffers:
         return 0 if usage is None else usage.settle()
 
     def reserve(self, usage: BufferUsage, size: int, before: int, coming: int) -> bool:
-        """Return whether `admits` will accept a message in the same tick; reserve its bytes if so.
+        """Return whether `may_send` will allow a message in the same tick; reserve its bytes if so.
 
         Until then others may get trackers: for reserved bytes that does not count.
 
@@ -305,19 +305,19 @@ class SendBuffers:
             before: Bytes that the peer will have been sent before it.
             coming: Bytes that all peers will.
         """
-        if not self._admits(usage, size, before, coming):
+        if not self._fits(usage, size, before, coming):
             return False
         usage.reserved = max(usage.reserved, size + before)
         return True
 
-    def admits(self, usage: BufferUsage, size: int) -> bool:
-        """Return whether a message of ``size`` bytes may be sent now."""
+    def may_send(self, usage: BufferUsage, size: int) -> bool:
+        """Return whether a message of ``size`` bytes may be sent now; use up its reservation."""
         reserved = SHORT < size <= usage.reserved and self.total.used + size <= self.total.max_bytes
         if reserved:
             usage.reserved -= size
-        return self._admits(usage, size, spare=2 * self.total.step if reserved else 0)
+        return self._fits(usage, size, spare=2 * self.total.step if reserved else 0)
 
-    def _admits(
+    def _fits(
         self, usage: BufferUsage, size: int, before: int = 0, coming: int = 0, *, spare: int = 0
     ) -> bool:
         waiting, total = usage.settle() + before, self.total
@@ -561,7 +561,7 @@ class RouterLink(Link):
 
     def _send_tracked(self, frames: Sequence[bytes], usage: BufferUsage, sent: int) -> bool:
         """Send a message whose last frame has a tracker, unless too much waits."""
-        if not self.buffers.admits(usage, sent - usage.sent):
+        if not self.buffers.may_send(usage, sent - usage.sent):
             return self._full(frames[0], usage)
         try:
             last = zmq.Frame(frames[-1], track=True, copy=False)

@@ -171,7 +171,7 @@ class ZapThread:
     Args:
         context: The context.
         ring: The keys.
-        admits: Called with a user and the ZAP domain of the socket that it wants to connect to, to
+        allows: Called with a user and the ZAP domain of the socket that it wants to connect to, to
             return whether it may; None to ask the ring. Called in the thread.
 
     Raises:
@@ -182,11 +182,11 @@ class ZapThread:
         self,
         context: zmq.Context[Any],
         ring: KeyRing[Any],
-        admits: Callable[[str, bytes], bool] | None = None,
+        allows: Callable[[str, bytes], bool] | None = None,
     ) -> None:
         self._context = context
         self._ring = ring
-        self._admits = admits or (lambda user, _: ring.knows(user))
+        self._allows = allows or (lambda user, _: ring.knows(user))
         #: Users of the self-test, whose refusal is not logged.
         self._quiet: set[str] = set()
         self._warned: set[tuple[str, str]] = set()
@@ -222,7 +222,7 @@ class ZapThread:
         if asked is None:
             return zap.refuse(frames, "only CURVE connects here")
         user = fingerprint(asked.key)
-        if self._admits(user, asked.domain):
+        if self._allows(user, asked.domain):
             return zap.accept(asked.request_id, user)
         self._warn(user, asked.address)
         return zap.refuse(frames)
@@ -252,11 +252,11 @@ class ZapThread:
         public, secret = new_keys()
         self._quiet.add(fingerprint(decode_key(public.decode())))
         keys = ClientKeys(self._ring.broker.public.encode(), public, secret)
-        admitted = _try_key(
+        connected = _try_key(
             self._context, address, keys, subscribing=subscribing, timeout=TEST_TIMEOUT
         )
-        if admitted is not False:
-            what = "let in" if admitted else "not answered"
+        if connected is not False:
+            what = "let in" if connected else "not answered"
             msg = f"the self-test of {address} failed: an unauthorised key was {what}"
             raise NotAllowed(msg)
 

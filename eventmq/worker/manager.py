@@ -239,7 +239,7 @@ class JobManager:
 
     def tick(self, now: float) -> None:
         """Do what is due. Call it in every step, and after the time that `wait` returns."""
-        for slot in self._slots.blocked(now):
+        for slot in self._slots.check(now):
             self._take_back(slot, now)
         self._enforce(now)
         if self._scaler is not None and self._drain_until is None:
@@ -486,7 +486,7 @@ class JobManager:
     def _enforce(self, now: float) -> None:
         """Kill the slots of jobs past their time limit, and of cancelled ones that did not end."""
         for slot in self._watchdog.tick(now):
-            if self._slots.dooms_all(slot):
+            if self._slots.mark_killed(slot):
                 self._take_back(slot, now)
             self._watchdog.kill(slot)
 

@@ -148,8 +148,8 @@ class Slots:
         """Forget what ran in a slot that died: it starts anew."""
         self._long_running.discard(slot)
 
-    def dooms_all(self, slot: int) -> bool:
-        """Mark a slot that will be killed; return whether all of its jobs are lost with it."""
+    def mark_killed(self, slot: int) -> bool:
+        """Note that a slot will be killed; return whether all of its jobs are lost with it."""
         self._long_running.add(slot)
         return True
 
@@ -158,15 +158,15 @@ class Slots:
         return not self._held.jobs[self.active - 1]
 
     def check_due(self) -> float:
-        """Return when `blocked` has something to do, infinity where nothing can wait."""
+        """Return when `check` has something to do, infinity where nothing can wait."""
         long = self._long_running
         for slot, jobs in enumerate(self._held.jobs):
             if jobs > 1 or (jobs and slot not in long):
                 return self._check_due
         return float("inf")
 
-    def blocked(self, now: float) -> Iterator[int]:
-        """Yield the slots in which jobs wait behind a long one."""
+    def check(self, now: float) -> Iterator[int]:
+        """Set the deadlines of running jobs; yield the slots where jobs wait behind a long one."""
         if now < self._check_due:
             return
         self._check_due = now + CHECK_EVERY
@@ -231,7 +231,7 @@ class SharedSlots(Slots):
     def slot_died(self, slot: int) -> None:
         """Do nothing: the other jobs go on."""
 
-    def dooms_all(self, slot: int) -> bool:
+    def mark_killed(self, slot: int) -> bool:
         """Return False: only the one job is lost."""
         return False
 
@@ -244,13 +244,13 @@ class SharedSlots(Slots):
         return self._held.jobs[0] > self.active
 
     def check_due(self) -> float:
-        """Return when `blocked` has something to do."""
+        """Return when `check` has something to do."""
         if self._waiting:
             return self._checked_at + CHECK_EVERY
         return self._checked_at + CHECK_LIMITS_EVERY if self._held.timed else float("inf")
 
-    def blocked(self, now: float) -> Iterator[int]:
-        """Yield 0 if jobs have waited too long for another one to end."""
+    def check(self, now: float) -> Iterator[int]:
+        """Set the deadlines of running jobs; yield 0 if jobs waited too long for one to end."""
         if now < self.check_due():
             return
         self._checked_at = now

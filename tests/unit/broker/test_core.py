@@ -664,7 +664,7 @@ def test_a_legacy_worker_whose_slots_are_all_free_again_lost_its_job(broker: Bro
     assert broker.call("status")["counters"]["lease_lost"] == 1
 
 
-def test_an_orphaned_legacy_queue_is_served_by_workers_of_default(broker: Broker) -> None:
+def test_an_unserved_legacy_queue_is_served_by_workers_of_default(broker: Broker) -> None:
     """A legacy REQUEST for a queue that no session has served for 30 s goes to default."""
     broker.tell(b"c", Request(broker.new_id(), "old", "", b'["run", {}]'))
     broker.tell(b"w", Inform("1", "", "worker"))

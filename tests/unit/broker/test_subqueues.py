@@ -175,6 +175,10 @@ def test_a_job_of_one_task_too_many_is_refused_with_a_clear_error(tmp_path: Path
     assert (error.code, "'c.work'" in error.text) == ("too-many-lanes", True)
     [error] = broker.tell(b"client", Request(broker.new_id(), "other", headers, b"x"))
     assert isinstance(error, Error)
+    limited = "task:a.work,limit-key:acme,content-type:msgpack,ack-requested"
+    [error] = broker.tell(b"client", Request(broker.new_id(), "default", limited, b"x"))
+    assert isinstance(error, Error)
+    assert "none of task 'a.work' with the limit key 'acme' in queue 'default'" in error.text
     submit(broker, "a.work")
     assert broker.call("queues")[0]["waiting"] == 3
     broker.worker(b"b", "b", tasks=("b.work",))

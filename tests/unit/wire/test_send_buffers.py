@@ -41,7 +41,7 @@ def send(buffers: SendBuffers, peer: bytes, size: int) -> FakeTracker | None:
     if usage.sent + size < usage.track_at:
         usage.sent += size
         return None
-    assert buffers.admits(usage, size)
+    assert buffers.may_send(usage, size)
     usage.sent += size
     tracker = FakeTracker()
     usage.track(tracker)
@@ -70,16 +70,16 @@ def test_small_messages_cost_no_mark_until_they_are_many() -> None:
 def test_over_the_bound_only_a_short_message_is_admitted_up_to_a_reserve() -> None:
     buffers = SendBuffers(2 * MIB)
     usage = buffers.usage(b"p")
-    while buffers.admits(usage, STEP):
+    while buffers.may_send(usage, STEP):
         send(buffers, b"p", STEP)
     assert 2 * MIB == buffers.waiting(b"p")
-    assert not buffers.admits(usage, SHORT + 1)
+    assert not buffers.may_send(usage, SHORT + 1)
     short = 0
-    while buffers.admits(usage, SHORT):
+    while buffers.may_send(usage, SHORT):
         usage.sent += SHORT
         short += SHORT
     assert RESERVE == short
-    assert buffers.admits(buffers.usage(b"neighbour"), STEP)
+    assert buffers.may_send(buffers.usage(b"neighbour"), STEP)
 
 
 def test_a_message_over_the_bound_is_sent_by_itself() -> None:
@@ -87,10 +87,10 @@ def test_a_message_over_the_bound_is_sent_by_itself() -> None:
     buffers = SendBuffers(MIB)
     tracker = send(buffers, b"p", 10 * MIB)
     usage = buffers.usage(b"p")
-    assert not buffers.admits(usage, 10 * MIB)
+    assert not buffers.may_send(usage, 10 * MIB)
     assert tracker is not None
     tracker.done = True
-    assert buffers.admits(usage, 10 * MIB)
+    assert buffers.may_send(usage, 10 * MIB)
 
 
 def test_the_usage_of_peers_that_have_gone_is_forgotten_and_that_of_others_is_not() -> None:
@@ -135,7 +135,7 @@ def test_who_makes_others_come_and_go_hides_no_more_than_a_step() -> None:
 def fill(buffers: SendBuffers, peer: bytes, size: int) -> int:
     """Send messages that are not read until no more may be; return the bytes."""
     usage, sent = buffers.usage(peer), 0
-    while buffers.admits(usage, size):
+    while buffers.may_send(usage, size):
         usage.sent += size
         usage.track(FakeTracker(), size)
         sent += size
@@ -148,7 +148,7 @@ def test_a_few_that_do_not_read_have_half_of_the_sum_and_others_are_served() -> 
     hogs = [fill(main if n % 2 else worker, b"hog%d" % n, 20_000) for n in range(20)]
     assert 0.4 * 64 * MIB < sum(hogs) == total.used < 0.65 * 64 * MIB
     for n in range(50):
-        assert main.admits(main.usage(b"honest%d" % n), 200_000)
+        assert main.may_send(main.usage(b"honest%d" % n), 200_000)
 
 
 def test_a_hundred_that_do_not_read_stay_under_the_sum_and_another_is_served() -> None:
@@ -157,7 +157,7 @@ def test_a_hundred_that_do_not_read_stay_under_the_sum_and_another_is_served() -
     for n in range(100):
         fill(buffers, b"hog%d" % n, 100_000)
     assert total.used < 0.95 * 256 * MIB
-    assert buffers.admits(buffers.usage(b"honest"), 900_000)
+    assert buffers.may_send(buffers.usage(b"honest"), 900_000)
 
 
 def test_however_many_do_not_read_the_sum_holds() -> None:
@@ -172,14 +172,16 @@ def test_what_one_has_read_is_free_for_the_others() -> None:
     total = TotalUsage(8 * MIB)
     buffers = SendBuffers(8 * MIB, total)
     usage, trackers = buffers.usage(b"p"), []
-    while buffers.admits(usage, STEP):
+    while buffers.may_send(usage, STEP):
         usage.sent += STEP
         trackers.append(FakeTracker())
         usage.track(trackers[-1])
     before = total.share()
     for tracker in trackers:
         tracker.done = True
-    assert buffers.admits(buffers.usage(b"other"), 2 * before), "it is looked at, before a refusal"
+    assert buffers.may_send(buffers.usage(b"other"), 2 * before), (
+        "it is looked at, before a refusal"
+    )
     assert total.used == 0
     assert not total.warned
 
@@ -202,9 +204,9 @@ def test_who_had_much_when_there_was_much_is_sent_short_messages_all_the_same() 
     first = buffers.usage(b"first")
     for n in range(30):
         fill(buffers, b"%d" % n, 20_000)
-    assert not buffers.admits(first, SHORT + 1)
+    assert not buffers.may_send(first, SHORT + 1)
     short = 0
-    while buffers.admits(first, SHORT):
+    while buffers.may_send(first, SHORT):
         first.sent += SHORT
         short += SHORT
     assert 10 * SHORT < short <= RESERVE
@@ -218,7 +220,7 @@ def test_what_has_no_mark_keeps_nobody_from_being_served() -> None:
     assert send(buffers, b"honest", 150_000) is None
     for n in range(100):
         fill(buffers, b"%d" % n, 150_000)
-    assert buffers.admits(honest, 150_000)
+    assert buffers.may_send(honest, 150_000)
 
 
 def test_with_many_peers_the_marks_are_closer() -> None:
