@@ -36,7 +36,7 @@ __all__ = ["ClientRunner", "Transport"]
 #: Seconds that closing may take.
 CLOSE_TIMEOUT = 1.0
 
-#: Seconds after its deadline at which a caller no longer waits for the thread that leads.
+#: Seconds after its deadline at which a caller no longer waits for the driver of the I/O loop.
 _GUARD = 2.0
 
 _live: weakref.WeakSet[ClientRunner] = weakref.WeakSet()
@@ -164,7 +164,7 @@ class ClientRunner:
             BrokerUnavailable: There was no receipt before its deadline.
             EventMQError: It was refused.
         """
-        if not self._running().lead_until_done(request):
+        if not self._running().drive_until_done(request):
             self.wait_until_done(request, self.start(request))
         if request.error is not None:
             raise request.error
@@ -237,7 +237,7 @@ class ClientRunner:
     def ask(self, call: PendingCall) -> Any:
         """Return the only answer to a call; the errors are those of `answers`."""
         try:
-            if not self._running().lead_until_done(call):
+            if not self._running().drive_until_done(call):
                 self.wait_until_done(call, self.start(call))
         finally:
             self.forget(call)

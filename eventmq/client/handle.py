@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eventmq.client.diagnose import DIAGNOSIS_TIMEOUT, diagnose
 from eventmq.client.machine import WaitPredictor
-from eventmq.client.outcomes import OutcomeRow, with_errors
+from eventmq.client.outcomes import EndRow, with_errors
 from eventmq.client.requests import NO_BROKER
 from eventmq.errors import (
     BrokerUnavailable,
@@ -80,7 +80,7 @@ class Job(Generic[T]):
         self.id = job_id
         self._results = results
         self.origin = origin
-        self.row: OutcomeRow | None = None
+        self.row: EndRow | None = None
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.origin.task}>".replace(" >", ">")
@@ -303,7 +303,7 @@ class ResultClient:
     def record(self, job: Job[Any], row: list[Any]) -> None:
         """Keep how a job ended; raise `JobNotFound` for an id that the broker does not know."""
         if row[1]:
-            job.row = OutcomeRow(*row)
+            job.row = EndRow(*row)
         else:
             raise JobNotFound(job.id)
 

@@ -1,16 +1,16 @@
 """The client's I/O loop: the sockets and the clock around `ClientMachine`, and who runs them.
 
-At any time at most one thread is the *leader*: it holds the lead lock, and only it touches machine
-and sockets. libzmq lets a socket move between threads where a full memory barrier lies between its
-uses, which the lock is. A thread that submits alone leads until it has its receipt: no other thread
-has to be notified on the way, which costs 50 microseconds each on a machine whose cores sleep
-during the broker's fsync (5,000 receipts a second directly, 2,900 through another thread). A thread
-that comes while another leads puts a command into the inbox and waits.
+At any time at most one thread is the *driver*: it holds the driver lock, and only it touches
+machine and sockets. libzmq lets a socket move between threads where a full memory barrier lies
+between its uses, which the lock is. A thread that submits alone drives until it has its receipt: no
+other thread has to be notified on the way, which costs 50 microseconds each on a machine whose
+cores sleep during the broker's fsync (5,000 receipts a second directly, 2,900 through another
+thread). A thread that comes while another drives puts a command into the inbox and waits.
 
-What is still open when a leader leaves is led by a background thread: requests of coroutines,
+What is still open when a driver leaves is driven by a background thread: requests of coroutines,
 subscriptions, submissions of several threads. It starts when it is first needed and sleeps while
 nothing is open; being a daemon, it never keeps a process alive. A program with a loop of its own
-leads for good instead (`IoLoop.attach`): it polls what `IoLoop.prepare` returns beside its own
+drives for good instead (`IoLoop.attach`): it polls what `IoLoop.prepare` returns beside its own
 sockets.
 """
 
@@ -57,7 +57,7 @@ CLOSE_LINGER_MS = 200
 #: Messages of one broker that are read before those of the next.
 READ_AT_MOST = 1000
 
-#: Seconds without a leader after which a new one reads what came before it sends.
+#: Seconds without a driver after which a new one reads what came before it sends.
 STALE = 0.5
 
 _IN = int(zmq.POLLIN)
@@ -74,10 +74,10 @@ _FAILED = (
 
 
 class IoLoop:
-    """A client's sockets, led by the thread that waits, or by the background thread.
+    """A client's sockets, driven by the thread that waits, or by the background thread.
 
     Args:
-        machine: The state machine that it drives.
+        machine: The state machine that it runs.
         clock: Reads time.
         context: A ZeroMQ context to use; by default one of its own.
     """
@@ -94,7 +94,7 @@ class IoLoop:
         self._own_context = context is None
         self._brokers: list[BrokerSockets] = []
         self._inbox: deque[tuple[Callable[..., None], PendingRequest]] = deque()
-        #: The request that the leader waits for, None where it waits for all of them.
+        #: The request that the driver waits for, None where it waits for all of them.
         self._awaited: PendingRequest | None = None
         #: The machine's ``next_tick``, as of the last poll.
         self._next_tick = 0.0
@@ -105,11 +105,11 @@ class IoLoop:
         #: It has ended, or is about to.
         self._stopping = False
         self._wakeup = Wakeup()
-        self._lead = threading.Lock()
-        self._leader = 0
+        self._driver_lock = threading.Lock()
+        self._driver = 0
         self._sleeping = False
-        #: The background thread is to give up the lead.
-        self._yield_lead = False
+        #: The background thread is to stop driving.
+        self._give_way = False
         self._done = False
         self._reason = "the client was closed"
         self._end_lock = threading.Lock()
@@ -134,18 +134,18 @@ class IoLoop:
         self._inbox.append((self.machine.credit, call))
         self._notify()
 
-    def lead_until_done(self, request: PendingRequest) -> bool:
-        """Lead until a request is settled; return False if another thread leads.
+    def drive_until_done(self, request: PendingRequest) -> bool:
+        """Drive until a request is settled; return False if another thread drives.
 
         Raises:
             BaseException: What a signal handler raises. The request is then still open.
         """
-        if self._leader == threading.get_ident():
-            self._lead_nested(request)
+        if self._driver == threading.get_ident():
+            self._drive_nested(request)
             return True
-        if not self._lead.acquire(blocking=False):
+        if not self._driver_lock.acquire(blocking=False):
             return False
-        self._leader = threading.get_ident()
+        self._driver = threading.get_ident()
         try:
             self._work_on(request)
         except BaseException as error:
@@ -157,13 +157,13 @@ class IoLoop:
                 raise
         finally:
             self._release()
-            # Another thread may have come while this one led, and may still be waiting.
+            # Another thread may have come while this one drove, and may still be waiting.
             if not self._done and (self._inbox or self.machine.busy):
                 self._notify_thread()
         return True
 
-    def _lead_nested(self, request: PendingRequest) -> None:
-        """Lead in a signal handler, or a finaliser, of the thread that leads already."""
+    def _drive_nested(self, request: PendingRequest) -> None:
+        """Drive in a signal handler, or a finaliser, of the thread that drives already."""
         if not self._sleeping:
             # The machine may be half-way through a change.
             _fail(request, "a signal handler came between; it may submit again")
@@ -179,26 +179,26 @@ class IoLoop:
         return self._stopping
 
     def stop(self, timeout: float) -> None:
-        """End, and fail what is open; wait for the leader. Idempotent."""
+        """End, and fail what is open; wait for the driver. Idempotent."""
         self._stopping = True
         self._interrupt()
-        if self._leader != threading.get_ident() and self._lead.acquire(timeout=timeout):
+        if self._driver != threading.get_ident() and self._driver_lock.acquire(timeout=timeout):
             self._release()
         self._thread_waiter.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
-    # The lead
+    # Who drives
 
     def _release(self) -> None:
-        """Give up the lead; end the loop if it is to stop."""
+        """Stop driving; end the loop if it is to stop."""
         self._sleeping = False
         try:
             if self._stopping and not self._done:
                 self._end()
         finally:
-            self._leader = 0
-            self._lead.release()
+            self._driver = 0
+            self._driver_lock.release()
 
     def _end_by_error(self, error: BaseException) -> None:
         """End by an error: the machine may be half-way through a change."""
@@ -207,12 +207,12 @@ class IoLoop:
         logger.error("the client ended by an error", exc_info=error)
 
     def _notify(self) -> None:
-        """Notify the leader, or the background thread, of a command in the inbox."""
-        # A leader sets the flag before it reads the inbox for the last time, and reads it
+        """Notify the driver, or the background thread, of a command in the inbox."""
+        # A driver sets the flag before it reads the inbox for the last time, and reads it
         # again after it has released the lock.
         if self._sleeping:
             self._interrupt()
-        elif not self._lead.locked():
+        elif not self._driver_lock.locked():
             self._notify_thread()
         if self._done:
             self._abandon()
@@ -235,21 +235,21 @@ class IoLoop:
         self._wakeup.set()
 
     def _main(self) -> None:
-        """Lead, when notified, until nothing is open."""
+        """Drive, when notified, until nothing is open."""
         while not self._stopping:
             self._thread_waiter.wait(None)
-            self._lead.acquire()
-            self._leader = threading.get_ident()
+            self._driver_lock.acquire()
+            self._driver = threading.get_ident()
             try:
                 self._work_off()
             except Exception as error:  # noqa: BLE001 - the callers get it
                 self._end_by_error(error)
             finally:
                 self._release()
-            if self._inbox and not self._yield_lead:
+            if self._inbox and not self._give_way:
                 self._thread_waiter.notify()
 
-    # What the leader does
+    # What the driver does
 
     def _work_on(self, request: PendingRequest) -> None:
         self._open()
@@ -266,7 +266,7 @@ class IoLoop:
 
     def _work_off(self) -> None:
         self._open()
-        while not self._stopping and not self._yield_lead:
+        while not self._stopping and not self._give_way:
             self._work()
             if not self._inbox and not self.machine.busy:
                 return
@@ -323,7 +323,7 @@ class IoLoop:
             if blocked is not broker.blocked:
                 broker.blocked = blocked
                 self._items = None
-        if machine.settled:
+        if machine.to_notify:
             self._notify_waiters()
 
     def _poll_items(self) -> list[tuple[Any, int]]:
@@ -348,7 +348,7 @@ class IoLoop:
                 self._read_monitor(index, broker, now)
             if broker.link.socket in sources:
                 self._read_link(index, broker.link, now)
-        if self.machine.settled:
+        if self.machine.to_notify:
             self._notify_waiters()
 
     def _read_link(self, index: int, link: Link, now: float) -> None:
@@ -388,28 +388,28 @@ class IoLoop:
         self.machine.opened(index, now)
 
     def _notify_waiters(self) -> None:
-        settled = self.machine.settled
-        for request in settled:
+        to_notify = self.machine.to_notify
+        for request in to_notify:
             request.notify()
-        settled.clear()
+        to_notify.clear()
 
-    # Led by the loop of another program
+    # Driven by the loop of another program
 
     def attach(self) -> bool:
-        """Let this thread lead until `detach`.
+        """Let this thread drive until `detach`.
 
         Returns:
-            False if another thread leads: try again, the background thread gives way at once and
+            False if another thread drives: try again, the background thread gives way at once and
             a caller when it has its receipt.
         """
         if self._stopping:
             return False
-        self._yield_lead = True
-        if not self._lead.acquire(blocking=False):
+        self._give_way = True
+        if not self._driver_lock.acquire(blocking=False):
             if self._sleeping:
                 self._interrupt()
             return False
-        self._leader = threading.get_ident()
+        self._driver = threading.get_ident()
         self._open()
         return True
 
@@ -424,7 +424,7 @@ class IoLoop:
         return self._poll_items(), due
 
     def step(self, ready: Iterable[tuple[Any, int]]) -> bool:
-        """Read what is ready, and do what is due; return False if it ended and gave up the lead."""
+        """Read what is ready, and do what is due; return False once the loop has ended."""
         self._sleeping = False
         self._step(ready)
         if self._stopping:
@@ -440,9 +440,9 @@ class IoLoop:
             self._end_by_error(error)
 
     def detach(self) -> None:
-        """Give up the lead, if this thread has it; the background thread takes it over."""
-        self._yield_lead = False
-        if self._leader == threading.get_ident():
+        """Stop driving, if this thread drives; the background thread takes over."""
+        self._give_way = False
+        if self._driver == threading.get_ident():
             self._release()
         if not self._done and (self._inbox or self.machine.busy):
             self._notify_thread()
@@ -450,7 +450,7 @@ class IoLoop:
     # The end
 
     def _end(self) -> None:
-        """Send KBAI, close everything and fail what is open. Called by the leader."""
+        """Send KBAI, close everything and fail what is open. Called by the driver."""
         self._done = True
         try:
             self.machine.queue_kbai()

@@ -1,7 +1,7 @@
 """The client's state machine: no socket, no thread, no clock.
 
 Its runner (or a test, or the simulator) passes in requests, messages of brokers and the time; it
-gives out messages through `ClientMachine.flush`, the requests to notify in ``settled`` and the
+gives out messages through `ClientMachine.flush`, the requests to notify in ``to_notify`` and the
 sockets to replace in ``reopen``. ``now`` is monotonic time in seconds.
 
 Nothing is sent to a broker before it has acknowledged our INFORM: only then are its store, its
@@ -104,7 +104,7 @@ class ClientMachine:
         self.schedule_requests: deque[Schedule] | None = None
         self._in_flight = InFlightRequests(self.connections)
         #: Requests with an answer or an end; the runner notifies their callers and clears it.
-        self.settled = self._in_flight.settled
+        self.to_notify = self._in_flight.to_notify
         self._features = Features(session=session, name=name).format()
         self._heartbeat = heartbeat
         self._heartbeat_timeout = heartbeat_timeout
@@ -422,7 +422,7 @@ class ClientMachine:
             self._in_flight.settle(call, error)
             return
         if more:
-            self.settled.append(call)
+            self.to_notify.append(call)
         else:
             self._in_flight.settle(call, None)
 
@@ -469,7 +469,7 @@ class InFlightRequests:
         self._connections = connections
         self._open: dict[str, PendingRequest] = {}
         #: Requests with an answer or an end that their callers have not been notified of.
-        self.settled: list[PendingRequest] = []
+        self.to_notify: list[PendingRequest] = []
         #: When the first of them times out.
         self.next_deadline = NEVER
 
@@ -535,7 +535,7 @@ class InFlightRequests:
         self.release(request)
         request.done = True
         request.error = error
-        self.settled.append(request)
+        self.to_notify.append(request)
 
     def overdue(self, now: float) -> list[PendingRequest]:
         """Return the requests whose deadline has passed."""

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from eventmq.wire.commands import Reply
 
 __all__ = [
+    "EndRow",
     "OutcomeReader",
-    "OutcomeRow",
     "add_rows",
     "credit_frames",
     "failure",
@@ -69,8 +69,8 @@ __all__ = [
 ]
 
 
-class OutcomeRow(NamedTuple):
-    """The broker's answer how a job ended; ``state`` is "" for an unknown id."""
+class EndRow(NamedTuple):
+    """How a job ended, as the broker answers; ``state`` is "" for an unknown id."""
 
     id: str
     state: str
@@ -97,7 +97,7 @@ class OutcomeReader:
         self._accept_content = accept_content
         self._location = location or ResultLocation()
 
-    def value(self, row: OutcomeRow) -> Any:
+    def value(self, row: EndRow) -> Any:
         """Return the result of a job.
 
         Args:
@@ -155,7 +155,7 @@ def _legacy_value(data: bytes) -> Any:
     return value["value"] if isinstance(value, dict) and "value" in value else value
 
 
-def failure(row: OutcomeRow) -> JobFailed:
+def failure(row: EndRow) -> JobFailed:
     """Return the exception for a failed job, with the original as its cause where possible."""
     if row.data is None:
         return JobFailed(f"job {row.id} failed; its error is not kept any more", job_id=row.id)
@@ -184,7 +184,7 @@ _JOB_FAILED_TYPES: dict[str, type[JobFailed]] = {
 }
 
 
-def _unsuccessful(row: OutcomeRow) -> EventMQError:
+def _unsuccessful(row: EndRow) -> EventMQError:
     job_id = row.id
     if row.state == "failed":
         return failure(row)

@@ -6,7 +6,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.outcomes import OutcomeRow
+from eventmq.client.outcomes import EndRow
 from eventmq.errors import ResultTimeout
 from eventmq.wire.calls import MAX_IDS
 
@@ -112,7 +112,7 @@ class Completed:
         while self._news:
             call = self._news.popleft()
             while call.answers:
-                row = OutcomeRow(*call.answers.popleft())
+                row = EndRow(*call.answers.popleft())
                 for job in self._handles.pop(row.id, ()):
                     job.row = row if row.state else None
                     self._ended.append(job)

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["InProcessClient", "LoopThread", "close_server"]
 
 
-#: Seconds until it tries again to lead the client's I/O loop, while another thread leads.
+#: Seconds until it tries again to drive the client's I/O loop, while another thread drives.
 RETRY_AFTER = 0.01
 
 
 class InProcessClient:
     """The client of an app as a `eventmq.gateway.router.LoopMember`: no hop between threads.
 
-    While another thread leads the client's I/O loop, or after the client was closed, it has no
+    While another thread drives the client's I/O loop, or after the client was closed, it has no
     sockets to poll, and callbacks come in that other thread.
 
     Args:
@@ -37,33 +37,33 @@ class InProcessClient:
     def __init__(self, runner: ClientRunner) -> None:
         self._runner = runner
         self._loop: IoLoop | None = None
-        self._leading = False
+        self._driving = False
 
     def poll_items(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
         """Send pending requests; return what to poll."""
-        if not self._leading and not self._lead():
+        if not self._driving and not self._drive():
             return (), RETRY_AFTER
-        assert self._loop is not None  # noqa: S101 - it is led
+        assert self._loop is not None  # noqa: S101 - it is driven
         items, due = self._loop.prepare()
         return items, max(0.0, due - now)
 
-    def _lead(self) -> bool:
+    def _drive(self) -> bool:
         try:
             self._loop = self._runner.loop()
         except BrokerUnavailable:
             return False
-        self._leading = self._loop.attach()
-        return self._leading
+        self._driving = self._loop.attach()
+        return self._driving
 
     def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
         """Read what came; return True: it lasts as long as the gateway."""
-        if self._leading and self._loop is not None:
-            self._leading = self._loop.step(ready)
+        if self._driving and self._loop is not None:
+            self._driving = self._loop.step(ready)
         return True
 
     def close(self) -> None:
         """Leave the client to other threads. Idempotent."""
-        loop, self._loop, self._leading = self._loop, None, False
+        loop, self._loop, self._driving = self._loop, None, False
         if loop is not None:
             loop.detach()
 

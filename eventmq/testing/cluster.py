@@ -344,9 +344,9 @@ class SimulatedCluster:
         return True
 
     def _notify(self) -> None:
-        settled = self.machine.settled
-        while settled:
-            settled.pop(0).notify()
+        to_notify = self.machine.to_notify
+        while to_notify:
+            to_notify.pop(0).notify()
 
     # Jobs
 

@@ -99,7 +99,7 @@ class _Loop:
             if not _has_ended(request):
                 self._give_up(request, request.subject)
 
-    def lead_until_done(self, request: PendingRequest) -> bool:
+    def drive_until_done(self, request: PendingRequest) -> bool:
         """Do the same, and return True: waiting changes nothing."""
         self.begin(request)
         return True

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.cli.target import import_named
-from eventmq.client.outcomes import OutcomeReader, OutcomeRow
+from eventmq.client.outcomes import EndRow, OutcomeReader
 from eventmq.errors import (
     AppNotFound,
     ContentNotAllowed,
@@ -111,7 +111,7 @@ class Redactor:
             return None
 
     def _result(self, job_id: str, content_type: str, data: bytes) -> Any:
-        return self._reader.value(OutcomeRow(job_id, "succeeded", content_type, data))
+        return self._reader.value(EndRow(job_id, "succeeded", content_type, data))
 
     def _arguments(
         self, task: str, queue: str, job_id: str, content_type: str, data: bytes

@@ -127,7 +127,7 @@ def test_a_thread_that_is_alone_needs_no_other(
     assert "eventmq-client" not in threads()
 
 
-def test_what_is_left_open_by_the_thread_that_leads_goes_on(
+def test_what_is_left_open_by_the_thread_that_drives_goes_on(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     """The second job waits for its receipt when the first thread has left."""

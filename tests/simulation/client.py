@@ -117,7 +117,7 @@ class ClientProcess(Process):
             self.wake(0.1)
 
     def _settle(self) -> None:
-        settled = self.machine.settled
+        settled = self.machine.to_notify
         while settled:
             requests, settled[:] = list(settled), []
             for request in requests:

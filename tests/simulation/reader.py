@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from eventmq.client.handle import _NOTHING, JobStream
-from eventmq.client.outcomes import OutcomeRow
+from eventmq.client.outcomes import EndRow
 from eventmq.client.requests import PendingCall
 from eventmq.errors import EventMQError, StreamRestarted
 
@@ -91,10 +91,10 @@ class Reader:
         return SimpleNamespace(broker=0, store="")
 
     def record(self, job: Any, row: Any) -> None:
-        job.row = OutcomeRow(*row)
+        job.row = EndRow(*row)
 
     def content(self, name: str, payload: bytes, envelope: Any) -> bytes:
         return payload
 
-    def value(self, row: OutcomeRow) -> None:
+    def value(self, row: EndRow) -> None:
         raise Ended(row.state)

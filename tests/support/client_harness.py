@@ -225,10 +225,10 @@ class Net:
         """Exchange messages until nothing is said any more."""
         while self._flush():
             continue
-        for request in self.machine.settled:
+        for request in self.machine.to_notify:
             self.notified.append(request)
             request.notify()
-        self.machine.settled.clear()
+        self.machine.to_notify.clear()
 
     def _flush(self) -> bool:
         said = False
@@ -340,7 +340,7 @@ class NetLoop:
     def begin(self, request: PendingRequest) -> None:
         self.net.begin(request)
 
-    def lead_until_done(self, request: PendingRequest) -> bool:
+    def drive_until_done(self, request: PendingRequest) -> bool:
         return False
 
     def forget(self, call: Any) -> None:

@@ -1,4 +1,4 @@
-"""A client that the loop of a gateway leads, and others use at the same time."""
+"""A client that the loop of a gateway drives, and others use at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def serve(client, until):
 
 @pytest.fixture
 def client(farm):
-    """A client that leads, in a thread of its own."""
+    """A client that drives, in a thread of its own."""
     client, done = InProcessClient(farm.app.components.client.runner), threading.Event()
 
     def main():
@@ -36,14 +36,14 @@ def client(farm):
     thread.join(DEADLINE)
 
 
-def test_others_use_the_client_that_it_leads(farm, client):
+def test_others_use_the_client_that_it_drives(farm, client):
     """Their requests wait in its inbox; nobody else reads its sockets."""
     jobs = [farm.app.send_raw("nobody", [b"x"]) for _ in range(20)]
     assert {"queued"} == {job.state for job in jobs}
 
 
 def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
-    """The background thread, which leads while a job is waited for, gives way."""
+    """The background thread, which drives while a job is waited for, gives way."""
     client, ended = InProcessClient(farm.app.components.client.runner), threading.Event()
     farm.app.follow_raw("nobody", [b"x"], job_id="open", on_end=lambda *_: ended.set())
     until = time.monotonic() + DEADLINE
@@ -55,18 +55,18 @@ def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
     assert ended.wait(DEADLINE)
 
 
-def test_it_waits_while_somebody_else_leads(farm):
-    """A caller that waits for its receipt leads until it has it; then the client does."""
+def test_it_waits_while_another_thread_drives(farm):
+    """A caller that waits for its receipt drives until it has it; then the client does."""
     loop = farm.app.components.client.runner.loop()
     taken, release = threading.Event(), threading.Event()
 
-    def lead():
+    def drive():
         assert loop.attach()
         taken.set()
         release.wait(DEADLINE)
         loop.detach()
 
-    thread = threading.Thread(target=lead)
+    thread = threading.Thread(target=drive)
     thread.start()
     assert taken.wait(DEADLINE)
     client = InProcessClient(farm.app.components.client.runner)

@@ -21,7 +21,7 @@ import msgpack
 import pytest
 
 from eventmq.app import EventMQ
-from eventmq.client.outcomes import OutcomeReader, OutcomeRow, failure
+from eventmq.client.outcomes import EndRow, OutcomeReader, failure
 from eventmq.errors import ContentError, JobFailed, ProtocolError, SettingsError
 from eventmq.plugins.schedule_stores.table import read_row
 from eventmq.wire.commands import Schedule
@@ -116,7 +116,7 @@ def test_in_a_result_it_is_refused_and_touches_nothing(
     reader = OutcomeReader(app.plugins.serializer, app.settings.accept_content)
     for payload in payloads:
         for kind in (*TYPES, "dill;" + "0" * 64 + ";1.0", "frames"):
-            row = OutcomeRow("j", "succeeded", kind, payload)
+            row = EndRow("j", "succeeded", kind, payload)
             try:
                 value = reader.value(row)
             except (ContentError, ProtocolError):
@@ -129,7 +129,7 @@ def test_in_an_error_it_is_text_and_touches_nothing(payloads: list[bytes], canar
     for payload in payloads:
         assert "" == decode_error(payload).type
         for kind in ("error", *TYPES):
-            assert isinstance(failure(OutcomeRow("j", "failed", kind, payload)), JobFailed)
+            assert isinstance(failure(EndRow("j", "failed", kind, payload)), JobFailed)
     assert not canary.exists()
 
 
@@ -143,7 +143,7 @@ def test_an_error_that_names_a_function_calls_nothing(name: str, canary: Path) -
     assert importlib
     for arguments in ([f"touch {canary}"], [str(canary), "w"], [f"open({str(canary)!r}, 'w')"], []):
         data = msgpack.packb([name, "message", "", arguments])
-        assert failure(OutcomeRow("j", "failed", "error", data)).__cause__ is None
+        assert failure(EndRow("j", "failed", "error", data)).__cause__ is None
     assert not canary.exists()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from eventmq import errors
 from eventmq.client.handle import Job, JobOrigin, ResultClient
-from eventmq.client.outcomes import OutcomeReader, OutcomeRow, original
+from eventmq.client.outcomes import EndRow, OutcomeReader, original
 from eventmq.client.requests import NO_BROKER
 from eventmq.client.waiting import Completed, await_, wait
 from eventmq.errors import (
@@ -305,16 +305,16 @@ def test_with_one_broker_a_handle_has_no_address_of_its_own(bench: Bench) -> Non
 # Ends
 
 
-def row(state: str, kind: str = "msgpack", data: bytes | None = b"") -> OutcomeRow:
-    return OutcomeRow("j1", state, kind, data)
+def row(state: str, kind: str = "msgpack", data: bytes | None = b"") -> EndRow:
+    return EndRow("j1", state, kind, data)
 
 
-def failed(remote_type: str, *arguments: object) -> OutcomeRow:
+def failed(remote_type: str, *arguments: object) -> EndRow:
     remote = RemoteError(remote_type, "it broke", "Traceback ...", arguments)
     return row("failed", ERROR_TYPE, encode_error(remote))
 
 
-def end(how: OutcomeRow, **options: Any) -> EventMQError:
+def end(how: EndRow, **options: Any) -> EventMQError:
     with pytest.raises(EventMQError) as caught:
         reader(**options).value(how)
     return caught.value
@@ -338,7 +338,7 @@ def end(how: OutcomeRow, **options: Any) -> EventMQError:
         (failed("elsewhere.TimeLimitExceeded"), JobFailed),
     ],
 )
-def test_every_end_but_success_is_an_exception_with_the_id(how: OutcomeRow, kind: type) -> None:
+def test_every_end_but_success_is_an_exception_with_the_id(how: EndRow, kind: type) -> None:
     error = end(how)
     assert type(error) is kind
     assert "j1" in str(error) or kind is ProtocolError
