@@ -201,7 +201,7 @@ class Calls:
                 "name": s.name,
                 "queues": [list(pair) for pair in s.queues],
                 "tasks": sorted(s.tasks),
-                "window": s.window,
+                "window": s.max_chunks,
                 "chunks": len(s.leases),
                 "running": sum(lease.remaining for lease in s.leases.values()),
                 "seen": round(now - s.peer.last_seen, 3) if s.peer else None,

@@ -56,6 +56,6 @@ class DamagedJobs:
             rows.append(self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error))
         self.state.write(
             Finish(rows),
-            lambda write_result: self.outcomes.finished(rows, write_result),
+            lambda write_result: self.outcomes.ended(rows, write_result),
             lambda: self._unsaved.extend(jobs),
         )

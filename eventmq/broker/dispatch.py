@@ -180,7 +180,7 @@ class InputPages:
         rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
         logger.error("%d jobs of the queue %r failed for good: %s", len(jobs), jobs[0].queue, what)
         self.state.write(
-            Finish(rows), lambda write_result: self.outcomes.finished(rows, write_result), undo
+            Finish(rows), lambda write_result: self.outcomes.ended(rows, write_result), undo
         )
 
 
@@ -307,8 +307,8 @@ class Dispatch:
 
     def _dispatch(self) -> None:
         state = self.state
-        held = state.now < state.hold_until
-        if not state.closing and not held:
+        on_hold = state.now < state.hold_until
+        if not state.closing and not on_hold:
             self.throttle.begin()
             if self.affinity is not None:
                 self.affinity.rescan(state.busy.values())
@@ -316,7 +316,7 @@ class Dispatch:
                 pass
         for queue in list(state.busy.values()):
             queue.arriving.clear()
-            if not held:
+            if not on_hold:
                 self.refill.run(queue)
             if not queue.subqueues:
                 del state.busy[queue.name]
@@ -633,9 +633,7 @@ class Dispatch:
                 self.state.enqueue(job)
 
         write = Finish(rows, ahead=self.state.keeper.ahead)
-        self.state.write(
-            write, lambda write_result: self.outcomes.finished(rows, write_result), undo
-        )
+        self.state.write(write, lambda write_result: self.outcomes.ended(rows, write_result), undo)
 
     # Sending
 

@@ -89,7 +89,7 @@ class GraphTracker:
             counts = state.queue(row.job.queue).counts
             counts.blocked -= 1
             counts.waiting += 1  # from which `finished` takes it
-        self.operations.outcomes.finished(write_result.ended, {})
+        self.operations.outcomes.ended(write_result.ended, {})
         logger.info("%d jobs ended, since others did that they waited for", len(write_result.ended))
 
     def _count(self, job: JobRecord) -> None:

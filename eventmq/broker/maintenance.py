@@ -127,7 +127,7 @@ class Expiry:
     def _ended(self, jobs: Sequence[JobRecord], at: float, ttl: float) -> None:
         self.state.withdraw(jobs, JobState.EXPIRED)
         rows = [self.outcomes.row(job, JobState.EXPIRED)._replace(at=at, ttl=ttl) for job in jobs]
-        self.outcomes.finished(rows, {})
+        self.outcomes.ended(rows, {})
 
 
 class Retention:

@@ -240,7 +240,7 @@ class OperatorCalls:
             Finished(job, end, audit.at, audit.ttl, audit.content_type, audit.result)
             for job in jobs
         ]
-        self.outcomes.finished(rows, {})
+        self.outcomes.ended(rows, {})
 
     def _end_lease(self, job_id: str, reason: str) -> None:
         session, lease, position = self.state.running[job_id]

@@ -388,7 +388,7 @@ class Outcomes:
             state.write(entry, lambda _: self._back(chunk))
 
         def settle(write_result: Mapping[int, WriteResult]) -> None:
-            self.finished(ends, write_result)
+            self.ended(ends, write_result)
             acknowledge()
 
         state.write(Finish(ends, lease.leased), settle, lambda: self._undo(chunk))
@@ -426,7 +426,7 @@ class Outcomes:
             owner.disconnected_at = self.state.now
 
     # hot loop: benchmarks/drain.py
-    def finished(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
+    def ended(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
         """Forget ended jobs, and answer the peers that wait for them."""
         state = self.state
         running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs

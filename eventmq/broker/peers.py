@@ -151,7 +151,7 @@ class Session:
         callables: Whether it takes legacy jobs.
         inputs: Whether it can read what a job takes in pages.
         legacy: It has no FEATURES: one job per message, one READY per slot.
-        window: How many chunks it wants to hold; for a legacy one, its free slots plus leases.
+        max_chunks: How many chunks it wants to hold; for a legacy one, its free slots plus leases.
         jobs: How many jobs it wants to hold, 0 where it counts chunks only.
         notified_at: When it was last sent the number of waiting jobs.
         received: Highest chunk number that it says it received.
@@ -186,7 +186,7 @@ class Session:
     inputs: bool = False
     legacy: bool = False
     eligibility: Eligibility = NOTHING
-    window: int = 0
+    max_chunks: int = 0
     jobs: int = 0
     notified_at: float = 0.0
     received: int = 0
@@ -215,7 +215,7 @@ class Session:
             return 0
         if self.legacy:
             return self.free
-        chunks = self.window - len(self.leases) - self.running_orphans
+        chunks = self.max_chunks - len(self.leases) - self.running_orphans
         rest = self.jobs - self.held - self.running_orphans
         return min(chunks, rest) if self.jobs and chunks > 0 else chunks
 

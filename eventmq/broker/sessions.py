@@ -209,7 +209,7 @@ class Sessions:
     def status(self, session: Session, text: str) -> None:
         """Take a STATUS: what the worker received, holds and wants."""
         status = Status.parse(text)
-        session.window = min(status.window, 10_000)
+        session.max_chunks = min(status.window, 10_000)
         session.jobs = min(status.jobs, 10_000)
         session.full = False
         self._reconcile(session, status.received, set(status.held), resend=False)

@@ -190,5 +190,5 @@ class UnroutableJobs:
                 self.state.enqueue(job)
 
         self.state.write(
-            Finish(rows), lambda write_result: self.outcomes.finished(rows, write_result), undo
+            Finish(rows), lambda write_result: self.outcomes.ended(rows, write_result), undo
         )

@@ -393,20 +393,20 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         """Do the same as `delay` in a coroutine."""
         self._task.check(args, kwargs)
         submitter = self._task.app.submitter
-        return await submitter.asubmit(self.template(), args, kwargs, self._call.job_id)
+        return await submitter.asubmit(self.template, args, kwargs, self._call.job_id)
 
     def map(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
         """Submit one job per argument tuple, as `Task.map` does."""
         if self._call.job_id is not None:
             raise SettingsError("job_id is the id of one job; map makes the ids of its jobs")
         tuples = self._task.tuples(calls, kwargs)
-        return self._task.app.submitter.submit_many(self.template(), tuples, kwargs)
+        return self._task.app.submitter.submit_many(self.template, tuples, kwargs)
 
     def submit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job[R]:
         """Submit a job with any arguments."""
         self._task.check(args, kwargs)
         submitter = self._task.app.submitter
-        return submitter.submit(self.template(), args, kwargs, self._call.job_id)
+        return submitter.submit(self.template, args, kwargs, self._call.job_id)
 
     def signature_options(self) -> tuple[str, Mapping[str, Any]]:
         """Return the name and the options of the call for a signature."""
@@ -420,14 +420,15 @@ class BoundTask(SubmittableTask, Generic[P, R]):
     @property
     def graph_template(self) -> Template:
         """The template of its jobs in graphs."""
-        return self.template()
+        return self.template
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `TypeError` if the function does not take these arguments."""
         self._task.check(args, kwargs)
 
+    @property
     def template(self) -> Template:
-        """Return the template of its jobs."""
+        """The template of its jobs."""
         task = self._task
         app = task.app
         if self._template is not None and self._template[0]() is app:

@@ -238,7 +238,7 @@ class JobManager:
                 self._streams.progress_reported(event)
 
     def tick(self, now: float) -> None:
-        """Do what is due. Call it in every step, and after the time that `wait` returns."""
+        """Do what is due. Call it in every step, and after `seconds_to_tick`."""
         for slot in self._slots.check(now):
             self._take_back(slot, now)
         self._enforce(now)
@@ -291,7 +291,7 @@ class JobManager:
         outbox, self._session.outbox = self._session.outbox, []
         return outbox
 
-    def wait(self, now: float) -> float:
+    def seconds_to_tick(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
         due = min(self._session.due(), self._watchdog.due(), self._inputs.due())
         due = min(due, self._suspects.due())

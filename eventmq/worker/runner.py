@@ -270,7 +270,7 @@ class WorkerRunner:
     def to_poll(self) -> tuple[Sequence[tuple[Any, int]], float]:
         """Return the items to poll, and the timeout in seconds, before the next `step`."""
         now = self._clock.monotonic()
-        wait = min(MAX_WAIT, self._manager.wait(now))
+        wait = min(MAX_WAIT, self._manager.seconds_to_tick(now))
         if self._retry_at:
             wait = min(wait, max(0.0, self._retry_at - now))
         assert self._link is not None  # noqa: S101 - started

@@ -115,7 +115,7 @@ class WorkerProcess(Process):
             self._backlog.clear()
             self.socket.close()
             self._open()
-        self.wake((int(min(MAX_WAIT, manager.wait(now)) * 1000) + 1) / 1000)
+        self.wake((int(min(MAX_WAIT, manager.seconds_to_tick(now)) * 1000) + 1) / 1000)
 
     def _back(self) -> bool:
         """Say whether the connection was lost and is there again."""

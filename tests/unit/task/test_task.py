@@ -706,7 +706,7 @@ def test_limits_travel_in_the_headers(app: FakeApp) -> None:
     task = app.task(add, timeout=30, soft_timeout=20.5)
     headers = task.template.headers
     assert (headers.timeout, headers.soft_limit) == (30.0, 20.5)
-    headers = task.options(timeout=40, soft_timeout=35).template().headers
+    headers = task.options(timeout=40, soft_timeout=35).template.headers
     assert (headers.timeout, headers.soft_limit) == (40.0, 35.0)
 
 

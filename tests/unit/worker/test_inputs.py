@@ -377,7 +377,7 @@ def test_suspects_are_asked_for_again_on_a_new_connection_and_handed_back_at_the
     [second] = calls(suspect(world, 2))
     world.manager.connected(world.now)
     assert calls(world.tick(RESEND_AFTER + 1.0)) == [], "there is nobody to ask"
-    assert world.manager.wait(world.now) > 0.0, "and nothing to do"
+    assert world.manager.seconds_to_tick(world.now) > 0.0, "and nothing to do"
     again = calls(world.welcome())
     again += calls(world.tick())
     assert [asked(call)["id"] for call in again] == ["j1", "j2"]
@@ -405,7 +405,7 @@ def test_pages_are_not_waited_for_in_a_loop_while_there_is_no_broker(world):
     world.paged(1)
     world.manager.connected(world.now)
     world.tick(RESEND_AFTER + 1.0)
-    assert world.manager.wait(world.now) > 0.0
+    assert world.manager.seconds_to_tick(world.now) > 0.0
 
 
 def test_a_suspect_that_takes_pages_asks_first(world):

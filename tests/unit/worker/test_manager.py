@@ -318,12 +318,12 @@ def test_a_slot_with_a_long_job_has_room_for_that_one_chunk(world):
 
 def test_it_asks_for_a_tick_only_while_something_may_have_to_be_taken_back(world):
     world.tick()
-    assert world.manager.wait(world.now) > 1.0
+    assert world.manager.seconds_to_tick(world.now) > 1.0
     world.chunk(1, 2)
-    assert world.manager.wait(world.now) <= 0.005
+    assert world.manager.seconds_to_tick(world.now) <= 0.005
     world.start(0)
     world.tick(0.03)
-    assert world.manager.wait(world.now) > 1.0, "one long job, nothing behind it"
+    assert world.manager.seconds_to_tick(world.now) > 1.0, "one long job, nothing behind it"
 
 
 # Deaths and cancellation

@@ -152,10 +152,10 @@ def test_it_asks_for_a_tick_only_while_something_waits(world):
     world.chunk(1, 4)
     world.begin(4)
     world.tick()
-    assert world.manager.wait(world.now) > 1.0
+    assert world.manager.seconds_to_tick(world.now) > 1.0
     world.chunk(2, 1)
     world.tick()
-    assert world.manager.wait(world.now) <= 0.005
+    assert world.manager.seconds_to_tick(world.now) <= 0.005
 
 
 def test_a_job_past_its_timeout_is_killed_alone(world):

@@ -91,7 +91,7 @@ def test_the_manager_wakes_for_a_deadline_and_for_nothing_else(world):
     world.chunk(1, 1, timeout=2.0)
     world.run(0, 1, 0)
     world.tick(0.1)
-    assert world.manager.wait(world.now) == pytest.approx(2.0 - 0.106)
+    assert world.manager.seconds_to_tick(world.now) == pytest.approx(2.0 - 0.106)
 
 
 def test_the_jobs_beside_it_go_back_before_the_kill(world):
