@@ -554,13 +554,13 @@ class ApplyToJobs(NamedTuple):
 
 
 class BulkOperation(NamedTuple):
-    """The durable mark of an operation that goes slice by slice over jobs up to a number."""
+    """The durable record of a bulk operation on jobs up to a number, some of them per commit."""
 
     id: str
     operation: Operation
     #: Unix time of its begin.
     at: float
-    #: Largest number of a job that it touches, and that of the last one that it looked at.
+    #: Largest number of a job that it touches, and that of the last one that it read.
     bound: int
     cursor: int = 0
     #: Jobs that it touched so far.
@@ -569,9 +569,9 @@ class BulkOperation(NamedTuple):
 
 
 class BeginBulkOperation(NamedTuple):
-    """Write the mark of a bulk operation. Result: it, or the one that has its id already.
+    """Write the record of a bulk operation. Result: it, or the one that has its id already.
 
-    The marks of the last hundred bulk operations that are done are kept.
+    The records of the last hundred finished bulk operations are kept.
     """
 
     bulk: BulkOperation

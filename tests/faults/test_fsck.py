@@ -114,7 +114,7 @@ DAMAGE = {
     ),
     "UPDATE events SET body = x'c1' WHERE first = 1": ({"event-bodies", "event-sizes"}, False),
     "INSERT INTO meta VALUES ('journal_sealed', 99999)": ({"journal"}, False),
-    "DELETE FROM meta WHERE key = 'store_id'": ({"card"}, False),
+    "DELETE FROM meta WHERE key = 'store_id'": ({"meta"}, False),
     "UPDATE meta SET value = x'c1' WHERE key = 'clock'": ({"clock"}, True),
     "UPDATE chunks SET leases = x'c1'": ({"chunks"}, False),
     "UPDATE chunks SET epoch = 99": ({"epochs"}, False),

@@ -64,9 +64,9 @@ class OperationTests(StoreHarness):
         self, store: QueueStore, operation: Operation, bound: int, *, begin: bool = True
     ) -> list[int]:
         """Go on to the end, two jobs at a time; return how many each slice touched."""
-        mark = BulkOperation("s", operation, self.clock.now(), bound)
+        record = BulkOperation("s", operation, self.clock.now(), bound)
         if begin:
-            self.commit(store, BeginBulkOperation(mark))
+            self.commit(store, BeginBulkOperation(record))
         sizes: list[int] = []
         for _ in range(100):
             affected, bulk = self.slice(store, seq=20_000 + 100 * len(sizes))
@@ -203,12 +203,12 @@ class OperationTests(StoreHarness):
         assert states == [JobState.QUEUED, *[cancelled] * 4, JobState.QUEUED]
 
     def test_a_bulk_operation_goes_on_after_opening_again(self) -> None:
-        """From the durable mark; what was done is counted once."""
+        """From the durable record; what was done is counted once."""
         store = self.begin()
         jobs = self.admitted(store, 5)
         operation = Operation("cancel", queue="q", reason="purged")
-        mark = BulkOperation("s", operation, self.clock.now(), jobs[-1].seq)
-        (begun,) = self.commit(store, BeginBulkOperation(mark))
+        record = BulkOperation("s", operation, self.clock.now(), jobs[-1].seq)
+        (begun,) = self.commit(store, BeginBulkOperation(record))
         assert (begun.id, begun.operation, begun.done) == ("s", operation, False)
         self.slice(store)
         store, recovered = self.reopen(store)

@@ -1,6 +1,6 @@
 """What operators do, in the SQLite store: cancel, retry, drop, list and prune jobs.
 
-By id at once, by filters as a bulk operation, slice by slice.
+By id at once, by filters as a bulk operation, some jobs in each commit.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
 
 _WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
 
-#: Numbers that a slice goes through at most, whether there are jobs or not.
+#: Most numbers of jobs that one commit goes through, whether there are such jobs or not.
 _SPAN = 50_000
 
-#: Marks of bulk operations that are done which are kept.
+#: Most records of finished bulk operations.
 _DONE_KEPT = 100
 
 _BULK = "SELECT id, operation, at, bound, cursor, affected, done FROM bulk_operations"
@@ -181,10 +181,10 @@ class OperatorWrites:
         self.tables.failed_bytes -= size
         self.tables.count(self.tables.queue_id(job.queue), failed=-1)
 
-    # Slice by slice
+    # Bulk operations
 
     def begin_bulk(self, write: BeginBulkOperation) -> BulkOperation:
-        """Write the mark of a bulk operation, once."""
+        """Write the record of a bulk operation, once."""
         db, bulk = self.tables.db, write.bulk
         table = _table(bulk.operation)
         (first,) = first_row(db, f"SELECT min(seq) FROM {table}")
@@ -335,7 +335,7 @@ def _bulk(row: Sequence[Any]) -> BulkOperation:
 
 
 def bulk_operations(tables: Tables) -> list[BulkOperation]:
-    """Return the marks that are kept."""
+    """Return the records that are kept."""
     return [_bulk(row) for row in all_rows(tables.db, f"{_BULK} ORDER BY key")]
 
 

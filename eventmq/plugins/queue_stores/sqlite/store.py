@@ -327,8 +327,8 @@ class SqliteStore:
         """
         wall, writes, tables = self._keeper.wall, self._writes, self._tables
         horizon = id_horizon(wall)
-        writes.high = highest_id(tables, horizon)
-        writes.early = ids_between(tables, horizon, id_horizon(wall + self._dedupe_window))
+        writes.highest_id = highest_id(tables, horizon)
+        writes.future_ids = ids_between(tables, horizon, id_horizon(wall + self._dedupe_window))
         writes.wall = self._scanned_at = wall
 
     def _recover(self, tables: Tables) -> Recovered:
@@ -405,25 +405,25 @@ class SqliteStore:
         assert self._db is not None, "the store is not open"  # noqa: S101
         if self._broken is not None:
             return self._broken
-        high = self._writes.high
+        highest = self._writes.highest_id
         try:
             if self._directory is not None:
                 self._check_space(self._directory)
-            high = self._read_clocks()
+            highest = self._read_clocks()
             try:
                 return self._transaction(batch)
             except Mismatch:
-                self._roll_back(high)
-                self._writes.careful = True
+                self._roll_back(highest)
+                self._writes.check_missing = True
                 return self._transaction(batch)
         except Exception as error:  # noqa: BLE001 - every failure is a result
             try:
-                self._roll_back(high)
+                self._roll_back(highest)
                 return self._failure(error)
             except StoreError as failure:
                 return failure
         finally:
-            self._writes.careful = False
+            self._writes.check_missing = False
 
     def _read_clocks(self) -> str:
         """Read the clocks; return the id above which none needs a look-up."""
@@ -432,7 +432,7 @@ class SqliteStore:
         writes.wall = keeper.wall
         if abs(writes.wall - self._scanned_at) > self._scan_every:
             self._scan_ids()
-        return writes.high
+        return writes.highest_id
 
     def _transaction(self, batch: Sequence[Write]) -> Sequence[Any]:
         db = self._db
@@ -492,7 +492,7 @@ class SqliteStore:
             return self._directory is not None and self._directory.exhausted()
         return isinstance(error, DISK_FULL)
 
-    def _roll_back(self, high: str) -> None:
+    def _roll_back(self, highest: str) -> None:
         """Undo what a commit did, in the database and in what is kept of it in memory.
 
         Raises:
@@ -509,7 +509,7 @@ class SqliteStore:
         except Exception as error:
             self._broken = store_error(self._path, error, "cannot undo a commit that failed")
             raise self._broken from error
-        self._writes.high = high
+        self._writes.highest_id = highest
 
     def _failure(self, error: Exception) -> Exception:
         if isinstance(error, StoreError):

@@ -192,11 +192,11 @@ class Writes:
         #: Guarded wall time; set by the store.
         self.wall = 0.0
         #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
-        self.early: set[str] = set()
+        self.future_ids: set[str] = set()
         #: No version 7 id above this one was ever admitted, so it needs no look-up.
-        self.high = ""
-        #: Set by the store for the second run of a batch.
-        self.careful = False
+        self.highest_id = ""
+        #: Set by the store for the second run of a batch: report jobs that are gone as stale.
+        self.check_missing = False
         #: Set by the store while the free space is under the reserve.
         self.refuse = False
 
@@ -210,10 +210,10 @@ class Writes:
             return {i: WriteResult("full", "the disk is nearly full") for i in range(len(jobs))}
         if not jobs:
             return {}
-        high, early = self.high, self.early
+        highest, future = self.highest_id, self.future_ids
         places: dict[tuple[str, str], tuple[int, int, int]] = {}
         wall = self.wall
-        sane, window = id_horizon(wall), self.dedupe_window
+        horizon, window = id_horizon(wall), self.dedupe_window
         refused: dict[int, WriteResult] = {}
         rows: list[tuple[Any, ...]] = []
         keyed: list[int] = []
@@ -222,13 +222,13 @@ class Writes:
         queue = subqueue = prefix = common = 0
         for i, j in enumerate(jobs):
             job_id = j.id
-            if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
-                high = job_id  # above all ids ever admitted: needs no look-up
+            if highest < job_id < horizon and id_time(job_id) is not None and job_id not in future:
+                highest = job_id  # above all ids ever admitted: needs no look-up
             elif (state := self._finished_state(job_id)) is not None:
                 refused[i] = WriteResult("same_id", state)
                 continue
-            elif sane <= job_id < id_horizon(wall + window):
-                early.add(job_id)
+            elif horizon <= job_id < id_horizon(wall + window):
+                future.add(job_id)
             if j.headers != text or j.queue != name:  # mostly all are as the one before
                 text, name = j.headers, j.queue
                 unique = "unique:" in text and unique_rule(text) is not None
@@ -250,7 +250,7 @@ class Writes:
                 j.expires, j.created, text, body, j.eta, crc32(coded, common),
                 crc32(coded, prefix), subqueue,
             ))  # fmt: skip
-        self.high = high
+        self.highest_id = highest
         count = change_many(self.tables.db, _INSERT, rows) if rows else 0
         if count < len(rows):
             self._find_ignored(jobs, refused, keyed)
@@ -269,17 +269,17 @@ class Writes:
 
     def _find_taken(self, jobs: Sequence[JobRecord]) -> str:
         """Return the id of a job that is there or was, "" for none; note what is the highest."""
-        high = self.high
-        sane, far = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
+        highest, future = self.highest_id, self.future_ids
+        horizon, far = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
         for job in jobs:
             job_id = job.id
-            if high < job_id < sane and id_time(job_id) is not None and job_id not in self.early:
-                high = job_id
+            if highest < job_id < horizon and id_time(job_id) is not None and job_id not in future:
+                highest = job_id
             elif self._finished_state(job_id) is not None or self._waits(job_id):
                 return job_id
-            elif sane <= job_id < far:
-                self.early.add(job_id)
-        self.high = high
+            elif horizon <= job_id < far:
+                future.add(job_id)
+        self.highest_id = highest
         return ""
 
     def _waits(self, job_id: str) -> bool:
@@ -332,7 +332,7 @@ class Writes:
         """Move jobs to their outcomes; those that are not there any more are ``stale_lease``."""
         rows = write.rows
         stale: dict[int, WriteResult] = {}
-        if self.careful:
+        if self.check_missing:
             stale = self._missing(rows)
         if self._delete([row.job.seq for row in rows]) + len(stale) != len(rows):
             raise Mismatch

@@ -103,7 +103,7 @@ def _recount_schedules(db: apsw.Connection) -> None:
 # What the store says of itself
 
 
-def _wrong_card(db: apsw.Connection) -> Iterator[str]:
+def _missing_entries(db: apsw.Connection) -> Iterator[str]:
     meta: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
     for key, kind in (("store_id", str), ("epoch", int), ("failed_bytes", int)):
         if not isinstance(meta.get(key), kind):
@@ -128,7 +128,7 @@ RULES = (
         mend=_forget_clock,
     ),
     Rule(
-        "card", "meta", "{n} things are missing that a store says of itself: {some}", _wrong_card,
+        "meta", "meta", "{n} entries that every store has are missing: {some}", _missing_entries,
         "peers take it for another store: clients send nothing again, a journal begins anew",
     ),
     Rule(
