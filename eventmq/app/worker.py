@@ -37,7 +37,7 @@ __all__ = ["Callbacks", "LiveSpecs", "WorkerFactory", "WorkerOptions"]
 
 _log = logging.getLogger(__name__)
 
-#: Bytes that a REPLY has beside its result, at most.
+#: Most bytes of a REPLY besides its result.
 _FRAME_SLACK = 64 * 1024
 
 #: Default concurrency of the pool ``asyncio``.
@@ -58,7 +58,7 @@ class WorkerOptions:
         pool: Name of the pool.
         concurrency: Number of slots.
         pool_options: More options of the pool.
-        live: Serve also tasks that are declared later: for a worker in the app's own process.
+        live: Serve tasks that are declared later, too: for a worker in the app's own process.
         context: A ZeroMQ context to use.
         on_ready: Called once, in the worker's thread, when a broker knows the worker.
     """
@@ -121,10 +121,10 @@ class Callbacks:
 
     @contextmanager
     def worker(self) -> Iterator[None]:
-        """Run them around a worker; with several in one process, around the first and the last.
+        """Run the callbacks around a worker, or around all of several in one process.
 
         Raises:
-            EventMQError: One failed at the start: the worker must not run.
+            EventMQError: A callback failed at the start: the worker must not run.
         """
         with self._lock:
             if not self._workers:
@@ -146,10 +146,10 @@ class Callbacks:
                 _log.exception("%s of on_worker_stop failed", _name(function))
 
     def child(self) -> None:
-        """Run those of a process that runs jobs, once in each.
+        """Run the callbacks of a process that runs jobs, once per process.
 
         Raises:
-            EventMQError: One failed: no job may run there.
+            EventMQError: A callback failed: no job may run in this process.
         """
         if self._child != os.getpid():
             _run("on_child_start", self.child_start)
@@ -174,10 +174,10 @@ class WorkerFactory:
     """Makes the workers of an app, and the executors that run its jobs.
 
     Attributes:
-        settings: Of the app.
-        plugins: Of the app.
+        settings: Settings of the app.
+        plugins: Plugins of the app.
         clock: Reads time.
-        tasks: Of the app, by name.
+        tasks: Tasks of the app, by name.
         callbacks: Run around workers and in child processes.
         overrides: Settings for processes that load the app anew.
     """
@@ -190,7 +190,7 @@ class WorkerFactory:
     overrides: Mapping[str, Any]
 
     def executor(self, tasks: Mapping[str, TaskSpec] | None = None, spool: str = "") -> Executor:
-        """Return what runs jobs of these tasks, or of the app's; see `EventMQ.make_executor`."""
+        """Return an executor for these tasks, or those of the app; see `EventMQ.make_executor`."""
         settings, plugins = self.settings, self.plugins
         if tasks is None:
             tasks = {name: task.spec() for name, task in _by_wire_name(self.tasks).items()}
@@ -253,7 +253,7 @@ class WorkerFactory:
         return runner
 
     def _check_backend(self) -> None:
-        """Raise `SettingsError` for a backend whose results no other process can read."""
+        """Raise `SettingsError` if no other process can read the results of the backend."""
         name = self.settings.result_backend
         if getattr(self.plugins.get(RESULT_BACKEND, name), "local", False):
             msg = f"the result backend {name!r} keeps results in the process that ran the job, and "

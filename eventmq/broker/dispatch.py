@@ -2,8 +2,8 @@
 
 Each session with room is served from the queue that its queue order chooses; the routing strategy
 chooses among the sessions that want the same queue. A chunk is leased by a write, and sent when
-that is on disk. Around it: `Refill` reads windows from the store, `Throttle` runs the limiters of a
-tick, and `InputPages` serves the results that a job takes where they are too long for its body.
+that is on disk. `Refill` reads windows from the store, `Throttle` runs the limiters of a tick, and
+`InputPages` serves the results that a job takes, where they are too long for its body.
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Seconds, as ``timeout`` for legacy workers of a job without one: absent and 0 mean 300 s there.
+#: The ``timeout`` that legacy workers get of a job without one: absent and 0 mean 300 s to them.
 NO_TIMEOUT = 2_147_483_647
 
-#: A legacy lease ends so many seconds after the job's timeout, or after this time without one.
+#: Seconds after a job's timeout at which a legacy lease ends.
 LEGACY_SLACK = 30.0
 
+#: Timeout for a legacy lease of a job without one.
 LEGACY_TIMEOUT = 300.0
 
-#: Bytes of the results of a page, unless the first one is longer.
+#: Most bytes of results in a page, unless the first result is longer.
 PAGE_BYTES = 1024 * 1024
 
 
@@ -74,8 +75,8 @@ def chunk_frames(lease: Lease, wall: float) -> list[bytes]:
     """Return the REQUEST that carries a chunk to one of our workers.
 
     Args:
-        lease: Of the chunk.
-        wall: Guarded wall time, which goes along where jobs expire.
+        lease: The lease of the chunk.
+        wall: Guarded wall time, which is sent along if a job expires.
     """
     rows = []
     expiring = False
@@ -113,7 +114,7 @@ def legacy_frames(lease: Lease) -> list[bytes]:
 
 
 def is_paged(job: JobRecord) -> bool:
-    """Return whether the body of a job has ids instead of the results that it takes."""
+    """Return whether the body of a job has ids in place of the results that it takes."""
     return PAGED in flags_of(job.headers)
 
 
@@ -144,16 +145,16 @@ class InputPages:
         self.state.write(ReadInputs(job_id, read_number(arguments, "cursor"), max_bytes), settle)
 
     def begin(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        """Answer the CALL ``begin``: the worker has a suspect, and is about to start it."""
+        """Answer the CALL ``begin``: the worker is about to start a suspect."""
         job_id, delivery = read_text(arguments, "id"), read_number(arguments, "delivery")
         self._check(peer.session, job_id, delivery).started = True
         self.state.reply(peer, pack(None), call)
 
     def _check(self, session: Session | None, job_id: str, delivery: int) -> Lease:
-        """Return the chunk of a delivery; raise `ProtocolError` if the session does not hold it."""
-        held = self.state.running.get(job_id)
-        if session is not None and held is not None:
-            owner, lease, position = held
+        """Return the lease of a delivery; raise `ProtocolError` if the session does not hold it."""
+        entry = self.state.running.get(job_id)
+        if session is not None and entry is not None:
+            owner, lease, position = entry
             if owner is session and lease.deliveries[position] == delivery:
                 return lease
         what = f"this peer does not hold delivery {delivery} of job {job_id[:255]!r}"
@@ -162,18 +163,18 @@ class InputPages:
     # Workers without pages
 
     def unsupported(self, session: Session) -> bool:
-        """Return whether a session may get jobs with ids, and cannot read pages."""
+        """Return whether a session cannot read pages, but may be offered jobs that need it."""
         return not session.inputs and not session.legacy
 
     def refuses(self, queue: Queue) -> bool:
-        """Return whether such a session leaves these jobs of a queue to one that can."""
+        """Return whether a session of a queue can read pages: it gets the jobs that need it."""
         return any(
             session.inputs and any(name == queue.name for _, name in session.queues)
             for session in self.state.sessions.values()
         )
 
     def fail(self, jobs: Sequence[JobRecord], undo: Callable[[], None]) -> None:
-        """Fail jobs that take results in pages, which no worker of their queue can read."""
+        """Fail jobs that take results in pages, where no worker of their queue can read pages."""
         what = "the results that it takes are longer than max_frame, and no worker of the queue "
         what += "knows the extension 'inputs' to read them in pages: use EventMQ 1.0 or later"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
@@ -192,7 +193,7 @@ class Refill:
         self.damage = damage
 
     def run(self, queue: Queue) -> None:
-        """Read what the subqueues of a queue lack."""
+        """Read jobs into the subqueues of a queue that run low."""
         for subqueue, jobs, size in queue.pop_refills(self.state.now):
             self._read(queue, subqueue, jobs, size)
 
@@ -228,13 +229,13 @@ class Refill:
 
 
 class Throttle:
-    """Resumes what limiters blocked at the begin of a tick, and writes them at its end."""
+    """Unblocks limited subqueues at the start of a tick, and writes the limiters at its end."""
 
     def __init__(self, state: State) -> None:
         self.state = state
 
     def begin(self) -> None:
-        """Resume what a limit may let start again."""
+        """Unblock the subqueues whose limits allow a job again."""
         state = self.state
         if state.limiters.blocking:
             state.limiters.unblock(state.now)
@@ -249,7 +250,7 @@ class Throttle:
 
     @property
     def ready_at(self) -> float | None:
-        """When the next token comes that jobs wait for, None where none do."""
+        """When the next token comes that jobs wait for, None if none wait."""
         state = self.state
         if not state.limiters.of_queues:
             return state.limiters.ready_at
@@ -274,7 +275,7 @@ def admits(session: Session, text: str) -> bool:
 
 
 def _paging(text: str, seconds: float) -> float:
-    """Return the cost of a job that reads pages first: no job travels behind it."""
+    """Return the cost of a job, so high if it reads pages first that no job travels behind it."""
     return seconds if PAGED in flags_of(text) else 0.0
 
 
@@ -297,7 +298,7 @@ class Dispatch:
         self._competitors = 1
 
     def run(self) -> None:
-        """Lease what can be leased now, and ask the store for more where windows run low."""
+        """Lease the jobs that can be leased now, and read more where windows run low."""
         state = self.state
         self.damage.run()
         if state.busy or state.transient.queues:
@@ -355,7 +356,7 @@ class Dispatch:
             for weight, name in session.queues
             if name in ready and blocked.get(name) != queues[name].version
         ]
-        if session.reserved_for:  # first what it was kept free for
+        if session.reserved_for:  # the queue that it was kept free for comes first
             options = [o for o in options if o[1] == session.reserved_queue] or options
         if len(options) == len(ready):  # no other queue is ready
             return options
@@ -384,7 +385,7 @@ class Dispatch:
         views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
         by_id = {session.id: session for session in sessions}
         again = False
-        # A session that was chosen for nothing would count as used.
+        # A session that is chosen and gets no job would count as used.
         waiting = len(queue) + len(queue.arriving)
         waiting += len(self.state.transient.queues.get(queue.name, ()))
         chosen = self.routing.choose(queue.name, views, max(1, min(len(sessions), waiting)))
@@ -403,7 +404,7 @@ class Dispatch:
             Whether another round may lease more: of this queue, or to this session of another one.
         """
         if queue.limiter is not None and not queue.allowance(self.state.now):
-            return False  # another session got the last one of this round
+            return False  # another session took the last job that the limit allows
         if self._lease_transient(queue, session):
             return True
         jobs = self._select(queue, session)
@@ -413,7 +414,7 @@ class Dispatch:
             if self.affinity is not None:
                 self.affinity.declined(queue, session)
             session.blocked[queue.name] = queue.version
-            return True  # its other queues may have jobs for it
+            return True  # another round: its other queues may have jobs for it
         self._charge(queue, session, jobs)
         lease = self._open(queue, session, jobs)
         if self.affinity is not None:
@@ -427,7 +428,7 @@ class Dispatch:
         return True
 
     def _lease_transient(self, queue: Queue, session: Session, *, anyway: bool = False) -> bool:
-        """Lease jobs without guarantee where they rank first, or anyway; it needs no commit."""
+        """Lease transient jobs where they rank first, or ``anyway``; it needs no commit."""
         state = self.state
         window = state.transient.queues.get(queue.name)
         if not window:
@@ -486,7 +487,7 @@ class Dispatch:
             one = load._replace(jobs=1)
             if jobs := self._select_unexpired(queue, session, (eligibility, cost_of, alone), one):
                 return jobs
-            if session.room <= 0:  # it is kept free for one of them
+            if session.room <= 0:  # it is kept free for a suspect
                 return []
         others = self._no_suspects(refuses)
         return self._select_unexpired(queue, session, (eligibility, cost_of, others), load)
@@ -533,7 +534,7 @@ class Dispatch:
         refuses: Callable[[JobRecord], bool] | None,
         limit: int,
     ) -> list[JobRecord]:
-        """Lease jobs in the commit that admits them; the rest joins when that is settled."""
+        """Take jobs that this commit admits; the others join the queue when it is settled."""
         limits, wall = self.state.limits, self.state.wall
         budget, space = limits.chunk_seconds, limits.max_frame // 2
         jobs: list[JobRecord] = []
@@ -559,14 +560,14 @@ class Dispatch:
         """Return the eligibility of a session in a queue."""
         if queue.name in session.weights:
             return session.eligibility
-        return LEGACY_ONLY._replace(legacy=session.eligibility.legacy)  # its own workers are away
+        return LEGACY_ONLY._replace(legacy=session.eligibility.legacy)  # its workers are away
 
     def _cost_of(self, queue: Queue, session: Session) -> Callable[[str], float]:
         """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
         run_times, unmeasured = self.state.run_times, self.state.limits.chunk_seconds
         suits = self._eligibility(queue, session).admits
 
-        if session.jobs:  # slots share a chunk: it may have any number of long jobs
+        if session.jobs:  # its slots share a chunk, which may have many long jobs
             return lambda text: _paging(text, unmeasured) if suits(subqueue_of(text).task) else -1.0
 
         def cost_of(text: str) -> float:
@@ -580,7 +581,7 @@ class Dispatch:
     def _refuses(
         self, session: Session, queue: Queue | None = None
     ) -> Callable[[JobRecord], bool] | None:
-        """Return a filter that refuses jobs which a session is not given, None for none."""
+        """Return a filter that refuses jobs which a session must not get, None for no filter."""
         refusals = self.state.refusals
         if queue is not None and self.inputs.unsupported(session) and self.inputs.refuses(queue):
             return lambda job: is_paged(job) or session.id in refusals.get(job.id, ())
@@ -639,7 +640,7 @@ class Dispatch:
 
     def _send(self, session: Session, lease: Lease) -> None:
         state = self.state
-        if not lease.remaining:  # the same commit has refused or ended all of it
+        if not lease.remaining:  # the same commit has refused or ended all of its jobs
             session.free += session.legacy
             self.outcomes.close(session, lease)
             return
@@ -663,7 +664,7 @@ class Dispatch:
     # Undoing
 
     def _undo(self, session: Session, lease: Lease) -> None:
-        """Take a lease back whose commit failed: its jobs are as if they were never leased."""
+        """Take back a lease whose commit failed, as if it had never been made."""
         state = self.state
         session.leases.pop(lease.number, None)
         if session.legacy:
@@ -675,7 +676,7 @@ class Dispatch:
                     state.enqueue(job)
 
     def not_sent(self, session: Session, lease: Lease, *, reachable: bool) -> None:
-        """Queue the jobs of a chunk again that could not be sent; the session gets no more now."""
+        """Queue the jobs of a chunk that could not be sent; the session gets no more for now."""
         session.full = True
         session.free = session.free + 1 if reachable and session.legacy else 0
         self.outcomes.give_back(session, lease, unstarted=not lease.resent)

@@ -1,4 +1,4 @@
-"""Idle queues: those that are empty, and that no worker serves, are forgotten after some time.
+"""Forgets idle queues: those that have been empty, and served by no worker, for some time.
 
 A queue comes back with its next job, with its next worker, or when it is paused.
 """
@@ -20,10 +20,10 @@ __all__ = ["IdleQueues"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Queues that one tick scans, and one commit forgets at most.
+#: Most queues that one tick scans, and one commit forgets.
 SLICE = 1000
 
-#: Seconds between two such ticks.
+#: Seconds between two scans.
 EVERY = 1.0
 
 
@@ -46,7 +46,7 @@ class IdleQueues:
         if self._busy or abs(now - self._scanned_at) < EVERY or now < state.hold_until:
             return
         if state.limits.legacy_queue_fallback == "refuse":
-            return  # only workers begin queues there, and what they served is admitted
+            return  # only workers make queues then; jobs for a forgotten one would be refused
         self._scanned_at = now
         if not self._names:
             self._names = list(state.queues)
@@ -60,7 +60,7 @@ class IdleQueues:
             state.write(ForgetQueues(idle, now), self._forgotten, self._undone)
 
     def _is_due(self, name: str) -> bool:
-        """Return whether a queue was unused for long enough; record since when."""
+        """Return whether a queue has been unused for long enough; record since when it is."""
         queue, now = self.state.queues.get(name), self.state.now
         if queue is None:
             return False

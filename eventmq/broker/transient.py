@@ -1,8 +1,8 @@
 """Admits, hands out and ends jobs without guarantee: at most once each, never written.
 
-A chunk is transient or stored, never both. A transient one that was never started for certain (it
-could not be sent, the worker says that it never had it, or hands it back) may be handed out again.
-Any other whose session is lost may have run: its jobs end as `WorkerLost`.
+A chunk is transient or stored, never both. A transient one that certainly never started (it could
+not be sent, or the worker never had it, or hands it back) may be handed out again. If the session
+of any other is lost, its jobs may have run: they end as `WorkerLost`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENDS = {
     int(OutcomeKind.CANCELLED): JobState.CANCELLED,
 }
 
-#: Kinds whose seconds say how long the task takes.
+#: Kinds of outcomes whose run time counts for the estimate of the task.
 _RAN = {int(OutcomeKind.SUCCEEDED), int(OutcomeKind.FAILED), int(OutcomeKind.RETRY)}
 
 #: Microseconds of rank by which a transient job may overtake a stored one of the same queue, so
@@ -50,12 +50,12 @@ _OVERTAKE = 20_000
 #: Seconds between two scans for jobs whose task no worker knows.
 _SCAN_EVERY = 1.0
 
-#: Seconds between two gaps that are kept separate.
+#: Seconds; gaps that are closer than this are kept as one.
 _APART = 1.0
 
 
 class Transient:
-    """Takes, gives out and ends the jobs of `State.transient`."""
+    """Admits, hands out and ends the jobs of `State.transient`."""
 
     def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
@@ -100,7 +100,7 @@ class Transient:
     def sift(
         self, jobs: list[JobRecord], places: list[int], refused: dict[int, tuple[str, str]]
     ) -> tuple[list[JobRecord], list[int]]:
-        """Admit the jobs of a batch that want no guarantee; return the others with their places."""
+        """Admit the transient jobs of a batch; return the others with their places."""
         stored: list[JobRecord] = []
         at: list[int] = []
         for job, place in zip(jobs, places, strict=True):
@@ -120,7 +120,7 @@ class Transient:
             self._back(job)
 
     def shift(self, seconds: float) -> None:
-        """Let jobs wait longer: the broker itself was away, or store time went on at once."""
+        """Let jobs wait longer: the broker was suspended, or store time jumped ahead."""
         now, gaps = self.state.now, self._gaps
         first = now - seconds
         if gaps and first - gaps[-1][1] < _APART:
@@ -130,13 +130,13 @@ class Transient:
         self._gaps = [gap for gap in gaps if self._moved(gap[1]) > since]
 
     def _moved(self, since: float) -> float:
-        """Return since when something waits, if the gaps are left out."""
+        """Return the start of a wait, moved by the gaps since then."""
         for first, last in self._gaps:
             since = since + last - first if since <= first else max(since, last)
         return since
 
     def tick(self, admits: Callable[[Session, str], bool]) -> None:
-        """Forget old results, and fail what no worker of its queue has known for the grace."""
+        """Forget old results, and fail jobs whose task no worker has known for the grace."""
         now = self.state.now
         if now - self._scanned_at < _SCAN_EVERY:
             return
@@ -179,13 +179,13 @@ class Transient:
         limit: int,
         stored: tuple[int, int] | None,
     ) -> list[JobRecord]:
-        """Remove and return the jobs of a chunk.
+        """Remove and return the jobs of the next chunk.
 
         Args:
-            queue: Name.
+            queue: Its name.
             cost_of: Header text -> seconds that such a job costs, below 0 if it does not suit.
             refuses: Asked for each job in addition, or None.
-            limit: Jobs.
+            limit: Most jobs.
             stored: The (rank, seq) of the first stored job of the queue, None for none.
         """
         waiting = self.memory.queues.get(queue)
@@ -212,13 +212,13 @@ class Transient:
                 return fresh
 
     def undo(self, session: Session, lease: Lease) -> None:
-        """The commit before a chunk failed, so that it was not sent: its jobs wait again."""
+        """Let the jobs of an unsent chunk wait again: the commit before it failed."""
         if session.legacy:
             session.free += 1
         self.give_back(session, lease, unstarted=True)
 
     def give_back(self, session: Session, lease: Lease, *, unstarted: bool) -> None:
-        """End a lease: what was not started for certain waits again, the rest is lost."""
+        """End a lease: jobs that certainly never started wait again, the others are lost."""
         jobs = [job for job in lease.jobs if job is not None]
         lease.jobs = [None] * len(lease.jobs)
         lease.remaining = 0
@@ -309,7 +309,7 @@ class Transient:
         """End unfinished jobs as cancelled; return the states that they had.
 
         Args:
-            ids: Of any jobs.
+            ids: Ids of any jobs.
             error: The encoded error.
             send_cancel: Asks the worker of a chunk to stop the job at a position. Not called for a
                 legacy worker, whose lease goes on until its slot is free.
@@ -357,7 +357,7 @@ class Transient:
         return Finished(job, state, now, ttl, content_type, result, worker=worker)
 
     def _end(self, rows: Sequence[Finished]) -> None:
-        """Forget ended jobs but for their results, and notify those who wait for them."""
+        """Forget ended jobs except for their results, and notify the peers that wait for them."""
         if not rows:
             return
         state, memory = self.state, self.memory

@@ -35,12 +35,12 @@ _PLAIN = "task:t,content-type:json"
 
 
 class UniqueTests(StoreHarness):
-    """What a store does with unique keys."""
+    """Tests of unique keys."""
 
     def keyed(self, mode: str = "", *, key: str = "k", more: str = "", **changes: Any) -> JobRecord:
         """Return a new job with a unique key."""
-        said = [_PLAIN, f"unique:{key}", f"unique-mode:{mode}" if mode else "", more]
-        return self.job(headers=",".join(filter(None, said)), **changes)
+        parts = [_PLAIN, f"unique:{key}", f"unique-mode:{mode}" if mode else "", more]
+        return self.job(headers=",".join(filter(None, parts)), **changes)
 
     def try_admit(
         self, store: QueueStore, job: JobRecord, running: Container[str] = ()
@@ -58,7 +58,7 @@ class UniqueTests(StoreHarness):
         return [job.id for job in jobs]
 
     def test_a_rule_is_read_from_the_headers(self) -> None:
-        """Without a mode it is reject, without states the unfinished ones count."""
+        """The default mode is reject; by default the unfinished states count."""
         unfinished = frozenset({JobState.BLOCKED, JobState.DELAYED, JobState.QUEUED})
         rule = UniqueRule("k", "reject", 0.0, unfinished | {JobState.RUNNING})
         assert unique_rule(self.keyed().headers) == rule
@@ -66,7 +66,7 @@ class UniqueTests(StoreHarness):
 
     @pytest.mark.parametrize("mode", ["reject", "replace", "keep_last"])
     def test_a_free_key_is_taken_and_free_again_at_the_end(self, mode: str) -> None:
-        """Whatever ended the job; jobs without a key and with another one are not concerned."""
+        """In whatever state the job ended. Jobs with another key, or none, are not affected."""
         store = self.begin()
         first = self.keyed(mode)
         for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED):
@@ -89,7 +89,7 @@ class UniqueTests(StoreHarness):
 
     @pytest.mark.parametrize("mode", ["reject", "replace", "keep_last"])
     def test_the_same_id_is_no_conflict_with_itself(self, mode: str) -> None:
-        """Neither while it waits nor after its end, nor after it was replaced."""
+        """Neither while the job waits nor after its end, nor after it was replaced."""
         store = self.begin()
         job = self.keyed(mode)
         assert self.try_admit(store, job) == ("done", "")
@@ -104,12 +104,12 @@ class UniqueTests(StoreHarness):
         assert self.try_admit(store, again) == ("same_id", ended)
 
     def test_two_in_one_commit_conflict(self) -> None:
-        """The second one meets the first, in the order of the write."""
+        """Jobs of one write are checked in order, each against those before it."""
         store = self.begin()
         jobs = [self.keyed(), self.keyed(), self.job(), self.keyed("replace"), self.keyed()]
         (write_results,) = self.commit(store, Admit(jobs))
-        said = {place: write_result[:2] for place, write_result in write_results.items()}
-        assert said == {
+        codes = {place: write_result[:2] for place, write_result in write_results.items()}
+        assert codes == {
             1: ("unique_conflict", jobs[0].id),
             3: ("replaced", jobs[0].id),
             4: ("unique_conflict", jobs[3].id),
@@ -118,7 +118,7 @@ class UniqueTests(StoreHarness):
 
     @pytest.mark.parametrize("delayed", [True, False])
     def test_replace_cancels_the_waiting_one_and_keeps_its_own_time(self, delayed: bool) -> None:  # noqa: FBT001
-        """In one commit; the write result has the job that ended."""
+        """Both in one commit; the write result has the cancelled job."""
         store = self.begin()
         now = self.clock.now()
         changes: dict[str, Any] = (
@@ -136,7 +136,7 @@ class UniqueTests(StoreHarness):
         assert [job.id for job in self.commit(store, Promote(now + 61, 10))[0][0]] == [second.id]
 
     def test_replace_is_refused_beside_a_leased_job(self) -> None:
-        """What a worker has is not taken away."""
+        """A job that a worker has is not replaced."""
         store = self.begin()
         first = self.keyed("replace")
         assert self.try_admit(store, first) == ("done", "")
@@ -146,7 +146,7 @@ class UniqueTests(StoreHarness):
 
     @pytest.mark.parametrize("delayed", [True, False])
     def test_keep_last_takes_over_time_and_rank(self, delayed: bool) -> None:  # noqa: FBT001
-        """So it cannot be put off for ever, and loses no place."""
+        """So the work cannot be put off for ever, and keeps its place in the queue."""
         store = self.begin()
         now = self.clock.now()
         changes: dict[str, Any] = (
@@ -156,12 +156,12 @@ class UniqueTests(StoreHarness):
         assert self.try_admit(store, first) == ("done", "")
         second = self.keyed("keep_last", rank=8, state=JobState.DELAYED, ready_at=now + 60)
         assert self.try_admit(store, second) == ("replaced", first.id)
-        there = self.find(store, second)[second.id].job
-        assert (there.rank, there.state, there.ready_at) == (3, first.state, first.ready_at)
+        stored = self.find(store, second)[second.id].job
+        assert (stored.rank, stored.state, stored.ready_at) == (3, first.state, first.ready_at)
         assert self.state(store, first) is JobState.CANCELLED
 
     def test_keep_last_waits_for_the_leased_job_and_one_waits_at_most(self) -> None:
-        """It is delayed until that one has ended, then it is ready and begins to wait."""
+        """The new job is delayed until the leased one ends; a third one replaces it."""
         store = self.begin()
         now = self.clock.now()
         first, second, third = (self.keyed("keep_last") for _ in range(3))
@@ -177,7 +177,7 @@ class UniqueTests(StoreHarness):
         assert (promoted.id, promoted.ready_at) == (third.id, pytest.approx(now, abs=1e-3))
 
     def test_a_held_job_keeps_its_own_time(self) -> None:
-        """The later of the two moments counts."""
+        """It is ready at its own time, or when the leased job ends, whichever is later."""
         store = self.begin()
         due = self.clock.now() + 60
         first = self.keyed("keep_last")
@@ -191,7 +191,7 @@ class UniqueTests(StoreHarness):
     @pytest.mark.parametrize("mode", ["reject", "replace", "keep_last"])
     @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED])
     def test_a_period_outlasts_the_job(self, mode: str, end: JobState) -> None:
-        """It counts from the admission of the job that ran."""
+        """The period counts from the admission of the job that ran."""
         store = self.begin()
         first = self.keyed(mode)
         assert self.try_admit(store, first) == ("done", "")
@@ -212,8 +212,8 @@ class UniqueTests(StoreHarness):
             assert self.try_admit(store, job) == ("done", "")
             self.finish(store, self.end(job, state))
 
-    def test_the_states_that_count_can_be_said(self) -> None:
-        """``queued`` alone lets one wait beside a running one; ended states count if named."""
+    def test_the_states_that_count_can_be_chosen(self) -> None:
+        """With ``queued`` alone, one may wait beside a running one; ended states count if named."""
         store = self.begin()
         first = self.keyed()
         assert self.try_admit(store, first) == ("done", "")
@@ -227,7 +227,7 @@ class UniqueTests(StoreHarness):
         assert self.try_admit(store, self.keyed(more="unique-states:cancelled")) == ("done", "")
 
     def test_keys_survive_opening_again(self) -> None:
-        """So does the job that waits for a leased one, which is released when nobody is there."""
+        """So does the job that waits for a leased one: it is ready when that ends."""
         store = self.begin()
         first, second = self.keyed("keep_last"), self.keyed("keep_last")
         other = self.keyed(key="x", more="unique-period:600")
@@ -245,7 +245,7 @@ class UniqueTests(StoreHarness):
         ]
 
     def test_counts_follow_replaced_and_held_jobs(self) -> None:
-        """The counts of the queue are those of its rows."""
+        """The counts of the queue equal those of its stored jobs."""
         store = self.begin()
         first, second, third = (self.keyed("keep_last") for _ in range(3))
         self.try_admit(store, first)

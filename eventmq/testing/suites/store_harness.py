@@ -1,4 +1,4 @@
-"""What the tests of queue stores share: jobs, commits, opening again."""
+"""Helpers of the tests of queue stores: make jobs, commit, reopen."""
 
 # ruff: noqa: S101 - suites assert
 
@@ -54,7 +54,7 @@ class StoreHarness:
 
     #: Seconds during which the id of a finished job is refused, and results are kept at most.
     dedupe_window = 86_400.0
-    #: Whether what was stored is there when the path is opened again.
+    #: Whether stored data is there when the path is opened again.
     durable = True
 
     def open_store(self, path: Path, clock: Clock) -> QueueStore:
@@ -92,7 +92,7 @@ class StoreHarness:
         return self.open()
 
     def wait(self, store: QueueStore, batches: int) -> list[Sequence[Any] | Exception]:
-        """Return the write results of so many batches."""
+        """Wait for a number of batches; return their write results."""
         found: list[Sequence[Any] | Exception] = []
         deadline = time.monotonic() + _DEADLINE
         while len(found) < batches:
@@ -146,16 +146,16 @@ class StoreHarness:
         ttl: float = 60.0,
         result: bytes = b"r",
     ) -> Finished:
-        """Return the end of a job, now."""
+        """Return the outcome of a job that ends now."""
         now = self.clock.now()
         return Finished(job, state, now, ttl, "json", result, now - 2.0, 1.5, "worker-1")
 
     def finish(self, store: QueueStore, *rows: Finished) -> Any:
-        """Commit ends of jobs and return the write result."""
+        """Commit outcomes of jobs, and return the write result."""
         return self.commit(store, Finish(rows))[0]
 
     def find(self, store: QueueStore, *jobs: JobRecord) -> dict[str, JobRow]:
-        """Return what the store knows of jobs."""
+        """Return the rows that the store has of jobs, by id."""
         found: dict[str, JobRow] = self.commit(store, FindJobs([job.id for job in jobs]))[0]
         return found
 

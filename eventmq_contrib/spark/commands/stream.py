@@ -1,4 +1,4 @@
-"""Keeps tables of a journal up to date while it grows: ``eventmq spark stream``."""
+"""The command ``eventmq spark stream``: keeps tables up to date while a journal grows."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["command"]
 #: The address of a file in an error of Spark that could not read it.
 _FILE = re.compile(r"reading file (\w+:/+\S+?\.parquet)")
 
-#: The same of one that this EventMQ cannot read; see `eventmq_contrib.spark.streaming`.
+#: The error about a file that is too new for this EventMQ; see `eventmq_contrib.spark.streaming`.
 _NEWER = re.compile(r"(\w+:/+\S+?\.parquet is of a newer EventMQ: update this one)")
 
 _POSITIVE = click.FloatRange(0, min_open=True)
 
-#: Seconds between two looks whether it is to end.
+#: Seconds between two checks for a signal or the end of the query.
 _POLL = 1
 
 
@@ -98,7 +98,7 @@ def command(shared: JournalOptions, prometheus: str | None, **options: Any) -> N
 
 @contextlib.contextmanager
 def _naming_files() -> Iterator[None]:
-    """Say which file it is where Spark itself cannot read one.
+    """Turn an error of Spark about a file into one that names the file.
 
     Raises:
         StoreError: A file of the journal is torn, foreign, or of a newer EventMQ.
@@ -122,11 +122,11 @@ def _say(told: dict[str, Any]) -> None:
 
 
 def _quiet(_: dict[str, Any]) -> None:
-    """Say nothing of batches."""
+    """Print nothing about batches."""
 
 
 def _watch(query: StreamingQuery, stream: Stream, say: Callable[[dict[str, Any]], None]) -> None:
-    """Wait for the end of the query; a signal is one: what it breaks off is done again later."""
+    """Wait until the query ends or a signal ends it; an interrupted batch is repeated later."""
     ended: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda number, _: ended.append(number))

@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SlotLink"]
 
-#: Seconds in which the last messages go out.
+#: Seconds that `SlotLink.close` waits for the last messages to leave.
 _LINGER = 1.0
 
 
 class SlotLink:
-    """Sends and receives. ``inbox`` has (identity, message) pairs; all methods are for any thread.
+    """Sends and receives messages; all methods may be called from any thread.
 
     Args:
         host: Address of this machine to listen at.
         notify: Called in the thread of the link when messages have come.
+
+    Attributes:
+        inbox: Messages that have come, as (identity, message) pairs.
     """
 
     def __init__(self, host: str, notify: Callable[[], None]) -> None:
@@ -53,7 +56,7 @@ class SlotLink:
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
         self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
-        #: Identities of slots that get signs of life.
+        #: Identities of the slots that are sent pings.
         self.peers: set[str] = set()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="eventmq-spark-link", daemon=True)
@@ -66,7 +69,7 @@ class SlotLink:
             self._wakeup_writer.send(b"!")
 
     def close(self) -> None:
-        """Send the waiting messages, and end. Idempotent."""
+        """Send the waiting messages and end; a second call does nothing."""
         if self._ended:
             return
         self._ended = True
@@ -104,7 +107,7 @@ class SlotLink:
 
         while self._outbox:
             identity, data = self._outbox.popleft()
-            with suppress(zmq.ZMQError):  # it is gone: the pool notices by its silence
+            with suppress(zmq.ZMQError):  # the slot is gone: the pool notices its silence
                 self._socket.send_multipart([identity.encode(), data])
 
     def _receive_all(self) -> None:
