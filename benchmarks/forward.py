@@ -59,7 +59,7 @@ def _sync(path: str) -> Callable[[], None]:
     return sync
 
 
-# hot loop: benchmarks/limit.py
+# hot loop: python -m benchmarks limit
 def _forward(front: Link, back: Link, worker: bytes, sync: Callable[[], None]) -> float:
     poller = zmq.Poller()
     for socket in (front.socket, back.socket, sys.stdin.fileno()):

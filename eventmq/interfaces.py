@@ -304,9 +304,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PluginContext:
-    """What a factory gets: its name, its options, the clock and a lookup of other plugins.
+    """What a factory gets: the name that it is asked for, its options, the clock and the app.
 
-    ``options`` is ``[eventmq.plugins.NAME]`` of the settings, to be validated by the plugin.
+    ``options`` is ``[eventmq.plugins.NAME]`` of the settings, to be validated by the plugin;
+    ``app`` is None where a plugin is made without one. Take what you need and do not keep the
+    context: an object that keeps it keeps the app alive.
     """
 
     name: str

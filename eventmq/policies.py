@@ -211,7 +211,7 @@ def at(when: datetime) -> Timing:
     if when.utcoffset() is None:
         msg = f"at({when!r}): this datetime is naive, it does not say in which zone; allowed is: "
         raise SettingsError(msg + allowed)
-    return Timing("at", {"timestamp": check_timestamp(when.timestamp())})
+    return Timing("at", {"moment": check_timestamp(when.timestamp())})
 
 
 # What is allowed: checked where a value is written, and again where a plugin reads it.

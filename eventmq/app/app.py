@@ -317,9 +317,9 @@ class EventMQ:
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
             SubmitError: The broker refused the job.
         """
-        wiring = self.components
-        written = write_raw(queue, body, headers, job_id or wiring.ids.new())
-        return wiring.submitter.submit_raw(written)
+        components = self.components
+        written = write_raw(queue, body, headers, job_id or components.ids.new())
+        return components.submitter.submit_raw(written)
 
     async def asend_raw(
         self,
@@ -330,9 +330,9 @@ class EventMQ:
         job_id: str | None = None,
     ) -> Job[Any]:
         """Do the same as `send_raw` in a coroutine."""
-        wiring = self.components
-        written = write_raw(queue, body, headers, job_id or wiring.ids.new())
-        return await wiring.submitter.asubmit_raw(written)
+        components = self.components
+        written = write_raw(queue, body, headers, job_id or components.ids.new())
+        return await components.submitter.asubmit_raw(written)
 
     def follow_raw(
         self,

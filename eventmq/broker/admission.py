@@ -296,7 +296,7 @@ class Admission:
         self.state.next_seq = seq + n
         return seq
 
-    # hot loop: benchmarks/enqueue_bulk.py
+    # hot loop: python -m benchmarks enqueue_bulk
     def _batch(self, peer: Peer, message: Request, count: int) -> None:
         self._check_sizes(message.id, "", message.body)
         if count > self.state.limits.max_batch:
@@ -369,7 +369,7 @@ class Admission:
             lambda: self._undone(submission),
         )
 
-    # hot loop: benchmarks/enqueue_bulk.py
+    # hot loop: python -m benchmarks enqueue_bulk
     def _settled(self, submission: _Submission, write_result: Mapping[int, WriteResult]) -> None:
         state = self.state
         running, queues, enqueue = state.running, state.queues, state.enqueue

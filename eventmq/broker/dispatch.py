@@ -209,7 +209,7 @@ class Refill:
 
         self.state.write(write, settle, lambda: queue.read_failed(subqueue))
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def _join(self, queue: Queue, subqueue: Subqueue, jobs: list[JobRecord]) -> None:
         state = self.state
         state.busy[queue.name] = queue

@@ -174,7 +174,7 @@ class Outcomes:
     def _stale(self, n: int) -> None:
         self.state.counters["stale_outcomes"] += n
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def _sort(self, chunk: ChunkOutcomes, rows: Sequence[OutcomeRow]) -> None:
         lease, worker = chunk.lease, chunk.session.name
         jobs = lease.jobs
@@ -425,7 +425,7 @@ class Outcomes:
         if owner.peer is None and not owner.disconnected_at:
             owner.disconnected_at = self.state.now
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def ended(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
         """Forget ended jobs, and answer the peers that wait for them."""
         state = self.state

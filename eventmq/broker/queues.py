@@ -168,7 +168,7 @@ class RefillRequests:
 _LOOKAHEAD = 16
 
 
-# hot loop: benchmarks/drain.py
+# hot loop: python -m benchmarks drain
 def select_shared(
     next_ready: Callable[[], Subqueue | None],
     make_selector: Callable[[Subqueue], Selector],
@@ -496,7 +496,7 @@ class Queue:
 
     # Jobs that go
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def select(
         self,
         eligibility: Eligibility,

@@ -426,7 +426,7 @@ class BrokerRunner:
 
     # Ticks
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def _serve(self) -> None:
         core, clock, items, coalesced = self.core, self._clock, self._items, self._coalesced
         read_now, keeper = self._now, self._keeper

@@ -374,7 +374,7 @@ class State:
         if self.limiters.of or self.limiters.of_queues:
             self.limiters.leased(job, self.now, again=again)
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def leased_all(
         self, queue: Queue, jobs: Sequence[JobRecord], session: Session, lease: Lease
     ) -> None:

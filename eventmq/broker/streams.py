@@ -282,7 +282,7 @@ class Streams:
             if not reader.restart(head):
                 self._refuse(stream, reader, "they were lost with a restart of the broker")
 
-    # hot loop: benchmarks/stream.py
+    # hot loop: python -m benchmarks stream
     def _accept(self, stream: Stream, head: PartHead, message: Reply) -> None:
         limits, size = self.state.limits, len(message.result)
         if stream.end - stream.base > limits.stream_parts or stream.size > limits.stream_bytes:

@@ -238,7 +238,7 @@ class Selector:
         """Whether nothing more is in memory."""
         return self._index >= len(self.subqueue.items)
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def select(
         self, selected: list[JobRecord], size: int, load: Load, before: SortKey | None
     ) -> int:
@@ -369,7 +369,7 @@ class ReadyHeap:
         heapify(self._heap)
         self._limit = max(_SMALL, 2 * len(self._heap))
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def first(self) -> Subqueue | None:
         """Return the subqueue with the best job; that one may be in the store only."""
         heap, keys, key_of = self._heap, self._keys, self.key

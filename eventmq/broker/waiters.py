@@ -317,7 +317,7 @@ class ResultWaiters:
 
     # Answering
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def ended(self, rows: Sequence[Finished]) -> None:
         """Answer the peers that wait for jobs which have just ended."""
         if self.streams.of or self.streams.progress:

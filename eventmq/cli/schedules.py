@@ -118,8 +118,8 @@ def _words(name: str, text: str) -> str:
         return f"every {options['seconds']:g} s"
     if name == "cron":
         return f"cron {options.get('expression')}"
-    if name == "at" and isinstance(options.get("timestamp"), (int, float)):
-        return f"at {_local(options['timestamp'])}"
+    if name == "at" and isinstance(options.get("moment"), (int, float)):
+        return f"at {_local(options['moment'])}"
     return f"{name} {text}".strip()
 
 

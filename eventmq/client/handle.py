@@ -594,7 +594,7 @@ class JobStream(Generic[T]):
 
     # Parts
 
-    # hot loop: benchmarks/stream.py
+    # hot loop: python -m benchmarks stream
     def _pop(self) -> Any:
         """Return the next part that is here, or `_NOTHING`."""
         parts = self._parts

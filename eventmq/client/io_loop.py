@@ -306,7 +306,7 @@ class IoLoop:
             self._brokers.append(BrokerSockets(context, connection, self.keys))
             self.machine.opened(connection.index, now)
 
-    # hot loop: benchmarks/enqueue_one.py
+    # hot loop: python -m benchmarks enqueue_one
     def _work(self) -> None:
         """Run the commands of callers, do what is due, and send."""
         machine, inbox = self.machine, self._inbox

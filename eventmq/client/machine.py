@@ -191,7 +191,7 @@ class ClientMachine:
             self.reopen.append(index)
         connection.disconnected = False
 
-    # hot loop: benchmarks/enqueue_one.py
+    # hot loop: python -m benchmarks enqueue_one
     def flush(self, index: int, send: Callable[[Sequence[bytes]], bool], now: float) -> bool:
         """Send what is queued for a broker; return False if the socket is full before the end."""
         connection = self.connections[index]

@@ -617,7 +617,7 @@ class CallSource:
         self._ids = ids
         self._results = results
 
-    # hot loop: benchmarks/enqueue_bulk.py
+    # hot loop: python -m benchmarks enqueue_bulk
     def part(self) -> BulkPart | None:
         """Encode the next part."""
         first = len(self.jobs)

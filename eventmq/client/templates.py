@@ -110,7 +110,7 @@ class Template:
             text = format_headers(replace(headers, expires=expires))
         return EncodedJob(job_id, self.queue, text, body)
 
-    # hot loop: benchmarks/enqueue_bulk.py
+    # hot loop: python -m benchmarks enqueue_bulk
     def bodies(
         self, ids: Sequence[str], calls: Sequence[Sequence[Any]], kwargs: Mapping[str, Any]
     ) -> Iterator[tuple[str, str, bytes]]:

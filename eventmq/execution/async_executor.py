@@ -78,7 +78,7 @@ class AsyncExecutor(Executor):
         """Return the cancellation of one job."""
         return Cancellation(self._monotonic)
 
-    # hot loop: benchmarks/life.py
+    # hot loop: python -m benchmarks async_io
     async def arun(
         self,
         route: Route,

@@ -255,7 +255,7 @@ class Executor(TaskCaller):
         route = self._routes.route
         return [route(queue, text) for text in texts]
 
-    # hot loop: benchmarks/pool.py
+    # hot loop: python -m benchmarks drain
     def run(self, route: Route, position: int, entry: ChunkEntry, payload: bytes) -> OutcomeRow:
         """Run one job to its end. Raises nothing, whatever the task does.
 

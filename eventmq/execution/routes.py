@@ -316,7 +316,7 @@ class RouteTable:
         return self._retry_policy(name, json.loads(options) if options else {})
 
 
-# hot loop: benchmarks/stream.py
+# hot loop: python -m benchmarks stream
 def part_encoder(route: Route, job: JobContext, max_length: int, *, started: float) -> Encode:
     """Return the encoder of the parts of a job, in their order.
 

@@ -246,7 +246,7 @@ class Sink(Protocol):
         """Report the progress of the job; the last value counts, and not each is sent."""
 
 
-# hot loop: benchmarks/stream.py
+# hot loop: python -m benchmarks stream
 def run_generator(
     generator: Generator[Any, Any, Any], sink: Sink, encode: Encode, cancellation: Cancellation
 ) -> Any:

@@ -233,7 +233,7 @@ def _by_state(jobs: Sequence[JobRecord]) -> Iterator[tuple[int, Sequence[JobReco
     yield _DELAYED, [job for job in jobs if job.state is not JobState.QUEUED]
 
 
-# hot loop: benchmarks/enqueue_bulk.py
+# hot loop: python -m benchmarks enqueue_bulk
 def _arrived(kind: int, jobs: Sequence[JobRecord]) -> Iterator[Block]:
     for common, some in _groups(jobs):
         common[Field.KIND] = kind
@@ -334,7 +334,7 @@ def _end(row: Finished, leased: float, ahead: float) -> Block:
     return Block(common, [job.id], {})
 
 
-# hot loop: benchmarks/drain.py
+# hot loop: python -m benchmarks drain
 def _ended(
     rows: Sequence[Finished], more: Mapping[int, Any], ahead: float = 0.0
 ) -> Iterator[Block]:

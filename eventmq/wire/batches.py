@@ -178,7 +178,7 @@ def _is_template(value: object) -> bool:
     return False
 
 
-# hot loop: benchmarks/enqueue_bulk.py
+# hot loop: python -m benchmarks enqueue_bulk
 def _are_jobs(jobs: Sequence[Any], templates: int) -> bool:
     try:
         for job_id, template, payload in jobs:
@@ -195,7 +195,7 @@ def _are_jobs(jobs: Sequence[Any], templates: int) -> bool:
     return True
 
 
-# hot loop: benchmarks/drain.py
+# hot loop: python -m benchmarks drain
 def encode_chunk(
     queue: str, rows: Iterable[tuple[str, int, int, str, float, float, bytes]]
 ) -> bytes:
@@ -214,7 +214,7 @@ def encode_chunk(
     return b"".join([len(index).to_bytes(4, "big"), index, *payloads])
 
 
-# hot loop: benchmarks/drain.py
+# hot loop: python -m benchmarks drain
 def decode_chunk(body: bytes) -> ChunkIndex:
     """Decode the index of a chunk.
 
@@ -282,7 +282,7 @@ def encode_outcomes(rows: Sequence[OutcomeRow]) -> bytes:
     return pack(rows)
 
 
-# hot loop: benchmarks/drain.py
+# hot loop: python -m benchmarks drain
 def decode_outcomes(body: bytes) -> Sequence[OutcomeRow]:
     """Decode outcomes: sequences with the fields of `OutcomeRow`, in that order.
 

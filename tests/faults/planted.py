@@ -151,7 +151,7 @@ def _as_it_is(_: Any) -> Any:
 def _looks_once(original: Any) -> Any:
     def init(self: SqliteStore, *arguments: Any, **more: Any) -> None:
         original(self, *arguments, **more)
-        self._look_every = float("inf")
+        self._scan_every = float("inf")
 
     return init
 

@@ -100,7 +100,7 @@ class PartSink:
             self._flow = FlowControl()
             self._job = self._current_job()
 
-    # hot loop: benchmarks/stream.py
+    # hot loop: python -m benchmarks stream
     def put(self, content_type: str, payload: bytes) -> bool:
         """Take a part; return whether something was sent."""
         with self._lock:

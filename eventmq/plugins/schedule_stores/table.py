@@ -219,7 +219,7 @@ class ScheduleTable:
             row.last_job, row.definition, _crc(row.name, row.definition),
         ))  # fmt: skip
 
-    # hot loop: benchmarks/schedules.py
+    # hot loop: python -m benchmarks schedules
     def advance(self, rows: Iterable[Progress]) -> list[bool]:
         """Move schedules on, each if its version is the expected one."""
         execute, changes, revision = self._db.execute, self._db.changes, self.revision

@@ -40,8 +40,8 @@ class At:
 
 
 def make_trigger(context: PluginContext) -> Trigger:
-    """Return a trigger for the option ``timestamp``, in Unix time."""
-    return At(**read_options(context, {"timestamp": 0.0}))
+    """Return a trigger for the option ``moment``, in Unix time."""
+    return At(read_options(context, {"moment": 0.0})["moment"])
 
 
 @hookimpl

@@ -85,7 +85,7 @@ def _simulated(ready: Times, run: Times, slots: int, limit: tuple[int, int] | No
     return None if found is None else np.array(found, dtype=np.int64)
 
 
-# hot loop: benchmarks/spark.py
+# hot loop: python -m benchmarks spark
 def _simulate(
     ready: list[int], run: list[int], slots: int, long: int, allowed: int
 ) -> list[int] | None:

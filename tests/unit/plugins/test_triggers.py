@@ -75,12 +75,12 @@ def test_an_interval_is_a_number(value):
 
 
 def test_at_has_one_fire_time():
-    trigger = at_plugin.make_trigger(context(timestamp=50.0))
+    trigger = at_plugin.make_trigger(context(moment=50.0))
     assert 50.0 == trigger.next_after(49.9)
     assert trigger.next_after(50.0) is None
     assert 50.0 == trigger.latest(0.0, 50.0)
     assert trigger.latest(0.0, 49.0) is None
-    assert 'at:{"timestamp":1893488400.0}' == str(at(datetime(2030, 1, 1, 10, tzinfo=PARIS)))
+    assert 'at:{"moment":1893488400.0}' == str(at(datetime(2030, 1, 1, 10, tzinfo=PARIS)))
 
 
 def test_at_needs_to_know_the_zone():

@@ -540,7 +540,7 @@ class AsyncioPool:
 
     # In the thread of the loop
 
-    # hot loop: benchmarks/life.py
+    # hot loop: python -m benchmarks async_io
     def _advance(self) -> None:
         """Start waiting jobs in the idle slots."""
         self._advancing = False

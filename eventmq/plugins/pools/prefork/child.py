@@ -173,7 +173,7 @@ class PoolChild:
                 break
         self._executor.close()
 
-    # hot loop: benchmarks/pool.py
+    # hot loop: python -m benchmarks drain
     def _run_chunk(self, body: bytes, begin: int, end: int) -> bool:
         """Run the jobs of a chunk from one position to another; return whether to go on."""
         chunk = self._chunk

@@ -92,7 +92,7 @@ class EventLog:
         """Which events are stored, and which a journal has."""
         return EventLogHead(self._first, self._next, self._journal, self._sealed)
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def append(
         self,
         batch: Sequence[Any],

@@ -207,7 +207,7 @@ class GraphWrites:
         self._changes = self._changes._replace(unfinished=joins.save())
         return self._changes
 
-    # hot loop: benchmarks/graphs.py
+    # hot loop: python -m benchmarks chord_members
     def _step(self, rows: Sequence[Finished], write: AdvanceGraphs) -> None:
         db = self.tables.db
         find = "SELECT graph, output FROM nodes WHERE key = ?"
@@ -401,7 +401,7 @@ class LineageIndex:
         """Forget what was read: some of it may have been rolled back."""
         self._known.clear()
 
-    # hot loop: benchmarks/graphs.py
+    # hot loop: python -m benchmarks chord_members
     def find(self, ids: Sequence[str]) -> list[Lineage | None]:
         """Return where each job stands, None for one of no known graph."""
         known = self._known

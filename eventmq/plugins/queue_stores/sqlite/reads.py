@@ -72,7 +72,7 @@ class Reads:
         except (UnicodeDecodeError, AttributeError, TypeError):  # values of another kind
             return self._read_damaged(values, write)
 
-    # hot loop: benchmarks/rows.py, drain
+    # hot loop: python -m benchmarks rows, drain
     def _read_queued(
         self, values: tuple[int, ...], write: ReadQueued
     ) -> tuple[list[JobRecord], bool]:

@@ -202,7 +202,7 @@ class Writes:
 
     # Admission
 
-    # hot loop: benchmarks/enqueue_bulk.py
+    # hot loop: python -m benchmarks enqueue_bulk
     def admit(self, write: Admit) -> dict[int, WriteResult]:  # noqa: PLR0912 - a hot loop
         """Insert new jobs; refuse ids that are there or were there within the dedupe window."""
         jobs = write.jobs
@@ -366,7 +366,7 @@ class Writes:
             seen.add(row.job.seq)
         return missing
 
-    # hot loop: benchmarks/drain.py
+    # hot loop: python -m benchmarks drain
     def _store_outcomes(self, rows: Sequence[Finished]) -> None:  # noqa: PLR0912 - a hot loop
         tables = self.tables
         queue_id, name_id = tables.queue_id, tables.name_id
