@@ -19,29 +19,29 @@ __all__ = ["At", "eventmq_triggers"]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A `Trigger` that fires once, at the Unix time ``timestamp``.
+    """A `Trigger` that fires once, at the Unix time ``moment``.
 
     Raises:
-        SettingsError: The timestamp is before 1970 or after the year 9999.
+        SettingsError: The moment is before 1970 or after the year 9999.
     """
 
-    timestamp: float
+    moment: float
 
     def __post_init__(self) -> None:
-        check_timestamp(self.timestamp)
+        check_timestamp(self.moment)
 
     def next_after(self, fire_time: float) -> float | None:
-        """Return the timestamp, if it comes after ``fire_time``."""
-        return self.timestamp if self.timestamp > fire_time else None
+        """Return the moment, if it comes after ``fire_time``."""
+        return self.moment if self.moment > fire_time else None
 
     def latest(self, fire_time: float, now: float) -> float | None:
-        """Return the timestamp, if it comes after ``fire_time`` and not after ``now``."""
-        return self.timestamp if fire_time < self.timestamp <= now else None
+        """Return the moment, if it comes after ``fire_time`` and not after ``now``."""
+        return self.moment if fire_time < self.moment <= now else None
 
 
 def make_trigger(context: PluginContext) -> Trigger:
     """Return a trigger for the option ``moment``, in Unix time."""
-    return At(read_options(context, {"moment": 0.0})["moment"])
+    return At(**read_options(context, {"moment": 0.0}))
 
 
 @hookimpl
