@@ -7,16 +7,11 @@ Options: ``bind`` (``tcp://127.0.0.1:5040``), ``tls_cert tls_key tls_ca`` (files
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.gateway.options import gateway_options
 from eventmq.hookspecs import hookimpl
-from eventmq_contrib.gateways.emp.client import EmpClient, client_context, server_context
-from eventmq_contrib.gateways.emp.connection import EmpLimits
-from eventmq_contrib.gateways.emp.operations import EmpOperations
-from eventmq_contrib.gateways.emp.protocol import EmpError, EmpFailure
-from eventmq_contrib.gateways.emp.server import EmpGateway, ServerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +19,8 @@ if TYPE_CHECKING:
     import click
 
     from eventmq.interfaces import Factory, Gateway, PluginContext
+    from eventmq_contrib.gateways.emp.client import EmpClient, client_context
+    from eventmq_contrib.gateways.emp.protocol import EmpError, EmpFailure
 
 __all__ = [
     "EmpClient",
@@ -33,6 +30,12 @@ __all__ = [
     "eventmq_add_commands",
     "eventmq_gateways",
 ]
+
+#: What is imported when it is asked for: each program loads this module, few use it.
+_WHERE = {
+    "EmpClient": "client", "client_context": "client", "EmpError": "protocol",
+    "EmpFailure": "protocol",
+}  # fmt: skip
 
 #: Default of the address.
 BIND = "tcp://127.0.0.1:5040"
@@ -51,12 +54,24 @@ _DEFAULTS = {
 }
 
 
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
 def make_gateway(context: PluginContext) -> Gateway:
     """Return the gateway.
 
     Raises:
         PluginError: An option is wrong.
     """
+    from eventmq.gateway.options import gateway_options
+    from eventmq_contrib.gateways.emp.client import server_context
+    from eventmq_contrib.gateways.emp.connection import EmpLimits
+    from eventmq_contrib.gateways.emp.operations import EmpOperations
+    from eventmq_contrib.gateways.emp.server import EmpGateway, ServerOptions
+
     options = gateway_options(context, _DEFAULTS)
     for name, default in _DEFAULTS.items():
         if isinstance(default, (int, float)) and not options[name] > 0:

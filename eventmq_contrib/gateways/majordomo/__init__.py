@@ -14,16 +14,13 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.gateway.access import CLIENTS, WORKERS, make_authenticator
-from eventmq.gateway.options import gateway_options, split_address
 from eventmq.hookspecs import hookimpl
-from eventmq_contrib.gateways.majordomo.gateway import MajordomoGateway, MajordomoOptions
-from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eventmq.interfaces import Factory, Gateway, PluginContext
+    from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
 
 __all__ = ["eventmq_gateways"]
 
@@ -56,6 +53,10 @@ def make_gateway(context: PluginContext) -> Gateway:
         KeyFileError: There is no key of its own in ``keys_dir``.
         PluginError: An option is wrong.
     """
+    from eventmq.gateway.access import CLIENTS, WORKERS, make_authenticator
+    from eventmq.gateway.options import gateway_options, split_address
+    from eventmq_contrib.gateways.majordomo.gateway import MajordomoGateway, MajordomoOptions
+
     options = gateway_options(context, _DEFAULTS)
     for name in _POSITIVE:
         if not options[name] > 0:
@@ -82,6 +83,8 @@ def make_gateway(context: PluginContext) -> Gateway:
 
 
 def _limits(options: Mapping[str, Any]) -> MajordomoLimits:
+    from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
+
     return MajordomoLimits(
         client_name=options["client_name"].encode(),
         worker_name=options["worker_name"].encode(),

@@ -12,11 +12,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
-from eventmq.gateway.access import CLIENTS, make_authenticator
-from eventmq.gateway.options import gateway_options, split_address
 from eventmq.hookspecs import hookimpl
-from eventmq_contrib.gateways.mc0.bridge import Mc0Gateway, Mc0Options
-from eventmq_contrib.gateways.mc0.machine import Mc0Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +42,11 @@ def make_gateway(context: PluginContext) -> Gateway:
         KeyFileError: There is no key of its own in ``keys_dir``.
         PluginError: An option is wrong.
     """
+    from eventmq.gateway.access import CLIENTS, make_authenticator
+    from eventmq.gateway.options import gateway_options, split_address
+    from eventmq_contrib.gateways.mc0.bridge import Mc0Gateway, Mc0Options
+    from eventmq_contrib.gateways.mc0.machine import Mc0Limits
+
     options = gateway_options(context, _DEFAULTS)
     for name in ("max_frame", "max_unsent_bytes", "max_peers", "max_topics"):
         if options[name] < 1:
