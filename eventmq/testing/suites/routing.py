@@ -98,7 +98,7 @@ class KeyedRoutingSuite(RoutingStrategySuite):
         return session
 
     def test_it_says_that_it_has_keys(self) -> None:
-        """Else nobody asks it for them."""
+        """Without this attribute the broker passes no keys to the strategy."""
         assert self.make().by_key is True
 
     def test_keys_come_from_headers(self) -> None:
@@ -115,7 +115,7 @@ class KeyedRoutingSuite(RoutingStrategySuite):
         }
 
     def test_idle_workers_keep_their_keys(self) -> None:
-        """While nobody comes or goes, and all have room."""
+        """As long as no worker joins or leaves, and all have free slots."""
         strategy = self.make()
         workers = [WorkerView(f"w{i}", 4, 0) for i in range(7)]
         keys = [f"tenant-{i}" for i in range(50)]

@@ -213,7 +213,7 @@ class WorkerPoolLimits(PoolHarness):
         assert self.rows(0, chunk)[0].kind == OutcomeKind.SUCCEEDED
 
     def answered_or_died(self, chunk: int, before: int) -> bool:
-        """Say whether a chunk of slot 0 was answered, or the slot has lost it."""
+        """Return whether a chunk of slot 0 was answered, or the slot has lost it."""
         return bool(self.rows(0, chunk)) or len(self.died()) > before
 
     def test_a_coroutine_is_cancelled(self) -> None:
@@ -536,7 +536,7 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
             assert [row.position for row in self.rows(0, chunk)] == list(range(left))
 
     def has(self, chunk: int, count: int) -> bool:
-        """Say whether so many outcomes of a chunk of slot 0 are there."""
+        """Return whether a chunk of slot 0 has so many outcomes."""
         return len(self.rows(0, chunk)) >= count
 
     def test_an_idle_slot_has_nothing_to_take_back(self) -> None:
