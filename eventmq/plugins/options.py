@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import PluginError, did_you_mean
+from eventmq.conversion import Option, describe, read_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,50 +12,6 @@ if TYPE_CHECKING:
     from eventmq.interfaces import PluginContext
 
 __all__ = ["read_options"]
-
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-
-
-def _flag(value: object) -> bool:
-    word = str(value).lower()
-    if word not in _WORDS:
-        raise ValueError(value)
-    return _WORDS[word]
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(value)  # noqa: TRY004 - all readers say so
-    return float(value)
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(value)  # noqa: TRY004 - all readers say so
-    return int(value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(value)  # noqa: TRY004 - all readers say so
-    return value
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(value)  # noqa: TRY004 - all readers say so
-    return tuple(map(_text, value))
-
-
-_READERS = {
-    bool: (_flag, "true or false"),
-    int: (_integer, "a whole number"),
-    float: (_number, "a number"),
-    str: (_text, "text"),
-    tuple: (_texts, "a list of texts"),
-}
 
 
 def read_options(context: PluginContext, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,15 +27,8 @@ def read_options(context: PluginContext, defaults: Mapping[str, Any]) -> dict[st
     Raises:
         PluginError: An option is unknown, or has a value of another type.
     """
-    result = dict(defaults)
-    for name, value in context.options.items():
-        if name not in defaults:
-            hint = did_you_mean(name, defaults)
-            raise PluginError(f"plugin {context.name!r} has no option {name!r}; {hint}")
-        reader, wanted = _READERS[type(defaults[name])]
-        try:
-            result[name] = reader(value)
-        except ValueError as error:
-            msg = f"option {name!r} of plugin {context.name!r} must be {wanted}"
-            raise PluginError(f"{msg}, not {type(value).__name__}") from error
-    return result
+    known = {}
+    for name, default in defaults.items():
+        kind = tuple[str, ...] if isinstance(default, tuple) else type(default)
+        known[name] = Option(name, name, kind, default, describe(kind))
+    return {**defaults, **read_values(known, context.options, owner=f"plugin {context.name!r}")}

@@ -73,8 +73,8 @@ def describe(settings: Settings) -> list[dict[str, str]]:
             "name": name,
             "value": hide_passwords(show(getattr(settings, name))),
             "source": settings.source(name),
-            "type": str(setting.type),
-            "unit": setting.metadata["unit"],
+            "type": setting.type_name,
+            "unit": setting.unit,
             "default": show(setting.default),
             "env": f"EVENTMQ_{name.upper()}",
         }
@@ -109,10 +109,10 @@ def document() -> str:
     rows = []
     read_by = readers()
     for row in describe(Settings()):
-        about = FIELDS[row["name"]].metadata
-        doc = about["doc"].replace("`", "``")
+        setting = FIELDS[row["name"]]
+        doc = setting.doc.replace("`", "``")
         cells = [f"``{row['name']}``, ``{row['env']}``", f"``{row['type']}``", row["unit"]]
         cells += [f"``{row['default']}``" if row["default"] else "empty"]
-        cells += [", ".join(read_by[row["name"]]), f"{doc} Allowed: {about['allowed']}."]
+        cells += [", ".join(read_by[row["name"]]), f"{doc} Allowed: {setting.allowed}."]
         rows.append("   * - " + "\n     - ".join(cells).replace("- \n", "-\n") + "\n")
     return _PAGE + "".join(rows)

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from eventmq.conversion import Option, option, options_of
 from eventmq.settings.values import (
-    ANY_TEXT,
     BIND,
     BROKERS,
     DEFAULT_WEIGHT,
-    FLAG,
     FUNCTION,
     NAMES,
     PATH,
-    POSITIVE,
     QUEUE_LIMITS,
     QUEUE_ROUTING_STRATEGIES,
     QUEUES,
     SIDE_BIND,
-    SOME,
+    SOME_NAMES,
     TEXT,
-    at_least,
-    choice,
+    TEXT_OR_NONE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from dataclasses import Field
-
-    from eventmq.settings.values import Rule
 
 __all__ = ["FIELDS", "RENAMED", "Settings"]
 
 _MIB = 1024 * 1024
 _DAY = 86400.0
-
-
-def _set(default: Any, rule: Rule, doc: str, *, unit: str = "") -> Any:
-    """Declare a field: its default, what is allowed, what it means, its unit."""
-    allowed, check = rule
-    return field(
-        default=default, metadata={"unit": unit, "doc": doc, "allowed": allowed, "check": check}
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,230 +36,276 @@ class Settings:
     Make one with `load_settings`, which checks what the constructor does not.
     """
 
-    broker: tuple[str, ...] = _set(
+    broker: tuple[str, ...] = option(
         ("tcp://127.0.0.1:47291",),
-        BROKERS,
         "Brokers that a client, worker or scheduler connects to; the first that answers is used.",
+        **BROKERS,
     )
-    serializer: str = _set(
-        "msgpack", TEXT, "Writes arguments and results; must be in `accept_content`."
+    serializer: str = option(
+        "msgpack",
+        "Writes arguments and results; must be in `accept_content`.",
+        **TEXT,
     )
-    accept_content: tuple[str, ...] = _set(
-        ("msgpack", "json"), SOME, "Content types that this side decodes."
+    accept_content: tuple[str, ...] = option(
+        ("msgpack", "json"),
+        "Content types that this side decodes.",
+        **SOME_NAMES,
     )
-    result_backend: str = _set("broker", TEXT, "Keeps results: a name, or a URL by its scheme.")
-    imports: tuple[str, ...] = _set((), NAMES, "Modules with tasks, imported by a worker.")
-    release: str = _set(
-        "", ANY_TEXT, "Release of the code, in the events of the jobs that it submits; empty: none."
+    result_backend: str = option("broker", "Keeps results: a name, or a URL by its scheme.", **TEXT)
+    imports: tuple[str, ...] = option((), "Modules with tasks, imported by a worker.", **NAMES)
+    release: str = option(
+        "",
+        "Release of the code, in the events of the jobs that it submits; empty: none.",
+        **TEXT_OR_NONE,
     )
-    default_queue: str = _set("default", TEXT, "Queue of tasks that name none.")
-    submit_timeout: float = _set(5.0, POSITIVE, "How long to wait for a receipt.", unit="s")
-    legacy_broker: bool = _set(
+    default_queue: str = option("default", "Queue of tasks that name none.", **TEXT)
+    submit_timeout: float = option(5.0, "How long to wait for a receipt.", gt=0, unit="s")
+    legacy_broker: bool = option(
         False,  # noqa: FBT003 - the default of a field
-        FLAG,
         "The broker is a router of EventMQ 0.3, which answers no client: jobs are sent without "
         "waiting for it, and their results cannot be read.",
     )
-    broker_key_file: str = _set(
+    broker_key_file: str = option(
         "",
-        PATH,
         "File with the broker's public key, if it uses CURVE; goes with `key_file`.",
+        **PATH,
     )
-    key_file: str = _set(
+    key_file: str = option(
         "",
-        PATH,
         "File with the own secret key, which others must not be able to read; goes with "
         "`broker_key_file`.",
+        **PATH,
     )
-    result_timeout: float = _set(60.0, POSITIVE, "Default timeout of `get()`.", unit="s")
-    bind: str = _set("tcp://127.0.0.1:47291", BIND, "The broker's address for every role.")
-    worker_bind: str = _set("tcp://127.0.0.1:47290", SIDE_BIND, "One more address for workers.")
-    admin_bind: str = _set("tcp://127.0.0.1:47293", SIDE_BIND, "Address for administration.")
-    publish_bind: str = _set("tcp://127.0.0.1:47298", SIDE_BIND, "Address for publishers.")
-    subscribe_bind: str = _set("tcp://127.0.0.1:47299", SIDE_BIND, "Address for subscribers.")
-    data_dir: str = _set(".eventmq", TEXT, "Directory of everything that the broker keeps.")
-    keys_dir: str = _set(
+    result_timeout: float = option(60.0, "Default timeout of `get()`.", gt=0, unit="s")
+    bind: str = option("tcp://127.0.0.1:47291", "The broker's address for every role.", **BIND)
+    worker_bind: str = option("tcp://127.0.0.1:47290", "One more address for workers.", **SIDE_BIND)
+    admin_bind: str = option("tcp://127.0.0.1:47293", "Address for administration.", **SIDE_BIND)
+    publish_bind: str = option("tcp://127.0.0.1:47298", "Address for publishers.", **SIDE_BIND)
+    subscribe_bind: str = option("tcp://127.0.0.1:47299", "Address for subscribers.", **SIDE_BIND)
+    data_dir: str = option(".eventmq", "Directory of everything that the broker keeps.", **TEXT)
+    keys_dir: str = option(
         "",
-        PATH,
         "Directory of the broker's key and of those that it authorises; empty: `keys` in "
         "`data_dir`. CURVE is on where it has a broker's key.",
+        **PATH,
     )
-    store: str = _set("sqlite", TEXT, "Keeps jobs: a name, or a URL by its scheme.")
-    expect_store: str = _set(
+    store: str = option("sqlite", "Keeps jobs: a name, or a URL by its scheme.", **TEXT)
+    expect_store: str = option(
         "",
-        ANY_TEXT,
         "Id that the broker's store must have, as in its `ready` line; the broker ends if the "
         "store is missing or has another one. Empty: a missing store is made.",
+        **TEXT_OR_NONE,
     )
-    schedule_store: str = _set("broker", TEXT, "Keeps schedules: a name, or a URL by its scheme.")
-    durability: str = _set(
+    schedule_store: str = option(
+        "broker", "Keeps schedules: a name, or a URL by its scheme.", **TEXT
+    )
+    durability: Literal["durable", "relaxed", "memory"] = option(
         "durable",
-        choice("durable", "relaxed", "memory"),
         "durable: on disk before the receipt; relaxed: on disk within `fsync_interval`; "
         "memory: never.",
     )
-    fsync_interval: float = _set(
-        0.05, POSITIVE, "Longest time without fsync if durability is relaxed.", unit="s"
-    )
-    redactor: str = _set(
-        "",
-        FUNCTION,
-        "Chooses which arguments and results a journal keeps; `eventmq journal` calls it. If it is "
-        "set, the broker keeps them with its events, and calls nothing.",
-    )
-    heartbeat_interval: float = _set(3.0, POSITIVE, "Time between heartbeats.", unit="s")
-    heartbeat_timeout: float = _set(
-        15.0, POSITIVE, "A peer that is silent for so long is considered dead.", unit="s"
-    )
-    max_frame: int = _set(16 * _MIB, at_least(1024), "Longest frame of a message.", unit="bytes")
-    max_input_bytes: int = _set(
-        256 * _MIB,
-        at_least(1024),
-        "Results of other jobs that one job receives, as the callback of a chord does; a job that "
-        "would receive more fails.",
-        unit="bytes",
-    )
-    max_queue_length: int = _set(
-        10_000_000, at_least(1), "Unfinished jobs of one queue; more are refused.", unit="jobs"
-    )
-    max_queues: int = _set(
-        10_000,
-        at_least(1),
-        "Queues that a broker knows; jobs for others are refused.",
-        unit="queues",
-    )
-    max_new_queues: int = _set(
-        1000,
-        at_least(1),
-        "New queues of one client, or of the clients with one key, that no worker serves yet; jobs "
-        "for more queues are refused.",
-        unit="queues",
-    )
-    empty_queue_ttl: float = _set(
-        600.0,
-        at_least(60),
-        "An empty queue that no worker serves is forgotten after this time, unless it is paused, "
-        "has limits or has failed jobs.",
+    fsync_interval: float = option(
+        0.05,
+        "Longest time without fsync if durability is relaxed.",
+        gt=0,
         unit="s",
     )
-    max_peers: int = _set(10_000, at_least(1), "Peers that a broker serves.", unit="peers")
-    max_message_rate: float = _set(
+    redactor: str = option(
+        "",
+        "Chooses which arguments and results a journal keeps; `eventmq journal` calls it. If it is "
+        "set, the broker keeps them with its events, and calls nothing.",
+        **FUNCTION,
+    )
+    heartbeat_interval: float = option(3.0, "Time between heartbeats.", gt=0, unit="s")
+    heartbeat_timeout: float = option(
+        15.0,
+        "A peer that is silent for so long is considered dead.",
+        gt=0,
+        unit="s",
+    )
+    max_frame: int = option(16 * _MIB, "Longest frame of a message.", ge=1024, unit="bytes")
+    max_input_bytes: int = option(
+        256 * _MIB,
+        "Results of other jobs that one job receives, as the callback of a chord does; a job that "
+        "would receive more fails.",
+        ge=1024,
+        unit="bytes",
+    )
+    max_queue_length: int = option(
+        10_000_000,
+        "Unfinished jobs of one queue; more are refused.",
+        ge=1,
+        unit="jobs",
+    )
+    max_queues: int = option(
+        10_000,
+        "Queues that a broker knows; jobs for others are refused.",
+        ge=1,
+        unit="queues",
+    )
+    max_new_queues: int = option(
+        1000,
+        "New queues of one client, or of the clients with one key, that no worker serves yet; jobs "
+        "for more queues are refused.",
+        ge=1,
+        unit="queues",
+    )
+    empty_queue_ttl: float = option(
+        600.0,
+        "An empty queue that no worker serves is forgotten after this time, unless it is paused, "
+        "has limits or has failed jobs.",
+        ge=60,
+        unit="s",
+    )
+    max_peers: int = option(10_000, "Peers that a broker serves.", ge=1, unit="peers")
+    max_message_rate: float = option(
         0.0,
-        at_least(0),
         "Requests, calls and publications that one peer may send; more are refused as "
         "`RateLimited`. 0: any number.",
+        ge=0,
         unit="1/s",
     )
-    max_unsent_bytes: int = _set(
+    max_unsent_bytes: int = option(
         64 * _MIB,
-        at_least(_MIB),
         "Messages that a broker keeps for one peer that does not read them; further ones are not "
         "sent to it.",
+        ge=_MIB,
         unit="bytes",
     )
-    max_unread_total: int = _set(
+    max_unread_total: int = option(
         256 * _MIB,
-        at_least(_MIB),
         "The same for all peers together. One peer may use half of the free part.",
+        ge=_MIB,
         unit="bytes",
     )
-    queue_window: int = _set(
-        5000, at_least(1), "Jobs of one queue that a broker holds in memory.", unit="jobs"
+    queue_window: int = option(
+        5000,
+        "Jobs of one queue that a broker holds in memory.",
+        ge=1,
+        unit="jobs",
     )
-    dedupe_window: float = _set(
-        _DAY, at_least(0), "How long the id of a finished job is refused.", unit="s"
+    dedupe_window: float = option(
+        _DAY,
+        "How long the id of a finished job is refused.",
+        ge=0,
+        unit="s",
     )
-    result_ttl: float = _set(_DAY, at_least(0), "How long a result is kept.", unit="s")
-    failed_ttl: float = _set(
-        30 * _DAY, at_least(0), "How long a failed job is kept, to be retried.", unit="s"
+    result_ttl: float = option(_DAY, "How long a result is kept.", ge=0, unit="s")
+    failed_ttl: float = option(
+        30 * _DAY,
+        "How long a failed job is kept, to be retried.",
+        ge=0,
+        unit="s",
     )
-    max_failed_bytes: int = _set(
-        1024 * _MIB, at_least(0), "Space for failed jobs; the oldest are removed.", unit="bytes"
+    max_failed_bytes: int = option(
+        1024 * _MIB,
+        "Space for failed jobs; the oldest are removed.",
+        ge=0,
+        unit="bytes",
     )
-    unknown_task_grace: float = _set(
-        300.0, at_least(0), "How long a job waits for a worker that knows its task.", unit="s"
+    unknown_task_grace: float = option(
+        300.0,
+        "How long a job waits for a worker that knows its task.",
+        ge=0,
+        unit="s",
     )
-    legacy_queue_fallback: str = _set(
+    legacy_queue_fallback: Literal["default", "keep", "refuse"] = option(
         "default",
-        choice("default", "keep", "refuse"),
         "What happens with jobs of legacy clients in a queue that no worker serves: workers of the "
         "default queue take them, they wait, or they are refused.",
     )
-    priority_seconds: float = _set(
-        60.0, at_least(0), "Seconds of waiting that one step of priority is worth.", unit="s"
-    )
-    disk_reserve: int = _set(
-        256 * _MIB, at_least(0), "With less free space jobs are refused.", unit="bytes"
-    )
-    queues: tuple[tuple[int, str], ...] = _set(
-        ((DEFAULT_WEIGHT, "default"),),
-        QUEUES,
-        'Queues of a worker, as "email:40,default:10"; the default weight is 10.',
-    )
-    concurrency: int = _set(
-        0,
-        at_least(0),
-        "Jobs that a worker runs at once; 0: one per CPU, or 1,000 in the pool asyncio.",
-        unit="jobs",
-    )
-    min_concurrency: int = _set(
-        0,
-        at_least(0),
-        "Smallest number of slots of a worker: it uses up to `concurrency` while all are busy, and "
-        "fewer when idle. 0: always all.",
-        unit="jobs",
-    )
-    pool: str = _set("prefork", TEXT, "Runs jobs inside a worker.")
-    allow_callables: tuple[str, ...] = _set(
-        (), NAMES, "Patterns of dotted paths that a message may name instead of a task."
-    )
-    shutdown_grace: float = _set(
-        30.0, at_least(0), "Time for running jobs when a worker stops.", unit="s"
-    )
-    cancel_grace: float = _set(
-        5.0,
-        at_least(0),
-        "Time for a cancelled running job to end, before its process is killed or its thread is "
-        "abandoned.",
+    priority_seconds: float = option(
+        60.0,
+        "Seconds of waiting that one step of priority is worth.",
+        ge=0,
         unit="s",
     )
-    max_abandoned_threads: int = _set(
+    disk_reserve: int = option(
+        256 * _MIB,
+        "With less free space jobs are refused.",
+        ge=0,
+        unit="bytes",
+    )
+    queues: tuple[tuple[int, str], ...] = option(
+        ((DEFAULT_WEIGHT, "default"),),
+        'Queues of a worker, as "email:40,default:10"; the default weight is 10.',
+        **QUEUES,
+    )
+    concurrency: int = option(
         0,
-        at_least(0),
+        "Jobs that a worker runs at once; 0: one per CPU, or 1,000 in the pool asyncio.",
+        ge=0,
+        unit="jobs",
+    )
+    min_concurrency: int = option(
+        0,
+        "Smallest number of slots of a worker: it uses up to `concurrency` while all are busy, and "
+        "fewer when idle. 0: always all.",
+        ge=0,
+        unit="jobs",
+    )
+    pool: str = option("prefork", "Runs jobs inside a worker.", **TEXT)
+    allow_callables: tuple[str, ...] = option(
+        (),
+        "Patterns of dotted paths that a message may name instead of a task.",
+        **NAMES,
+    )
+    shutdown_grace: float = option(
+        30.0,
+        "Time for running jobs when a worker stops.",
+        ge=0,
+        unit="s",
+    )
+    cancel_grace: float = option(
+        5.0,
+        "Time for a cancelled running job to end, before its process is killed or its thread is "
+        "abandoned.",
+        ge=0,
+        unit="s",
+    )
+    max_abandoned_threads: int = option(
+        0,
         "Unresponsive threads, whose jobs ran past their timeout or ignored a cancel, that a "
         "worker may have; with more it hands back its jobs and restarts. 0: as many as slots.",
+        ge=0,
         unit="threads",
     )
-    routing_strategy: str = _set(
-        "least-recently-used", TEXT, "Decides which worker gets the next jobs."
+    routing_strategy: str = option(
+        "least-recently-used",
+        "Decides which worker gets the next jobs.",
+        **TEXT,
     )
-    queue_routing_strategies: tuple[tuple[str, str], ...] = _set(
+    queue_routing_strategies: tuple[tuple[str, str], ...] = option(
         (),
-        QUEUE_ROUTING_STRATEGIES,
         'Other `routing_strategy` for some queues, as "reports:sticky,media:round-robin".',
+        **QUEUE_ROUTING_STRATEGIES,
     )
-    queue_limits: tuple[tuple[str, str, int], ...] = _set(
+    queue_limits: tuple[tuple[str, str, int], ...] = option(
         (),
-        QUEUE_LIMITS,
         "How many jobs of a queue may start per time, and run at a time, over all workers and "
         "tasks; the limits of tasks and keys hold as well.",
+        **QUEUE_LIMITS,
     )
-    queue_order: str = _set("weighted-fair", TEXT, "Decides which queue a worker is served from.")
-    middleware: tuple[str, ...] = _set(
-        ("log-context",), NAMES, "Wrapped around submission and execution, outermost first."
+    queue_order: str = option(
+        "weighted-fair", "Decides which queue a worker is served from.", **TEXT
     )
-    load_plugins: tuple[str, ...] = _set(
-        (), NAMES, "Modules loaded as plugins, beside those of installed distributions."
+    middleware: tuple[str, ...] = option(
+        ("log-context",),
+        "Wrapped around submission and execution, outermost first.",
+        **NAMES,
     )
-    disabled_plugins: tuple[str, ...] = _set((), NAMES, "Plugins that are not loaded.")
-    log_level: str = _set(
+    load_plugins: tuple[str, ...] = option(
+        (),
+        "Modules loaded as plugins, beside those of installed distributions.",
+        **NAMES,
+    )
+    disabled_plugins: tuple[str, ...] = option((), "Plugins that are not loaded.", **NAMES)
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = option(
         "info",
-        choice("debug", "info", "warning", "error", "critical"),
         "Lowest level that is logged.",
     )
-    insecure: bool = _set(
+    insecure: bool = option(
         False,  # noqa: FBT003 - the default of a field
-        FLAG,
         "Serve other machines without encryption and without keys.",
     )
     plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -286,8 +316,10 @@ class Settings:
         return self.sources.get(name, "default")
 
 
-#: Name -> field, of those that a source may set.
-FIELDS: Mapping[str, Field[Any]] = {f.name: f for f in fields(Settings) if f.metadata}
+#: Name -> declaration, of those that a source may set.
+FIELDS: Mapping[str, Option] = {
+    name: option for name, option in options_of(Settings).items() if option.doc
+}
 
 #: Name that a setting had -> its name. Where a source has the old one, the error tells the new one.
 RENAMED: Mapping[str, str] = {

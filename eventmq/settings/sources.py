@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SettingsError, did_you_mean
 from eventmq.settings.record import FIELDS, RENAMED, Settings
-from eventmq.settings.values import READERS, hide_passwords
+from eventmq.settings.values import hide_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,17 +30,12 @@ def _read(name: str, value: object, source: str) -> object:
     Raises:
         SettingsError: It cannot be one, with everything that is needed to put it right.
     """
-    setting = FIELDS[name]
     try:
-        result = READERS[str(setting.type)](value)
-        good = setting.metadata["check"](result)
-    except (ValueError, OverflowError):
-        good = False
-    if not good:
-        allowed, shown = setting.metadata["allowed"], hide_passwords(repr(value))
-        msg = f"setting {name!r} has the value {shown} from {source}; allowed is: {allowed}"
-        raise SettingsError(msg)
-    return result
+        return FIELDS[name].read(value)
+    except ValueError as error:
+        shown = hide_passwords(repr(value))
+        msg = f"setting {name!r} has the value {shown} from {source}; allowed is: {error}"
+        raise SettingsError(msg) from None
 
 
 def _known(name: str, source: str) -> None:

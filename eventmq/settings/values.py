@@ -1,41 +1,35 @@
 """What the value of a setting may be, and how it is read from text, TOML or an argument.
 
-Rules are (text for people, check of the read value); readers turn what a source holds into the
-field's type and raise `ValueError` where they cannot.
+A rule says what is allowed, in words, and how that is checked beyond the type of the setting; lists
+of pairs have a text of their own, which is parsed here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from eventmq.rates import parse_rate, show_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 __all__ = [
-    "ANY_TEXT",
     "BIND",
     "BROKERS",
     "DEFAULT_WEIGHT",
-    "FLAG",
     "FUNCTION",
     "NAMES",
     "PATH",
-    "POSITIVE",
     "QUEUES",
     "QUEUE_LIMITS",
     "QUEUE_ROUTING_STRATEGIES",
-    "READERS",
     "SIDE_BIND",
-    "SOME",
+    "SOME_NAMES",
     "TEXT",
+    "TEXT_OR_NONE",
     "Rule",
-    "at_least",
-    "choice",
     "hide_passwords",
     "show",
 ]
@@ -47,11 +41,10 @@ _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 #: What a limit of a queue is called in a table, and in text -> place in the value.
 _LIMITS = {"rate_limit": 1, "rate": 1, "max_concurrency": 2, "concurrency": 2}
 
-_FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_FUNCTION = f"{_DOTTED}:{_DOTTED}"
 
 _PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s@/]*@")
-
-Rule = tuple[str, "Callable[[Any], bool]"]
 
 
 def _port(url: str) -> int:
@@ -92,121 +85,57 @@ def _queue_limits(rows: tuple[tuple[str, str, int], ...]) -> bool:
     return all(names) and len(set(names)) == len(names)
 
 
-def choice(*names: str) -> Rule:
-    """Return the rule that a value is one of ``names``."""
-    return f"{', '.join(names[:-1])} or {names[-1]}", names.__contains__
+# What text and tables have, in the shape of the type: msgspec converts it
 
 
-def at_least(bound: float) -> Rule:
-    """Return the rule that a value is a number from ``bound``."""
-    return f"{bound:.15g} or more", lambda value: bound <= value < float("inf")
-
-
-POSITIVE: Rule = ("more than 0", lambda value: 0 < value < float("inf"))
-TEXT: Rule = ("any text but none", bool)
-ANY_TEXT: Rule = ("any text; empty: none", lambda _: True)
-PATH: Rule = ("a path; empty: none", lambda _: True)
-NAMES: Rule = ("a list of names", all)
-SOME: Rule = ("a list of at least one name", lambda names: bool(names) and all(names))
-BIND: Rule = ("tcp://host:port or ipc://path", _binds)
-SIDE_BIND: Rule = (f"{BIND[0]}; empty: not opened", lambda url: not url or _binds(url))
-BROKERS: Rule = (
-    "tcp://host:port, ipc://path or memory://, at least one",
-    lambda urls: bool(urls) and all(map(_connects, urls)),
-)
-FUNCTION: Rule = (
-    "module:function; empty: none",
-    lambda text: not text or bool(_FUNCTION.fullmatch(text)),
-)
-FLAG: Rule = ("true or false", lambda _: True)
-QUEUE_ROUTING_STRATEGIES: Rule = ("queue:strategy pairs, no queue twice", _named_pairs)
-QUEUE_LIMITS: Rule = (
-    (
-        'queue:limits as "email:rate=100/m,concurrency=5,reports:concurrency=2", or as a table '
-        'with email = {rate_limit = "100/m", max_concurrency = 5}; a rate is such as 5/s, 100/m, '
-        "1000/h or 2/10s, a concurrency 1 or more; no queue twice"
-    ),
-    _queue_limits,
-)
-QUEUES: Rule = ("name:weight pairs, weights from 1, no name twice", _queue_pairs)
-
-
-def _split(value: object) -> Iterable[object]:
+def _items(value: object) -> list[Any]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, (list, tuple)):
-        return value
+        return list(value)
     raise ValueError(value)
 
 
-def _text(value: object) -> str:
-    if isinstance(value, (str, PurePath)):
-        return str(value)
-    raise ValueError(value)
+def _weights(value: object) -> list[object]:
+    """Read name:weight pairs."""
+    return [_weight(item) if isinstance(item, str) else item for item in _items(value)]
 
 
-def _number(value: object) -> float:
-    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        return float(value)
-    raise ValueError(value)
+def _weight(text: str) -> tuple[object, str]:
+    name, colon, weight = text.rpartition(":")
+    return (weight.strip(), name) if colon else (DEFAULT_WEIGHT, text)
 
 
-def _integer(value: object) -> int:
-    if isinstance(value, (int, str)) and not isinstance(value, bool):
-        return int(value)
-    raise ValueError(value)
-
-
-def _boolean(value: object) -> bool:
-    word = str(value).lower()
-    if word in {"true", "yes", "on", "1"}:
-        return True
-    if word in {"false", "no", "off", "0"}:
-        return False
-    raise ValueError(value)
-
-
-def _pair(item: object) -> tuple[int, str]:
-    if isinstance(item, str):
-        name, colon, weight = item.rpartition(":")
-        return (int(weight), name) if colon else (DEFAULT_WEIGHT, item)
-    if isinstance(item, (list, tuple)):
-        weight, name = item
-        return _integer(weight), _text(name)
-    raise ValueError(item)
-
-
-def _named(item: object) -> tuple[str, str]:
-    if isinstance(item, str):
-        name, _, value = item.rpartition(":")
-        return name, value
-    if isinstance(item, (list, tuple)):
-        name, value = item
-        return _text(name), _text(value)
-    raise ValueError(item)
-
-
-def _table(value: object) -> tuple[tuple[str, str], ...]:
+def _pairs(value: object) -> list[object]:
     """Read name:value pairs from text, or a table, as TOML has it."""
-    return tuple(map(_named, value.items() if isinstance(value, Mapping) else _split(value)))
+    items = value.items() if isinstance(value, Mapping) else _items(value)
+    return [item.rpartition(":")[::2] if isinstance(item, str) else item for item in items]
 
 
-def _limits_of(queue: object, items: Iterable[tuple[object, object]]) -> tuple[str, str, int]:
-    row: list[Any] = [_text(queue), "", 0]
+def _limits(value: object) -> list[object]:
+    """Read the limits of queues from text, from tables, or as this returns them."""
+    if isinstance(value, str):
+        return [_limits_of(queue, items) for queue, items in _limits_text(value)]
+    if isinstance(value, Mapping):
+        return [_limits_of(queue, dict(table).items()) for queue, table in value.items()]
+    return _items(value)
+
+
+def _limits_of(queue: object, items: Iterable[tuple[str, object]]) -> list[object]:
+    row: list[object] = [queue, "", 0]
     for name, value in items:
-        place = _LIMITS.get(_text(name))
-        bound = _text(value) if place == 1 else _integer(value)
-        if place is None or row[place] or not bound:
+        place = _LIMITS.get(name, 0)
+        if not place or row[place] or not value:
             raise ValueError(name)
-        row[place] = bound
-    return row[0], row[1], row[2]
+        row[place] = value
+    return row
 
 
-def _limits_text(value: object) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+def _limits_text(value: str) -> Iterable[tuple[str, list[tuple[str, str]]]]:
     """Read queue:limit=value,limit=value,queue:limit=value, as names with what they are given."""
     found: list[tuple[str, list[tuple[str, str]]]] = []
-    for part in _split(value):
-        queue, colon, limit = _text(part).rpartition(":")
+    for part in _items(value):
+        queue, colon, limit = part.rpartition(":")
         name, equals, bound = limit.partition("=")
         if not equals or not (colon or found):
             raise ValueError(part)
@@ -216,33 +145,43 @@ def _limits_text(value: object) -> Iterable[tuple[str, list[tuple[str, str]]]]:
     return found
 
 
-def _limits(value: object) -> tuple[tuple[str, str, int], ...]:
-    """Read the limits of queues from text, from tables, or as this returns them."""
-    if isinstance(value, Mapping):
-        tables = value.items()
-        if not all(isinstance(table, Mapping) for _, table in tables):
-            raise ValueError(value)
-        return tuple(_limits_of(queue, table.items()) for queue, table in tables)
-    if isinstance(value, (list, tuple)):
-        rows = [item for item in value if isinstance(item, (list, tuple)) and len(item) == 3]  # noqa: PLR2004
-        if len(rows) != len(value):
-            raise ValueError(value)
-        return tuple(
-            (_text(queue), _text(rate), _integer(max_running)) for queue, rate, max_running in rows
-        )
-    return tuple(_limits_of(queue, items) for queue, items in _limits_text(value))
+#: How a setting is read and checked: keyword arguments of `eventmq.conversion.option`.
+Rule = Mapping[str, Any]
 
-
-#: Type of a field as written -> its reader.
-READERS: Mapping[str, Callable[[object], object]] = {
-    "str": _text,
-    "int": _integer,
-    "float": _number,
-    "bool": _boolean,
-    "tuple[str, ...]": lambda value: tuple(map(_text, _split(value))),
-    "tuple[tuple[int, str], ...]": lambda value: tuple(map(_pair, _split(value))),
-    "tuple[tuple[str, str], ...]": _table,
-    "tuple[tuple[str, str, int], ...]": _limits,
+TEXT: Rule = {"allowed": "any text but none", "min_length": 1}
+TEXT_OR_NONE: Rule = {"allowed": "any text; empty: none"}
+PATH: Rule = {"allowed": "a path; empty: none"}
+NAMES: Rule = {"allowed": "a list of names", "check": all}
+SOME_NAMES: Rule = {"allowed": "a list of at least one name", "min_length": 1, "check": all}
+BIND: Rule = {"allowed": "tcp://host:port or ipc://path", "check": _binds}
+SIDE_BIND: Rule = {
+    "allowed": f"{BIND['allowed']}; empty: not opened",
+    "check": lambda url: not url or _binds(url),
+}
+BROKERS: Rule = {
+    "allowed": "tcp://host:port, ipc://path or memory://, at least one",
+    "min_length": 1,
+    "check": lambda urls: all(map(_connects, urls)),
+}
+FUNCTION: Rule = {"allowed": "module:function; empty: none", "pattern": f"^({_FUNCTION})?$"}
+QUEUE_ROUTING_STRATEGIES: Rule = {
+    "allowed": "queue:strategy pairs, no queue twice",
+    "parse": _pairs,
+    "check": _named_pairs,
+}
+QUEUE_LIMITS: Rule = {
+    "allowed": (
+        'queue:limits as "email:rate=100/m,concurrency=5,reports:concurrency=2", or as a table '
+        'with email = {rate_limit = "100/m", max_concurrency = 5}; a rate is such as 5/s, 100/m, '
+        "1000/h or 2/10s, a concurrency 1 or more; no queue twice"
+    ),
+    "parse": _limits,
+    "check": _queue_limits,
+}
+QUEUES: Rule = {
+    "allowed": "name:weight pairs, weights from 1, no name twice",
+    "parse": _weights,
+    "check": _queue_pairs,
 }
 
 

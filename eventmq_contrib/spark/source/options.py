@@ -7,16 +7,15 @@ the web page of a query, so no option takes key material: keys are named by the 
 from __future__ import annotations
 
 import contextlib
-import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from eventmq.conversion import option, options_of
 from eventmq.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from dataclasses import Field
+    from collections.abc import Iterator, Mapping
 
     from eventmq import EventMQ
 
@@ -37,69 +36,18 @@ IN_FLIGHT = 4000
 
 _T = TypeVar("_T", bound="Connection")
 
-_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+# What has neither a folder nor a suffix and is as long as a key is a key.
+_KEY_FILE: dict[str, Any] = {
+    "allowed": "the path of a key file: key material would show in plans",
+    "pattern": r"^(?![^/\\]{40,}$).",
+}
 
 
-def _option(name: str, read: Callable[[str], Any], allowed: str, default: Any = None) -> Any:
-    """Return the field of an option."""
-    return field(default=default, metadata={"name": name, "read": read, "allowed": allowed})
+def _are_distinct(names: tuple[str, ...]) -> bool:
+    return len(set(names)) == len(names) > 0
 
 
-def _text(value: str) -> str:
-    if not value:
-        raise ValueError(value)
-    return value
-
-
-def _key_path(value: str) -> str:
-    # What has neither a folder nor a suffix and is as long as a key is a key.
-    if not value or re.fullmatch(r"[^/\\]{40,}", value):
-        raise ValueError("")
-    return value
-
-
-def _names(value: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in value.split(",") if part.strip())
-    if not names or len(set(names)) < len(names):
-        raise ValueError(value)
-    return names
-
-
-def _count(value: str) -> int:
-    number = int(value)
-    if number < 1:
-        raise ValueError(value)
-    return number
-
-
-def _whole(value: str) -> int:
-    number = int(value)
-    if number < 0:
-        raise ValueError(value)
-    return number
-
-
-def _amount(value: str) -> float:
-    number = float(value)
-    if not 0.0 < number < float("inf"):
-        raise ValueError(value)
-    return number
-
-
-def _flag(value: str) -> bool:
-    word = value.lower()
-    if word not in _TRUE | _FALSE:
-        raise ValueError(value)
-    return word in _TRUE
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def read(value: str) -> str:
-        if value.lower() not in words:
-            raise ValueError(value)
-        return value.lower()
-
-    return read
+_COLUMNS: dict[str, Any] = {"allowed": "columns, each once", "check": _are_distinct}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +61,10 @@ class Connection:
         timeout: Seconds to wait for a receipt or an answer.
     """
 
-    broker: str | None = _option("broker", _text, "the URL of a broker")
-    key: str | None = _option(
-        "key", _key_path, "the path of a key file: key material would show in plans"
-    )
-    broker_key: str | None = _option(
-        "brokerKey", _key_path, "the path of a key file: key material would show in plans"
-    )
-    timeout: float = _option("timeout", _amount, "seconds", 30.0)
+    broker: str | None = option(None, allowed="the URL of a broker", min_length=1)
+    key: str | None = option(None, **_KEY_FILE)
+    broker_key: str | None = option(None, name="brokerKey", **_KEY_FILE)
+    timeout: float = option(30.0, allowed="seconds", gt=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +78,12 @@ class Reading(Connection):
         task: Only of this task.
     """
 
-    table: str = _option(
-        "table", _one_of("events", "jobs", "failed", "outcomes", "queues"),
-        "events, jobs, failed, outcomes or queues", "events",
-    )  # fmt: skip
-    journal: str | None = _option("journal", _text, "the folder of a journal")
-    queue: str | None = _option("queue", _text, "the name of a queue")
-    task: str | None = _option("task", _text, "the name of a task")
+    table: Literal["events", "jobs", "failed", "outcomes", "queues"] = option(
+        "events", parse=str.lower
+    )
+    journal: str | None = option(None, allowed="the folder of a journal", min_length=1)
+    queue: str | None = option(None, allowed="the name of a queue", min_length=1)
+    task: str | None = option(None, allowed="the name of a task", min_length=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +96,11 @@ class Streaming(Connection):
         at_once: Events of one batch, at most; 0 for no limit.
     """
 
-    journal: str | None = _option("journal", _text, "the folder of a journal")
-    start: str = _option(
-        "startingOffset", _one_of("earliest", "latest"), "earliest or latest", "earliest"
+    journal: str | None = option(None, allowed="the folder of a journal", min_length=1)
+    start: Literal["earliest", "latest"] = option(
+        "earliest", name="startingOffset", parse=str.lower
     )
-    at_once: int = _option("maxEventsPerTrigger", _count, "a whole number from 1", 0)
+    at_once: int = option(0, name="maxEventsPerTrigger", ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,22 +121,24 @@ class Writing(Connection):
         queue: As the rest: see `eventmq.task.CallOptions`.
     """
 
-    action: str = _option("action", _one_of("submit", "replay"), "submit or replay", "submit")
-    task: str | None = _option("task", _text, "the name of a task")
-    arguments: tuple[str, ...] | None = _option("argColumns", _names, "columns, each once")
-    keywords: tuple[str, ...] | None = _option("kwargColumns", _names, "columns, each once")
-    ids: tuple[str, ...] | None = _option("idColumns", _names, "columns, each once")
-    id_space: str | None = _option("idSpace", _text, "any name")
-    id_time: str | None = _option("idTime", _text, "a column, or a moment as 2026-01-31T12:00Z")
-    in_flight: int = _option("maxInFlight", _count, "a whole number from 1", IN_FLIGHT)
-    rate: float = _option("rate", _amount, "jobs per second, above 0", 0.0)
-    report: str | None = _option("report", _text, "the path of a file")
-    queue: str | None = _option("queue", _text, "the name of a queue")
-    priority: int | None = _option("priority", _whole, "0 to 255")
-    retries: int | None = _option("retries", _whole, "a whole number from 0")
-    run_limit: float | None = _option("runTimeout", _amount, "seconds")
-    expires: float | None = _option("expires", _amount, "seconds")
-    ignore_result: bool | None = _option("ignoreResult", _flag, "true or false")
+    action: Literal["submit", "replay"] = option("submit", parse=str.lower)
+    task: str | None = option(None, allowed="the name of a task", min_length=1)
+    arguments: tuple[str, ...] | None = option(None, name="argColumns", **_COLUMNS)
+    keywords: tuple[str, ...] | None = option(None, name="kwargColumns", **_COLUMNS)
+    ids: tuple[str, ...] | None = option(None, name="idColumns", **_COLUMNS)
+    id_space: str | None = option(None, name="idSpace", allowed="any name", min_length=1)
+    id_time: str | None = option(
+        None, name="idTime", allowed="a column, or a moment as 2026-01-31T12:00Z", min_length=1
+    )
+    in_flight: int = option(IN_FLIGHT, name="maxInFlight", ge=1)
+    rate: float = option(0.0, allowed="jobs per second, above 0", gt=0)
+    report: str | None = option(None, allowed="the path of a file", min_length=1)
+    queue: str | None = option(None, allowed="the name of a queue", min_length=1)
+    priority: int | None = option(None, ge=0, le=255)
+    retries: int | None = option(None, ge=0)
+    run_limit: float | None = option(None, name="runTimeout", allowed="seconds", gt=0)
+    expires: float | None = option(None, allowed="seconds", gt=0)
+    ignore_result: bool | None = option(None, name="ignoreResult")
 
     def call(self) -> dict[str, Any]:
         """Return the options of each call."""
@@ -216,28 +161,22 @@ def read_options(kind: type[_T], given: Mapping[str, str], *, what: str) -> _T:
     Raises:
         SettingsError: An option is unknown, or its value is not allowed.
     """
-    known = {each.metadata["name"].lower(): each for each in fields(kind)}
+    known = {each.name.lower(): each for each in options_of(kind).values()}
     values: dict[str, Any] = {}
     for name, text in given.items():
         # Of load(path): the folder of a journal.
-        option = known.get("journal" if name.lower() == "path" else name.lower())
-        if option is None:
-            names = [each.metadata["name"] for each in known.values()]
-            hint = did_you_mean(name, names)
+        declared = known.get("journal" if name.lower() == "path" else name.lower())
+        if declared is None:
+            hint = did_you_mean(name, options_of(kind))
             raise SettingsError(f'{what} of "eventmq" takes no option {name!r}; {hint}')
-        values[option.name] = _value(option, text)
+        try:
+            values[declared.field] = declared.read(text)
+        except ValueError as error:
+            secret = declared.name in {"key", "brokerKey"}
+            shown = "what was given" if secret else f"{text[:80]!r}"
+            msg = f"option {declared.name!r} cannot be {shown}; allowed is: {error}"
+            raise SettingsError(msg) from None
     return kind(**values)
-
-
-def _value(option: Field[Any], text: str) -> Any:
-    name, allowed = option.metadata["name"], option.metadata["allowed"]
-    try:
-        return option.metadata["read"](text)
-    except ValueError:
-        shown = "" if name in {"key", "brokerKey"} else f" {text[:80]!r}"
-        # Without the cause, which may say the value.
-        msg = f"option {name!r} cannot be{shown or ' what was given'}; allowed is: {allowed}"
-        raise SettingsError(msg) from None
 
 
 def moment(text: str) -> float | None:

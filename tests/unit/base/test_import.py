@@ -15,7 +15,9 @@ from eventmq import errors
 ROOT = Path(__file__).resolve().parents[3]
 
 #: Modules that cost time and are not needed to import the package.
-HEAVY = ["apsw", "asyncio", "click", "dill", "msgpack", "pluggy", "rich", "sqlite3", "zmq"]
+HEAVY = [
+    "apsw", "asyncio", "click", "dill", "msgpack", "msgspec", "pluggy", "rich", "sqlite3", "zmq",
+]  # fmt: skip
 
 #: Names that are not there.
 LATER = ["Chain", "signature"]

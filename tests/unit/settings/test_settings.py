@@ -227,7 +227,7 @@ def test_limits_of_queues_are_a_table_of_tables(load):
 )
 def test_a_value_that_is_not_allowed_names_key_source_value_and_what_is(load, name, value):
     message = refusal(load, **{name: value})
-    allowed = FIELDS[name].metadata["allowed"]
+    allowed = FIELDS[name].allowed
     assert message == (
         f"setting {name!r} has the value {value!r} from argument; allowed is: {allowed}"
     )
@@ -363,10 +363,10 @@ def test_the_description_tells_all_of_each_setting(load):
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_setting_is_documented(name):
-    about = FIELDS[name].metadata
-    assert about["doc"].endswith((".", "?"))
-    assert about["allowed"]
-    assert FIELDS[name].type != "float" or about["unit"]
+    setting = FIELDS[name]
+    assert setting.doc.endswith((".", "?"))
+    assert setting.allowed
+    assert setting.kind is not float or setting.unit
 
 
 def test_the_reference_page_is_up_to_date():

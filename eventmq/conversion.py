@@ -1,0 +1,289 @@
+"""Conversion of values to the types of annotations: settings and options of plugins.
+
+A class declares options as the fields of a dataclass, with `option` where a default alone does not
+say enough; `read_options` makes one of it from what files, variables and arguments have. The
+library msgspec converts. It is imported for the first value that does not have its type yet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, dataclass, fields
+from dataclasses import field as dataclass_field
+from enum import Enum
+from pathlib import Path, PurePath
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from eventmq.errors import PluginError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "Option",
+    "convert",
+    "describe",
+    "option",
+    "options_of",
+    "read_options",
+    "read_values",
+]
+
+T = TypeVar("T")
+
+#: Where a field of a dataclass has what `option` declares.
+_DECLARED = "eventmq"
+
+#: What msgspec does not take for true and false, though people write it.
+_FLAGS = {"yes": True, "on": True, "no": False, "off": False}
+
+#: Types in the words of error messages.
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    type(None): "nothing",
+    tuple[str, ...]: "a list of texts",
+}
+
+#: Bounds of a number -> how they are said.
+_BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
+
+
+def convert(value: object, kind: Any, *, text: bool = False) -> Any:
+    """Return a value as a type, itself where it has that type already.
+
+    Args:
+        value: What MessagePack, JSON, TOML, a variable or a caller has.
+        kind: The type: a builtin, `Literal`, an `Enum`, `Path`, `datetime`, `UUID`, `Decimal`, a
+            list, tuple or mapping of these, a dataclass, a class of attrs or msgspec, or
+            `Annotated` with bounds in a ``msgspec.Meta``.
+        text: Text is read as the type too, since variables and command lines have nothing else:
+            ``"4"`` is a whole number, ``"yes"`` is true, ``"a, b"`` is a list.
+
+    Raises:
+        ValueError: The value does not fit; the message says what would, without the value, which
+            may be a secret.
+    """
+    if type(value) is kind:
+        return value
+    import msgspec
+
+    if text and isinstance(value, str):
+        value = _plain(value, get_args(kind)[0] if get_origin(kind) is Annotated else kind)
+    try:
+        return msgspec.convert(value, kind, strict=not text, dec_hook=_convert_others)
+    except msgspec.ValidationError:
+        # Without the cause, which may repeat the value.
+        raise ValueError(describe(kind)) from None
+
+
+def _plain(text: str, kind: Any) -> object:
+    """Return what msgspec takes for text."""
+    if get_origin(kind) in {tuple, list}:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return _FLAGS.get(text.lower(), text) if kind is bool else text
+
+
+def _convert_others(kind: type[Any], value: object) -> object:
+    """Convert to a type that msgspec does not know."""
+    if kind is Path and isinstance(value, (str, PurePath)):
+        return Path(value)
+    raise ValueError(value)
+
+
+def describe(kind: Any, bounds: Mapping[str, Any] | None = None) -> str:
+    """Return in words which values a type has: "a whole number from 0 to 9"."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return describe(inner[0], {name: getattr(inner[1], name, None) for name in _BOUNDS})
+    if origin is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
+        names = [str(getattr(item, "value", item)) for item in inner or kind]
+        return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    if kind in _WORDS:
+        words = _WORDS[kind]
+    elif origin in {Union, UnionType}:
+        words = " or ".join(map(describe, inner))
+    elif origin in {tuple, list}:
+        words = f"a list, each item {describe(inner[0])}"
+    else:
+        words = f"a value of the type {getattr(kind, '__name__', kind)}"
+    given = {name: edge for name, edge in (bounds or {}).items() if edge is not None}
+    edges = [f" {word} {given[name]:.15g}" for name, word in _BOUNDS.items() if name in given]
+    return words + "".join(edges)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A declared option.
+
+    Attributes:
+        name: As users write it.
+        field: Name of the field.
+        kind: Type of its values.
+        default: Its default.
+        allowed: Which values it may have, in words.
+        required: It must be set.
+        doc: What it means.
+        unit: Of a number, as ``s``.
+        bounds: As keyword arguments of ``msgspec.Meta``.
+        parse: Makes of text, or of what a file has, a value that is converted then.
+        check: Returns whether a converted value is allowed; it may raise `ValueError`.
+    """
+
+    name: str
+    field: str
+    kind: Any
+    default: Any
+    allowed: str
+    required: bool = False
+    doc: str = ""
+    unit: str = ""
+    bounds: Mapping[str, Any] = dataclass_field(default_factory=dict)
+    parse: Callable[[Any], object] | None = None
+    check: Callable[[Any], bool] | None = None
+
+    @property
+    def type_name(self) -> str:
+        """The type as one writes it; ``str`` where some words are allowed."""
+        if get_origin(self.kind) is Literal:
+            return "str"
+        return str(self.kind) if get_origin(self.kind) else str(self.kind.__name__)
+
+    def read(self, value: object) -> Any:
+        """Return a checked value; text is accepted for every type, and None if it is the default.
+
+        Raises:
+            ValueError: It is not allowed; the message is ``allowed``.
+        """
+        if value is None is self.default:
+            return None
+        kind = self.kind
+        try:
+            plain = self.parse(value) if self.parse else value
+            if isinstance(plain, PurePath) and kind is str:
+                plain = str(plain)
+            if self.bounds:
+                import msgspec
+
+                kind = Annotated[kind, msgspec.Meta(**self.bounds)]
+            found = convert(plain, kind, text=True)
+            good = not isinstance(found, float) or math.isfinite(found)
+            good = good and (self.check is None or self.check(found))
+        except (ValueError, OverflowError):
+            good = False
+        if not good:
+            raise ValueError(self.allowed)
+        return found
+
+
+def option(
+    default: Any = MISSING,
+    doc: str = "",
+    *,
+    name: str = "",
+    unit: str = "",
+    allowed: str = "",
+    parse: Callable[[Any], object] | None = None,
+    check: Callable[[Any], bool] | None = None,
+    **bounds: Any,
+) -> Any:
+    """Return the dataclass field of an option.
+
+    Args:
+        default: Its default; an option without one must be set.
+        doc: What it means.
+        name: Its name for users, where that is not the name of the field.
+        unit: Of a number, as ``s``.
+        allowed: Which values it may have, in words; by default made from type and bounds.
+        parse: Makes of text, or of what a file has, a value that is converted then.
+        check: Returns whether a converted value is allowed; it may raise `ValueError`.
+        **bounds: As of ``msgspec.Meta``: ``ge``, ``gt``, ``le``, ``lt``, ``min_length``,
+            ``max_length`` and ``pattern``.
+    """
+    declared = {
+        "name": name, "doc": doc, "unit": unit, "allowed": allowed,
+        "bounds": bounds, "parse": parse, "check": check,
+    }  # fmt: skip
+    return dataclass_field(default=default, metadata={_DECLARED: declared})
+
+
+def options_of(kind: type[Any]) -> Mapping[str, Option]:
+    """Return the options of a dataclass: name -> option.
+
+    Raises:
+        PluginError: The type of a field is not there when the program runs.
+    """
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        msg = f"the options {kind.__qualname__} have a type that is not there at run time: {error}"
+        raise PluginError(f"{msg}; import it outside of `if TYPE_CHECKING`") from error
+    found = {}
+    for each in fields(kind):
+        declared = dict(each.metadata.get(_DECLARED, ()))
+        name, hint = declared.pop("name", "") or each.name, _without_none(hints[each.name])
+        allowed = declared.pop("allowed", "") or describe(hint, declared.get("bounds"))
+        required = each.default is MISSING and each.default_factory is MISSING
+        found[name] = Option(name, each.name, hint, each.default, allowed, required, **declared)
+    return found
+
+
+def _without_none(kind: Any) -> Any:
+    """Return ``X`` for ``X | None``."""
+    inner = [each for each in get_args(kind) if each is not type(None)]
+    return inner[0] if get_origin(kind) in {Union, UnionType} and len(inner) == 1 else kind
+
+
+def read_values(
+    known: Mapping[str, Option], values: Mapping[str, object], *, owner: str
+) -> dict[str, Any]:
+    """Return what is set: name of the field -> value. See `read_options`."""
+    found = {}
+    for name, value in values.items():
+        if name not in known:
+            raise PluginError(f"{owner} has no option {name!r}; {did_you_mean(name, known)}")
+        try:
+            found[known[name].field] = known[name].read(value)
+        except ValueError as error:
+            # A text may be a secret.
+            shown = value if isinstance(value, (int, float)) else type(value).__name__
+            msg = f"option {name!r} of {owner} must be {error}, not {shown}"
+            raise PluginError(msg) from None
+    for name in known.keys() - values.keys():
+        if known[name].required:
+            raise PluginError(f"{owner} needs the option {name!r}: {known[name].allowed}")
+    return found
+
+
+def read_options(kind: type[T], values: Mapping[str, object], *, owner: str) -> T:
+    """Return the options of a plugin.
+
+    Args:
+        kind: A dataclass with a field for each option.
+        values: Name -> value as the settings have it; what is left out has its default. Text is
+            accepted for every type.
+        owner: What takes the options, for messages: ``plugin 'dill'``.
+
+    Raises:
+        PluginError: An option is unknown, missing or not allowed, or ``__post_init__``, where
+            options are checked together, raised `ValueError`.
+    """
+    found = read_values(options_of(kind), values, owner=owner)
+    try:
+        return kind(**found)
+    except ValueError as error:
+        raise PluginError(f"{owner}: {error}") from error

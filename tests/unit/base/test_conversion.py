@@ -1,0 +1,237 @@
+"""Values become the types of annotations, and options are declared by them."""
+
+from __future__ import annotations
+
+import enum
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from eventmq.conversion import convert, describe, option, options_of, read_options
+from eventmq.errors import PluginError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    level: int = option(6, "How hard to try.", ge=0, le=9)
+    pause: float = option(1.0, gt=0, unit="s")
+    retries: int | None = option(None, ge=0)
+    folder: Path = Path()
+    names: tuple[str, ...] = ()
+    strict: bool = False
+    mode: Literal["fast", "safe", "both"] = "fast"
+    colour: Colour = Colour.RED
+    code: str = option("", pattern="^[a-z]*$", allowed="small letters")
+    even: int = option(0, allowed="an even number", check=lambda number: number % 2 == 0)
+    pair: tuple[str, int] = option(("", 0), name="the-pair", parse=lambda text: text.split("="))
+
+    def __post_init__(self) -> None:
+        if self.strict and self.mode == "fast":
+            raise ValueError("strict excludes the mode fast")
+
+
+def read(**options: Any) -> Options:
+    return read_options(Options, options, owner="plugin 'demo'")
+
+
+def refusal(**options: Any) -> str:
+    with pytest.raises(PluginError) as caught:
+        read(**options)
+    return str(caught.value)
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        (4, int, 4),
+        (4, float, 4.0),
+        ([1, 2], tuple[int, ...], (1, 2)),
+        ("red", Colour, Colour.RED),
+        ("2026-01-31T12:00:00Z", datetime, datetime(2026, 1, 31, 12, tzinfo=timezone.utc)),
+        ("1.10", Decimal, Decimal("1.10")),
+        ("12345678123456781234567812345678", uuid.UUID, uuid.UUID("12345678" * 4)),
+        ("a/b", Path, Path("a/b")),
+        ({"x": 1}, Point, Point(1)),
+        ([{"x": 1, "y": 2}], list[Point], [Point(1, 2)]),
+        (None, int | None, None),
+    ],
+)
+def test_a_value_becomes_the_type(value: object, kind: Any, expected: object) -> None:
+    found = convert(value, kind)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+def test_a_value_of_the_type_is_returned_itself() -> None:
+    point = Point(1)
+    assert convert(point, Point) is point
+
+
+@pytest.mark.parametrize("value", ["4", 1.5, True, None, [4]])
+def test_only_what_was_text_is_read_from_text(value: object) -> None:
+    with pytest.raises(ValueError, match=r"^a whole number$"):
+        convert(value, int)
+    assert convert("4", int, text=True) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("yes", bool, True),
+        ("OFF", bool, False),
+        ("1", bool, True),
+        ("false", bool, False),
+        ("1e3", float, 1000.0),
+        ("a, b,", tuple[str, ...], ("a", "b")),
+        ("1,2", list[int], [1, 2]),
+    ],
+)
+def test_text_is_read_as_people_write_it(text: str, kind: Any, expected: object) -> None:
+    assert convert(text, kind, text=True) == expected
+
+
+def test_an_error_does_not_repeat_the_value() -> None:
+    """It may be a secret."""
+    with pytest.raises(ValueError, match=r"^red or blue$") as caught:
+        convert("hunter2", Colour)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (int, "a whole number"),
+        (Annotated[int, msgspec.Meta(ge=1)], "a whole number from 1"),
+        (Annotated[float, msgspec.Meta(gt=0, le=9.5)], "a number above 0 to 9.5"),
+        (Literal["a", "b", "c"], "a, b or c"),
+        (Literal["a"], "a"),
+        (int | None, "a whole number or nothing"),
+        (tuple[str, ...], "a list of texts"),
+        (list[float], "a list, each item a number"),
+        (Point, "a value of the type Point"),
+    ],
+)
+def test_types_are_said_in_words(kind: Any, words: str) -> None:
+    assert describe(kind) == words
+
+
+# Options
+
+
+def test_what_is_not_set_has_its_default() -> None:
+    assert read() == Options()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("level", "9", 9),
+        ("pause", 2, 2.0),
+        ("retries", None, None),
+        ("retries", "3", 3),
+        ("folder", "a", Path("a")),
+        ("folder", Path("a"), Path("a")),
+        ("code", "ab", "ab"),
+        ("names", "a, b", ("a", "b")),
+        ("colour", "blue", Colour.BLUE),
+        ("even", "4", 4),
+    ],
+)
+def test_options_are_converted(name: str, value: object, expected: object) -> None:
+    assert getattr(read(**{name: value}), name) == expected
+
+
+def test_an_option_may_have_another_name_and_a_parser() -> None:
+    assert read(**{"the-pair": "a=1"}).pair == ("a", 1)
+    assert "did you mean 'the-pair'" in refusal(pair="a=1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("level", "four", "a whole number from 0 to 9, not str"),
+        ("level", 10, "a whole number from 0 to 9, not 10"),
+        ("level", [1], "a whole number from 0 to 9, not list"),
+        ("pause", 0, "a number above 0, not 0"),
+        ("pause", "nan", "a number above 0, not str"),
+        ("pause", float("inf"), "a number above 0, not inf"),
+        ("retries", -1, "a whole number from 0, not -1"),
+        ("names", [7], "a list of texts, not list"),
+        ("strict", "perhaps", "true or false, not str"),
+        ("mode", "slow", "fast, safe or both, not str"),
+        ("colour", "green", "red or blue, not str"),
+        ("code", "A", "small letters, not str"),
+        ("even", 3, "an even number, not 3"),
+    ],
+)
+def test_a_wrong_value_names_option_owner_and_what_is_right(
+    name: str, value: object, words: str
+) -> None:
+    assert refusal(**{name: value}) == f"option {name!r} of plugin 'demo' must be {words}"
+
+
+def test_an_unknown_option_gets_the_nearest_one() -> None:
+    assert refusal(levle=1) == "plugin 'demo' has no option 'levle'; did you mean 'level'?"
+
+
+def test_options_that_exclude_each_other_are_refused_with_their_reason() -> None:
+    assert refusal(strict=True) == "plugin 'demo': strict excludes the mode fast"
+
+
+def test_an_option_without_a_default_is_needed() -> None:
+    with pytest.raises(PluginError, match=r"needs the option 'x': a whole number$"):
+        read_options(Point, {"y": 1}, owner="the gateway")
+
+
+def test_a_type_that_is_imported_for_the_checker_only_is_named() -> None:
+    @dataclass
+    class Wrong:
+        share: Fraction
+
+    with pytest.raises(PluginError, match="'Fraction' is not defined; import it outside of"):
+        options_of(Wrong)
+
+
+def test_what_an_option_means_can_be_listed() -> None:
+    level = options_of(Options)["level"]
+    assert (level.doc, level.default, level.kind) == ("How hard to try.", 6, int)
+    assert (options_of(Options)["pause"].unit, level.allowed) == ("s", "a whole number from 0 to 9")
+
+
+def test_values_that_have_their_type_load_no_library() -> None:
+    """A broker and a worker hand over options that are typed already."""
+    program = """
+import sys
+from eventmq.interfaces import PluginContext
+from eventmq.plugins.options import read_options
+read_options(PluginContext("demo", {"a": 2, "b": "x"}, None), {"a": 1, "b": ""})
+print("msgspec" in sys.modules)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
