@@ -107,6 +107,19 @@ class Schedule:
         """Whether its jobs are legacy ones, which schedulers without FEATURES can fire too."""
         return "content-type:" not in self.headers
 
+    def jitter_at(self, fire_time: float, identity: str) -> float:
+        """Return the jitter of a fire time in seconds: every scheduler computes the same.
+
+        Args:
+            fire_time: One of its own.
+            identity: Of the schedule store.
+        """
+        if not self.jitter:
+            return 0.0
+        text = f"{identity}\0{self.name}\0{fire_time:.6f}".encode()
+        fraction = int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / (1 << 48)
+        return self.jitter * fraction
+
     def check(self) -> Schedule:
         """Return itself.
 

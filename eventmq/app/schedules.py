@@ -232,16 +232,22 @@ class Schedules:
         return sorted(self.store.load().schedules, key=lambda schedule: schedule.name)
 
     def next_fire_time(self, schedule: Schedule) -> float | None:
-        """Return when a schedule fires next, as Unix time; None if it will not."""
+        """Return when a schedule fires next, as Unix time with its jitter; None if it will not.
+
+        What is not counted: a beat that is late, or that waits for the job before (``overlap``).
+        """
         if not schedule.enabled or schedule.remaining == 0:
             return None
-        if schedule.last_fire_time is None:
-            return schedule.created
-        try:
-            trigger = make_trigger(self._app.plugins, schedule.trigger)
-        except SettingsError:
+        following: float | None = schedule.created
+        if schedule.last_fire_time is not None:
+            try:
+                trigger = make_trigger(self._app.plugins, schedule.trigger)
+            except SettingsError:
+                return None
+            following = trigger.next_after(schedule.last_fire_time)
+        if following is None:
             return None
-        return trigger.next_after(schedule.last_fire_time)
+        return following + schedule.jitter_at(following, self.store.identity)
 
     def remove(self, name: str) -> bool:
         """Remove a schedule; return whether it existed."""

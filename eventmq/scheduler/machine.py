@@ -8,7 +8,6 @@ and fire time, so any number of schedulers may run: the broker refuses a second 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -207,7 +206,7 @@ class SchedulerMachine:
         entry.fire_time = self._next(entry)
         if entry.fire_time is None:
             return
-        entry.ready_at = entry.fire_time + self._jitter(schedule, entry.fire_time)
+        entry.ready_at = entry.fire_time + schedule.jitter_at(entry.fire_time, self.identity)
         self._push(entry, entry.ready_at if at is None else at)
 
     def _push(self, entry: Entry, at: float) -> None:
@@ -247,14 +246,6 @@ class SchedulerMachine:
             entry.broken = True
             return None
         return fire_time
-
-    def _jitter(self, schedule: Schedule, fire_time: float) -> float:
-        """Return the jitter of a fire time in seconds: every scheduler computes the same."""
-        if not schedule.jitter:
-            return 0.0
-        text = f"{self.identity}\0{schedule.name}\0{fire_time:.6f}".encode()
-        fraction = int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / (1 << 48)
-        return schedule.jitter * fraction
 
     # What is due
 
@@ -343,18 +334,18 @@ class SchedulerMachine:
         begin = entry.trigger.latest(base, now - window)
         begin = first if begin is None else max(first, begin)
         following = entry.trigger.next_after(begin)
-        if following is None or following + self._jitter(schedule, following) > now:
+        if following is None or following + schedule.jitter_at(following, self.identity) > now:
             return [], begin, True
         fire_times, last, _ = self._steps(entry, following, now)
         return fire_times, last, True
 
     def _steps(self, entry: Entry, fire_time: float, now: float) -> tuple[list[float], float, bool]:
         """Return the due times from ``fire_time`` on, as many as fire at once."""
-        fire_times = [fire_time]
-        limit = MAX_FIRES if entry.schedule.overlap == "allow" else 1
+        schedule, fire_times = entry.schedule, [fire_time]
+        limit = MAX_FIRES if schedule.overlap == "allow" else 1
         while len(fire_times) < limit:
             following = entry.trigger.next_after(fire_times[-1])
-            if following is None or following + self._jitter(entry.schedule, following) > now:
+            if following is None or following + schedule.jitter_at(following, self.identity) > now:
                 break
             fire_times.append(following)
         return fire_times, fire_times[-1], False

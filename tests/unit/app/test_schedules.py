@@ -13,9 +13,11 @@ import pytest
 from eventmq.app import EventMQ
 from eventmq.app.beat import BrokerBeatClient
 from eventmq.app.schedules import ScheduleNotFound
+from eventmq.app.wiring import Triggers
 from eventmq.errors import SettingsError
 from eventmq.graph import Signature
 from eventmq.policies import Timing, at, cron, every
+from eventmq.scheduler.machine import SchedulerMachine
 from eventmq.scheduler.runner import ScheduledJob
 from tests.support.plugin_harness import providing
 
@@ -116,6 +118,17 @@ def test_disabling_and_enabling(app: EventMQ) -> None:
     assert again.enabled
     assert (again.last_fire_time or 0) > (made.last_fire_time or 0)
     assert app.schedules.next_fire_time(again) == pytest.approx((again.last_fire_time or 0) + 1e6)
+
+
+def test_the_next_fire_time_has_its_jitter(app: EventMQ) -> None:
+    """It is the time at which a beat makes the job, not only what the trigger says."""
+    task = app.task(name="add")(add)
+    app.schedule("a", task.s(1), every(seconds=1000), jitter=500.0)
+    store, made = app.schedules.store, app.schedules.get("a")
+    machine = SchedulerMachine(store.identity, Triggers(app.plugins))
+    machine.replace([made], app.clock.now())
+    assert machine.next_tick() == app.schedules.next_fire_time(made)
+    assert machine.next_tick() != (made.last_fire_time or 0) + 1000
 
 
 def test_running_one_now_does_not_touch_its_fire_times(app: EventMQ) -> None:
