@@ -125,11 +125,13 @@ class Admission:
         self.unique = UniqueAdmission(state, waiters)
         #: New queues of the message, and the peer that names them, until its jobs are admitted.
         self._new_queues: dict[str, Peer] = {}
+        #: Queue -> jobs of the message that are to be stored there.
+        self._coming: dict[str, int] = {}
 
     def request(self, peer: Peer, message: Request) -> None:
         """Admit the job or the batch of a REQUEST."""
         state = self.state
-        self._new_queues.clear()
+        self._begin_message()
         if state.closing:
             state.error(peer, message.id, "closing", "this broker is going away")
             return
@@ -153,6 +155,10 @@ class Admission:
             self._receipt(submission, {0: refusal} if refusal else {})
         else:
             self._admit(submission)
+
+    def _begin_message(self) -> None:
+        self._new_queues.clear()
+        self._coming = {}
 
     def _submission(
         self, peer: Peer, message_id: str, headers: Headers, job: JobRecord
@@ -196,32 +202,37 @@ class Admission:
         self, peer: Peer, queue: str, n: int, text: str, headers: Headers
     ) -> tuple[str, str] | None:
         """Note the queue, subqueue and limits that new jobs bring; return why they are refused."""
+        stored = headers.guarantee is not False
         return (
-            self._reserve_queue(peer, queue, n)
+            self._reserve_queue(peer, queue, n, stored=stored)
             or self._reserve_subqueue(queue, text)
             or self._apply_limits(text, headers)
         )
 
-    def _reserve_queue(self, peer: Peer, name: str, n: int) -> tuple[str, str] | None:
-        """Note a queue that would be new; return why the jobs may not go there."""
+    def _reserve_queue(
+        self, peer: Peer, name: str, n: int, *, stored: bool
+    ) -> tuple[str, str] | None:
+        """Note a queue that would be new, and its new jobs; return why they may not go there."""
         state, limits = self.state, self.state.limits
         name = name or limits.default_queue
         queue = state.queues.get(name)
-        if queue is None:
+        if queue is None and name not in self._new_queues:
             if limits.legacy_queue_fallback == "refuse":
                 return "unknown-queue", f"no worker ever served the queue {name!r}"
-            if name in self._new_queues:
-                return None
             refusal = state.queue_refusal(name, peer, "client", len(self._new_queues))
             if refusal:
                 return "queue-full", refusal
-            self._new_queues[name] = peer
-            return None
-        length = (
-            queue.counts.waiting + queue.counts.delayed + queue.counts.blocked + len(queue.arriving)
-        )
+        n += self._coming.get(name, 0)
+        length = 0 if queue is None else queue.length
         if length + n > limits.max_queue_length:
-            return "queue-full", f"the queue {name!r} has its {limits.max_queue_length} jobs"
+            return "queue-full", (
+                f"the queue {name!r} has {length} jobs, and may have {limits.max_queue_length} "
+                "(setting max_queue_length)"
+            )
+        if stored:
+            self._coming[name] = n
+        if queue is None:
+            self._new_queues[name] = peer
         return None
 
     def _reserve_subqueue(self, name: str, text: str) -> tuple[str, str] | None:
@@ -347,6 +358,17 @@ class Admission:
             self.state.begin_queues((name,), peer)
         self._new_queues.clear()
 
+    def _expect(self) -> dict[str, int]:
+        """Count the jobs of a message to their queues until its commit has ended; return them."""
+        coming = self._coming
+        for name, n in coming.items():
+            self.state.queue(name).coming += n
+        return coming
+
+    def _committed(self, coming: Mapping[str, int]) -> None:
+        for name, n in coming.items():
+            self.state.queue(name).coming -= n
+
     def _admit(self, submission: _Submission) -> None:
         state = self.state
         if self._new_queues:
@@ -363,15 +385,22 @@ class Admission:
                 waiters = _is_limited(text, limited)
             if job.state is JobState.QUEUED and not waiters:
                 queue.arriving.append(job)
+        coming = self._expect()
         state.write(
             Admit(submission.jobs, state.running),
-            lambda write_result: self._settled(submission, write_result),
-            lambda: self._undone(submission),
+            lambda write_result: self._settled(submission, write_result, coming),
+            lambda: self._undone(submission, coming),
         )
 
     # hot loop: python -m benchmarks enqueue_bulk
-    def _settled(self, submission: _Submission, write_result: Mapping[int, WriteResult]) -> None:
+    def _settled(
+        self,
+        submission: _Submission,
+        write_result: Mapping[int, WriteResult],
+        coming: Mapping[str, int],
+    ) -> None:
         state = self.state
+        self._committed(coming)
         running, queues, enqueue = state.running, state.queues, state.enqueue
         state.counters["admitted"] += len(submission.jobs)
         for i, job in enumerate(submission.jobs):
@@ -454,8 +483,9 @@ class Admission:
             lease.remaining -= 1
             self.state.released(job, unstarted=True)
 
-    def _undone(self, submission: _Submission) -> None:
+    def _undone(self, submission: _Submission, coming: Mapping[str, int]) -> None:
         state = self.state
+        self._committed(coming)
         for job in submission.jobs:
             self._withdraw(job)
             self.waiters.cancel_reply(job.id)
@@ -489,7 +519,7 @@ class GraphAdmission(Admission):
             super().request(peer, message)
             return
         self._check_sizes(message.id, "", message.body)
-        self._new_queues.clear()
+        self._begin_message()
         graph = self._graph(peer, message, headers.nodes)
         if isinstance(graph, _Graph):
             self._admit_graph(graph)
@@ -539,13 +569,18 @@ class GraphAdmission(Admission):
         self._begin_queues()
         for name in {job.queue for job in graph.jobs}:
             state.busy[name] = state.queue(name)
+        coming = self._expect()
+
+        def settle(write_result: WriteResult | None) -> None:
+            self._committed(coming)
+            self._graph_settled(graph, write_result)
 
         def undo() -> None:
+            self._committed(coming)
             text = "the disk is full; nothing was stored"
             state.error(graph.peer, graph.id, "store-full", text)
 
-        write = AdmitGraph(graph.jobs, graph.plan)
-        state.write(write, lambda write_result: self._graph_settled(graph, write_result), undo)
+        state.write(AdmitGraph(graph.jobs, graph.plan), settle, undo)
 
     def _graph_settled(self, graph: _Graph, write_result: WriteResult | None) -> None:
         state = self.state

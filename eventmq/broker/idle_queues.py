@@ -80,7 +80,7 @@ class IdleQueues:
             or counts.failed
             or counts.paused
             or queue.running
-            or queue.arriving
+            or queue.coming
             or queue.unroutable
             or queue.subqueues
             or queue.limiter is not None

@@ -252,6 +252,7 @@ class Queue:
         "_totals",
         "arriving",
         "assigned",
+        "coming",
         "counts",
         "idle_since",
         "limited",
@@ -291,6 +292,8 @@ class Queue:
         self.unroutable: dict[str, tuple[JobRecord, float]] = {}
         #: Jobs of this tick's commit, which may be leased in the same commit.
         self.arriving: list[JobRecord] = []
+        #: Number of jobs that this tick's commit stores, and that ``counts`` has not.
+        self.coming = 0
         self.counts = QueueCounts()
         #: Number of leased jobs.
         self.running = 0
@@ -307,6 +310,12 @@ class Queue:
 
     def __len__(self) -> int:
         return self._memory.size
+
+    @property
+    def length(self) -> int:
+        """Number of unfinished jobs that are stored, or will be with this tick's commit."""
+        counts = self.counts
+        return counts.waiting + counts.delayed + counts.blocked + self.coming
 
     def allowance(self, now: float) -> int:
         """Return how many jobs of the whole queue may be taken now."""

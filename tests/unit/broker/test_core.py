@@ -10,7 +10,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
-from eventmq.wire.batches import decode_exceptions, encode_outcomes, pack, unpack
+from eventmq.wire.batches import decode_exceptions, encode_batch, encode_outcomes, pack, unpack
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -138,6 +138,43 @@ def test_a_full_queue_refuses_with_an_error(tmp_path: Path) -> None:
     _, [error] = broker.submit()
     assert isinstance(error, Error)
     assert error.code == "queue-full"
+    broker.close()
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["a new queue", "a queue with a job"])
+@pytest.mark.parametrize(
+    "headers", [(TASK, f"{TASK},priority:3"), (TASK, f"{TASK},countdown:9")], ids=str
+)
+def test_jobs_of_one_batch_fill_a_queue_together(
+    tmp_path: Path, first: int, headers: tuple[str, str]
+) -> None:
+    """However many kinds of headers they have: the second kind has no room beside the first."""
+    broker = Broker(tmp_path, Limits(max_queue_length=2 + first))
+    for _ in range(first):
+        broker.submit()
+    ids = [broker.new_id() for _ in range(4)]
+    templates = [("default", text) for text in headers]
+    body = encode_batch(templates, [(job_id, i // 2, b"x") for i, job_id in enumerate(ids)])
+    [ack] = broker.tell(b"client", Request(broker.new_id(), "", "batch:4", body))
+    assert isinstance(ack, Ack)
+    assert ack.extra is not None
+    refused = decode_exceptions(ack.extra)
+    assert {2: "queue-full", 3: "queue-full"} == {i: code for i, (code, _) in refused.items()}
+    assert broker.core.state.queues["default"].length == 2 + first
+    broker.close()
+
+
+@pytest.mark.parametrize("headers", [TASK, f"{TASK},countdown:9", f"{TASK},limit-rate:9/s"])
+def test_messages_of_one_tick_fill_a_queue_together(tmp_path: Path, headers: str) -> None:
+    """Each is refused or not before any of them is on disk."""
+    broker = Broker(tmp_path, Limits(max_queue_length=2))
+    for _ in range(3):
+        broker.put(b"client", Request(broker.new_id(), "default", f"{headers},ack-requested", b"x"))
+    broker.tick()
+    codes = [each.code for each in broker.took(b"client") if isinstance(each, Error)]
+    assert codes == ["queue-full"]
+    queue = broker.core.state.queues["default"]
+    assert (queue.length, queue.coming) == (2, 0)
     broker.close()
 
 

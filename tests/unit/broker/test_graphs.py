@@ -315,6 +315,20 @@ def test_bounds_refuse_from_outside_and_never_in_between(tmp_path: Path) -> None
     broker.close()
 
 
+def test_the_jobs_of_a_graph_fill_a_queue_together(tmp_path: Path) -> None:
+    """However many kinds of headers they have, and in a tick with another graph as well."""
+    broker = Broker(tmp_path, Limits(max_queue_length=2))
+    _, message = request(broker, A | B | C)
+    [error] = broker.tell(b"client", message)
+    assert (error.code, "max_queue_length" in error.text) == ("queue-full", True)
+    for _ in range(2):
+        broker.put(b"client", request(broker, A | B)[1])
+    broker.tick()
+    assert sum(isinstance(answer, Error) for answer in broker.took(b"client")) == 1
+    assert broker.core.state.queues["default"].length == 2
+    broker.close()
+
+
 @pytest.mark.parametrize(
     ("count", "body"),
     [
