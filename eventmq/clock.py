@@ -8,6 +8,7 @@ back, ``boottime`` does the same and counts the machine's sleep as well.
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -33,10 +34,6 @@ class Clock(Protocol):
         """Return which start of the machine this is, "" where the system does not say."""
 
 
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class SystemClock:
     """The machine's clocks. Where boot time is not known, monotonic time stands for it."""
 
@@ -44,7 +41,11 @@ class SystemClock:
 
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
-    boottime = staticmethod(_boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic)
+    boottime = staticmethod(
+        partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic
+    )
 
     @staticmethod
     def boot_id() -> str:

@@ -63,7 +63,6 @@ from eventmq.wire.commands import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventmq.broker.heartbeats import Heartbeats
     from eventmq.broker.limits import Limits
     from eventmq.interfaces import QueueOrder, RoutingStrategy
     from eventmq.store import Write
@@ -122,6 +121,8 @@ class BrokerCore:
         self.events = EventFeed(state, self.calls)
         self.operations = OperatorCalls(state, self.outcomes, self.sessions, self.calls)
         self.graphs = GraphTracker(state, self.operations)
+        #: Sends HEARTBEATs; the runner tells it of lost connections.
+        self.heartbeats = self.sessions.heartbeats
         self.bulk = BulkOperations(state, self.operations)
         self.promotion = Promotion(state, self.dispatch.damage)
         self.expiry = Expiry(state, self.outcomes)
@@ -162,11 +163,6 @@ class BrokerCore:
         self._handlers = {kind: wrap(kind, old) for kind, old in self._handlers.items()}
 
     # Life
-
-    @property
-    def heartbeats(self) -> Heartbeats:
-        """The sender of HEARTBEATs, to which the runner reports lost connections."""
-        return self.sessions.heartbeats
 
     def recover(
         self, recovered: Recovered, now: float, new_order: Callable[[], QueueOrder]
@@ -328,7 +324,9 @@ class BrokerCore:
         """
         state = self.state
         state.now = now
-        self.heartbeats.run()
+        heartbeats = self.heartbeats
+        if heartbeats.due is not None or now >= heartbeats.next_beat:
+            heartbeats.run()
         if caught_up and now - self._ticked >= state.limits.lease_interval / 2:
             self._ticked = now
             if state.keeper.ripe:  # a commit adds it, and there may be no other one
@@ -349,23 +347,31 @@ class BrokerCore:
             and self.sessions.next_grace_end <= now
         ):
             self.sessions.end_graces()
-        self.promotion.run()
-        self.transient.promote()
-        self.graphs.tick()
-        self.bulk.run()
-        self.waiters.lookups.run()
+        # What has nothing to do is not called: most ticks have a few jobs and nothing else.
+        if state.next_ready_at is not None:
+            self.promotion.run()
+        if state.transient.delayed or state.transient.by_wall:
+            self.transient.promote()
+        if state.next_deadline is not None:
+            self.graphs.tick()
+        if self.bulk.open:
+            self.bulk.run()
+        if self.waiters.lookups.requested:
+            self.waiters.lookups.run()
         self.dispatch.run()
-        if (changes := state.suspects.take_changes()) is not None:
-            write, undo = changes
+        if state.suspects.changed or state.suspects.cleared:
+            write, undo = state.suspects.take_changes()
             state.write(write, lambda _: None, undo)
 
     def next_tick(self, now: float) -> float:
         """Return the store time at which to call `decide` although nothing was received."""
         state = self.state
-        due = latest = now + min(state.limits.lease_interval / 2, self.waiters.lookups.timeout)
+        transient, lookups = state.transient, self.waiters.lookups
+        due = latest = now + min(state.limits.lease_interval / 2, lookups.timeout)
         moments = (
-            state.next_ready_at, state.transient.next_ready_at, self.dispatch.throttle.ready_at,
-            state.next_deadline, self.heartbeats.due, self.sessions.next_grace_end,
+            state.next_ready_at, state.next_deadline, self.dispatch.throttle.ready_at,
+            transient.next_ready_at if transient.delayed or transient.by_wall else None,
+            self.heartbeats.due, self.sessions.next_grace_end,
         )  # fmt: skip
         for each in moments:
             if each is not None and each < due:
@@ -376,7 +382,8 @@ class BrokerCore:
 
     def take_batch(self) -> tuple[list[Write], Callable[[Sequence[Any] | Exception], None]]:
         """Return the writes to commit, and the function that wants their results."""
-        self.graphs.follow_ends()
+        if self.state.graphs:
+            self.graphs.follow_ends()
         writes, settles, undos = self.state.take_batch()
 
         def settle(write_results: Sequence[Any] | Exception) -> None:
@@ -411,7 +418,8 @@ class BrokerCore:
     @property
     def has_writes(self) -> bool:
         """Whether `take_batch` has writes."""
-        return self.state.has_writes or self.graphs.ready_to_continue
+        state = self.state  # of graphs the store may have more to do than one commit does
+        return state.has_writes or (self.graphs.unfinished and state.now >= state.hold_until)
 
     def take_deferred_sends(self) -> list[DeferredSend]:
         """Return what is to be sent now, in order."""

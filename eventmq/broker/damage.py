@@ -27,7 +27,7 @@ class DamagedJobs:
         self.state = state
         self.outcomes = outcomes
         #: Those whose end could not be stored.
-        self._unsaved: list[JobRecord] = []
+        self.unsaved: list[JobRecord] = []
 
     def sort_out(self, jobs: list[JobRecord]) -> list[JobRecord]:
         """Fail the damaged ones of queued jobs that were read; return the others."""
@@ -40,8 +40,8 @@ class DamagedJobs:
 
     def run(self) -> None:
         """Fail those whose end could not be stored before."""
-        if self._unsaved and self.state.now >= self.state.hold_until:
-            jobs, self._unsaved = self._unsaved, []
+        if self.unsaved and self.state.now >= self.state.hold_until:
+            jobs, self.unsaved = self.unsaved, []
             self._fail(jobs)
 
     def _fail(self, jobs: list[JobRecord]) -> None:
@@ -57,5 +57,5 @@ class DamagedJobs:
         self.state.write(
             Finish(rows),
             lambda write_result: self.outcomes.ended(rows, write_result),
-            lambda: self._unsaved.extend(jobs),
+            lambda: self.unsaved.extend(jobs),
         )

@@ -237,7 +237,7 @@ class Throttle:
     def begin(self) -> None:
         """Unblock the subqueues whose limits allow a job again."""
         state = self.state
-        if state.limiters.blocking:
+        if state.limiters.ready_times or state.limiters.freed:
             state.limiters.unblock(state.now)
 
     def end(self) -> None:
@@ -253,7 +253,7 @@ class Throttle:
         """When the next token comes that jobs wait for, None if none wait."""
         state = self.state
         if not state.limiters.of_queues:
-            return state.limiters.ready_at
+            return state.limiters.ready_at if state.limiters.ready_times else None
         times = [
             limiter.next_start(state.now)
             for name, limiter in state.limiters.of_queues.items()
@@ -300,7 +300,8 @@ class Dispatch:
     def run(self) -> None:
         """Lease the jobs that can be leased now, and read more where windows run low."""
         state = self.state
-        self.damage.run()
+        if self.damage.unsaved:
+            self.damage.run()
         if state.busy or state.transient.queues:
             self._dispatch()
         state.subqueue_counts.coming.clear()
@@ -405,10 +406,11 @@ class Dispatch:
         """
         if queue.limiter is not None and not queue.allowance(self.state.now):
             return False  # another session took the last job that the limit allows
-        if self._lease_transient(queue, session):
+        transient = bool(self.state.transient.queues)
+        if transient and self._lease_transient(queue, session):
             return True
         jobs = self._select(queue, session)
-        if not jobs and self._lease_transient(queue, session, anyway=True):
+        if transient and not jobs and self._lease_transient(queue, session, anyway=True):
             return True
         if not jobs:
             if self.affinity is not None:
@@ -475,7 +477,7 @@ class Dispatch:
             return self._select_arriving(queue, cost_of, refuses, limit)
         load = Load(limits.chunk_seconds, limit, limits.max_frame // 2)
         suspects = self.state.suspects
-        if not suspects or not suspects.are_in(queue):
+        if queue.name not in suspects.by_queue:
             return self._select_unexpired(queue, session, (eligibility, cost_of, refuses), load)
 
         def suits(job: JobRecord) -> bool:
@@ -596,12 +598,12 @@ class Dispatch:
         session.next_number = number + 1
         if session.reserved_for:
             session.reserved_for = ""
-        if self.state.suspects and not transient:
+        if self.state.suspects.by_id and not transient:
             self.state.suspects.leased(jobs[0], session, self.state.now)
         message_id = jobs[0].id if session.legacy else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, remaining=len(jobs))
         lease.transient, lease.leased = transient, self.state.now
-        if self.state.suspects and not transient and not session.legacy:
+        if self.state.suspects.by_id and not transient and not session.legacy:
             lease.asks = self.state.suspects.get(jobs[0]) is not None
         for job in jobs:
             job.delivery += 1

@@ -56,7 +56,7 @@ class GraphTracker:
     def follow_ends(self) -> None:
         """Add the write that does what the ends of this commit cause, the last one of a batch."""
         state = self.state
-        if not state.graphs or not (state.writes or self.unfinished):
+        if not (state.writes or self.unfinished):
             return
         limits = state.limits
         max_body = limits.max_frame - _HEAD
@@ -66,11 +66,6 @@ class GraphTracker:
             ahead=state.keeper.ahead,
         )  # fmt: skip
         state.write(write, self._followed)
-
-    @property
-    def ready_to_continue(self) -> bool:
-        """Whether another commit is wanted to go on with what earlier ones caused."""
-        return self.unfinished and self.state.now >= self.state.hold_until
 
     def _followed(self, write_result: GraphChanges) -> None:
         state = self.state

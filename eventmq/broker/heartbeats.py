@@ -29,13 +29,15 @@ class Heartbeats:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        #: When `run` must probe, 0.0 for at once, None while no connection was lost.
+        self.due: float | None = None
+        #: When `run` must send HEARTBEATs.
+        self.next_beat = 0.0
         #: A connection was lost since `run`.
         self._lost = False
         #: When the last loss was, when the last probe was, and when the next one is.
         self._lost_at = self._probed_at = 0.0
         self._next_probe: float | None = None
-        #: When HEARTBEATs were last sent.
-        self._beaten = 0.0
 
     def connection_lost(self) -> None:
         """Note that a connection was lost: `run` probes.
@@ -44,18 +46,16 @@ class Heartbeats:
         where that fails, the grace of its session begins.
         """
         self._lost = True
-
-    @property
-    def due(self) -> float | None:
-        """When `run` must probe, 0.0 for at once, None while no connection was lost."""
-        return 0.0 if self._lost else self._next_probe
+        self.due = 0.0
 
     def shift(self, seconds: float) -> None:
         """Move every timestamp: the broker itself was away, or the clock jumped."""
-        self._beaten = self.state.now
+        self.next_beat = self.state.now + self.state.limits.lease_interval / 2
         self._lost_at += seconds
         self._probed_at += seconds
-        self._next_probe = None if self._next_probe is None else self._next_probe + seconds
+        if self._next_probe is not None:
+            self._next_probe += seconds
+        self.due = 0.0 if self._lost else self._next_probe
 
     def run(self) -> None:
         """Send the HEARTBEATs and probes that are due."""
@@ -69,8 +69,9 @@ class Heartbeats:
             self._probed_at = now
             # The ROUTER may not know yet of a connection that was lost just now.
             self._next_probe = now + _PROBE_EVERY if now < self._lost_at + _SETTLE else None
-        if now - self._beaten >= self.state.limits.lease_interval / 2:
-            self._beaten = now
+        self.due = self._next_probe
+        if now >= self.next_beat:
+            self.next_beat = now + self.state.limits.lease_interval / 2
             self._beat()
 
     def _probe(self) -> None:

@@ -157,9 +157,9 @@ class Limiters:
         #: Limiters whose tokens changed since they were written.
         self.changed: set[Limiter] = set()
         #: Limiters that may let jobs start that had to wait.
-        self._freed: dict[Limiter, None] = {}
+        self.freed: dict[Limiter, None] = {}
         #: When tokens come that something waits for.
-        self._ready_times: list[tuple[float, int, Limiter]] = []
+        self.ready_times: list[tuple[float, int, Limiter]] = []
         self._pushed = 0
         self._pruned = 0.0
 
@@ -239,36 +239,31 @@ class Limiters:
         if ready_at is not None and ready_at < limiter.ready_at:
             limiter.ready_at = ready_at
             self._pushed += 1
-            heappush(self._ready_times, (ready_at, self._pushed, limiter))
+            heappush(self.ready_times, (ready_at, self._pushed, limiter))
 
     def free(self, limiter: Limiter) -> None:
         """Record that a limiter may let more jobs start."""
         if limiter.waiting:
-            self._freed[limiter] = None
-
-    @property
-    def blocking(self) -> bool:
-        """Whether something is blocked, or may go on again."""
-        return bool(self._ready_times or self._freed)
+            self.freed[limiter] = None
 
     def unblock(self, now: float) -> None:
         """Resume and forget what is blocked and may start jobs now."""
         while (ready_at := self.ready_at) is not None and ready_at <= now:
-            limiter = heappop(self._ready_times)[2]
+            limiter = heappop(self.ready_times)[2]
             limiter.ready_at = float("inf")
             self.free(limiter)
         resumed: list[Callable[[], None]] = []
-        for limiter in self._freed:
+        for limiter in self.freed:
             resumed += limiter.waiting.values()
             limiter.waiting.clear()
-        self._freed.clear()
+        self.freed.clear()
         for resume in resumed:
             resume()
 
     @property
     def ready_at(self) -> float | None:
         """When the first token comes that something waits for, None where nothing does."""
-        times = self._ready_times
+        times = self.ready_times
         while times and (times[0][0] != times[0][2].ready_at or not times[0][2].waiting):
             ready_at, _, limiter = heappop(times)
             if ready_at == limiter.ready_at:

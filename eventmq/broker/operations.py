@@ -297,7 +297,8 @@ class BulkOperations:
         self.state = state
         self.operations = operations
         self._bulk: dict[str, BulkOperation] = {}
-        self._open: list[str] = []
+        #: Ids of the operations that are not done.
+        self.open: list[str] = []
         self._busy = False
         operations.calls.add({"bulk": self._call})
 
@@ -308,7 +309,7 @@ class BulkOperations:
 
     def _record(self, bulk: BulkOperation) -> None:
         if bulk.id not in self._bulk and not bulk.done:
-            self._open.append(bulk.id)
+            self.open.append(bulk.id)
         self._bulk[bulk.id] = bulk
         done = [each.id for each in self._bulk.values() if each.done]
         for bulk_id in done[:-_DONE_KEPT]:
@@ -325,7 +326,7 @@ class BulkOperations:
         if not 0 < len(bulk_id) <= self.state.limits.max_id:
             msg = f"a bulk operation has an id of 1 to {self.state.limits.max_id} characters"
             raise ProtocolError(msg, code="bad-arguments")
-        if len(self._open) >= MAX_OPEN:
+        if len(self.open) >= MAX_OPEN:
             raise ProtocolError(f"{MAX_OPEN} bulk operations are running already", code="too-many")
         record = BulkOperation(bulk_id, operation, self.state.now, self.state.next_seq - 1)
 
@@ -377,10 +378,10 @@ class BulkOperations:
 
     def run(self) -> None:
         """Write the next jobs of the next bulk operation, unless a write is in flight."""
-        if not self._open or self._busy or self.state.now < self.state.hold_until:
+        if not self.open or self._busy or self.state.now < self.state.hold_until:
             return
-        bulk_id = self._open.pop(0)
-        self._open.append(bulk_id)
+        bulk_id = self.open.pop(0)
+        self.open.append(bulk_id)
         operation = self._bulk[bulk_id].operation
         retry = operation.action == "retry"  # takes three times as long
         limit = max(1, SLICE // 3) if retry else SLICE
@@ -408,7 +409,7 @@ class BulkOperations:
             bulk = self._bulk[bulk_id]._replace(done=True)
         self._record(bulk)
         if bulk.done:
-            self._open.remove(bulk_id)
+            self.open.remove(bulk_id)
             logger.info("bulk operation %s is done: %d jobs", bulk_id, bulk.touched)
 
 

@@ -431,7 +431,7 @@ class Outcomes:
         state = self.state
         running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs
         refusals, counters, suspects = state.refusals, state.counters, state.suspects
-        watched = bool(suspects)
+        watched = bool(suspects.by_id)
         if write_result:
             self._stale(len(write_result))
             rows = self._there(rows, write_result)

@@ -127,29 +127,30 @@ class Suspects:
     """The suspects of a broker, by queue."""
 
     def __init__(self) -> None:
-        self._of: dict[str, dict[str, Suspect]] = {}
+        #: Queue -> id of the job -> suspect.
+        self.by_queue: dict[str, dict[str, Suspect]] = {}
         #: The same by the ids of the jobs.
-        self._all: dict[str, Suspect] = {}
+        self.by_id: dict[str, Suspect] = {}
         #: What is to be written: number of the job -> id.
-        self._changed: dict[int, str] = {}
+        self.changed: dict[int, str] = {}
         #: Jobs whose deaths were taken back, by number.
-        self._cleared: dict[int, JobRecord] = {}
+        self.cleared: dict[int, JobRecord] = {}
         #: What workers had that an earlier run of the broker gave up: (session id, number of the
         #: chunk) -> jobs and deliveries.
         self._away: dict[tuple[str, int], list[tuple[str, int]]] = {}
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.by_id)
 
     def add(self, job: JobRecord) -> Suspect:
         """Let a job travel alone from now on, which has come into memory or is there."""
-        suspect = self._all.get(job.id)
+        suspect = self.by_id.get(job.id)
         if suspect is not None and suspect.seq != job.seq:  # of another life of the job
             self._drop(suspect)
             suspect = None
         if suspect is None:
-            if len(self._all) >= MAX_SUSPECTS:
-                self._drop(next(iter(self._all.values())))
+            if len(self.by_id) >= MAX_SUSPECTS:
+                self._drop(next(iter(self.by_id.values())))
             suspect = self._put(Suspect(job.queue, job.id, job.seq))
         if suspect.owed:
             self._clear(job, suspect.owed)
@@ -158,35 +159,35 @@ class Suspects:
         return suspect
 
     def _put(self, suspect: Suspect) -> Suspect:
-        self._all[suspect.id] = suspect
-        self._of.setdefault(suspect.queue, {})[suspect.id] = suspect
+        self.by_id[suspect.id] = suspect
+        self.by_queue.setdefault(suspect.queue, {})[suspect.id] = suspect
         return suspect
 
     def _drop(self, suspect: Suspect) -> None:
-        if self._all.pop(suspect.id, None) is None:
+        if self.by_id.pop(suspect.id, None) is None:
             return
-        queue = self._of[suspect.queue]
+        queue = self.by_queue[suspect.queue]
         del queue[suspect.id]
         if not queue:
-            del self._of[suspect.queue]
-        if suspect.stored or suspect.seq in self._changed:
+            del self.by_queue[suspect.queue]
+        if suspect.stored or suspect.seq in self.changed:
             self._note_change(suspect)
 
     def _note_change(self, suspect: Suspect) -> None:
-        self._changed[suspect.seq] = suspect.id
+        self.changed[suspect.seq] = suspect.id
 
     def _clear(self, job: JobRecord, deaths: int) -> None:
         """Take back deaths that are counted in a job."""
         job.deaths = max(0, job.deaths - deaths)
-        self._cleared[job.seq] = job
+        self.cleared[job.seq] = job
 
     def get(self, job: JobRecord) -> Suspect | None:
         """Return what is known of a job, None where it is no suspect."""
-        return self._all.get(job.id)
+        return self.by_id.get(job.id)
 
     def forget(self, job: JobRecord) -> None:
         """Forget a job that has ended, or that ran without harm."""
-        suspect = self._all.get(job.id)
+        suspect = self.by_id.get(job.id)
         if suspect is not None:
             self._drop(suspect)
 
@@ -222,15 +223,13 @@ class Suspects:
             for entry in self._away.pop((session.id, number), ())
         ]
 
-    def take_changes(self) -> tuple[SaveSuspects, Callable[[], None]] | None:
-        """Return what to write with the next commit and what to call if that fails, or None."""
-        changed, cleared = self._changed, self._cleared
-        if not changed and not cleared:
-            return None
-        self._changed, self._cleared = {}, {}
+    def take_changes(self) -> tuple[SaveSuspects, Callable[[], None]]:
+        """Return what to write with the next commit, and what to call if that fails."""
+        changed, cleared = self.changed, self.cleared
+        self.changed, self.cleared = {}, {}
         rows, gone = [], []
         for seq, job_id in changed.items():
-            suspect = self._all.get(job_id)
+            suspect = self.by_id.get(job_id)
             row = None if suspect is None or suspect.seq != seq else suspect.row
             if row is None:
                 gone.append(seq)
@@ -240,15 +239,15 @@ class Suspects:
                 suspect.stored = row is not None
 
         def undo() -> None:
-            self._changed = {**changed, **self._changed}
-            self._cleared = {**cleared, **self._cleared}
+            self.changed = {**changed, **self.changed}
+            self.cleared = {**cleared, **self.cleared}
 
         deaths = [(seq, job.deaths) for seq, job in cleared.items()]
         return SaveSuspects(rows, gone, deaths), undo
 
     def copy_of(self, job: JobRecord) -> Suspect | None:
         """Return what is known of a job now, for `restore`."""
-        suspect = self._all.get(job.id)
+        suspect = self.by_id.get(job.id)
         return None if suspect is None else suspect.copy()
 
     def restore(self, job: JobRecord, was: Suspect | None) -> None:
@@ -317,7 +316,7 @@ class Suspects:
         Returns:
             Whether there was one.
         """
-        suspect = self._all.get(job_id)
+        suspect = self.by_id.get(job_id)
         end = None if suspect is None else suspect.ends.pop(delivery, None)
         if suspect is None or end is None:
             return False
@@ -337,10 +336,6 @@ class Suspects:
         return True
 
     # Dispatch
-
-    def are_in(self, queue: Queue) -> bool:
-        """Return whether a queue has suspects."""
-        return queue.name in self._of
 
     def wait(
         self,
@@ -362,14 +357,14 @@ class Suspects:
             and job_id not in running
             and job_id not in queue.unroutable
             and suits(known[job_id])
-            for job_id in self._of.get(queue.name, ())
+            for job_id in self.by_queue.get(queue.name, ())
         )
 
     def overdue(self, now: float) -> list[str]:
         """Return the queues with a suspect that has waited too long for a worker of its own."""
         return [
             name
-            for name, queue in self._of.items()
+            for name, queue in self.by_queue.items()
             if any(s.since and now - s.since > ISOLATION_TIMEOUT for s in queue.values())
         ]
 

@@ -96,45 +96,45 @@ class TransientResults:
     def __init__(self, limits: Limits) -> None:
         self._max, self._max_bytes = limits.transient_results, limits.transient_result_bytes
         #: An OrderedDict, since the first goes often: a dict would search longer and longer for it.
-        self._kept: OrderedDict[str, tuple[float, JobRow]] = OrderedDict()
+        self.kept: OrderedDict[str, tuple[float, JobRow]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.kept)
 
     def add(self, row: JobRow, until: float) -> None:
         """Keep an outcome until a time; the oldest ones make room."""
         self._drop(row.job.id)
-        self._kept[row.job.id] = (until, row)
+        self.kept[row.job.id] = (until, row)
         self._bytes += len(row.result or b"")
-        while len(self._kept) > self._max or self._bytes > self._max_bytes:
-            self._drop(next(iter(self._kept)))
+        while len(self.kept) > self._max or self._bytes > self._max_bytes:
+            self._drop(next(iter(self.kept)))
 
     def _drop(self, job_id: str) -> None:
-        entry = self._kept.pop(job_id, None)
+        entry = self.kept.pop(job_id, None)
         if entry is not None:
             self._bytes -= len(entry[1].result or b"")
 
     def get(self, job_id: str, now: float) -> JobRow | None:
         """Return what is kept of a job."""
-        until, row = self._kept.get(job_id, (0.0, None))
+        until, row = self.kept.get(job_id, (0.0, None))
         return row if until > now else None
 
     def shift(self, seconds: float) -> None:
         """Keep everything for as long as it was to be kept: store time went on at once."""
-        for job_id, (until, row) in self._kept.items():
-            self._kept[job_id] = (until + seconds, row)
+        for job_id, (until, row) in self.kept.items():
+            self.kept[job_id] = (until + seconds, row)
 
     def prune(self, now: float) -> None:
         """Forget what is past its time, oldest first."""
-        while self._kept:
-            job_id, (until, _) = next(iter(self._kept.items()))
+        while self.kept:
+            job_id, (until, _) = next(iter(self.kept.items()))
             if until > now:
                 return
             self._drop(job_id)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        return iter(self.kept)
 
 
 class TransientJobs:
@@ -152,8 +152,8 @@ class TransientJobs:
         self.results = TransientResults(limits)
         self.bytes = 0
         #: Delayed jobs by the store time at which they become ready, or by the wall time.
-        self._delayed: list[tuple[float, int, JobRecord]] = []
-        self._by_wall: list[tuple[float, int, JobRecord]] = []
+        self.delayed: list[tuple[float, int, JobRecord]] = []
+        self.by_wall: list[tuple[float, int, JobRecord]] = []
         self._ahead = 0.0
 
     # Life
@@ -169,9 +169,9 @@ class TransientJobs:
 
     def _delay(self, job: JobRecord) -> None:
         if job.eta:
-            heappush(self._by_wall, (job.eta, job.seq, job))
+            heappush(self.by_wall, (job.eta, job.seq, job))
         else:
-            heappush(self._delayed, (job.ready_at, job.seq, job))
+            heappush(self.delayed, (job.ready_at, job.seq, job))
 
     def join(self, job: JobRecord) -> None:
         """Make a job of the memory one that waits for a worker."""
@@ -199,17 +199,17 @@ class TransientJobs:
 
     def shift(self, seconds: float) -> None:
         """Let everything last as long as it was to last: store time went on at once."""
-        for _, _, job in self._delayed:
+        for _, _, job in self.delayed:
             job.ready_at += seconds
             job.rank += int(seconds * 1_000_000)
-        self._delayed = [(due + seconds, seq, job) for due, seq, job in self._delayed]
+        self.delayed = [(due + seconds, seq, job) for due, seq, job in self.delayed]
         self.results.shift(seconds)
 
     @property
     def next_ready_at(self) -> float | None:
         """Store time at which the first delayed job becomes ready, as far as is known."""
-        dues = [self._delayed[0][0]] if self._delayed else []
-        dues += [self._by_wall[0][0] - self._ahead] if self._by_wall else []
+        dues = [self.delayed[0][0]] if self.delayed else []
+        dues += [self.by_wall[0][0] - self._ahead] if self.by_wall else []
         return min(dues, default=None)
 
     def tidy(self, queue: str) -> None:
@@ -227,7 +227,7 @@ class TransientJobs:
         """
         self._ahead = ahead
         jobs = []
-        for heap, until in ((self._delayed, now), (self._by_wall, now + ahead)):
+        for heap, until in ((self.delayed, now), (self.by_wall, now + ahead)):
             while heap and heap[0][0] <= until:
                 job = heappop(heap)[2]
                 if self.jobs.get(job.id) is job:  # not cancelled meanwhile

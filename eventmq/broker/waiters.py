@@ -84,22 +84,22 @@ class Lookups:
         self._remaining = remaining
         self._answer = answer
         #: Peer -> call -> ids, in order.
-        self._requested: dict[Peer, OrderedDict[str, list[str]]] = {}
+        self.requested: dict[Peer, OrderedDict[str, list[str]]] = {}
         self._reading = False
         #: Bytes of the result that is next for a peer which could not be sent that.
         self._next_size: dict[Peer, int] = {}
 
     def ask(self, peer: Peer, call: str, ids: Sequence[str]) -> None:
         """Read jobs, and answer the call."""
-        self._requested.setdefault(peer, OrderedDict()).setdefault(call, []).extend(ids)
+        self.requested.setdefault(peer, OrderedDict()).setdefault(call, []).extend(ids)
 
     def forget(self, peer: Peer, call: str) -> None:
         """Read nothing more for a call."""
-        calls = self._requested.get(peer)
+        calls = self.requested.get(peer)
         if calls is not None:
             calls.pop(call, None)
             if not calls:
-                del self._requested[peer]
+                del self.requested[peer]
                 self._next_size.pop(peer, None)
 
     def full(self, peer: Peer) -> bool:
@@ -112,11 +112,11 @@ class Lookups:
     @property
     def timeout(self) -> float:
         """Seconds until `run` must be called."""
-        return RETRY_AFTER if self._requested else float("inf")
+        return RETRY_AFTER if self.requested else float("inf")
 
     def run(self) -> None:
         """Read a slice of the requested jobs."""
-        if not self._requested or self._reading:
+        if not self.requested or self._reading:
             return
         chosen = self._choose()
         if chosen:
@@ -132,10 +132,10 @@ class Lookups:
         """Pop requested jobs, peer by peer in turn; skip peers that do not read."""
         chosen: list[_Lookup] = []
         left = MAX_IDS
-        for peer in list(self._requested):
+        for peer in list(self.requested):
             if self.full(peer):
                 continue
-            calls = self._requested.pop(peer)
+            calls = self.requested.pop(peer)
             self._next_size.pop(peer, None)
             while calls and left > 0:
                 call, requested = calls.popitem(last=False)
@@ -144,7 +144,7 @@ class Lookups:
                 if ids:
                     chosen.append(_Lookup(peer, call, ids))
             if calls:
-                self._requested[peer] = calls
+                self.requested[peer] = calls
             if left <= 0:
                 break
         return chosen
@@ -159,7 +159,9 @@ class Lookups:
             if peer in self._next_size:  # what it asked for before comes first, and does not fit
                 rest.append(_Lookup(peer, call, list(remaining)))
                 continue
-            known = {**found, **state.transient.find(remaining, state.now)}
+            known = found
+            if state.transient.jobs or state.transient.results.kept:
+                known = {**found, **state.transient.find(remaining, state.now)}
             ids = _by_end(remaining, known)
             ready, left = _fitting(ids, known, room)
             sent = self._count_sendable(peer, ids[:ready], known, planned)
@@ -168,7 +170,7 @@ class Lookups:
             if ids[ready:]:
                 rest.append(_Lookup(peer, call, ids[ready:]))
         for peer, call, others in reversed(rest):
-            calls = self._requested.setdefault(peer, OrderedDict())
+            calls = self.requested.setdefault(peer, OrderedDict())
             calls[call] = [*others, *calls.get(call, ())]  # behind it what has ended meanwhile
             calls.move_to_end(call, last=False)
 
@@ -240,13 +242,19 @@ class ResultWaiters:
         for job_id in remaining:
             state.waiters.setdefault(job_id, []).append((peer, call))
         unknown = [job_id for job_id in remaining if job_id not in state.jobs]
-        transient = state.transient.find(unknown, state.now)
-        if transient and sum(len(known.result or b"") for known in transient.values()) <= SHORT:
-            self._found(peer, call, list(transient), transient)
-            self.flush()
-            unknown = [job_id for job_id in unknown if job_id not in transient]
+        if unknown and (state.transient.jobs or state.transient.results.kept):
+            unknown = self._answer_transient(peer, call, unknown)
         if unknown:
             self.lookups.ask(peer, call, unknown)
+
+    def _answer_transient(self, peer: Peer, call: str, ids: list[str]) -> list[str]:
+        """Answer at once for jobs without guarantee, where that is short; return the other ids."""
+        known = self.state.transient.find(ids, self.state.now)
+        if not known or sum(len(row.result or b"") for row in known.values()) > SHORT:
+            return ids
+        self._found(peer, call, list(known), known)
+        self.flush()
+        return [job_id for job_id in ids if job_id not in known]
 
     def _remaining(self, peer: Peer, call: str, ids: Iterable[str]) -> list[str]:
         """Return of which jobs the ends are still to be answered."""
@@ -413,7 +421,8 @@ class ResultWaiters:
             peer.waiting -= 1
             self._unwait(job_id, peer, call)
         peer.topics.pop(call, None)
-        self.streams.forget(peer, call)
+        if call in peer.streams:
+            self.streams.forget(peer, call)
 
     def end_streams(self, peer: Peer) -> None:
         """Send no more parts to a peer that may have missed one: a stream has no gap.

@@ -40,6 +40,7 @@ from eventmq.wire.results import (
     ERROR_TYPE,
     FRAMES_TYPE,
     LEGACY_TYPE,
+    REFERENCE,
     RemoteError,
     ResultLocation,
     decode_error,
@@ -94,6 +95,7 @@ class OutcomeReader:
         location: ResultLocation | None = None,
     ) -> None:
         self._serializer = serializer
+        self._serializers: dict[str, Serializer] = {}
         self._accept_content = accept_content
         self._location = location or ResultLocation()
 
@@ -117,7 +119,8 @@ class OutcomeReader:
             raise ResultUnavailable(msg)
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
-        content_type, data = self._location.get(job_id, content_type, data)
+        if content_type.startswith(REFERENCE):
+            content_type, data = self._location.get(job_id, content_type, data)
         if content_type == LEGACY_TYPE:
             return _legacy_value(data)
         name, _, rest = content_type.partition(";")
@@ -135,7 +138,10 @@ class OutcomeReader:
         if name not in self._accept_content:
             msg = f"{what}: the content type {name!r} is not in accept_content"
             raise ContentNotAllowed(msg)
-        return self._serializer(name)
+        serializer = self._serializers.get(name)
+        if serializer is None:
+            serializer = self._serializers[name] = self._serializer(name)
+        return serializer
 
 
 def _number(text: str) -> float:

@@ -374,7 +374,8 @@ class Executor(TaskCaller):
         """
         location = self._location
         if location.inline or content_type == FRAMES_TYPE:
-            location.check(result)
+            if len(result) > location.max_result:
+                location.check(result)
             return content_type, result
         try:
             return location.put(job_id, content_type, result, route.result_ttl, fed=route.fed)

@@ -32,6 +32,7 @@ __all__ = [
     "FRAMES_TYPE",
     "LEGACY_TYPE",
     "NO_REPLY",
+    "REFERENCE",
     "RemoteError",
     "ResultLocation",
     "decode_arguments",
@@ -71,7 +72,7 @@ MESSAGE_LIMIT = 4 * 1024
 ERROR_LIMIT = 64 * 1024
 
 #: What the content type of a reference begins with.
-_PREFIX = "reference:"
+REFERENCE = "reference:"
 
 #: Longest result in bytes, unless told: what the broker's default frame limit lets through.
 MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
@@ -196,7 +197,7 @@ def _more(value: object) -> tuple[Mapping[str, object] | None, tuple[RemoteError
 
 def is_reference(content_type: str) -> bool:
     """Return whether the bytes of an outcome are a reference to its result."""
-    return content_type.startswith(_PREFIX)
+    return content_type.startswith(REFERENCE)
 
 
 def too_large(size: int, limit: int) -> str:
@@ -270,7 +271,7 @@ class ResultLocation:
         if seconds <= 0:
             return "", b""
         reference = self._backend.put(job_id, result, seconds)
-        return f"{_PREFIX}{self._name};{content_type}", reference
+        return f"{REFERENCE}{self._name};{content_type}", reference
 
     def get(self, job_id: str, content_type: str, data: bytes) -> tuple[str, bytes]:
         """Return content type and bytes of the result of an outcome.
@@ -280,7 +281,7 @@ class ResultLocation:
         """
         if not is_reference(content_type):
             return content_type, data
-        name, _, content_type = content_type.removeprefix(_PREFIX).partition(";")
+        name, _, content_type = content_type.removeprefix(REFERENCE).partition(";")
         if self._backend is None or name != self._name:
             msg = f"the result of job {job_id} is kept by the result backend {name!r}, and this "
             msg += f"program has {self._name!r}: give it the same setting result_backend"

@@ -126,9 +126,9 @@ class InputFetcher:
         self._spool = spool
         self._start = start
         self._answer = answer
-        self._waiting: deque[_Fetch] = deque()
+        self.waiting: deque[_Fetch] = deque()
         #: Ids of the jobs whose pages are kept, and bytes of these, by the number of their chunk.
-        self._kept: dict[int, tuple[list[str], int]] = {}
+        self.kept: dict[int, tuple[list[str], int]] = {}
         #: Id of the CALL that waits for its answer, and monotonic time at which it is sent again.
         self._call = ""
         self._due = 0.0
@@ -145,12 +145,12 @@ class InputFetcher:
             now: Monotonic time.
         """
         self._held.hold(chunk)
-        self._waiting.append(_Fetch(chunk, body))
+        self.waiting.append(_Fetch(chunk, body))
         self.tick(now)
 
     def cancel(self, job: str, delivery: int) -> HeldChunk | None:
         """Remove the chunk of a delivery, if its inputs are being fetched, and return it."""
-        for fetch in self._waiting:
+        for fetch in self.waiting:
             for entry in fetch.chunk.index.entries:
                 if (entry.id, entry.delivery) == (job, delivery):
                     self._give_up(fetch)
@@ -159,7 +159,7 @@ class InputFetcher:
 
     def take_all(self) -> list[HeldChunk]:
         """Remove all chunks whose inputs are being fetched, and return them."""
-        fetches = list(self._waiting)
+        fetches = list(self.waiting)
         for fetch in fetches:
             self._give_up(fetch)
         return [fetch.chunk for fetch in fetches]
@@ -170,22 +170,22 @@ class InputFetcher:
 
     def tick(self, now: float) -> None:
         """Ask for the next page, or once more; remove the inputs of jobs that have ended."""
-        if self._kept:
+        if self.kept:
             self._drop_ended()
-        if not self._waiting or not self._session.online:
+        if not self.waiting or not self._session.online:
             return
         reconnected = self._welcomes != self._session.registrations
         if not self._call:
-            if sum(size for _, size in self._kept.values()) < MAX_SPOOL_BYTES:
+            if sum(size for _, size in self.kept.values()) < MAX_SPOOL_BYTES:
                 self._ask(now)
         elif reconnected or now >= self._due:
             self._ask(now)
 
     def _drop_ended(self) -> None:
-        for number in [number for number in self._kept if number not in self._held.chunks]:
-            ids, _ = self._kept.pop(number)
-            others = {job for jobs, _ in self._kept.values() for job in jobs}
-            others |= {entry.id for fetch in self._waiting for _, entry in fetch.todo}
+        for number in [number for number in self.kept if number not in self._held.chunks]:
+            ids, _ = self.kept.pop(number)
+            others = {job for jobs, _ in self.kept.values() for job in jobs}
+            others |= {entry.id for fetch in self.waiting for _, entry in fetch.todo}
             for job in ids:
                 if job not in others:
                     self._drop(job)
@@ -200,7 +200,7 @@ class InputFetcher:
     # Pages
 
     def _ask(self, now: float) -> None:
-        fetch = self._waiting[0]
+        fetch = self.waiting[0]
         _, entry = fetch.todo[0]
         if self._spool is None:
             self._fail(fetch, "this worker has no place for the inputs of the job", now)
@@ -217,7 +217,7 @@ class InputFetcher:
         if not self._call or reply.request != self._call:
             return  # asked for twice, or removed
         self._call = ""
-        fetch = self._waiting[0]
+        fetch = self.waiting[0]
         try:
             rows, cursor = _page(reply.result)
             self._keep(fetch, pack(rows), cursor, now)
@@ -239,14 +239,14 @@ class InputFetcher:
         spool.end()
         fetch.todo.popleft()
         if not fetch.todo:
-            self._waiting.popleft()
+            self.waiting.popleft()
             self._keep_until_it_ends(fetch)
             self._start(fetch.chunk, fetch.body, now)
 
     def _keep_until_it_ends(self, fetch: _Fetch) -> None:
         index = fetch.chunk.index
         ids = [entry.id for entry in index.entries if _flagged(index.templates[entry.template])]
-        self._kept[fetch.chunk.number] = ids, fetch.size
+        self.kept[fetch.chunk.number] = ids, fetch.size
 
     def refused(self, error: commands.Error, now: float) -> bool:
         """Handle an ERROR; return whether it was about a page."""
@@ -255,7 +255,7 @@ class InputFetcher:
         if error.code in RETRY_LATER:
             return True  # `tick` asks again
         self._call = ""
-        fetch = self._waiting[0]
+        fetch = self.waiting[0]
         if error.code == "not-held":
             _log.warning("a job is not started: %s", error.text)
             self._give_up(fetch)
@@ -278,9 +278,9 @@ class InputFetcher:
         self._answer(fetch.chunk, rows, now)
 
     def _give_up(self, fetch: _Fetch) -> None:
-        if fetch is self._waiting[0]:
+        if fetch is self.waiting[0]:
             self._call = ""
-        self._waiting.remove(fetch)
+        self.waiting.remove(fetch)
         self._keep_until_it_ends(fetch)
 
 

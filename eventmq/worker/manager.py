@@ -241,14 +241,18 @@ class JobManager:
         """Do what is due. Call it in every step, and after `seconds_to_tick`."""
         for slot in self._slots.check(now):
             self._take_back(slot, now)
-        self._enforce(now)
+        if self._watchdog.deadlines:
+            self._enforce(now)
         if self._scaler is not None and self._drain_until is None:
             self._scale(now, self._scaler)
         if self._drain_until is not None:
             self._drain(now, self._drain_until)
-        self._streams.tick(now)
-        self._suspects.tick(now)
-        self._inputs.tick(now)
+        if self._streams.streams:
+            self._streams.tick(now)
+        if self._suspects.waiting:
+            self._suspects.tick(now)
+        if self._inputs.waiting or self._inputs.kept:
+            self._inputs.tick(now)
         if not self.done:
             self._session.tick(now, self.credit)
 
@@ -293,8 +297,13 @@ class JobManager:
 
     def seconds_to_tick(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
-        due = min(self._session.due(), self._watchdog.due(), self._inputs.due())
-        due = min(due, self._suspects.due())
+        due = self._session.due()
+        if self._watchdog.deadlines:
+            due = min(due, self._watchdog.due())
+        if self._suspects.waiting:
+            due = min(due, self._suspects.due())
+        if self._inputs.waiting:
+            due = min(due, self._inputs.due())
         if self._drain_until is not None:
             due = min(due, self._settle_until or self._drain_until)
         return max(0.0, min(due, self._slots.check_due()) - now)
@@ -328,7 +337,8 @@ class JobManager:
 
     def _fetch_or_assign(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Assign a chunk once the inputs of its jobs are fetched."""
-        if is_paged(chunk.index):
+        of_graphs = any("graph:" in text for text in chunk.index.templates)
+        if of_graphs and is_paged(chunk.index):
             self._inputs.begin(chunk, body, now)
         else:
             self._assign(chunk, body, now)

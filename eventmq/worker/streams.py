@@ -67,7 +67,7 @@ class WorkerStreams:
         self._session = session
         self._held = held
         self._pool = pool
-        self._streams: dict[tuple[str, int], UntakenParts] = {}
+        self.streams: dict[tuple[str, int], UntakenParts] = {}
         self._cleaned_at = 0.0
         session.on_registered = self._resend
 
@@ -88,9 +88,9 @@ class WorkerStreams:
             _log.error(what, job, len(event.body), session.max_frame)
             return
         entry = chunk.index.entries[event.position]
-        stream = self._streams.get((entry.id, entry.delivery))
+        stream = self.streams.get((entry.id, entry.delivery))
         if stream is None:
-            stream = self._streams[entry.id, entry.delivery] = UntakenParts(chunk, event.position)
+            stream = self.streams[entry.id, entry.delivery] = UntakenParts(chunk, event.position)
         head = PartHead(entry.delivery, event.first, event.count)
         stream.batches.append((head, event.body))
         if session.online:
@@ -112,7 +112,7 @@ class WorkerStreams:
     def credited(self, credit: commands.Credit) -> None:
         """Forget what was taken, and pass the credit on to the job."""
         delivery, taken = credit.numbers()
-        stream = self._streams.get((credit.subject, delivery))
+        stream = self.streams.get((credit.subject, delivery))
         if stream is None:
             return
         while stream.batches and stream.batches[0][0].end <= taken:
@@ -120,7 +120,7 @@ class WorkerStreams:
         if self._runs(stream):
             self._pool.credit(stream.chunk.slot, stream.chunk.number, stream.position, taken)
         elif not stream.batches:
-            del self._streams[stream.key]
+            del self.streams[stream.key]
 
     def _runs(self, stream: UntakenParts) -> bool:
         """Return whether the job of a stream is still with its slot."""
@@ -135,21 +135,21 @@ class WorkerStreams:
     def _resend(self) -> None:
         """Send all parts again that were not taken: this broker may be a new one."""
         if not self._session.streams:
-            for stream in self._streams.values():
+            for stream in self.streams.values():
                 if self._runs(stream):
                     number, position = stream.chunk.number, stream.position
                     self._pool.credit(stream.chunk.slot, number, position, NO_READER)
-            self._streams.clear()
-        for stream in self._streams.values():
+            self.streams.clear()
+        for stream in self.streams.values():
             for head, body in stream.batches:
                 self._send(stream.entry.id, head, body)
 
     def tick(self, now: float) -> None:
         """Forget the parts of jobs that ended some time ago."""
-        if not self._streams or now - self._cleaned_at < CLEANUP_EVERY:
+        if not self.streams or now - self._cleaned_at < CLEANUP_EVERY:
             return
         self._cleaned_at = now
-        for stream in [stream for stream in self._streams.values() if not self._runs(stream)]:
+        for stream in [stream for stream in self.streams.values() if not self._runs(stream)]:
             stream.ended = stream.ended or now
             if not stream.batches or now - stream.ended >= KEEP:
-                del self._streams[stream.key]
+                del self.streams[stream.key]

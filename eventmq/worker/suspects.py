@@ -70,20 +70,20 @@ class SuspectChunks:
         self._begin = begin
         self._refuse = refuse
         #: By the number of the chunk.
-        self._waiting: dict[int, _Suspect] = {}
+        self.waiting: dict[int, _Suspect] = {}
         #: Number of the chunk by the id of the CALL.
         self._calls: dict[str, int] = {}
 
     def ask(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Announce a chunk to the broker, and start it when that was answered."""
         self._held.hold(chunk)
-        suspect = self._waiting[chunk.number] = _Suspect(chunk, body)
+        suspect = self.waiting[chunk.number] = _Suspect(chunk, body)
         if self._session.online:
             self._call_begin(suspect, now)
 
     def cancel(self, job: str, delivery: int) -> HeldChunk | None:
         """Remove the chunk of a delivery, if it is one of these, and return it."""
-        for suspect in self._waiting.values():
+        for suspect in self.waiting.values():
             for entry in suspect.chunk.index.entries:
                 if (entry.id, entry.delivery) == (job, delivery):
                     return self._pop(suspect).chunk
@@ -91,20 +91,20 @@ class SuspectChunks:
 
     def take_all(self) -> list[HeldChunk]:
         """Remove all of these chunks, and return them."""
-        return [self._pop(suspect).chunk for suspect in list(self._waiting.values())]
+        return [self._pop(suspect).chunk for suspect in list(self.waiting.values())]
 
     def due(self) -> float:
         """Return when `tick` has something to do."""
-        if not self._waiting or not self._session.online:
+        if not self.waiting or not self._session.online:
             return float("inf")
-        return min(suspect.due for suspect in self._waiting.values())
+        return min(suspect.due for suspect in self.waiting.values())
 
     def tick(self, now: float) -> None:
         """Send the CALLs again that were not answered, and all of them on a new connection."""
-        if not self._waiting or not self._session.online:
+        if not self.waiting or not self._session.online:
             return
         registrations = self._session.registrations
-        for suspect in self._waiting.values():
+        for suspect in self.waiting.values():
             if now >= suspect.due or suspect.registrations != registrations:
                 self._call_begin(suspect, now)
 
@@ -128,11 +128,11 @@ class SuspectChunks:
         return True
 
     def _of(self, call: str) -> _Suspect | None:
-        return self._waiting.get(self._calls.get(call, 0))
+        return self.waiting.get(self._calls.get(call, 0))
 
     def _pop(self, suspect: _Suspect) -> _Suspect:
         self._calls.pop(suspect.call, None)
-        return self._waiting.pop(suspect.chunk.number)
+        return self.waiting.pop(suspect.chunk.number)
 
     def _call_begin(self, suspect: _Suspect, now: float) -> None:
         session, entry = self._session, suspect.chunk.index.entries[0]

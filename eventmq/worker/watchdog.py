@@ -74,7 +74,7 @@ class Watchdog:
         self._held = held
         self._timeout_policy = timeout_policy
         self._grace = grace
-        self._deadlines: dict[int, _Deadline] = {}
+        self.deadlines: dict[int, _Deadline] = {}
         #: Slots that are being killed: the pool has not reported their death.
         self.killed: set[int] = set()
 
@@ -84,55 +84,55 @@ class Watchdog:
         if chunk is None or slot in self.killed:
             return
         timeout = chunk.index.entries[running.position].timeout
-        old = self._deadlines.get(slot)
+        old = self.deadlines.get(slot)
         if not timeout or (old is not None and old[:2] == running[:2]):
             return
         due = running.since + timeout
-        self._deadlines[slot] = _Deadline(*running[:2], due, running.since, cancelled=False)
+        self.deadlines[slot] = _Deadline(*running[:2], due, running.since, cancelled=False)
 
     def cancel(self, slot: int, chunk: HeldChunk, position: int, now: float) -> None:
         """Interrupt a job that has started in a slot, and kill the slot after the grace."""
         if slot in self.killed:
             return
         due = now + self._grace
-        old = self._deadlines.get(slot)
+        old = self.deadlines.get(slot)
         if old is not None and old[:2] == (chunk.number, position):
             if old.cancelled:
                 return
             due = min(due, old.due)
-        self._deadlines[slot] = _Deadline(chunk.number, position, due, now, cancelled=True)
+        self.deadlines[slot] = _Deadline(chunk.number, position, due, now, cancelled=True)
         self._pool.interrupt(slot, chunk.number, position)
 
     def due(self) -> float:
         """Return when `tick` has something to do."""
-        if not self._deadlines:
+        if not self.deadlines:
             return float("inf")
         return min(
-            (s.due for slot, s in self._deadlines.items() if slot not in self.killed),
+            (s.due for slot, s in self.deadlines.items() if slot not in self.killed),
             default=float("inf"),
         )
 
     def tick(self, now: float) -> list[int]:
         """Return the slots that must be killed now: empty each first, then call `kill`."""
         overdue: list[int] = []
-        for slot, deadline in list(self._deadlines.items()):
+        for slot, deadline in list(self.deadlines.items()):
             if now < deadline.due or slot in self.killed:
                 continue
             running = self._pool.running(slot)
             if running is not None and running[:2] == deadline[:2]:
                 overdue.append(slot)
             elif deadline.cancelled and self._held.is_open(slot, *deadline[:2]):
-                self._deadlines[slot] = deadline._replace(
+                self.deadlines[slot] = deadline._replace(
                     due=now + max(self._grace, INTERRUPT_AGAIN_AFTER)
                 )
                 self._pool.interrupt(slot, *deadline[:2])
             else:
-                del self._deadlines[slot]
+                del self.deadlines[slot]
         return overdue
 
     def kill(self, slot: int) -> None:
         """Kill a slot, and log why."""
-        deadline = self._deadlines[slot]
+        deadline = self.deadlines[slot]
         index = self._held.chunks[deadline.chunk].index
         if deadline.cancelled:
             why = f"it was cancelled and did not end within {self._grace:g} s"
@@ -155,7 +155,7 @@ class Watchdog:
 
         ``killed`` is true where `kill` ended the slot.
         """
-        deadline = self._deadlines.get(slot)
+        deadline = self.deadlines.get(slot)
         if deadline is None or deadline[:2] != (chunk.number, position):
             return None
         if deadline.cancelled:
@@ -171,4 +171,4 @@ class Watchdog:
 
     def forget(self, slot: int) -> None:
         """Forget the deadline in a slot."""
-        self._deadlines.pop(slot, None)
+        self.deadlines.pop(slot, None)

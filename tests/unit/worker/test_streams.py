@@ -84,7 +84,7 @@ def test_parts_of_an_ended_job_are_kept_until_they_were_taken():
     assert ("j1.0", "part:1:0:1") in world.heads(world.welcome(epoch=2))
     world.credit(1)
     assert world.pool.credits == []
-    assert not world.manager._streams._streams
+    assert not world.manager._streams.streams
 
 
 def test_parts_of_an_ended_job_that_nobody_takes_are_not_kept_for_ever():
@@ -94,7 +94,7 @@ def test_parts_of_an_ended_job_that_nobody_takes_are_not_kept_for_ever():
     for _ in range(14):
         world.receive(commands.Heartbeat("h", "1"))
         world.tick(5.0)
-    assert not world.manager._streams._streams
+    assert not world.manager._streams.streams
 
 
 def test_a_broker_that_knows_no_streams_gets_no_parts():

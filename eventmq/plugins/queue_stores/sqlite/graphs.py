@@ -107,9 +107,12 @@ class GraphWrites:
         self._caused: set[int] = set()
         #: Bytes of the bodies in the changes.
         self._bytes = 0
+        #: Whether `advance` has run since `reset`.
+        self.advanced = False
 
     def reset(self) -> None:
-        """Begin a commit."""
+        """Forget what an earlier commit did, or was to do: another one begins."""
+        self.advanced = False
         self.pending.clear()
         self._caused.clear()
         self._bytes = 0
@@ -195,6 +198,7 @@ class GraphWrites:
 
     def advance(self, write: AdvanceGraphs) -> GraphChanges:
         """Do what the recorded ends cause, and what that causes, for some jobs at most."""
+        self.advanced = True
         joins, remaining = self.joins, write.limit
         joins.load()
         self.inputs.free()

@@ -88,6 +88,8 @@ class Tables:
         self.buckets = buckets(db)
         #: Bucket -> its least and greatest id, where that was looked up and is still so.
         self._ends: dict[int, tuple[str, str]] = {}
+        #: The bucket that outcomes went to last, and the name of its table.
+        self._bucket = (-1, "")
         self._queues: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
         self._names: dict[str, int] = {}
@@ -399,7 +401,9 @@ class Tables:
         if not self.buckets or number != self.buckets[-1]:
             self._add_bucket(number)
             self._ends.pop(number, None)
-        return bucket_name(number)
+        if number != self._bucket[0]:
+            self._bucket = (number, bucket_name(number))
+        return self._bucket[1]
 
     def _add_bucket(self, number: int) -> None:
         if number not in self.buckets:

@@ -440,7 +440,8 @@ class SqliteStore:
         handlers = self._handlers
         db.execute("BEGIN IMMEDIATE")
         graphs = self._writes.graphs
-        graphs.reset()
+        if graphs.advanced or graphs.pending:
+            graphs.reset()
         write_results = [handlers[type(write)](write) for write in batch]
         keeper = self._keeper
         results, now, ahead, addition = write_results, keeper.now, keeper.ahead, keeper.addition()
