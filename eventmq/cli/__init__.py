@@ -1,12 +1,73 @@
-"""Command line ``eventmq``: one module per family of commands, put together in `program`.
+"""Command line ``eventmq``, and the kit of command authors.
 
-Importing this package loads no other module. Results go to stdout, everything else to stderr;
-`command` has the exit codes.
+One module per family of commands, put together in `program`. Importing this package loads no other
+module: names load when they are first used. Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
-__all__ = ["main"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eventmq.cli.command import (
+        DONE,
+        FAILED,
+        INTERRUPTED,
+        NO_BROKER,
+        NOT_FOUND,
+        WRONG_USAGE,
+        Command,
+        print_error,
+        read_timestamp,
+    )
+    from eventmq.cli.output import printable, show_object, show_rows, to_json
+    from eventmq.cli.target import (
+        Found,
+        Target,
+        import_named,
+        options_of,
+        takes_app,
+        takes_json,
+        takes_target,
+    )
+
+__all__ = [
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "NOT_FOUND",
+    "NO_BROKER",
+    "WRONG_USAGE",
+    "Command",
+    "Found",
+    "Target",
+    "import_named",
+    "main",
+    "options_of",
+    "print_error",
+    "printable",
+    "read_timestamp",
+    "show_object",
+    "show_rows",
+    "takes_app",
+    "takes_json",
+    "takes_target",
+    "to_json",
+]
+
+_OUTPUT = frozenset({"printable", "show_object", "show_rows", "to_json"})
+
+_TARGET = frozenset(
+    {"Found", "Target", "import_named", "options_of", "takes_app", "takes_json", "takes_target"}
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    where = "output" if name in _OUTPUT else "target" if name in _TARGET else "command"
+    return getattr(importlib.import_module(f"{__name__}.{where}"), name)
 
 
 def main(*, child: bool = False) -> None:

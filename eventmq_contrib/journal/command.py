@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import DONE, FAILED, Command, read_timestamp
-from eventmq.cli.target import takes_target
+from eventmq.cli import DONE, FAILED, Command, read_timestamp, takes_target
 from eventmq.errors import BrokerUnavailable
 from eventmq_contrib.extras import need
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from eventmq.app import EventMQ
-    from eventmq.cli.target import Target
+    from eventmq.cli import Target
     from eventmq_contrib.journal.drain import Drain
     from eventmq_contrib.journal.sources import Source
 

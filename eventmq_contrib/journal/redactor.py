@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventmq.cli.target import import_named
+from eventmq.cli import import_named
 from eventmq.client.outcomes import EndRow, OutcomeReader
 from eventmq.errors import (
     AppNotFound,

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import FAILED, Command
-from eventmq.cli.target import takes_target
+from eventmq.cli import FAILED, Command, takes_target
 from eventmq.errors import BindError
 from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
     from eventmq.app import EventMQ
-    from eventmq.cli.target import Target
+    from eventmq.cli import Target
 
 __all__ = ["DEFAULT_BIND", "metrics", "serve"]
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.output import show_rows
-from eventmq.cli.target import takes_json
+from eventmq.cli import show_rows, takes_json
 from eventmq_contrib.spark import commands, timestamps
 from eventmq_contrib.spark.atomic import write_table
 from eventmq_contrib.spark.session import using_spark

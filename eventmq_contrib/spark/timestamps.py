@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.cli.command import read_timestamp
+from eventmq.cli import read_timestamp
 
 if TYPE_CHECKING:
     import click

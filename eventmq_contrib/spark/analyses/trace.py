@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eventmq.cli.output import printable
+from eventmq.cli import printable
 from eventmq.errors import JobNotFound
 from eventmq.events import ENDS, STATES, EventKind
 

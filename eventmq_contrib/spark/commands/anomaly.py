@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import DONE, FAILED, Command
+from eventmq.cli import DONE, FAILED, Command
 from eventmq_contrib.spark.analyses.anomaly import MIN_HISTORY, THRESHOLD, anomaly, between
 from eventmq_contrib.spark.command import takes_journal
 

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import DONE, FAILED, NO_BROKER, Command
-from eventmq.cli.output import printable, show_object
-from eventmq.cli.target import Target
+from eventmq.cli import DONE, FAILED, NO_BROKER, Command, Target, printable, show_object
 from eventmq_contrib.spark.analyses.audit import LISTED, STUCK_AFTER, audit
 from eventmq_contrib.spark.analyses.clocks import sentence, wrong_clocks
 from eventmq_contrib.spark.command import takes_journal

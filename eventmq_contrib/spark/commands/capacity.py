@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import DONE, FAILED, Command
+from eventmq.cli import DONE, FAILED, Command
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:

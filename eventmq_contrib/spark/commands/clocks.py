@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import FAILED, Command
+from eventmq.cli import FAILED, Command
 from eventmq_contrib.spark.analyses.clocks import TOLERANCE, clocks
 from eventmq_contrib.spark.command import takes_journal
 

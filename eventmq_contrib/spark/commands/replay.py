@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import FAILED, NO_BROKER, Command
-from eventmq.cli.output import show_object
-from eventmq.cli.target import takes_target
+from eventmq.cli import FAILED, NO_BROKER, Command, show_object, takes_target
 from eventmq.errors import StoreError
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from eventmq.cli.target import Target
+    from eventmq.cli import Target
     from eventmq_contrib.spark.command import JournalOptions
     from eventmq_contrib.spark.replaying import Replay
     from eventmq_contrib.spark.replaying import Target as Broker

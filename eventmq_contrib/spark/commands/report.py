@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import DONE, FAILED, Command
-from eventmq.cli.output import to_json
+from eventmq.cli import DONE, FAILED, Command, to_json
 from eventmq.errors import StoreError
 from eventmq_contrib.extras import need
 from eventmq_contrib.spark.command import takes_journal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import FAILED, Command
+from eventmq.cli import FAILED, Command
 from eventmq_contrib.spark.analyses.numbers import numbers
 from eventmq_contrib.spark.analyses.report import Choice
 from eventmq_contrib.spark.analyses.slo import Objective, slo

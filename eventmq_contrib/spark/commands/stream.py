@@ -11,8 +11,7 @@ from urllib.parse import unquote
 
 import click
 
-from eventmq.cli.command import FAILED, Command
-from eventmq.cli.output import to_json
+from eventmq.cli import FAILED, Command, to_json
 from eventmq.errors import StoreError
 from eventmq_contrib.spark.command import takes_journal
 from eventmq_contrib.spark.streaming import BatchReports

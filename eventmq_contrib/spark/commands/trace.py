@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import DONE, FAILED, NOT_FOUND, Command
-from eventmq.cli.output import show_rows, to_json
+from eventmq.cli import DONE, FAILED, NOT_FOUND, Command, show_rows, to_json
 from eventmq.errors import StoreError
 from eventmq_contrib.spark.command import takes_journal
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from eventmq.cli.output import printable
+from eventmq.cli import printable
 from eventmq_contrib.extras import need
 from eventmq_contrib.spark.page.plots import SIZE, lines, number, seconds, stacked
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from eventmq.cli.output import printable
+from eventmq.cli import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
