@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from concurrent.futures import Future
 
-    from eventmq.client.client import ClientRunner
+    from eventmq.app import EventMQ
     from eventmq.client.io_loop import IoLoop
 
 __all__ = ["InProcessClient", "LoopThread", "close_server"]
@@ -31,11 +31,11 @@ class InProcessClient:
     sockets to poll, and callbacks come in that other thread.
 
     Args:
-        runner: The client.
+        app: The app.
     """
 
-    def __init__(self, runner: ClientRunner) -> None:
-        self._runner = runner
+    def __init__(self, app: EventMQ) -> None:
+        self._runner = app.components.client.runner
         self._loop: IoLoop | None = None
         self._driving = False
 

@@ -1,7 +1,7 @@
-"""A Majordomo worker as a pool of one slot, and its worker session at the broker.
+"""Foreign peers that do jobs: each is a worker session at the broker, with a pool of one slot.
 
-Sessions run in the gateway's thread, one per Majordomo worker: leases, heartbeats, hand-backs and
-deaths are those of any worker, and no request changes threads.
+Sessions run in the gateway's thread: leases, heartbeats, hand-backs and deaths are those of any
+worker, and no request changes threads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eventmq.app.wiring import keys_of
 from eventmq.errors import EventMQError
 from eventmq.execution.streaming import FlowControl
 from eventmq.interfaces import JobsEnded, PartsYielded, Running, SlotDied
@@ -23,22 +24,27 @@ from eventmq.wire.results import (
     decode_frames,
     encode_error,
     encode_frames,
+    frames_task,
 )
+from eventmq.worker.runner import WorkerRunner
+from eventmq.worker.session import SessionInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
+    import zmq
+
+    from eventmq.app import EventMQ
     from eventmq.execution.streaming import PartBatch
     from eventmq.interfaces import PoolEvent
-    from eventmq.worker.runner import WorkerRunner
 
-__all__ = ["MajordomoPool", "MajordomoWorker"]
+__all__ = ["PeerWorker"]
 
 logger = logging.getLogger(__name__)
 
-#: PARTIALs of one worker, and their bytes, that wait for readers: the protocol has no word by which
-#: it could be told to pause.
+#: Parts of one peer, and their bytes, that wait for readers: few protocols have a word by which a
+#: peer could be told to pause.
 MAX_PARTS, MAX_BYTES = 16_384, 16 * 1024 * 1024
 
 
@@ -51,7 +57,7 @@ class _AssignedJob(NamedTuple):
 
 
 class _PartBuffer:
-    """The PARTIALs of one job on their way to the readers of its stream."""
+    """The parts of one job on their way to the readers of its stream."""
 
     def __init__(self) -> None:
         self._flow = FlowControl()
@@ -95,14 +101,8 @@ class _PartBuffer:
         return batches
 
 
-class MajordomoPool:
-    """A `eventmq.interfaces.WorkerPool` of one Majordomo worker.
-
-    Args:
-        ask: Called with job id, header text and frames of the next job; it ends by `answer` or
-            `lose`.
-        give_up: Called to disconnect the worker, which is the only way to end its job.
-    """
+class _PeerPool:
+    """A `eventmq.interfaces.WorkerPool` of one peer; see `PeerWorker`."""
 
     slots = 1
     interrupts = False
@@ -117,7 +117,7 @@ class MajordomoPool:
         self._waiting: deque[_AssignedJob] = deque()
         self._current: _AssignedJob | None = None
         self._parts: _PartBuffer | None = None
-        #: FINAL of the running job, while parts of it wait.
+        #: Answer to the running job, while parts of it wait.
         self._final: Sequence[bytes] | None = None
         self._since = 0.0
         self._started = 0.0
@@ -130,14 +130,14 @@ class MajordomoPool:
         return bool(self._events)
 
     def start(self) -> None:
-        """Do nothing: the worker runs already."""
+        """Do nothing: the peer runs already."""
 
     def filenos(self) -> Sequence[int]:
         """Return no descriptors: the session asks `news`."""
         return ()
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Queue the jobs of a chunk, and send the worker one if it is idle."""
+        """Queue the jobs of a chunk, and send the peer one if it is idle."""
         index = decode_chunk(body)
         for position, entry in enumerate(index.entries):
             payload = index.payload(body, entry)
@@ -146,7 +146,7 @@ class MajordomoPool:
         self._next()
 
     def _next(self) -> None:
-        """Send the worker the next job that has not expired."""
+        """Send the peer the next job that has not expired."""
         while self._current is None and self._waiting and not self._stopped:
             work = self._waiting.popleft()
             self._since, self._started = time.monotonic(), time.time()
@@ -167,17 +167,17 @@ class MajordomoPool:
         row = OutcomeRow(work.position, int(kind), self._started, run_time, content_type, result)
         self._events.append(JobsEnded(0, work.chunk, 1, run_time, encode_outcomes([row])))
 
-    # From the worker
+    # From the peer
 
     def part(self, job_id: str, frames: Sequence[bytes]) -> None:
-        """Receive a PARTIAL: a part of the job's stream."""
+        """Receive a part of the job's stream."""
         work = self._current
         if work is not None and work.entry.id == job_id and self._final is None:
             parts = self._parts = self._parts or _PartBuffer()
             self._stream(work, parts.add(encode_frames(frames), time.monotonic()))
 
     def answer(self, job_id: str, frames: Sequence[bytes]) -> None:
-        """Receive a FINAL; it is reported after the last part."""
+        """Receive the answer; it is reported after the last part."""
         work = self._current
         if work is not None and work.entry.id == job_id and self._final is None:
             self._final = frames
@@ -199,7 +199,7 @@ class MajordomoPool:
         self._next()
 
     def lose(self, reason: str) -> None:
-        """Report that the worker died, and the job it had."""
+        """Report that the peer is lost, and the job that it had."""
         work, self._current = self._current, None
         chunk, position = (0, -1) if work is None else (work.chunk, work.position)
         if not self._stopped:
@@ -209,18 +209,18 @@ class MajordomoPool:
     # From the job manager
 
     def take_back(self, slot: int) -> int:
-        """Drop the jobs that the worker was not sent; return how many."""
+        """Drop the jobs that the peer was not sent; return how many."""
         count = len(self._waiting)
         self._waiting.clear()
         return count
 
     def running(self, slot: int) -> Running | None:
-        """Return the job that the worker has."""
+        """Return the job that the peer has."""
         work = self._current
         return None if work is None else Running(work.chunk, work.position, self._since)
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Do nothing: the protocol cannot interrupt a job."""
+        """Do nothing: a foreign job cannot be interrupted."""
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
         """Send parts that readers have room for now."""
@@ -232,11 +232,11 @@ class MajordomoPool:
             self._finish(work)
 
     def scale(self, slots: int) -> None:
-        """Do nothing: there is one worker."""
+        """Do nothing: there is one peer."""
 
     def kill(self, slot: int) -> None:
-        """Disconnect the worker; a later answer of it is ignored."""
-        self.lose("it was to end, and the majordomo worker was sent away")
+        """Disconnect the peer; a later answer of it is ignored."""
+        self.lose("it was to end, and the peer that ran it was disconnected")
         self._give_up()
 
     def poll(self) -> list[PoolEvent]:
@@ -247,25 +247,64 @@ class MajordomoPool:
         return events
 
     def stop(self, grace: float) -> None:
-        """Send the worker nothing more. Idempotent."""
+        """Send the peer nothing more. Idempotent."""
         self._stopped = True
         self._waiting.clear()
         self._current = None
 
 
-class MajordomoWorker:
-    """The session of one Majordomo worker, as a `eventmq.gateway.router.LoopMember`.
+class PeerWorker:
+    """A foreign peer as a worker of one queue: its worker session, as a `LoopMember`.
+
+    It is given the jobs of the queue whose bodies are frames (``app.send_raw(queue, frames)``), one
+    at a time. All methods are called in the thread of the `RouterLoop`.
 
     Args:
-        pool: The worker.
-        runner: The session, which runs the pool.
-        ended: Called when the session ended by itself.
+        app: The app of the gateway.
+        queue: Name of the queue.
+        name: Name of the session in listings.
+        context: The ZeroMQ context of the loop.
+        ask: Called with job id, header text and frames of the next job; it ends by `answer` or
+            `leave`.
+        ended: Called when the peer must be disconnected: its session has ended, or its job must,
+            and there is no other way.
     """
 
-    def __init__(self, pool: MajordomoPool, runner: WorkerRunner, ended: Callable[[], Any]) -> None:
-        self.pool = pool
-        self._runner = runner
+    def __init__(
+        self,
+        app: EventMQ,
+        queue: str,
+        *,
+        name: str,
+        context: zmq.Context[Any] | None,
+        ask: Callable[[str, str, list[bytes]], None],
+        ended: Callable[[], Any],
+    ) -> None:
+        settings = app.settings
+        self._pool = _PeerPool(ask, ended)
+        self._runner = WorkerRunner(
+            self._pool,
+            brokers=settings.broker,
+            info=SessionInfo(
+                session="",
+                name=name,
+                queues=((10, queue),),
+                tasks=(frames_task(queue),),
+                heartbeat=settings.heartbeat_interval,
+                heartbeat_timeout=settings.heartbeat_timeout,
+                shutdown_grace=settings.shutdown_grace,
+                cancel_grace=settings.cancel_grace,
+            ),
+            max_frame=settings.max_frame,
+            context=context,
+            clock=app.clock,
+        )
+        self._runner.keys = keys_of(settings)
         self._ended = ended
+        #: Job id and frames of a part of its stream, in order.
+        self.part = self._pool.part
+        #: Job id and frames of its result.
+        self.answer = self._pool.answer
         self._leaving = self._over = False
         #: What was polled last, None after a step.
         self._items: Sequence[tuple[Any, int]] | None = None
@@ -277,8 +316,8 @@ class MajordomoWorker:
         self._runner.begin()
 
     def poll_items(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
-        """Send the broker what the worker has done; return what to poll."""
-        if not self._over and (self.pool.news or self._leaving):
+        """Send the broker what the peer has done; return what to poll."""
+        if not self._over and (self._pool.news or self._leaving):
             self._step(frozenset())
         if self._over:
             return (), 0.0
@@ -300,11 +339,15 @@ class MajordomoWorker:
         self._runner.poll_pool_next()
         self._over = not self._runner.step(sources)
 
-    def leave(self, *, died: bool) -> None:
-        """End the session: held jobs go back; a death counts for the running one."""
+    def leave(self, *, lost: str = "") -> None:
+        """End the session: held jobs go back.
+
+        Args:
+            lost: Why the peer is lost: then that counts as a death for the running job.
+        """
         self._leaving = True
-        if died:
-            self.pool.lose("the majordomo worker was silent for too long")
+        if lost:
+            self._pool.lose(lost)
         self._runner.stop(now=True)
 
     def close(self) -> None:

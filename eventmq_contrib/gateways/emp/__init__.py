@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
+from eventmq.interfaces import CommandOption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import click
 
@@ -28,6 +29,7 @@ __all__ = [
     "EmpFailure",
     "client_context",
     "eventmq_add_commands",
+    "eventmq_command_options",
     "eventmq_gateways",
 ]
 
@@ -66,7 +68,7 @@ def make_gateway(context: PluginContext) -> Gateway:
     Raises:
         PluginError: An option is wrong.
     """
-    from eventmq.gateway.options import gateway_options
+    from eventmq.gateway import gateway_options
     from eventmq_contrib.gateways.emp.client import server_context
     from eventmq_contrib.gateways.emp.connection import EmpLimits
     from eventmq_contrib.gateways.emp.operations import EmpOperations
@@ -95,6 +97,28 @@ def make_gateway(context: PluginContext) -> Gateway:
 def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
     """Provide ``emp``."""
     return {"emp": make_gateway}
+
+
+@hookimpl
+def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
+    """Provide the files of TLS."""
+    return {
+        "emp": [
+            CommandOption(
+                name="tls_cert", metavar="FILE", help="Certificate of the server, in PEM."
+            ),
+            CommandOption(
+                name="tls_key",
+                metavar="FILE",
+                help="Its key; else it is in the file of --tls-cert.",
+            ),
+            CommandOption(
+                name="tls_ca",
+                metavar="FILE",
+                help="Ask clients for certificates of this authority.",
+            ),
+        ]
+    }
 
 
 @hookimpl

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BrokerUnavailable, PluginError
-from eventmq.gateway.client import LoopThread
+from eventmq.gateway import LoopThread
 from eventmq_contrib.gateways.emp.connection import EmpConnection, EmpLimits
 from eventmq_contrib.gateways.emp.protocol import EmpError, EmpErrorCode, EmpFailure, EmpResult
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import FAILED, NO_BROKER, NOT_FOUND, Command
-from eventmq.cli.output import to_json
+from eventmq.cli import FAILED, NO_BROKER, NOT_FOUND, Command, to_json
 
 if TYPE_CHECKING:
     import ssl
@@ -51,7 +50,7 @@ def call(
     DATA is a JSON object, as in '{"job_id": "..."}'. The operation "$list_ops" lists all.
     """
     from eventmq.errors import BrokerUnavailable
-    from eventmq.gateway.options import split_address
+    from eventmq.gateway import split_address
     from eventmq_contrib.gateways.emp.client import EmpClient
     from eventmq_contrib.gateways.emp.protocol import EmpFailure
 

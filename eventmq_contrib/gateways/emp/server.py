@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BindError
-from eventmq.gateway.client import LoopThread, close_server
-from eventmq.gateway.options import check_reach, split_address
+from eventmq.gateway import LoopThread, check_reach, close_server, split_address
 from eventmq_contrib.gateways.emp.client import EmpPeer
 from eventmq_contrib.gateways.emp.protocol import EmpError, EmpErrorCode
 

@@ -13,16 +13,20 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import PluginError
+from eventmq.errors import PluginError, SettingsError
 from eventmq.hookspecs import hookimpl
+from eventmq.interfaces import CommandOption, TaskRole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.interfaces import Factory, Gateway, PluginContext
     from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
 
-__all__ = ["eventmq_gateways"]
+__all__ = ["eventmq_command_options", "eventmq_gateways", "eventmq_task_options"]
+
+#: Characters of the longest name of a service, which is a queue.
+MAX_SERVICE = 255
 
 #: Defaults of the addresses.
 FRONT, BACK = "tcp://127.0.0.1:47281", "tcp://127.0.0.1:47280"
@@ -53,8 +57,13 @@ def make_gateway(context: PluginContext) -> Gateway:
         KeyFileError: There is no key of its own in ``keys_dir``.
         PluginError: An option is wrong.
     """
-    from eventmq.gateway.access import CLIENTS, WORKERS, make_authenticator
-    from eventmq.gateway.options import gateway_options, split_address
+    from eventmq.gateway import (
+        CLIENTS,
+        WORKERS,
+        gateway_options,
+        make_authenticator,
+        split_address,
+    )
     from eventmq_contrib.gateways.majordomo.gateway import MajordomoGateway, MajordomoOptions
 
     options = gateway_options(context, _DEFAULTS)
@@ -106,3 +115,35 @@ def _back_of(front: str) -> str:
 def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
     """Provide ``majordomo``."""
     return {"majordomo": make_gateway}
+
+
+@hookimpl
+def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
+    """Provide the port for workers, and the folder of keys."""
+    keys = "Folder of its CURVE keys and of its peers'."
+    return {
+        "majordomo": [
+            CommandOption(name="worker_bind", metavar="URL", help="Its port for workers."),
+            CommandOption(name="keys_dir", metavar="DIR", help=keys),
+        ]
+    }
+
+
+def _serve(service: Any) -> TaskRole:
+    """Return the role of a task that answers the requests of a service."""
+    from eventmq.gateway import frames_task
+
+    if not isinstance(service, str) or not 0 < len(service) <= MAX_SERVICE:
+        msg = f"majordomo is {service!r}; allowed is: text of 1 to {MAX_SERVICE} characters"
+        raise SettingsError(msg)
+    what = f"the majordomo service {service!r}"
+    return TaskRole(what=what, queue=service, serves=frames_task(service))
+
+
+@hookimpl
+def eventmq_task_options() -> Mapping[str, Callable[[Any], TaskRole]]:
+    """Provide ``majordomo``: name of the service whose requests a task answers.
+
+    The task gets the list of their frames and returns bytes or frames. The service is its queue.
+    """
+    return {"majordomo": _serve}

@@ -15,19 +15,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BrokerUnavailable, EventMQError, JobError, NotAllowed, StreamRestarted
-from eventmq.gateway.client import InProcessClient, LoopThread
-from eventmq.gateway.options import WITH_KEYS, check_reach
-from eventmq.gateway.router import RouterLoop
-from eventmq.headers import parse_headers
-from eventmq.wire.results import is_reference, service_task
+from eventmq.gateway import (
+    WITH_KEYS,
+    InProcessClient,
+    LoopThread,
+    PeerWorker,
+    RouterLoop,
+    check_reach,
+    extra_headers,
+    frames_task,
+    kept_elsewhere,
+)
 from eventmq_contrib.gateways.majordomo.machine import AssignedJob, ClientRequest, MajordomoMachine
-from eventmq_contrib.gateways.majordomo.pool import MajordomoPool, MajordomoWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventmq.clock import Clock
-    from eventmq.gateway.access import GatewayAuthenticator
+    from eventmq.gateway import GatewayAuthenticator
     from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
 
 __all__ = ["MajordomoGateway", "MajordomoOptions"]
@@ -106,10 +111,10 @@ class MajordomoGateway:
         )
         self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
         self._clock = clock
-        #: How many tasks the app had, and the services of those that yield parts.
+        #: How many tasks the app had, and what those serve that yield parts.
         self._known = 0
         self._streaming: set[str] = set()
-        self._workers: dict[int, MajordomoWorker] = {}
+        self._workers: dict[int, PeerWorker] = {}
         #: When sessions ended.
         self._session_ends: deque[float] = deque()
 
@@ -125,7 +130,7 @@ class MajordomoGateway:
             check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
         self._loop.start()
         try:
-            self._router.members.append(InProcessClient(self._app.components.client.runner))
+            self._router.members.append(InProcessClient(self._app))
             addresses = self._router.start()
         except BaseException:
             self._loop.stop()
@@ -179,7 +184,7 @@ class MajordomoGateway:
         elif error is not None:
             code = "unavailable" if job.origin.sent else "refused"
             self._finish(job.id, _failure(code, str(error)))
-        elif is_reference(job.row.content_type):
+        elif kept_elsewhere(job):
             self._loop.begin(self._await(job.id, job))  # where results are may block
         else:
             self._finish(job.id, _reply_of(job.get))
@@ -189,8 +194,9 @@ class MajordomoGateway:
         tasks = self._app.tasks
         if len(tasks) != self._known:
             self._known = len(tasks)
-            self._streaming = {t.declared.majordomo for t in tasks.values() if t.streams}
-        return service in self._streaming
+            streaming = [task.declared.roles for task in tasks.values() if task.streams]
+            self._streaming = {role.serves for roles in streaming for role in roles}
+        return frames_task(service) in self._streaming
 
     def _headers(self, request: ClientRequest) -> dict[str, str]:
         headers = {
@@ -293,7 +299,7 @@ class MajordomoGateway:
                 await asyncio.sleep(RETRY_AFTER)
 
     async def _look(self, row: dict[str, Any]) -> None:
-        sent = dict(parse_headers(row["headers"]).extra)
+        sent = extra_headers(row["headers"])
         if sent.get(_GATEWAY) != self._options.name:
             return
         client, id = _hex(sent.get(_CLIENT, "")), _hex(sent.get(_REQUEST_ID, ""))
@@ -321,10 +327,10 @@ class MajordomoGateway:
         if len(self._session_ends) >= ENDING:
             return False
         over: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
-        pool = MajordomoPool(partial(self._ask, worker), over)
-        name = f"majordomo:{service}:{worker}"
-        runner = _make_runner(self._app, pool, name, service, self._router.context)
-        session = MajordomoWorker(pool, runner, over)
+        session = PeerWorker(
+            self._app, service, name=f"majordomo:{service}:{worker}",
+            context=self._router.context, ask=partial(self._ask, worker), ended=over,
+        )  # fmt: skip
         session.begin()
         self._workers[worker] = session
         self._router.members.append(session)
@@ -339,49 +345,20 @@ class MajordomoGateway:
 
     def part_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
         """Hand on a part of what a worker does."""
-        self._workers[worker].pool.part(job_id, body)
+        self._workers[worker].part(job_id, body)
 
     def result_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
         """Hand on what a worker has done."""
-        self._workers[worker].pool.answer(job_id, body)
+        self._workers[worker].answer(job_id, body)
 
     def _over(self, worker: int) -> None:
         self._machine.session_ended(worker)
 
     def detach(self, worker: int, *, died: bool) -> None:
         """End the session of a worker."""
-        self._workers.pop(worker).leave(died=died)
+        lost = "the majordomo worker was silent for too long" if died else ""
+        self._workers.pop(worker).leave(lost=lost)
         self._session_ends.append(self._clock.monotonic())
-
-
-def _make_runner(app: Any, pool: MajordomoPool, name: str, service: str, context: Any) -> Any:
-    from eventmq.worker.runner import WorkerRunner
-    from eventmq.worker.session import SessionInfo
-
-    settings = app.settings
-    info = SessionInfo(
-        session="",
-        name=name,
-        queues=((10, service),),
-        tasks=(service_task(service),),
-        heartbeat=settings.heartbeat_interval,
-        heartbeat_timeout=settings.heartbeat_timeout,
-        shutdown_grace=settings.shutdown_grace,
-        cancel_grace=settings.cancel_grace,
-    )
-    runner = WorkerRunner(
-        pool,
-        brokers=settings.broker,
-        info=info,
-        max_frame=settings.max_frame,
-        context=context,
-        clock=app.clock,
-    )
-    if settings.key_file and settings.broker_key_file:
-        from eventmq.wire.curve import client_keys
-
-        runner.keys = client_keys(settings.broker_key_file, settings.key_file)
-    return runner
 
 
 def _code(error: EventMQError) -> str:

@@ -147,7 +147,7 @@ class _Worker:
 
 
 class MajordomoMachine:
-    """Implements `eventmq.gateway.router.FrameMachine`.
+    """Implements `eventmq.gateway.FrameMachine`.
 
     Args:
         limits: Names, bounds and times.

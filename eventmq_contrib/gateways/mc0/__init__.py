@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
+from eventmq.interfaces import CommandOption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from eventmq.interfaces import Factory, Gateway, PluginContext
 
-__all__ = ["eventmq_gateways"]
+__all__ = ["eventmq_command_options", "eventmq_gateways"]
 
 #: Default of the address.
 BIND = "tcp://127.0.0.1:61616"
@@ -42,8 +43,7 @@ def make_gateway(context: PluginContext) -> Gateway:
         KeyFileError: There is no key of its own in ``keys_dir``.
         PluginError: An option is wrong.
     """
-    from eventmq.gateway.access import CLIENTS, make_authenticator
-    from eventmq.gateway.options import gateway_options, split_address
+    from eventmq.gateway import CLIENTS, gateway_options, make_authenticator, split_address
     from eventmq_contrib.gateways.mc0.bridge import Mc0Gateway, Mc0Options
     from eventmq_contrib.gateways.mc0.machine import Mc0Limits
 
@@ -70,3 +70,10 @@ def make_gateway(context: PluginContext) -> Gateway:
 def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
     """Provide ``mc0``."""
     return {"mc0": make_gateway}
+
+
+@hookimpl
+def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
+    """Provide the folder of keys."""
+    help_ = "Folder of its CURVE keys and of its peers'."
+    return {"mc0": [CommandOption(name="keys_dir", metavar="DIR", help=help_)]}

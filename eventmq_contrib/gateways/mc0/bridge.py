@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import ContentError, EventMQError
-from eventmq.gateway.options import WITH_KEYS, check_reach
-from eventmq.gateway.router import RouterLoop
+from eventmq.gateway import WITH_KEYS, RouterLoop, check_reach
 from eventmq_contrib.gateways.mc0.machine import Mc0Machine
 from eventmq_contrib.gateways.mc0.messages import command_of, origin_of, publication_of
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from eventmq.client.topics import Message, Subscription
     from eventmq.clock import Clock
-    from eventmq.gateway.access import GatewayAuthenticator
+    from eventmq.gateway import GatewayAuthenticator
     from eventmq_contrib.gateways.mc0.machine import Mc0Limits
     from eventmq_contrib.gateways.mc0.messages import Mc0Message, Publication
 

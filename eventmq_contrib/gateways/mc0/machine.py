@@ -71,7 +71,7 @@ class _Client:
 
 
 class Mc0Machine:
-    """Implements `eventmq.gateway.router.FrameMachine`.
+    """Implements `eventmq.gateway.FrameMachine`.
 
     Args:
         limits: The limits.

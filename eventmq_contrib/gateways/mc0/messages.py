@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from eventmq.errors import ProtocolError
-from eventmq.headers import parse_headers
-from eventmq.wire.batches import pack
+from eventmq.gateway import encode_frames, extra_headers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,17 +131,17 @@ def publication_of(topic: bytes, message: Mc0Message, origin: str) -> Publicatio
     if len(message.body) == 1:
         return Publication(name, message.body[0], headers)
     headers["content-type"] = "msgpack"
-    return Publication(name, pack(list(message.body)), headers)
+    return Publication(name, encode_frames(message.body), headers)
 
 
 def origin_of(headers: str) -> str:
     """Return the id of the gateway that published a message, "" for another publisher."""
-    return _extra(headers).get(ORIGIN, "")
+    return extra_headers(headers).get(ORIGIN, "")
 
 
 def command_of(topic: str, value: Any, headers: str) -> Mc0Message:
     """Return the MESSAGE for a publication."""
-    own = _extra(headers).get(_HEADERS)
+    own = extra_headers(headers).get(_HEADERS)
     pairs = ((b"TOPIC", topic.encode()),) if own is None else _parse(own)
     return Mc0Message(b"MESSAGE", pairs, _frames(value))
 
@@ -157,13 +156,6 @@ def _frames(value: Any) -> tuple[bytes, ...]:
         case list() | tuple() if all(isinstance(item, bytes) for item in value):
             return tuple(value)
     return (json.dumps(value, default=str).encode(),)
-
-
-def _extra(headers: str) -> dict[str, str]:
-    try:
-        return dict(parse_headers(headers).extra)
-    except ProtocolError:
-        return {}
 
 
 def _format(pairs: tuple[tuple[bytes, bytes], ...]) -> str:

@@ -8,7 +8,7 @@ import time
 import pytest
 from zmq.backend import zmq_poll
 
-from eventmq.gateway.client import InProcessClient
+from eventmq.gateway import InProcessClient
 from tests.contrib.gateways.raw_dealer import DEADLINE
 
 
@@ -23,7 +23,7 @@ def serve(client, until):
 @pytest.fixture
 def client(farm):
     """A client that drives, in a thread of its own."""
-    client, done = InProcessClient(farm.app.components.client.runner), threading.Event()
+    client, done = InProcessClient(farm.app), threading.Event()
 
     def main():
         serve(client, done.is_set)
@@ -44,7 +44,7 @@ def test_others_use_the_client_that_it_drives(farm, client):
 
 def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
     """The background thread, which drives while a job is waited for, gives way."""
-    client, ended = InProcessClient(farm.app.components.client.runner), threading.Event()
+    client, ended = InProcessClient(farm.app), threading.Event()
     farm.app.follow_raw("nobody", [b"x"], job_id="open", on_end=lambda *_: ended.set())
     until = time.monotonic() + DEADLINE
     while not client.poll_items(0.0)[0]:
@@ -69,7 +69,7 @@ def test_it_waits_while_another_thread_drives(farm):
     thread = threading.Thread(target=drive)
     thread.start()
     assert taken.wait(DEADLINE)
-    client = InProcessClient(farm.app.components.client.runner)
+    client = InProcessClient(farm.app)
     assert not client.poll_items(0.0)[0]
     release.set()
     thread.join(DEADLINE)
@@ -78,7 +78,7 @@ def test_it_waits_while_another_thread_drives(farm):
 
 
 def test_a_client_that_was_closed_harms_no_gateway(farm):
-    client = InProcessClient(farm.app.components.client.runner)
+    client = InProcessClient(farm.app)
     assert client.poll_items(0.0)[0]
     thread = threading.Thread(target=farm.app.close)
     thread.start()

@@ -17,7 +17,7 @@ from eventmq import EventMQ, chain
 from eventmq.client.outcomes import OutcomeReader
 from eventmq.wire.batches import pack
 from eventmq.wire.commands import Request
-from eventmq.wire.results import FRAMES_TYPE, encode_frames, service_task
+from eventmq.wire.results import FRAMES_TYPE, encode_frames, frames_task
 from eventmq_contrib.journal import drain as drain_module
 from eventmq_contrib.journal.command import run
 from eventmq_contrib.journal.compaction import Compaction
@@ -130,14 +130,14 @@ def test_a_journal_without_a_redactor_drops_what_the_broker_has_kept(
 def test_legacy_jobs_and_frames_are_decoded_as_their_workers_do(broker: Broker, out: Path) -> None:
     plain = json.dumps(["run", {"callable": "f", "path": "m", "args": [1], "kwargs": {"a": 2}}])
     broker.tell(b"client", Request(broker.new_id(), "default", "ack-requested", plain.encode()))
-    headers = f"task:{service_task('echo')},content-type:{FRAMES_TYPE}"
+    headers = f"task:{frames_task('echo')},content-type:{FRAMES_TYPE}"
     frames = Request(broker.new_id(), "default", headers, encode_frames([b"a", b"b"]))
     broker.tell(b"client", frames)
     told: list[tuple[str, str, Any]] = []
     drained(broker, out, redactor=redactor(lambda *given: told.append(given)))
     assert told == [
         ("", "arguments", {"args": [1], "kwargs": {"a": 2}}),
-        ("majordomo/echo", "arguments", {"args": [[b"a", b"b"]], "kwargs": {}}),
+        ("frames/echo", "arguments", {"args": [[b"a", b"b"]], "kwargs": {}}),
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from eventmq.errors import ResultUnavailable, StreamRestarted
 from eventmq.wire.streams import WINDOW
-from eventmq_contrib.gateways.majordomo import pool
+from eventmq.gateway import worker as pool
 from tests.contrib.gateways.majordomo_peers import NAME, answer, ask, final, next_request, register
 from tests.contrib.gateways.raw_dealer import DEADLINE
 
