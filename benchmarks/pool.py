@@ -41,7 +41,7 @@ class Msgpack:
 
 
 class NoRetry:
-    def delay(self, attempt: int) -> float | None:
+    def delay(self, failure: object) -> float | None:
         return None
 
 

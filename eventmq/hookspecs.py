@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import click
 
     from eventmq.interfaces import (
+        CommandOption,
         Factory,
         Gateway,
         Middleware,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         RoutingStrategy,
         ScheduleStore,
         Serializer,
+        TaskRole,
         Trigger,
         WorkerPool,
     )
@@ -259,6 +261,49 @@ def eventmq_middleware() -> Mapping[str, Factory[Middleware]]:
 
     Returns:
         Name -> factory of `eventmq.interfaces.Middleware`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
+    """Provide options of ``eventmq gateway`` or ``eventmq worker`` for gateways or pools.
+
+    Called in the main thread, when the command line has an option that the command does not know
+    itself, and for its help. A name that the command has already is an error of the plugin; two
+    gateways, or two pools, may declare the same option.
+
+    Example::
+
+        @hookimpl
+        def eventmq_command_options():
+            return {"stomp": [CommandOption(name="vhost", metavar="NAME", help="Virtual host.")]}
+
+    Returns:
+        Name of a gateway or pool of this plugin -> its options.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_task_options() -> Mapping[str, Callable[[Any], TaskRole]]:
+    """Provide options of tasks that a gateway or pool gives a meaning.
+
+    Called in the thread that declares a task, at the first option of ``@app.task`` that EventMQ
+    does not know itself. The function is called with the
+    value where the task is declared, unless it is None, and raises `SettingsError` for one that is
+    not allowed.
+
+    Example::
+
+        @hookimpl
+        def eventmq_task_options():
+            return {"stomp": lambda queue: TaskRole(what=f"the STOMP queue {queue}", queue=queue)}
+
+    Returns:
+        Name of the option -> function that returns the role of the task.
 
     .. versionadded:: 1.0
     """

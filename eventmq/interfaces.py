@@ -3,13 +3,17 @@
 A plugin hands over factories (`Factory`); the kernel calls a factory once where it wires an app,
 keeps the object and calls its bound methods. Unless a contract says otherwise, methods are called
 from one thread, may not block and do not raise. All times are seconds as float.
+
+An object needs every method and attribute of its contract, also those that say what it cannot do:
+one without is refused where it is made, with a sentence that names the plugin. What only some can
+do is a contract of its own (`KeyedRouting`, `SharedPool`, `Execution`).
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from eventmq.headers import parse_headers
 from eventmq.job import id_time
@@ -24,9 +28,13 @@ if TYPE_CHECKING:
     from eventmq.store.recovery import Recovered
 
 __all__ = [
+    "AsyncExecution",
     "BackedUp",
+    "CommandOption",
     "Envelope",
+    "Execution",
     "Factory",
+    "Failure",
     "Finding",
     "Gateway",
     "JobContext",
@@ -52,6 +60,8 @@ __all__ = [
     "SlotDied",
     "StoreTools",
     "Submission",
+    "SubmissionHook",
+    "TaskRole",
     "Trigger",
     "WorkerPool",
     "WorkerView",
@@ -324,6 +334,44 @@ class Factory(Protocol[T_co]):
         """Return a new object."""
 
 
+# Options that a gateway or pool declares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOption:
+    """An option on the command line that a gateway or pool declares: ``--tls-cert FILE``.
+
+    Its value is the option of the same name in ``context.options``, where the factory reads it.
+
+    Attributes:
+        name: With underscores, such as ``tls_cert``.
+        metavar: What stands for the value in the help, such as ``FILE``.
+        help: A sentence.
+        minimum: Of a whole number; None for text.
+    """
+
+    name: str
+    metavar: str
+    help: str
+    minimum: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRole:
+    """What an option of ``@app.task`` that a plugin declares makes of the task.
+
+    Attributes:
+        what: The role, for people, such as ``the majordomo service 'upper'``.
+        queue: Queue of the task's jobs, "" for that of the task.
+        serves: Name in messages of jobs that the task runs beside its own, "" for none. Two tasks
+            of an app cannot serve one.
+    """
+
+    what: str
+    queue: str = ""
+    serves: str = ""
+
+
 # Payloads
 
 
@@ -358,14 +406,18 @@ class Serializer(Protocol):
 class ResultBackend(Protocol):
     """Keeps results. The state of a job is always the broker's.
 
-    With ``inline`` true the bytes travel in the REPLY and the broker keeps them; ``put`` and
-    ``get`` are then not called. Else the worker calls ``put`` before it replies, and the REPLY
-    carries the reference. Thread-safe, may block; raises `ResultUnavailable`. A ``close`` is
-    called, where there is one, when the app ends. A worker that is a process of its own refuses
-    to start with a backend that says ``local = True``: only the object itself could be read.
+    The worker calls ``put`` before it replies, and the REPLY carries the reference. Thread-safe,
+    may block; raises `ResultUnavailable`.
+
+    Attributes:
+        inline: The bytes travel in the REPLY and the broker keeps them; ``put`` and ``get`` are
+            not called.
+        local: Only this object can read what it keeps. A worker that is a process of its own
+            refuses to start with it.
     """
 
     inline: bool
+    local: bool
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
         """Store a result for ``ttl`` seconds; return the reference. Idempotent by job id.
@@ -375,6 +427,9 @@ class ResultBackend(Protocol):
 
     def get(self, reference: bytes) -> bytes:
         """Return the bytes of a reference, which came over the wire."""
+
+    def close(self) -> None:
+        """Release everything. Idempotent; called when the app ends."""
 
 
 # Decisions
@@ -391,7 +446,13 @@ class WorkerView(NamedTuple):
 
 
 class RoutingStrategy(Protocol):
-    """Decides which worker gets the next chunks of a queue."""
+    """Decides which worker gets the next chunks of a queue.
+
+    Attributes:
+        by_key: It is a `KeyedRouting`.
+    """
+
+    by_key: bool
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return the sessions of up to ``n`` chunks, none more often than it has room.
@@ -406,8 +467,6 @@ class KeyedRouting(RoutingStrategy, Protocol):
     ``by_key`` is true. A job with a key goes only to the session that `prefer` names at that
     time; jobs without one go as `choose` says.
     """
-
-    by_key: bool
 
     def key(self, queue: str, headers: str) -> str:
         """Return the key of the jobs with this header text, "" for none. Pure."""
@@ -431,13 +490,37 @@ class QueueOrder(Protocol):
         """Record that the session got ``jobs`` jobs of the queue."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failed attempt of a job, as a retry policy sees it.
+
+    Attributes:
+        attempt: The attempt that failed, 1 for the first.
+        exception: What the task raised; for a `Retry` the exception that it was raised from.
+        error_type: Dotted name of its class.
+        task: Name of the task.
+        queue: Queue of the job.
+        job_id: Id of the job.
+        created: Unix time at which the client made the job; 0.0 if that is not known.
+    """
+
+    attempt: int
+    exception: BaseException
+    error_type: str
+    task: str
+    queue: str
+    job_id: str
+    created: float
+
+
 class RetryPolicy(Protocol):
-    """Decides how long a failed job waits. Pure and thread-safe."""
+    """Decides how long a failed job waits. Thread-safe; asked in the process that ran the job."""
 
-    def delay(self, attempt: int) -> float | None:
-        """Return seconds until the next attempt after ``attempt`` (1 for the first) failed.
+    def delay(self, failure: Failure) -> float | None:
+        """Return seconds until the next attempt; None means: do not try again.
 
-        None means: do not try again.
+        It is asked only while the job has retries left, and does not raise. It may look at the
+        exception, and must neither change nor keep it: its traceback holds the task's variables.
         """
 
 
@@ -473,16 +556,35 @@ class Submission:
 
 
 class Middleware(Protocol):
-    """Wraps submission and execution; a missing method costs nothing. Thread-safe.
+    """Code around jobs. Thread-safe.
 
-    With ``execute`` it needs, for the pool ``asyncio``, also ``async def aexecute(job, proceed)``.
+    What it wraps, and pays for, it says by keeping `SubmissionHook`, `Execution` or both; one that
+    keeps neither works where it is made, as ``log-context`` does.
     """
+
+
+@runtime_checkable
+class SubmissionHook(Middleware, Protocol):
+    """A middleware around submission."""
 
     def submit(self, submission: Submission, proceed: Callable[[Submission], Any]) -> Any:
         """Run around a submission in the caller's thread; return what ``proceed`` returns."""
 
+
+@runtime_checkable
+class Execution(Middleware, Protocol):
+    """A middleware around execution."""
+
     def execute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:
         """Run around a task in its thread or process; return what ``proceed`` returns."""
+
+
+@runtime_checkable
+class AsyncExecution(Execution, Protocol):
+    """A middleware around execution in pools that run coroutines in one thread as well."""
+
+    async def aexecute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:
+        """Run around a coroutine of a task; return what ``await proceed()`` returns."""
 
 
 class Gateway(Protocol):
@@ -596,8 +698,11 @@ class QueueStore(Protocol):
     Several batches may be in flight; results come in the order of submission. One thread.
     It keeps a time of its own (`eventmq.timekeeping`): ``Recovered.keeper`` goes on from what was
     stored; each commit advances it, and stores it where it was not for a second.
-    A store with files may have an attribute ``tools``, a `StoreTools` or None.
     """
+
+    @property
+    def tools(self) -> StoreTools | None:
+        """What looks after its files, None where it has none. Asked before ``open``."""
 
     def open(self) -> Recovered:
         """Open or create. Raises `StoreError` with what to do about it."""

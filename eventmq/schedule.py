@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from eventmq.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "MAX_BODY",
     "MISFIRE",
     "OVERLAP",
     "SOURCES",
+    "DeferredScheduleStore",
     "Loaded",
     "Progress",
     "Saved",
@@ -282,13 +283,7 @@ class ScheduleStore(Protocol):
         """
 
     def advance(self, rows: Sequence[Progress]) -> Saved:
-        """Move schedules on, each if its version is the expected one, which then grows by 1.
-
-        A store that passes it on may have ``begin_advance(rows)`` as well: it returns a
-        function that waits until that is done and returns `Saved`. Both may raise. The scheduler
-        submits more jobs meanwhile, and can begin the next steps before it waits for these: they
-        are done in the order in which they were begun. After trouble it does not wait for them.
-        """
+        """Move schedules on, each if its version is the expected one, which then grows by 1."""
 
     def remove(self, name: str, expected: int | None) -> bool:
         """Remove it if its version is ``expected``, None: any; return whether it was."""
@@ -301,6 +296,19 @@ class ScheduleStore(Protocol):
 
     def close(self) -> None:
         """Release everything. Idempotent."""
+
+
+@runtime_checkable
+class DeferredScheduleStore(ScheduleStore, Protocol):
+    """A schedule store that passes its changes on, and need not be waited for."""
+
+    def begin_advance(self, rows: Sequence[Progress]) -> Callable[[], Saved]:
+        """Begin to ``advance``; return a function that waits until that is done.
+
+        Both may raise. The scheduler submits more jobs meanwhile, and can begin the next steps
+        before it waits for these: they are done in the order in which they were begun. After
+        trouble it does not wait for them.
+        """
 
 
 def scheduled_job_id(store: str, name: str, fire_time: float) -> str:

@@ -156,12 +156,12 @@ class EventMQ:
 
         Args:
             function: The function, where there are no options.
-            **options: See `eventmq.task.TaskOptions`.
+            **options: See `eventmq.task.TaskOptions`; plugins declare others.
 
         Raises:
             SettingsError: A value is not allowed, or the name is taken.
         """
-        read = TaskOptions.read(options)
+        read = TaskOptions.read(options, self.components.task_options)
 
         def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
             task = shared.declare(function, read, lambda: self.components)
@@ -308,7 +308,7 @@ class EventMQ:
 
         Args:
             queue: Name of the queue.
-            body: The body; or frames, for a majordomo service of the queue's name.
+            body: The body; or frames, for a task that serves frames in this queue.
             headers: Names as on the wire; True is a header without a value.
             job_id: Its id, made here if None.
 
@@ -624,9 +624,9 @@ class EventMQ:
     def on_child_start(self, function: F) -> F:
         """Run a function in each process that runs jobs, before its first job.
 
-        The place to open connections. A child of the pool ``prefork`` that replaces another runs
-        it too; with the pool ``threads`` it runs once, in the worker's own process. If it raises,
-        the child ends.
+        The place to open connections. A child process that replaces another runs it too; where the
+        pool has no processes of its own it runs once, in the worker's process. If it raises, the
+        child ends.
         """
         self.callbacks.child_start.append(function)
         return function

@@ -92,7 +92,7 @@ class PerQueue:
         self._default = default
         self._named = named
         strategies = (default, *named.values())
-        self.by_key = any(getattr(strategy, "by_key", False) for strategy in strategies)
+        self.by_key = any(strategy.by_key for strategy in strategies)
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return what the queue's strategy chooses."""
@@ -101,7 +101,7 @@ class PerQueue:
     def key(self, queue: str, headers: str) -> str:
         """Return the key of the queue's strategy, "" if it has none."""
         strategy = self._named.get(queue, self._default)
-        if not getattr(strategy, "by_key", False):
+        if not strategy.by_key:
             return ""
         return cast("KeyedRouting", strategy).key(queue, headers)
 
@@ -129,7 +129,7 @@ def make_routing(settings: Settings, plugins: PluginManager) -> RoutingStrategy:
 
 def store_tools(settings: Settings, plugins: PluginManager) -> StoreTools | None:
     """Return what looks after the files of the store of the app's settings; it is not opened."""
-    return getattr(_make_store(settings, plugins, None, {}), "tools", None)
+    return _make_store(settings, plugins, None, {}).tools
 
 
 def limits_of(settings: Settings) -> Limits:

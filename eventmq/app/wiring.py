@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Serializer, Trigger
     from eventmq.policies import Backoff
     from eventmq.settings import Settings
+    from eventmq.task.options import RoleReaders
     from eventmq.wire.curve import ClientKeys
 
 __all__ = [
@@ -153,6 +154,8 @@ class Components:
         self._arguments = tuple(plugins)
         self._lock = threading.RLock()
         self._plugins: PluginManager | None = None
+        #: What plugins declare for tasks, and the settings that they were loaded by.
+        self._task_options: tuple[Settings | None, RoleReaders] = (None, {})
         self._client: Client | None = None
         self._make_runner: Callable[[], ClientRunner] | None = None
         self._embedded: Embedded | None = None
@@ -174,6 +177,22 @@ class Components:
                     self._load_plugins()
         assert self._plugins is not None  # noqa: S101 - loaded above
         return self._plugins
+
+    def task_options(self) -> RoleReaders:
+        """Return the options of tasks that plugins declare.
+
+        They load apart from the app's own: a task is declared before the app is used, and its
+        settings may still change.
+        """
+        if self._plugins is not None:
+            return self._plugins.task_options()
+        settings, found = self._task_options
+        if settings is not self.settings:
+            manager = PluginManager(self.settings, clock=self.clock, app=self._app)
+            manager.load(self._arguments)
+            found = manager.task_options()
+            self._task_options = self.settings, found
+        return found
 
     def _load_plugins(self) -> None:
         manager = PluginManager(self.settings, clock=self.clock, app=self._app)

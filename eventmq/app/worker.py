@@ -16,7 +16,7 @@ from eventmq.app.wiring import keys_of
 from eventmq.errors import EventMQError, PluginError, SettingsError
 from eventmq.execution.executor import Executor
 from eventmq.registry.names import RESULT_BACKEND, WORKER_POOL, scheme
-from eventmq.wire.results import ResultLocation, is_service, service_task
+from eventmq.wire.results import ResultLocation
 from eventmq.worker.inputs import SpoolDirectory, new_spool, read_spool
 from eventmq.worker.session import SessionInfo
 
@@ -39,9 +39,6 @@ _log = logging.getLogger(__name__)
 
 #: Most bytes of a REPLY besides its result.
 _FRAME_SLACK = 64 * 1024
-
-#: Default concurrency of the pool ``asyncio``.
-COROUTINES = 1000
 
 #: Loads the executor in another process.
 _LOADER = "eventmq.app:load_executor"
@@ -81,9 +78,8 @@ class LiveSpecs(Mapping[str, "TaskSpec"]):
         self._tasks = tasks
 
     def __getitem__(self, name: str) -> TaskSpec:
-        if is_service(name):
-            return _by_wire_name(self._tasks)[name].spec()
-        return self._tasks[name].spec()
+        task = self._tasks.get(name) or _by_wire_name(self._tasks)[name]
+        return task.spec()
 
     def __iter__(self) -> Iterator[str]:
         return iter(_by_wire_name(self._tasks))
@@ -93,18 +89,17 @@ class LiveSpecs(Mapping[str, "TaskSpec"]):
 
 
 def _by_wire_name(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, Any]]:
-    """Return tasks by their names in messages, including that of their service.
+    """Return tasks by their names in messages, including those of their roles.
 
     Raises:
-        SettingsError: Two tasks serve one service.
+        SettingsError: Two tasks serve one name.
     """
     found = dict(tasks)
     for name, task in tasks.items():
-        service = task.declared.majordomo
-        if service is not None and found.setdefault(service_task(service), task) is not task:
-            other = found[service_task(service)].name
-            msg = f"two tasks serve the majordomo service {service!r}: {other} and {name}"
-            raise SettingsError(msg)
+        for role in task.declared.roles:
+            if role.serves and found.setdefault(role.serves, task) is not task:
+                other = found[role.serves].name
+                raise SettingsError(f"two tasks serve {role.what}: {other} and {name}")
     return found
 
 
@@ -255,7 +250,7 @@ class WorkerFactory:
     def _check_backend(self) -> None:
         """Raise `SettingsError` if no other process can read the results of the backend."""
         name = self.settings.result_backend
-        if getattr(self.plugins.get(RESULT_BACKEND, name), "local", False):
+        if self.plugins.get(RESULT_BACKEND, name).local:
             msg = f"the result backend {name!r} keeps results in the process that ran the job, and "
             msg += "this worker is a process of its own: no other process could read them; use the "
             msg += "result backend 'broker', or 'sqlite' for workers and clients of one machine"
@@ -286,8 +281,8 @@ class WorkerFactory:
             if declared.soft_timeout is not None and blocking and queue in served:
                 msg = f"task {name!r} has a soft_timeout and is not async: the pool's threads "
                 raise SettingsError(
-                    f"{msg}cannot be interrupted in blocking code; use the pool 'prefork', make "
-                    "the task 'async def', or leave soft_timeout out"
+                    f"{msg}cannot be interrupted in blocking code; use a pool of processes, as the "
+                    "default one is, make the task 'async def', or leave soft_timeout out"
                 )
 
     def _min_slots(self, options: WorkerOptions, max_slots: int) -> int:
@@ -301,20 +296,16 @@ class WorkerFactory:
         return min_slots
 
     def _make_pool(self, options: WorkerOptions, executor: Executor, spool: str) -> WorkerPool:
-        name = options.pool or self.settings.pool
-        if name == "prefork" and not options.path:
-            msg = "the pool 'prefork' loads the app in processes of its own and must know where it "
-            msg += "is: name it as path='module:attribute', or use the pool 'threads'"
-            raise SettingsError(msg)
-        default = COROUTINES if name == "asyncio" else os.cpu_count() or 1
-        max_slots = options.concurrency or self.settings.concurrency or default
-        min_slots = self._min_slots(options, max_slots)
+        max_slots = options.concurrency or self.settings.concurrency
+        min_slots = 0 if options.concurrency is not None else self.settings.min_concurrency
+        if max_slots:  # else `_info` checks it, against the slots that the pool has by default
+            min_slots = self._min_slots(options, max_slots)
         merged = {
-            "concurrency": max_slots,
+            **({"concurrency": max_slots} if max_slots else {}),
             **({"initial": min_slots} if min_slots else {}),
             "executor": executor,
             "loader": _LOADER,
             "arguments": {"path": options.path, "overrides": self.overrides, "spool": spool},
             **(options.pool_options or {}),
         }
-        return self.plugins.make(WORKER_POOL, name, options=merged)
+        return self.plugins.make(WORKER_POOL, options.pool or self.settings.pool, options=merged)

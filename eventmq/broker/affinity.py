@@ -49,7 +49,7 @@ class Affinity:
     @classmethod
     def of(cls, state: State, routing: RoutingStrategy, admits: Admits) -> Affinity | None:
         """Return the affinity of a strategy, None if it has no keys."""
-        if not getattr(routing, "by_key", False):
+        if not routing.by_key:
             return None
         return cls(state, cast("KeyedRouting", routing), admits)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from eventmq.store.writes import WriteResult
     from eventmq.wire.commands import Reply
 
-__all__ = ["MAX_ERROR", "ChunkOutcomes", "Failure", "Outcomes"]
+__all__ = ["MAX_ERROR", "ChunkOutcomes", "Outcomes", "ReportedFailure"]
 
 logger = logging.getLogger("eventmq.broker")
 
@@ -106,7 +106,7 @@ class ChunkOutcomes:
         self.before: list[tuple[JobRecord, tuple[int, int, float, int, JobState, float]]] = []
 
 
-class Failure(NamedTuple):
+class ReportedFailure(NamedTuple):
     """How an attempt failed, as the worker reported it."""
 
     worker: str
@@ -201,7 +201,7 @@ class Outcomes:
                 fields = (job, state, now, ttl, content_type, result, started, run_time, worker)
                 ends.append(new(Finished, fields))
             else:
-                failure = Failure(worker, started, run_time, content_type, result)
+                failure = ReportedFailure(worker, started, run_time, content_type, result)
                 self._unfinished(chunk, job, kind, countdown, failure)
         lease.remaining -= len(removed)
         for task, times in spent.items():
@@ -223,7 +223,12 @@ class Outcomes:
         self.state.run_times[task] = max(new, 1e-6)
 
     def _unfinished(
-        self, chunk: ChunkOutcomes, job: JobRecord, kind: int, countdown: float, failure: Failure
+        self,
+        chunk: ChunkOutcomes,
+        job: JobRecord,
+        kind: int,
+        countdown: float,
+        failure: ReportedFailure,
     ) -> None:
         state, session = self.state, chunk.session
         reason = _BACK

@@ -116,7 +116,7 @@ _COLOUR = "green"
 @click.command(cls=Command, exits={FAILED: "one of them cannot start, or ended by itself"})
 @click.option("-Q", "--queues", metavar="NAME:WEIGHT,...", help="Queues of the worker.")
 @click.option("-c", "--concurrency", type=click.IntRange(1), metavar="N", help="Jobs at once.")
-@click.option("--pool", metavar="NAME", help="What runs jobs: prefork, threads or asyncio.")
+@click.option("--pool", metavar="NAME", help="What runs jobs; else the setting pool.")
 @click.option("--bind", metavar="URL", help="Address of the broker; else the app's broker.")
 @click.option("--data-dir", metavar="DIR", help="What the broker keeps; else .eventmq.")
 @click.option("--reload", is_flag=True, help="Start the worker again when code changes.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eventmq.cli.command import MEANINGS, Command
+from eventmq.cli.declared import DeclaredOptions
 from eventmq.cli.program import program
 
 if TYPE_CHECKING:
@@ -83,11 +84,13 @@ def section(name: str, command: Command) -> Iterator[str]:
 
 def _options(command: click.Command) -> Iterator[str]:
     """Yield a definition list of options."""
-    for param in command.params:
-        if isinstance(param, click.Option):
-            with click.Context(command) as ctx:
+    with click.Context(command) as ctx:
+        if isinstance(command, DeclaredOptions):
+            command.collect(ctx)
+        for param in command.get_params(ctx):
+            if isinstance(param, click.Option) and "--help" not in param.opts:
                 names, text = param.get_help_record(ctx) or ("", "")
-            yield f"``{names}``\n    {_escape(text)}\n"
+                yield f"``{names}``\n    {_escape(text)}\n"
 
 
 def _escape(text: str) -> str:

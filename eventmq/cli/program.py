@@ -25,9 +25,10 @@ from eventmq.cli import (
     worker,
 )
 from eventmq.cli.command import DONE, INTERRUPTED, WRONG_USAGE, print_error
+from eventmq.cli.declared import loaded_plugins
 from eventmq.cli.demo import command as demo
 from eventmq.cli.logs import warn_of_variables
-from eventmq.cli.target import VERBOSITY, join_path, loads_plugins
+from eventmq.cli.target import VERBOSITY
 from eventmq.errors import EventMQError, did_you_mean
 
 if TYPE_CHECKING:
@@ -93,15 +94,8 @@ def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command
     """Return all commands, with those of plugins, for the time of one call of the program."""
     meta = ctx.find_root().meta
     if _PLUGIN_COMMANDS not in meta:
-        from eventmq.registry.manager import PluginManager
-        from eventmq.settings import load_settings
-
-        if loads_plugins():
-            join_path()
-        manager = PluginManager(load_settings({}))
-        manager.load()
         everything = click.Group(commands=dict(group.commands))
-        manager.add_commands(everything)
+        loaded_plugins(ctx).add_commands(everything)
         meta[_PLUGIN_COMMANDS] = everything.commands
     commands: dict[str, click.Command] = meta[_PLUGIN_COMMANDS]
     return commands

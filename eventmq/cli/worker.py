@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import FAILED, Command
+from eventmq.cli.command import FAILED
+from eventmq.cli.declared import DeclaredOptions
 from eventmq.cli.logs import LOADER
 from eventmq.cli.output import printable
 from eventmq.cli.target import options_of, takes_target
+from eventmq.registry.names import WORKER_POOL
 
 if TYPE_CHECKING:
     from eventmq.app import EventMQ
@@ -23,9 +25,6 @@ __all__ = ["COMMANDS"]
 
 #: New objects after which the garbage collector runs; 700 is Python's default.
 COLLECT_AFTER = 10_000
-
-#: Options of the command that are options of some pools.
-_POOL_OPTIONS = ("max_jobs_per_child", "max_memory_per_child", "master")
 
 logger = logging.getLogger("eventmq.worker")
 
@@ -41,21 +40,17 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     return (numbers[0], numbers[1]) if dash else (0, numbers[0])
 
 
-@click.command(cls=Command, exits={FAILED: "the pool cannot start"})
+@click.command(cls=DeclaredOptions, kind=WORKER_POOL, exits={FAILED: "the pool cannot start"})
 @click.option(
     "-Q", "--queues", metavar="NAME:WEIGHT,...",
     help="Queues, with the weights by which they share the worker; else default.",
 )  # fmt: skip
 @click.option(
     "-c", "--concurrency", metavar="N|MIN-MAX", callback=_slots,
-    help="Jobs that run at once; else one per CPU, or 1,000 in the pool asyncio. "
+    help="Jobs that run at once; else what the pool has by default, such as one per CPU. "
     "With two numbers, as many as have work.",
 )  # fmt: skip
-@click.option(
-    "--pool", metavar="NAME",
-    help="What runs jobs: prefork (the default), threads or asyncio; others come from plugins.",
-)  # fmt: skip
-@click.option("--master", metavar="URL", help="Of the Spark cluster, for the pool spark.")
+@click.option("--pool", metavar="NAME", help="What runs jobs; else the setting pool.")
 @click.option(
     "--allow-callables", metavar="PATTERN", multiple=True,
     help="Let messages name functions, not only tasks, whose dotted path fits, as in "
@@ -76,14 +71,6 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     help="Unresponsive threads, whose jobs do not end, after which the worker restarts.",
 )  # fmt: skip
 @click.option(
-    "--max-jobs-per-child", type=click.IntRange(1), metavar="N",
-    help="Replace a process of the pool prefork after so many jobs.",
-)  # fmt: skip
-@click.option(
-    "--max-memory-per-child", type=click.IntRange(1), metavar="MIB",
-    help="Replace a process of the pool prefork, between two jobs, that has more memory.",
-)  # fmt: skip
-@click.option(
     "--pool-option", "pool_options", metavar="K=V", multiple=True,
     help="An option of the pool. Repeatable.",
 )  # fmt: skip
@@ -93,6 +80,7 @@ def worker(
     allow_callables: tuple[str, ...],
     pool_options: tuple[str, ...],
     concurrency: tuple[int, int] | None,
+    declared: dict[str, Any],
     **settings: Any,
 ) -> None:
     """Run the jobs of an app's tasks.
@@ -105,9 +93,7 @@ def worker(
     """
     if not target.app_name:
         raise click.UsageError("a worker needs an app: -A module[:attribute]")
-    options: dict[str, object] = {**options_of(pool_options, "--pool-option"), "loader": LOADER}
-    of_pools = {name: settings.pop(name) for name in _POOL_OPTIONS}
-    options |= {name: value for name, value in of_pools.items() if value is not None}
+    options = {**options_of(pool_options, "--pool-option"), "loader": LOADER, **declared}
     if concurrency is not None:
         settings["min_concurrency"], settings["concurrency"] = concurrency
     app, path = target.serving(allow_callables=allow_callables or None, **settings)

@@ -19,7 +19,7 @@ from eventmq.client.requests import PendingSubmit
 from eventmq.client.templates import ACK_REQUESTED, REPLY_REQUESTED
 from eventmq.errors import BatchError, BrokerUnavailable, MessageTooLarge, NotAllowed
 from eventmq.headers import Headers, format_headers, parse_headers
-from eventmq.interfaces import Submission, current
+from eventmq.interfaces import Submission, SubmissionHook, current
 from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Request
 
@@ -87,7 +87,7 @@ class Submitter:
         self._results = results
         self._ids = ids
         self._timeout = timeout
-        self._around = [m.submit for m in middleware if hasattr(m, "submit")]
+        self._around = [m.submit for m in middleware if isinstance(m, SubmissionHook)]
         #: Adds the lineage of the running job to a template.
         self.mark = LineageMarker().mark
 

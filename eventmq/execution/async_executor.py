@@ -13,7 +13,7 @@ from eventmq.errors import PluginError
 from eventmq.execution.context import current
 from eventmq.execution.executor import Executor, compose
 from eventmq.execution.streaming import Cancellation, past_soft_limit, run_async_generator
-from eventmq.interfaces import Envelope, JobContext
+from eventmq.interfaces import AsyncExecution, Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow
 
@@ -63,14 +63,12 @@ class AsyncExecutor(Executor):
         other = cls.__new__(cls)
         vars(other).update(vars(executor.for_slot()))
         other._body = body  # noqa: SLF001 - its own kind
+        calls = []
         for middleware in executor.around:
-            if not hasattr(middleware, "aexecute"):
-                name = type(middleware).__name__
-                msg = (
-                    f"the middleware {name} has execute and no aexecute: it cannot wrap coroutines"
-                )
-                raise PluginError(f"{msg} of the pool 'asyncio'; use the pool prefork or threads")
-        calls = [m.aexecute for m in executor.around]  # type: ignore[attr-defined]
+            if not isinstance(middleware, AsyncExecution):
+                msg = f"the middleware {type(middleware).__name__} has execute and no aexecute: it "
+                raise PluginError(f"{msg}cannot wrap coroutines; use a pool without an event loop")
+            calls.append(middleware.aexecute)
         other._awaits = compose(calls)  # noqa: SLF001
         return other
 

@@ -28,7 +28,7 @@ from eventmq.execution.streaming import (
     run_async_generator,
     run_generator,
 )
-from eventmq.interfaces import Envelope, JobContext
+from eventmq.interfaces import Envelope, Execution, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow
 from eventmq.wire.results import ERROR_TYPE, FRAMES_TYPE, LEGACY_TYPE, ResultLocation, encode_error
@@ -216,7 +216,7 @@ class Executor(TaskCaller):
         self.allow_callables = tuple(allow_callables)
         self._on_start = on_start
         self._location = location or ResultLocation()
-        self.around = tuple(m for m in middleware if hasattr(m, "execute"))
+        self.around = tuple(m for m in middleware if isinstance(m, Execution))
         self._around = compose([m.execute for m in self.around])
         self._now = clock.now
         self._offset = clock.now() - clock.monotonic()
@@ -437,7 +437,7 @@ class Executor(TaskCaller):
         if isinstance(error, PartError):
             return self._ended(position, job, error.error, "", started, run_time)
         policy: Any = route.policy
-        delay = retry_delay(error, job.attempt, route.retries, route.spec, policy)
+        delay = retry_delay(error, job, route.retries, route.spec, policy)
         reason = reported_error(error, route.retries, again=delay is not None)
         described = describe(reason, function=route.spec.function, ours=__file__)
         if route.legacy:

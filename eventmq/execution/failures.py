@@ -13,6 +13,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError
+from eventmq.interfaces import Failure
 from eventmq.wire.exceptions import take_apart
 from eventmq.wire.results import MESSAGE_LIMIT, RemoteError, shorten
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from types import CodeType, TracebackType
 
     from eventmq.execution.spec import TaskSpec
-    from eventmq.interfaces import RetryPolicy
+    from eventmq.interfaces import JobContext, RetryPolicy
 
 __all__ = ["Reject", "Retry", "describe", "error_text", "reported_error", "retry_delay"]
 
@@ -138,12 +139,15 @@ def describe(
     return _describe(error, _traceback_text(error, frames), MAX_GROUP_DEPTH)
 
 
+def _dotted(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _describe(error: BaseException, traceback: str, levels: int) -> RemoteError:
     """Describe an exception and, so many levels deep, the members of a group."""
-    kind = type(error)
     apart = take_apart(error)
     return RemoteError(
-        f"{kind.__module__}.{kind.__qualname__}",
+        _dotted(type(error)),
         error_text(error),
         traceback,
         apart.arguments,
@@ -173,33 +177,42 @@ def reported_error(error: BaseException, retries: int, *, again: bool) -> BaseEx
     return last.with_traceback(error.__traceback__)
 
 
-def _requested_delay(error: Retry, attempt: int, policy: RetryPolicy) -> float:
-    """Return the delay that the task asked for."""
-    if error.countdown is not None:
-        return float(error.countdown)
-    return float(policy.delay(attempt) or 0.0)
+def _failure(error: BaseException, job: JobContext) -> Failure:
+    """Return what a retry policy sees of the attempt of a job that raised ``error``."""
+    cause = reported_error(error, 0, again=True)
+    return Failure(
+        attempt=job.attempt,
+        exception=cause,
+        error_type=_dotted(type(cause)),
+        task=job.task,
+        queue=job.queue,
+        job_id=job.id,
+        created=job.created,
+    )
 
 
 def retry_delay(
-    error: BaseException, attempt: int, retries: int, spec: TaskSpec, policy: RetryPolicy
+    error: BaseException, job: JobContext, retries: int, spec: TaskSpec, policy: RetryPolicy
 ) -> float | None:
     """Return seconds until the next attempt, or None if the job has failed for good.
 
     Args:
         error: The exception of the task.
-        attempt: The attempt that failed, 1 for the first.
+        job: The job; its attempt failed.
         retries: How often a failed job is tried again.
         spec: The task.
         policy: Retry policy of the job.
     """
     try:
-        if isinstance(error, Reject) or attempt > retries:
+        if isinstance(error, Reject) or job.attempt > retries:
             return None
         if isinstance(error, Retry):
-            return _requested_delay(error, attempt, policy)
-        if isinstance(error, spec.no_retry_on):
+            if error.countdown is not None:
+                return float(error.countdown)
+            return float(policy.delay(_failure(error, job)) or 0.0)
+        if isinstance(error, spec.no_retry_on) or not isinstance(error, spec.retry_on):
             return None
-        delay = policy.delay(attempt) if isinstance(error, spec.retry_on) else None
+        delay = policy.delay(_failure(error, job))
         return None if delay is None else float(delay)
     except Exception:  # noqa: BLE001 - policies are plugins
         _log.exception("the retry policy of task %s failed; the job is not tried again", spec.name)

@@ -105,7 +105,7 @@ def soft_limit_missed(job: JobContext) -> None:
     with suppress(Exception):
         _log.warning(
             "job %s of task %s ran past its soft_timeout: this pool cannot interrupt blocking "
-            "code; use the pool prefork, or call current_job().check() in the task",
+            "code; use a pool of processes, or call current_job().check() in the task",
             job.id, _task(job.task),
         )  # fmt: skip
 

@@ -33,7 +33,7 @@ from eventmq.wire.results import (
     decode_error,
     decode_frames,
     encode_value,
-    is_service,
+    serves_frames,
 )
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class RouteTable:
     def _bind(self, route: Route) -> None:
         if route.spec is _NO_TASK:
             raise UnknownTask(f"this worker knows no task {route.task!r}")
-        if route.content_type == FRAMES_TYPE and is_service(route.task):
+        if route.content_type == FRAMES_TYPE and serves_frames(route.task):
             route.result_type = FRAMES_TYPE
             route.decode, route.encode = decode_arguments, encode_value
             return

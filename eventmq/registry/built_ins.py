@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from eventmq.registry.names import PluginKind
 
-__all__ = ["BUILT_INS", "PACKAGE", "plugin_name"]
+__all__ = ["BUILT_INS", "PACKAGE", "WITH_OPTIONS", "plugin_name"]
 
 #: Package of the modules.
 PACKAGE = "eventmq.plugins."
@@ -57,6 +57,10 @@ BUILT_INS: Mapping[str, tuple[PluginKind[Any], str]] = {
     "pools.threads": (WORKER_POOL, "threads"),
     "middleware.log_context": (MIDDLEWARE, "log-context"),
 }
+
+
+#: Those that declare options of a command. A test compares it to the modules as well.
+WITH_OPTIONS = ("pools.prefork",)
 
 
 def plugin_name(module: str) -> str:

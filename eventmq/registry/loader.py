@@ -22,7 +22,7 @@ from eventmq.errors import (
     SettingsError,
     did_you_mean,
 )
-from eventmq.registry.built_ins import BUILT_INS, PACKAGE, plugin_name
+from eventmq.registry.built_ins import BUILT_INS, PACKAGE, WITH_OPTIONS, plugin_name
 from eventmq.registry.names import KINDS, Registry
 
 if TYPE_CHECKING:
@@ -121,11 +121,14 @@ class Loader:
 
     def _make_built_in(self, module: str, hook: str, name: str, context: PluginContext) -> object:
         """Import a built-in plugin and call its factory; registered in its place. Thread-safe."""
+        return getattr(self._import_built_in(module), hook)()[name](context)
+
+    def _import_built_in(self, module: str) -> object:
         plugin = importlib.import_module(PACKAGE + module)
         if not self._hooks.is_registered(plugin):
             with contextlib.suppress(ValueError):  # another thread was faster
                 self._hooks.register(plugin, plugin_name(module))
-        return getattr(plugin, hook)()[name](context)
+        return plugin
 
     # Other plugins
 
@@ -211,6 +214,15 @@ class Loader:
         found = getattr(self._hooks.hook, hook).get_hookimpls()
         return [impl for impl in found if name in {None, impl.plugin_name}]
 
+    def declared(self, hook: str) -> Iterator[tuple[Plugin, str, Any]]:
+        """Yield (plugin, name, value) of what the plugins return from a hook for options."""
+        for module in WITH_OPTIONS:
+            if plugin_name(module) in self.plugins:
+                self._import_built_in(module)
+        for impl in self.implementations(hook):
+            for name, value in _mapping(hook, impl).items():
+                yield self.plugins[impl.plugin_name], name, value
+
     def _collect(self, name: str, hooks: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         """Call the registration hooks of a plugin and add what they provide."""
         for hook in hooks:
@@ -277,9 +289,16 @@ def _mapping(hook: str, impl: pluggy.HookImpl) -> Mapping[str, Any]:
         msg = f"{what} failed: {type(error).__name__}: {error}; {off_switch(impl.plugin_name)}"
         raise PluginError(msg) from error
     if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
-        msg = f"{what} returned {type(mapping).__name__}; it must be a mapping, name -> factory"
-        raise HookError(msg)
+        msg = f"{what} returned {type(mapping).__name__}; it must be a mapping, name -> "
+        raise HookError(msg + _mapped(hook))
     return mapping
+
+
+def _mapped(hook: str) -> str:
+    """Return what the names of a mapping that a hook returns stand for."""
+    return {"eventmq_command_options": "options", "eventmq_task_options": "function"}.get(
+        hook, "factory"
+    )
 
 
 def _check_marks(plugin: object, name: str, hooks: tuple[str, ...]) -> None:

@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from eventmq.clock import SystemClock
-from eventmq.errors import EventMQError, PluginCollision, PluginError
+from eventmq.errors import EventMQError, HookError, PluginCollision, PluginError
 from eventmq.hookspecs import PROJECT
 from eventmq.interfaces import PluginContext
 from eventmq.registry.loader import Loader, off_switch, own_distribution, requirement
 from eventmq.registry.names import (
+    GATEWAY,
     MIDDLEWARE,
     QUEUE_ORDER,
     QUEUE_STORE,
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
     import pluggy
 
     from eventmq.clock import Clock
-    from eventmq.interfaces import Middleware, RetryPolicy, Serializer
+    from eventmq.interfaces import (
+        CommandOption,
+        Middleware,
+        ResultBackend,
+        RetryPolicy,
+        Serializer,
+        TaskRole,
+    )
     from eventmq.registry.loader import Plugin
     from eventmq.registry.names import PluginKind
     from eventmq.settings import Settings
@@ -141,6 +149,10 @@ class PluginManager:
         except Exception as error:
             msg = f"{what} cannot be made: {type(error).__name__}: {error}"
             raise PluginError(msg) from error
+        if lack := kind.lack(made):
+            origin = self._loader.plugins[registration.plugin].origin
+            msg = f"{what} from {origin} {lack}; {off_switch(registration.plugin)}"
+            raise PluginError(msg)
         self._made.add((kind.hook, registration.name))
         return cast("T", made)
 
@@ -176,10 +188,10 @@ class PluginManager:
         return f"needs the library {library!r}: pip install '{needed}' ({error})"
 
     def close(self) -> None:
-        """Close the app's result backend, if it was made and can be closed. Idempotent."""
+        """Close the app's result backend, if it was made. Idempotent."""
         for (hook, _), made in self._objects.items():
-            if hook == RESULT_BACKEND.hook and hasattr(made, "close"):
-                made.close()
+            if hook == RESULT_BACKEND.hook:
+                cast("ResultBackend", made).close()
 
     # Hooks
 
@@ -206,6 +218,46 @@ class PluginManager:
         """Return what to call with each event, or None where no plugin observes."""
         observers = self._loader.implementations("eventmq_job_event")
         return partial(_notify, observers) if observers else None
+
+    # Options that plugins declare
+
+    def command_options(self, kind: PluginKind[Any]) -> dict[str, tuple[CommandOption, list[str]]]:
+        """Return name -> option and whose it is, of what plugins declare for a command.
+
+        Args:
+            kind: What the command runs: `GATEWAY` or `WORKER_POOL` of `eventmq.registry.names`.
+
+        Raises:
+            HookError: A plugin declares options for what it does not provide.
+            PluginCollision: Two declare different options of one name.
+        """
+        found: dict[str, tuple[CommandOption, list[str]]] = {}
+        for plugin, owner, options in self._loader.declared("eventmq_command_options"):
+            kinds = [hook for hook, name in plugin.provides if name == owner]
+            if not {GATEWAY.hook, WORKER_POOL.hook}.intersection(kinds):
+                msg = f"plugin {plugin.name!r} declares options for {owner!r}, and provides no "
+                raise HookError(f"{msg}gateway or worker pool of that name")
+            for option in options if kind.hook in kinds else ():
+                same, owners = found.setdefault(option.name, (option, []))
+                if (same.metavar, same.minimum) != (option.metavar, option.minimum):
+                    msg = f"the options {option.name!r} of {owners[0]!r} and {owner!r} differ"
+                    raise PluginCollision(f"{msg}; {off_switch(plugin.name)}")
+                owners.append(owner)
+        return found
+
+    def task_options(self) -> dict[str, Callable[[Any], TaskRole]]:
+        """Return what plugins declare for ``@app.task``: name -> function that reads a value.
+
+        Raises:
+            PluginCollision: Two declare one name.
+        """
+        found: dict[str, Callable[[Any], TaskRole]] = {}
+        for plugin, name, read in self._loader.declared("eventmq_task_options"):
+            if name in found:
+                msg = f"the task option {name!r} of plugin {plugin.name!r} is another plugin's too"
+                raise PluginCollision(f"{msg}; {off_switch(plugin.name)}")
+            found[name] = read
+        return found
 
     # Listing
 

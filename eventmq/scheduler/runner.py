@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from eventmq.errors import BrokerUnavailable, EventMQError, StoreError, SubmitError
+from eventmq.schedule import DeferredScheduleStore
 from eventmq.scheduler.clock import GuardedClock
 from eventmq.scheduler.code import synchronise
 from eventmq.scheduler.machine import MAX_AHEAD, SchedulerMachine, job_headers
@@ -210,9 +211,8 @@ class Batches:
 
 def _advancing(store: ScheduleStore) -> Callable[[Sequence[Progress]], Callable[[], Saved]]:
     """Return the store's `begin_advance`, or one that waits at once."""
-    begin = getattr(store, "begin_advance", None)
-    if begin is not None:
-        return begin  # type: ignore[no-any-return]
+    if isinstance(store, DeferredScheduleStore):
+        return store.begin_advance
 
     def advance(rows: Sequence[Progress]) -> Callable[[], Saved]:
         saved = store.advance(rows)

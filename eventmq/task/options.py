@@ -14,10 +14,15 @@ from eventmq.task import values
 from eventmq.task.unique import Unique, check_key, read_unique
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
 
     from typing_extensions import TypedDict
+
+    from eventmq.interfaces import TaskRole
+
+    #: Options that plugins declare: name -> function that reads the value.
+    RoleReaders = Mapping[str, Callable[[Any], TaskRole]]
 
     Exceptions = type[BaseException] | tuple[type[BaseException], ...]
 
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
         replayable: bool
         stream_idle: float
         stream_unread: str
+        #: Declared by a plugin. Type checkers know no plugins, so what it is called stands here.
         majordomo: str | None
 
     class CallKeywords(TypedDict, total=False):
@@ -117,8 +123,7 @@ class TaskOptions:
             any more, and it does not wait for one.
         stream_unread: What happens then: ``"discard"`` keeps only the result, ``"cancel"`` cancels
             the job.
-        majordomo: Name of the service whose requests it answers: it gets the list of their frames
-            and returns bytes or frames. The service is also its queue.
+        roles: What the options of plugins make of it (`eventmq.interfaces.TaskRole`).
 
     Raises:
         SettingsError: A value is not allowed.
@@ -146,10 +151,10 @@ class TaskOptions:
     replayable: bool = False
     stream_idle: float = STREAM_IDLE
     stream_unread: str = "discard"
-    majordomo: str | None = None
+    roles: tuple[TaskRole, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("name", "queue", "serializer", "majordomo"):
+        for name in ("name", "queue", "serializer"):
             if getattr(self, name) is not None:
                 values.text(name, getattr(self, name))
         values.whole("retries", self.retries)
@@ -174,10 +179,11 @@ class TaskOptions:
         for name in ("retry_on", "no_retry_on"):
             object.__setattr__(self, name, values.exceptions(name, getattr(self, name)))
         object.__setattr__(self, "retry_policy", _policy(self.retry_policy))
-        if self.majordomo is not None:
-            if self.queue not in {None, self.majordomo}:
-                values.refuse("queue", self.queue, f"the service {self.majordomo!r}, or none")
-            object.__setattr__(self, "queue", self.majordomo)
+        for role in self.roles:
+            if role.queue:
+                if self.queue not in {None, role.queue}:
+                    values.refuse("queue", self.queue, f"that of {role.what}, or none")
+                object.__setattr__(self, "queue", role.queue)
 
     def _check_limits(self) -> None:
         for name in ("rate_limit", "max_concurrency", "limit_key"):
@@ -195,10 +201,27 @@ class TaskOptions:
             check_key("limit_key", self.limit_key)
 
     @classmethod
-    def read(cls, explicit: dict[str, Any]) -> TaskOptions:
-        """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
-        values.known("a task", explicit, (field.name for field in fields(cls)))
-        return cls(**explicit)
+    def read(
+        cls, explicit: Mapping[str, Any], declared: Callable[[], RoleReaders] | None = None
+    ) -> TaskOptions:
+        """Return the options for keyword arguments.
+
+        Args:
+            explicit: The arguments.
+            declared: Returns the options that plugins declare; called for one that is not an
+                option of every task. None takes those of the installed plugins.
+
+        Raises:
+            SettingsError: There is no such option, or a value is not allowed.
+        """
+        own = {field.name for field in fields(cls)} - {"roles"}
+        if explicit.keys() <= own:
+            return cls(**explicit)
+        readers = (declared or _installed)()
+        values.known("a task", explicit, [*own, *readers])
+        more = {name: value for name, value in explicit.items() if name not in own}
+        roles = (readers[name](value) for name, value in more.items() if value is not None)
+        return cls(**{name: explicit[name] for name in explicit if name in own}, roles=tuple(roles))
 
     @property
     def only_for_streams(self) -> list[str]:
@@ -216,6 +239,15 @@ class TaskOptions:
         policy = self.retry_policy
         assert isinstance(policy, Backoff)  # noqa: S101 - made by __post_init__
         return policy
+
+
+def _installed() -> RoleReaders:
+    from eventmq.registry.manager import PluginManager
+    from eventmq.settings import load_settings
+
+    manager = PluginManager(load_settings({}))
+    manager.load()
+    return manager.task_options()
 
 
 def _rate(value: object) -> None:

@@ -25,7 +25,7 @@ from eventmq.headers import Headers, write_headers
 from eventmq.task import values
 from eventmq.task.options import NO_OPTIONS, RESULT_TTL, STREAM_IDLE, CallOptions, TaskOptions
 from eventmq.task.unique import key_maker, limit_key_maker, read_unique
-from eventmq.wire.results import FRAMES_TYPE, encode_frames, service_task
+from eventmq.wire.results import FRAMES_TYPE, encode_frames, frames_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -635,8 +635,7 @@ def write_raw(
 
     Args:
         queue: Name of the queue.
-        body: Bytes, or a list of frames for the workers that serve the queue as a majordomo
-            service.
+        body: Bytes, or a list of frames for a task that serves frames in the queue.
         headers: Names as on the wire; True is a header without a value.
         job_id: Id of the job.
 
@@ -658,7 +657,7 @@ def _write_frames(
     for frame in frames:
         if not isinstance(frame, (bytes, bytearray, memoryview)):
             values.refuse("a frame of the body", type(frame).__name__, "bytes")
-    own = {"task": service_task(queue), "content-type": FRAMES_TYPE}
+    own = {"task": frames_task(queue), "content-type": FRAMES_TYPE}
     text = header_text({**headers, **own})
     return EncodedJob(job_id, queue, text, encode_frames(frames))  # type: ignore[arg-type]
 

@@ -41,10 +41,10 @@ __all__ = [
     "encode_error",
     "encode_frames",
     "encode_value",
+    "frames_task",
     "is_reference",
-    "is_service",
     "legacy_result",
-    "service_task",
+    "serves_frames",
     "shorten",
     "too_large",
 ]
@@ -80,10 +80,11 @@ MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
 #: Seconds that a result of a job that does not say is kept, unless told.
 RESULT_TTL = 86400.0
 
-#: Content type of a list of frames: what services of Majordomo take and answer.
+#: Content type of a list of frames, which has no arguments.
 FRAMES_TYPE = "frames"
 
-_SERVICE = "majordomo/"
+#: What the names of tasks that take frames begin with; the name of their queue follows.
+_FRAMES_TASK = "frames/"
 
 
 class RemoteError(NamedTuple):
@@ -295,14 +296,14 @@ class ResultLocation:
             raise ResultUnavailable(f"{msg}{type(error).__name__}: {error}") from error
 
 
-def service_task(service: str) -> str:
-    """Return the task name that the jobs of a service have."""
-    return f"{_SERVICE}{service}"
+def frames_task(queue: str) -> str:
+    """Return the task name of the jobs of a queue whose bodies are frames."""
+    return f"{_FRAMES_TASK}{queue}"
 
 
-def is_service(task: str) -> bool:
-    """Return whether a task name is that of a service."""
-    return task.startswith(_SERVICE)
+def serves_frames(task: str) -> bool:
+    """Return whether a task name is one of `frames_task`."""
+    return task.startswith(_FRAMES_TASK)
 
 
 def encode_frames(frames: Sequence[bytes]) -> bytes:
@@ -323,12 +324,12 @@ def decode_frames(data: bytes) -> list[bytes]:
 
 
 def decode_arguments(data: bytes, _: object) -> tuple[tuple[list[bytes]], dict[str, Any]]:
-    """Return the arguments of a service's task: the list of frames."""
+    """Return the arguments of a task that takes frames: the list of them."""
     return (decode_frames(data),), {}
 
 
 def encode_value(value: object, _: object) -> tuple[bytes, str]:
-    """Encode what a service's task returned or yielded as frames, without a signature.
+    """Encode what a task that takes frames returned or yielded, as frames without a signature.
 
     None is an empty list.
 
@@ -343,5 +344,5 @@ def encode_value(value: object, _: object) -> tuple[bytes, str]:
         isinstance(frame, (bytes, bytearray, memoryview)) for frame in value
     ):
         return encode_frames(value), ""
-    msg = f"a task for a majordomo service returns bytes or a list of bytes, not {type(value)}"
+    msg = f"a task that takes frames returns bytes or a list of bytes, not {type(value)}"
     raise SerializationError(msg)

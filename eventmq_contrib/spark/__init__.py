@@ -11,9 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from eventmq import hookimpl
+from eventmq.interfaces import CommandOption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import click
 
@@ -28,6 +29,7 @@ __all__ = [
     "JournalError",
     "enqueue",
     "eventmq_add_commands",
+    "eventmq_command_options",
     "eventmq_worker_pools",
     "read_journal",
     "spark_session",
@@ -55,6 +57,13 @@ def eventmq_worker_pools() -> Mapping[str, Factory[WorkerPool]]:
     from eventmq_contrib.spark.pool import make_spark_pool
 
     return {"spark": make_spark_pool}
+
+
+@hookimpl
+def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
+    """Provide the address of the cluster."""
+    help_ = "Master of the cluster, as Spark's own --master."
+    return {"spark": [CommandOption(name="master", metavar="URL", help=help_)]}
 
 
 @hookimpl

@@ -71,6 +71,8 @@ class FirstQueue:
 class FirstWorker:
     """The routing of the order in which workers informed."""
 
+    by_key = False
+
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         return [worker.session for worker in workers][:n]
 

@@ -60,7 +60,7 @@ class Fixed:
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
 
-    def delay(self, attempt):
+    def delay(self, failure):
         return self.seconds
 
 

@@ -103,7 +103,7 @@ class DemoProcesses:
         address = ready_fields(self.ready)["main"]
         self._child(
             "worker", "-A", _APP, "--broker", address, "-c", str(self._workers),
-            "--pool", "prefork", "-Q", "demo", "--grace", str(GRACE),
+            "-Q", "demo", "--grace", str(GRACE),
         )  # fmt: skip
         self._app = self._client(address)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,20 +32,31 @@ class PoolOptions:
     own: Mapping[str, Any]
 
     @classmethod
-    def of(cls, context: PluginContext, defaults: Mapping[str, Any]) -> PoolOptions:
-        """Read the options of ``context``; ``defaults`` has those of the user.
+    def of(
+        cls,
+        context: PluginContext,
+        defaults: Mapping[str, Any],
+        *,
+        concurrency: int | None = None,
+    ) -> PoolOptions:
+        """Read the options of a pool.
+
+        Args:
+            context: As the factory got it.
+            defaults: Of the options that the user may set.
+            concurrency: Default number of slots; None for one per CPU.
 
         Raises:
             PluginError: An option is unknown or wrong.
         """
         options = context.options
         own = {name: value for name, value in options.items() if name not in _OF_THE_APP}
-        concurrency = options.get("concurrency")
-        if not isinstance(concurrency, int) or concurrency < 1:
-            msg = f"the pool {context.name!r} needs a concurrency from 1, not {concurrency!r}"
+        slots = options.get("concurrency", concurrency or os.cpu_count() or 1)
+        if not isinstance(slots, int) or slots < 1:
+            msg = f"the pool {context.name!r} needs a concurrency from 1, not {slots!r}"
             raise PluginError(msg)
         return cls(
-            concurrency,
+            slots,
             str(options.get("loader", "")),
             options.get("arguments", {}),
             options.get("executor"),

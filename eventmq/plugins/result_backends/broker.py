@@ -20,6 +20,7 @@ class BrokerResults:
     """A `ResultBackend` that is inline: it keeps nothing itself."""
 
     inline = True
+    local = False
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
         """Return the data: the reference to it is itself."""
@@ -29,6 +30,9 @@ class BrokerResults:
         """Raise `ResultUnavailable`: there are no references to what the broker keeps."""
         msg = "a result that the broker keeps has no reference; ask the broker"
         raise ResultUnavailable(msg)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
 
 
 def make_backend(context: PluginContext) -> ResultBackend:

@@ -69,6 +69,9 @@ class MemoryResults:
         msg += "backend 'memory' keeps results in the process that ran the job, for their ttl"
         raise ResultUnavailable(msg)
 
+    def close(self) -> None:
+        """Do nothing: other users of the object go on."""
+
     def _drop(self, reference: bytes) -> None:
         data, _ = self._kept.pop(reference, (b"", 0.0))
         self._bytes -= len(data)

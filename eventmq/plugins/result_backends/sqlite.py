@@ -95,6 +95,7 @@ class SqliteResults:
     """
 
     inline = False
+    local = False
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from eventmq.policies import check_growth
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, RetryPolicy
+    from eventmq.interfaces import Factory, Failure, PluginContext, RetryPolicy
 
 __all__ = ["ExponentialDelay", "eventmq_retry_policies"]
 
@@ -44,9 +44,9 @@ class ExponentialDelay:
     def __post_init__(self) -> None:
         check_growth(self.base, self.cap)
 
-    def delay(self, attempt: int) -> float | None:
+    def delay(self, failure: Failure) -> float | None:
         """Return the delay in seconds."""
-        doublings = min(attempt - 1, _MAX_DOUBLINGS)
+        doublings = min(failure.attempt - 1, _MAX_DOUBLINGS)
         return self.fraction() * min(self.cap, self.base * 2.0**doublings)
 
 

@@ -12,7 +12,7 @@ from eventmq.policies import check_delay
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, RetryPolicy
+    from eventmq.interfaces import Factory, Failure, PluginContext, RetryPolicy
 
 __all__ = ["FixedDelay", "eventmq_retry_policies"]
 
@@ -30,7 +30,7 @@ class FixedDelay:
     def __post_init__(self) -> None:
         check_delay(self.seconds)
 
-    def delay(self, attempt: int) -> float | None:
+    def delay(self, failure: Failure) -> float | None:
         """Return the delay in seconds."""
         return self.seconds
 

@@ -10,7 +10,7 @@ from eventmq.plugins.options import read_options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, RetryPolicy
+    from eventmq.interfaces import Factory, Failure, PluginContext, RetryPolicy
 
 __all__ = ["NoRetry", "eventmq_retry_policies"]
 
@@ -18,7 +18,7 @@ __all__ = ["NoRetry", "eventmq_retry_policies"]
 class NoRetry:
     """A `RetryPolicy` without retries."""
 
-    def delay(self, attempt: int) -> float | None:
+    def delay(self, failure: Failure) -> float | None:
         """Return None."""
         return None
 

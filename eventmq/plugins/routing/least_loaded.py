@@ -26,6 +26,8 @@ class LeastLoaded:
     at every call, so that idle workers share few jobs.
     """
 
+    by_key = False
+
     def __init__(self) -> None:
         self._round = 0
 

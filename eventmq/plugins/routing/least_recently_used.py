@@ -25,6 +25,8 @@ MAX_REMEMBERED = 20_000
 class LeastRecentlyUsed:
     """A `RoutingStrategy`; O(workers) for one chunk, a sort for more."""
 
+    by_key = False
+
     def __init__(self) -> None:
         self._used: dict[str, int] = {}
         self._round = 0

@@ -25,6 +25,8 @@ class RoundRobin:
     from the same place among those that are left.
     """
 
+    by_key = False
+
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
 

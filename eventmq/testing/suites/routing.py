@@ -63,6 +63,10 @@ class RoutingStrategySuite:
             ]
             self.check(strategy, random.choice("abc"), workers, random.randint(1, 30))
 
+    def test_it_says_whether_it_looks_at_keys(self) -> None:
+        """The broker decides by it, once; one with keys keeps `KeyedRouting` too."""
+        assert type(self.make().by_key) is bool
+
     def test_the_offered_workers_are_not_changed(self) -> None:
         """The broker goes on with the same list."""
         workers = [WorkerView("a", 1, 0), WorkerView("b", 2, 1)]

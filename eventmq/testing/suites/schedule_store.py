@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import SettingsError
-from eventmq.schedule import Progress, Schedule
+from eventmq.schedule import DeferredScheduleStore, Progress, Schedule
 from eventmq.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from eventmq.interfaces import ScheduleStore
+    from eventmq.schedule import Saved
 
 __all__ = ["ScheduleStoreSuite"]
 
@@ -134,7 +135,10 @@ class ScheduleStoreSuite:
         first, second = store.find("a"), store.find("b")
         assert first is not None
         assert second is not None
-        begin = getattr(store, "begin_advance", lambda rows: partial(store.advance, rows))
+        begin: Callable[[list[Progress]], Callable[[], Saved]]
+        begin = lambda rows: partial(store.advance, rows)  # noqa: E731 - one of two
+        if isinstance(store, DeferredScheduleStore):
+            begin = store.begin_advance
         nobody = Progress("nobody", 1, 5.0, None, "")
         one = begin([Progress("a", first.version, 10.25, None, "x"), nobody])
         two = begin([Progress("b", second.version, 20.5, None, "y")])

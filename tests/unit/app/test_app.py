@@ -667,5 +667,5 @@ def test_a_worker_of_threads_refuses_a_soft_limit_that_it_cannot_keep() -> None:
     @app.task(name="shop.block", soft_timeout=5)
     def block() -> None: ...
 
-    with pytest.raises(SettingsError, match=r"'shop\.block' has a soft_timeout .* 'prefork'"):
+    with pytest.raises(SettingsError, match=r"'shop\.block' has a soft_timeout .* the default"):
         app.make_worker()

@@ -12,9 +12,11 @@ import pytest
 
 from eventmq import hookspecs
 from eventmq.hookspecs import hookimpl
+from eventmq.interfaces import CommandOption, TaskRole
 from eventmq.registry.manager import PluginManager
-from eventmq.registry.names import KINDS
+from eventmq.registry.names import GATEWAY, KINDS, WORKER_POOL
 from eventmq.settings import load_settings
+from eventmq.task import TaskOptions
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "hooks.rst"
 HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("eventmq_")}
@@ -106,10 +108,20 @@ def manage(hook, function):
     return manager
 
 
+class Probe:
+    """Has every attribute that a contract may ask for."""
+
+    def __init__(self, context):
+        self.made_as = context.name
+
+    def __getattr__(self, name):
+        return None
+
+
 def provides(hook):
     """Say whether what a registration hook returns can be made by its name."""
     kind = next(kind for kind in KINDS if kind.hook == hook)
-    return manage(hook, lambda: {"probe": lambda context: context.name}).make(kind, "probe")
+    return manage(hook, lambda: {"probe": Probe}).make(kind, "probe").made_as
 
 
 def test_eventmq_serializers_provides_by_name():
@@ -154,6 +166,26 @@ def test_eventmq_gateways_provides_by_name():
 
 def test_eventmq_middleware_provides_by_name():
     assert provides("eventmq_middleware") == "probe"
+
+
+def test_eventmq_command_options_are_those_of_what_the_plugin_provides():
+    option = CommandOption(name="vhost", metavar="NAME", help="Virtual host.")
+    plugin = type("Probe", (), {
+        "eventmq_gateways": staticmethod(hookimpl(lambda: {"stomp": Probe})),
+        "eventmq_command_options": staticmethod(hookimpl(lambda: {"stomp": [option]})),
+    })()  # fmt: skip
+    manager = PluginManager(load_settings({}, directory="/", environ={}))
+    manager.load([plugin], entry_points=[])
+    assert manager.command_options(GATEWAY) == {"vhost": (option, ["stomp"])}
+    assert "vhost" not in manager.command_options(WORKER_POOL)
+
+
+def test_eventmq_task_options_are_read_by_the_plugin():
+    def role(queue):
+        return TaskRole(what=f"the STOMP queue {queue}", queue=queue)
+
+    readers = manage("eventmq_task_options", lambda: {"stomp": role}).task_options()
+    assert TaskOptions.read({"stomp": "q"}, lambda: readers).queue == "q"
 
 
 def test_eventmq_configure_gets_the_app():

@@ -200,6 +200,57 @@ def test_a_policy_may_say_never():
     assert run_call(executor, "broken", headers="retry-count:9").kind == OutcomeKind.FAILED
 
 
+class Seeing(Fixed):
+    """A retry policy that keeps the failures that it is asked about."""
+
+    def __init__(self):
+        super().__init__(3.0)
+        self.seen = []
+
+    def delay(self, failure):
+        self.seen.append(failure)
+        return self.seconds
+
+
+def test_a_policy_sees_the_failure_of_the_job():
+    policy = Seeing()
+    executor = make_executor(broken, retry_policy=lambda *_: policy)
+    row = run_call(executor, "broken", headers="retry-count:9,created:1700000000.5", attempt=4)
+    assert (row.kind, row.countdown) == (OutcomeKind.RETRY, 3.0)
+    (failure,) = policy.seen
+    assert (failure.attempt, failure.task, failure.queue) == (4, "broken", "default")
+    assert (failure.job_id, failure.created) == ("j1", 1_700_000_000.5)
+    assert failure.error_type == error_of(row).type == "builtins.ValueError"
+    assert type(failure.exception) is ValueError
+    with pytest.raises(AttributeError):
+        failure.attempt = 1
+
+
+def test_a_policy_sees_what_a_retry_was_raised_from():
+    def asks():
+        try:
+            raise KeyError("k")
+        except KeyError as error:
+            raise Retry from error
+
+    policy = Seeing()
+    executor = make_executor(asks, retry_policy=lambda *_: policy)
+    run_call(executor, "asks", headers="retry-count:9")
+    assert [(type(f.exception), f.error_type) for f in policy.seen] == [
+        (KeyError, "builtins.KeyError")
+    ]
+
+
+def test_a_policy_is_not_asked_where_the_job_ends_anyway():
+    policy = Seeing()
+    spec = TaskSpec(name="broken", function=broken, no_retry_on=(ValueError,))
+    executor = make_executor(spec, asks_again, retry_policy=lambda *_: policy)
+    run_call(executor, "broken", headers="retry-count:9")
+    run_call(executor, "asks_again", headers="retry-count:1", attempt=2)
+    run_call(executor, "asks_again", 5.0, headers="retry-count:9")
+    assert policy.seen == []
+
+
 def test_the_message_names_a_policy_before_the_task_does():
     asked = []
 
@@ -401,7 +452,7 @@ def test_a_coroutine_runs_inside_the_middlewares():
 
 
 class Elsewhere:
-    inline = False
+    inline = local = False
 
     def __init__(self, fails=False):
         self.fails, self.kept = fails, []

@@ -77,7 +77,7 @@ def test_a_result_that_another_backend_keeps_is_not_taken_for_one():
 class Shelf:
     """A backend elsewhere."""
 
-    inline = False
+    inline = local = False
 
     def put(self, job_id, data, ttl):
         return b"there"

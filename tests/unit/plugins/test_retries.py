@@ -15,36 +15,41 @@ from eventmq.plugins.retries import fixed as fixed_plugin
 from eventmq.plugins.retries import none as none_plugin
 from eventmq.plugins.retries.exponential import ExponentialDelay
 from eventmq.policies import Backoff, exponential, fixed
-from eventmq.testing import FakeClock
+from eventmq.testing import FakeClock, RetryPolicySuite
 
 
 def context(**options):
     return PluginContext("p", options, FakeClock())
 
 
+def delays(policy, *attempts):
+    """Return the policy's delays after these attempts failed."""
+    return [policy.delay(RetryPolicySuite().failure(attempt)) for attempt in attempts]
+
+
 def test_none_tries_nothing_again():
-    assert none_plugin.make_policy(context()).delay(1) is None
+    assert delays(none_plugin.make_policy(context()), 1) == [None]
 
 
 def test_fixed_waits_the_same_each_time():
     policy = fixed_plugin.make_policy(context(delay=2))
-    assert [policy.delay(attempt) for attempt in (1, 2, 100)] == [2.0, 2.0, 2.0]
-    assert fixed_plugin.make_policy(context()).delay(1) == 1.0
+    assert delays(policy, 1, 2, 100) == [2.0, 2.0, 2.0]
+    assert delays(fixed_plugin.make_policy(context()), 1) == [1.0]
 
 
 def test_exponential_doubles_its_limit_up_to_the_cap():
     policy = ExponentialDelay(2.0, 60.0, fraction=lambda: 1.0)
-    assert [policy.delay(n) for n in (1, 2, 3, 5, 6, 10**6)] == [2.0, 4.0, 8.0, 32.0, 60.0, 60.0]
+    assert delays(policy, 1, 2, 3, 5, 6, 10**6) == [2.0, 4.0, 8.0, 32.0, 60.0, 60.0]
 
 
 def test_exponential_has_full_jitter():
     """Anything from nothing to the limit, so that jobs which failed together spread out."""
     none = ExponentialDelay(2.0, 60.0, fraction=lambda: 0.0)
-    assert none.delay(5) == 0.0
+    assert delays(none, 5) == [0.0]
     policy = exponential_plugin.make_policy(context())
-    delays = [policy.delay(10) for _ in range(200)]
-    assert min(delays) < 200.0
-    assert 400.0 < max(delays) <= 512.0
+    found = delays(policy, *[10] * 200)
+    assert min(found) < 200.0
+    assert 400.0 < max(found) <= 512.0
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 
 import pytest
 
 from eventmq.errors import HookError, PluginCollision, PluginError
+from eventmq.registry.names import (
+    QUEUE_STORE,
+    RESULT_BACKEND,
+    RETRY_POLICY,
+    ROUTING_STRATEGY,
+    WORKER_POOL,
+)
 from tests.support.plugin_harness import (
     SHOUT,
     Shout,
@@ -17,6 +25,23 @@ from tests.support.plugin_harness import (
     providing,
     writing_modules,  # noqa: F401 - the fixture `module`
 )
+
+#: A plugin whose object is put there by the test.
+WANTING = """
+from eventmq.hookspecs import hookimpl
+MADE = {{}}
+
+@hookimpl
+def {hook}():
+    return {{"x": lambda context: MADE["x"]}}
+"""
+
+STORE = ("open", "submit", "finished", "verify", "fileno", "close")
+
+POOL = (
+    "slots", "interrupts", "abandoned", "start", "filenos", "assign", "take_back", "running",
+    "interrupt", "credit", "scale", "kill", "poll", "stop",
+)  # fmt: skip
 
 
 def test_an_import_error_names_plugin_distribution_and_off_switch(manage, point):
@@ -112,6 +137,45 @@ def test_a_registration_hook_that_raises_is_named(manage):
 
     with pytest.raises(PluginError, match="of plugin 'Made' failed: KeyError"):
         manage(implementing(eventmq_serializers=broken))
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "lack"),
+    [
+        (RETRY_POLICY, {}, "no 'delay', which the contract RetryPolicy asks for"),
+        (ROUTING_STRATEGY, {"choose": len}, "no 'by_key', which the contract RoutingStrategy"),
+        (ROUTING_STRATEGY, {"choose": len, "by_key": True}, "no 'key', which the contract Keyed"),
+        (RESULT_BACKEND, {"inline": True, "put": len, "get": len, "close": len}, "no 'local', "),
+        (RESULT_BACKEND, {"inline": True, "local": True, "put": len, "get": len}, "no 'close', "),
+        (QUEUE_STORE, dict.fromkeys(STORE, len), "no 'tools', which the contract QueueStore"),
+        (WORKER_POOL, {**dict.fromkeys(POOL, 1), "shared": True}, "no 'slot_of', which the con"),
+    ],
+)
+def test_an_object_that_does_not_keep_its_contract_is_an_error_that_names_what_is_missing(
+    manage, module, point, kind, made, lack
+):
+    module("wanting_module", WANTING.format(hook=kind.hook))
+    manager = manage(entry_points=[point("wanting", "wanting_module")])
+    importlib.import_module("wanting_module").MADE["x"] = SimpleNamespace(**made)
+    with pytest.raises(PluginError) as caught:
+        manager.make(kind, "x")
+    text = str(caught.value)
+    assert text.startswith(f"{kind.name} 'x' of plugin 'wanting' from shouting has {lack}")
+    assert text.endswith("; switch it off with -p no:wanting or EVENTMQ_DISABLED_PLUGINS=wanting")
+
+
+def test_a_computed_attribute_is_not_computed_to_see_that_it_is_there(manage):
+    class Slow:
+        by_key = False
+        choose = len
+
+        @property
+        def prefer(self):
+            raise AssertionError
+
+    assert ROUTING_STRATEGY.lack(Slow()) == ""
+    plugin = providing(eventmq_routing_strategies={"slow": lambda context: Slow()})
+    assert isinstance(manage(plugin).make(ROUTING_STRATEGY, "slow"), Slow)
 
 
 def test_a_factory_that_raises_is_named(manage):

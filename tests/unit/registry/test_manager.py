@@ -14,11 +14,11 @@ import pytest
 from eventmq.errors import PluginCollision, PluginError, PluginNotFound, SettingsError
 from eventmq.hookspecs import hookimpl
 from eventmq.interfaces import Envelope
-from eventmq.registry.built_ins import BUILT_INS
+from eventmq.registry.built_ins import BUILT_INS, WITH_OPTIONS
 from eventmq.registry.manager import PluginManager, split_switches
 from eventmq.registry.names import KINDS, RESULT_BACKEND, ROUTING_STRATEGY, SERIALIZER
 from eventmq.settings import load_settings
-from eventmq.testing import FakeClock
+from eventmq.testing import FakeClock, RetryPolicySuite
 from tests.support.plugin_harness import (
     SHOUT,
     Shout,
@@ -46,7 +46,8 @@ def test_the_table_of_built_ins_says_what_the_modules_provide(name):
     kind, provided = BUILT_INS[name]
     plugin = importlib.import_module(f"eventmq.plugins.{name}")
     marked = [n for n, value in vars(plugin).items() if hasattr(value, "eventmq_impl")]
-    assert marked == [kind.hook]
+    options = ["eventmq_command_options"] if name in WITH_OPTIONS else []
+    assert marked == [kind.hook, *options]
     assert list(getattr(plugin, kind.hook)()) == [provided]
 
 
@@ -184,9 +185,19 @@ def test_switches_of_the_command_line_are_sorted():
 # What a factory gets
 
 
+class Probe:
+    """Has every attribute that a contract may ask for, and the context of its factory."""
+
+    def __init__(self, context):
+        self.context = context
+
+    def __getattr__(self, name):
+        return None
+
+
 def contexts(manage, **arguments):
-    """Return a manager whose routing strategy ``probe`` is the context that its factory got."""
-    plugin = providing(eventmq_routing_strategies={"probe": lambda context: context})
+    """Return a manager whose routing strategy ``probe`` has the context that its factory got."""
+    plugin = providing(eventmq_routing_strategies={"probe": Probe})
     return manage(plugin, **arguments)
 
 
@@ -194,7 +205,7 @@ def test_a_factory_gets_name_options_clock_and_app(manage):
     clock, app = FakeClock(), object()
     options = {"probe": {"a": 1, "b": 1}}
     manager = contexts(manage, clock=clock, app=app, plugin_options=options)
-    context = manager.make(ROUTING_STRATEGY, "probe", options={"b": 2})
+    context = manager.make(ROUTING_STRATEGY, "probe", options={"b": 2}).context
     assert context.name == "probe"
     assert context.options == {"a": 1, "b": 2}
     assert context.clock is clock
@@ -202,14 +213,15 @@ def test_a_factory_gets_name_options_clock_and_app(manage):
 
 
 def test_a_url_reaches_the_factory_as_an_option(manage):
-    plugin = providing(eventmq_result_backends={"probe": lambda context: context})
-    context = manage(plugin).get(RESULT_BACKEND, "probe://host/1")
+    plugin = providing(eventmq_result_backends={"probe": Probe})
+    context = manage(plugin).get(RESULT_BACKEND, "probe://host/1").context
     assert (context.name, context.options) == ("probe", {"url": "probe://host/1"})
 
 
 def test_retry_policies_get_the_options_of_the_task(manage):
-    assert manage().retry_policy("fixed", {"delay": 7}).delay(1) == 7.0
-    assert manage().retry_policy("none").delay(1) is None
+    first = RetryPolicySuite().failure()
+    assert manage().retry_policy("fixed", {"delay": 7}).delay(first) == 7.0
+    assert manage().retry_policy("none").delay(first) is None
 
 
 def test_middleware_comes_in_the_order_of_the_setting(manage):
@@ -268,8 +280,8 @@ def test_an_observer_that_raises_stops_no_other(manage, caplog):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.hook)
 def test_every_registration_hook_provides_by_name(manage, kind):
-    plugin = providing(**{kind.hook: {"probe": lambda context: context.name}})
-    assert manage(plugin).make(kind, "probe") == "probe"
+    plugin = providing(**{kind.hook: {"probe": Probe}})
+    assert manage(plugin).make(kind, "probe").context.name == "probe"
 
 
 def test_options_under_a_misspelt_name_are_refused_with_the_nearest() -> None:

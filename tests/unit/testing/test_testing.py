@@ -78,9 +78,19 @@ WRONG = [
     (RoutingStrategySuite, Wrong(choose=lambda q, w, n: ["z"]), "a_single_worker_gets_the_chunk"),
     (RoutingStrategySuite, Wrong(choose=lambda q, w, n: []), "many_workers_and_chunks"),
     (QueueOrderSuite, Wrong(choose=lambda queues: "z"), "a_single_queue_is_chosen"),
-    (RetryPolicySuite, Wrong(delay=lambda n: 2.0**n), "every_attempt_has_a_delay_or_is_the_last"),
-    (RetryPolicySuite, Wrong(delay=lambda n: -1.0), "every_attempt_has_a_delay_or_is_the_last"),
+    (
+        RetryPolicySuite,
+        Wrong(delay=lambda failure: 2.0**failure.attempt),
+        "every_attempt_has_a_delay_or_is_the_last",
+    ),
+    (RetryPolicySuite, Wrong(delay=lambda _: -1.0), "every_attempt_has_a_delay_or_is_the_last"),
+    (
+        RetryPolicySuite,
+        Wrong(delay=lambda failure: float(len(str(failure.exception)))),
+        "any_failure_has_a_delay_or_is_the_last",
+    ),
     (ResultBackendSuite, Wrong(inline=1), "inline_is_said_once_and_for_all"),
+    (ResultBackendSuite, Wrong(inline=True, local=0), "inline_is_said_once_and_for_all"),
     (
         SerializerSuite,
         Wrong(encode=lambda value, envelope: b""),

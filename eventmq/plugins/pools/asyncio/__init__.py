@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_worker_pools", "make_asyncio_pool"]
 
+#: Default number of coroutines that run at once.
+COROUTINES = 1000
+
 #: Default number of threads for plain functions.
 THREADS = 8
 
@@ -29,7 +32,7 @@ def make_asyncio_pool(context: PluginContext) -> WorkerPool:
     Raises:
         PluginError: An option is wrong, or a middleware cannot wrap coroutines.
     """
-    options = PoolOptions.of(context, {"threads": THREADS})
+    options = PoolOptions.of(context, {"threads": THREADS}, concurrency=COROUTINES)
     if options.executor is None:
         raise PluginError("the pool 'asyncio' needs the option executor")
     threads = options.own["threads"]

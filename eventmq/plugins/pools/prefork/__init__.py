@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError
+from eventmq.errors import PluginError, SettingsError
 from eventmq.hookspecs import hookimpl
+from eventmq.interfaces import CommandOption
 from eventmq.plugins.pools.options import PoolOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from eventmq.interfaces import Factory, PluginContext, WorkerPool
 
-__all__ = ["eventmq_worker_pools", "make_prefork_pool"]
+__all__ = ["eventmq_command_options", "eventmq_worker_pools", "make_prefork_pool"]
 
 #: Default for the seconds within which the app is loaded: large ones take many.
 START_TIMEOUT = 60.0
@@ -30,6 +31,7 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
 
     Raises:
         PluginError: An option is wrong, or this system cannot fork.
+        SettingsError: It is not said where the app is.
     """
     if not hasattr(os, "fork"):
         msg = "the pool 'prefork' needs fork, which this system has not; use --pool threads"
@@ -49,6 +51,9 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
         raise PluginError("start_timeout of the pool 'prefork' is seconds, more than 0")
     if not options.loader:
         raise PluginError("the pool 'prefork' needs the option loader, as module:function")
+    if not options.arguments.get("path", "unused"):
+        msg = "the pool 'prefork' loads the app in processes of its own and must know where it is: "
+        raise SettingsError(f"{msg}name it as path='module:attribute', or use the pool 'threads'")
     from eventmq.plugins.pools.prefork.pool import PreforkPool
 
     return PreforkPool(
@@ -65,3 +70,20 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
 def eventmq_worker_pools() -> Mapping[str, Factory[WorkerPool]]:
     """Provide the pool."""
     return {"prefork": make_prefork_pool}
+
+
+@hookimpl
+def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
+    """Provide what replaces a process."""
+    return {
+        "prefork": [
+            CommandOption(
+                name="max_jobs_per_child", metavar="N", minimum=1,
+                help="Replace a process after so many jobs.",
+            ),
+            CommandOption(
+                name="max_memory_per_child", metavar="MIB", minimum=1,
+                help="Replace a process, between two jobs, that has more memory.",
+            ),
+        ]
+    }  # fmt: skip

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class RandomTwoChoices:
     """A routing strategy. ``random`` makes the choices."""
 
+    by_key = False
+
     def __init__(self, random: Random) -> None:
         self._random = random
 

@@ -1,0 +1,103 @@
+"""Commands whose options plugins add to: a gateway or worker pool declares its own.
+
+Plugins load only where a command line has an option that the command does not know itself, and for
+its help.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import Command, print_error
+from eventmq.cli.target import join_path, loads_plugins
+from eventmq.errors import EventMQError, PluginCollision
+
+if TYPE_CHECKING:
+    from eventmq.registry.manager import PluginManager
+    from eventmq.registry.names import PluginKind
+
+__all__ = ["DeclaredOptions", "loaded_plugins"]
+
+
+def loaded_plugins(ctx: click.Context) -> PluginManager:
+    """Return the installed plugins and those of ``-p``, once for one call of the program."""
+    meta = ctx.find_root().meta
+    if __name__ not in meta:
+        from eventmq.registry.manager import PluginManager
+        from eventmq.settings import load_settings
+
+        if loads_plugins():
+            join_path()
+        manager = PluginManager(load_settings({}))
+        manager.load()
+        meta[__name__] = manager
+    found: PluginManager = meta[__name__]
+    return found
+
+
+class DeclaredOptions(Command):
+    """A command that runs a gateway or pool, with the options that plugins declare for it.
+
+    The function gets those of the command line as ``declared``, a dict.
+
+    Args:
+        kind: What it runs.
+        more: Arguments of `Command`.
+    """
+
+    def __init__(self, *args: Any, kind: PluginKind[Any], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._kind = kind
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line, after collecting options where it has one of another's."""
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        known = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        if any(arg[:1] == "-" and arg.partition("=")[0] not in known for arg in args):
+            self.collect(ctx)
+        rest = super().parse_args(ctx, args)
+        names = [option.name for option in ctx.meta.get(__name__ + self._kind.hook, ())]
+        values = {name: ctx.params.pop(name) for name in names}
+        ctx.params["declared"] = {name: v for name, v in values.items() if v is not None}
+        return rest
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options of the command, and those that were collected."""
+        *own, last = super().get_params(ctx)
+        return [*own, *ctx.meta.get(__name__ + self._kind.hook, ()), last]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what can be run, before the exit codes."""
+        try:
+            names = ", ".join(sorted(loaded_plugins(ctx).names(self._kind)))
+        except EventMQError:  # it was shown when options were collected
+            names = ""
+        if names:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"Each {self._kind.name}: {names}.")
+        super().format_epilog(ctx, formatter)
+
+    def collect(self, ctx: click.Context) -> None:
+        """Add the options of plugins; a broken plugin must not prevent the help."""
+        try:
+            declared = loaded_plugins(ctx).command_options(self._kind)
+            taken = {param.name for param in self.params}.intersection(declared)
+            if taken:
+                name = min(taken)
+                msg = f"{declared[name][1][0]!r} declares the option {name!r}, which is that of "
+                raise PluginCollision(f"{msg}{ctx.command_path!r}")
+        except EventMQError as error:
+            print_error(error)
+            return
+        ctx.meta[__name__ + self._kind.hook] = [
+            click.Option(
+                ["--" + name.replace("_", "-")],
+                metavar=option.metavar,
+                type=str if option.minimum is None else click.IntRange(option.minimum),
+                help=f"{option.help.rstrip('.')} ({', '.join(owners)}).",
+            )
+            for name, (option, owners) in declared.items()
+        ]
