@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eventmq.errors import ResultUnavailable, StreamRestarted
-from eventmq.wire.streams import WINDOW
 from eventmq.gateway import worker as pool
+from eventmq.wire.streams import WINDOW
 from tests.contrib.gateways.majordomo_peers import NAME, answer, ask, final, next_request, register
 from tests.contrib.gateways.raw_dealer import DEADLINE
 
