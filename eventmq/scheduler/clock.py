@@ -51,14 +51,14 @@ class GuardedClock:
         return back
 
     def _log(self, counted: float) -> None:
-        step, known = self._guarded.step, self._logged
+        step, logged = self._guarded.step, self._logged
         if counted:
             self._back += max(0.0, -counted)
             logger.warning("the clock has stepped by %s, and that counts now", say_seconds(counted))
-        elif known and not step:
+        elif logged and not step:
             text = "the clock is back after a step of %s, which never counted"
-            logger.warning(text, say_seconds(known))
-        elif step and (not known or abs(step - known) > STEP):
+            logger.warning(text, say_seconds(logged))
+        elif step and (not logged or abs(step - logged) > STEP):
             text = (
                 "the clock steps by %s, or is so far from the broker's: in %.0f minutes that counts"
             )

@@ -107,7 +107,7 @@ class Firing:
         done = results.index(False) if False in results else len(results)
         if results and not done:
             return None
-        accepted = [fire.id for fire, got in zip(self.fires, results[:done], strict=False) if got]
+        accepted = [fire.id for fire, result in zip(self.fires, results[:done], strict=False) if result]
         fired = self.last_fire_time if done == len(results) else self.fires[done - 1].fire_time
         remaining = schedule.remaining
         if remaining is not None:
@@ -155,8 +155,8 @@ class SchedulerMachine:
         """Add or replace schedules by those read from the store; others stay as they are."""
         ahead: list[tuple[float, str]] = []
         for schedule in schedules:
-            known = self.entries.get(schedule.name)
-            if known is not None and known.schedule.version == schedule.version:
+            current = self.entries.get(schedule.name)
+            if current is not None and current.schedule.version == schedule.version:
                 continue
             try:
                 entry = Entry(schedule, self._make_trigger(schedule.trigger))
@@ -197,8 +197,8 @@ class SchedulerMachine:
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove all schedules but these."""
-        kept = set(names)
-        self.drop([name for name in self.entries if name not in kept])
+        kept_names = set(names)
+        self.drop([name for name in self.entries if name not in kept_names])
 
     def _schedule_next(self, entry: Entry, at: float | None = None) -> None:
         """Compute the next fire time of a schedule and push it onto the heap."""

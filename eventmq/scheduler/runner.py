@@ -141,8 +141,8 @@ class Batches:
             BrokerUnavailable: The broker does not answer, or the client was closed.
         """
         machine, now = self._machine, self._clock.now()
-        due = machine.next_tick()
-        if due is None or due > now or len(self._submitted) >= IN_FLIGHT:
+        next_tick = machine.next_tick()
+        if next_tick is None or next_tick > now or len(self._submitted) >= IN_FLIGHT:
             return False
         batch = _Batch(machine.due(now, self._size))
         self._submitted.append(batch)
@@ -384,13 +384,13 @@ class BeatRunner:
             now = clock.now()
         if clock.take_back():
             self._machine.went_back(now)
-        due = self._machine.next_tick() if self._leads else None
-        if due is not None and due <= now:
+        next_tick = self._machine.next_tick() if self._leads else None
+        if next_tick is not None and next_tick <= now:
             self._fire()
-            due = self._machine.next_tick()
+            next_tick = self._machine.next_tick()
         now, monotonic = clock.now(), clock.monotonic()
         wait = self._poll_at - monotonic
-        return max(0.0, wait if due is None else min(wait, due - now))
+        return max(0.0, wait if next_tick is None else min(wait, next_tick - now))
 
     def _compare(self) -> None:
         """Take over the broker's time, once: a clock that was wrong at the start has stepped."""

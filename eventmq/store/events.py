@@ -136,8 +136,8 @@ def events_of(
     blocks = [
         block
         for write, write_result in zip(batch, write_results, strict=True)
-        if (make := makers.get(type(write))) is not None
-        for block in make(write, write_result)
+        if (maker := makers.get(type(write))) is not None
+        for block in maker(write, write_result)
         if block.ids
     ]
     for block in blocks:
@@ -157,7 +157,7 @@ def _put_spared(block: Block, spared: Callable[[float], float]) -> None:
         if (at := common.get(field)) is not None:
             common[field] = at and at + spared(at)
         elif field in columns:
-            columns[field] = [each and each + spared(each) for each in columns[field]]
+            columns[field] = [value and value + spared(value) for value in columns[field]]
 
 
 def _put_ahead(block: Block, ahead: float) -> None:
@@ -167,7 +167,7 @@ def _put_ahead(block: Block, ahead: float) -> None:
         if (at := common.get(field)) is not None:
             common[field] = at and at + ahead
         elif field in columns:
-            columns[field] = [each and each + ahead for each in columns[field]]
+            columns[field] = [value and value + ahead for value in columns[field]]
 
 
 def _put_lineage(block: Block, lineages: FindLineages | None) -> None:
@@ -181,11 +181,11 @@ def _put_lineage(block: Block, lineages: FindLineages | None) -> None:
     if lineages is None:
         return
     if root:
-        [known] = lineages([root])
-        root = known.root if known else root
-    found = lineages(block.ids) if graph else [None] * len(block.ids)
-    block.put(Field.ROOT, [root or (lineage.root if lineage else "") for lineage in found])
-    block.put(Field.PARENT, [(lineage and lineage.parent) or parent for lineage in found])
+        [top] = lineages([root])
+        root = top.root if top else root
+    rows = lineages(block.ids) if graph else [None] * len(block.ids)
+    block.put(Field.ROOT, [root or (lineage.root if lineage else "") for lineage in rows])
+    block.put(Field.PARENT, [(lineage and lineage.parent) or parent for lineage in rows])
 
 
 # Jobs that come
@@ -202,13 +202,13 @@ def _some_admitted(
     jobs: Sequence[JobRecord], write_result: Mapping[int, WriteResult]
 ) -> Iterator[Block]:
     admitted = (
-        [job for place, job in enumerate(jobs) if place not in write_result]
+        [job for index, job in enumerate(jobs) if index not in write_result]
         if write_result
         else jobs
     )
     if admitted:
-        for kind, some in _by_state(admitted):
-            yield from _arrived(kind, some)
+        for kind, group in _by_state(admitted):
+            yield from _arrived(kind, group)
     yield from _judged(jobs, write_result)  # behind those that they may have replaced
 
 
@@ -235,20 +235,20 @@ def _by_state(jobs: Sequence[JobRecord]) -> Iterator[tuple[int, Sequence[JobReco
 
 # hot loop: python -m benchmarks enqueue_bulk
 def _arrived(kind: int, jobs: Sequence[JobRecord]) -> Iterator[Block]:
-    for common, some in _groups(jobs):
+    for common, group in _groups(jobs):
         common[Field.KIND] = kind
-        common[Field.AT] = some[0].created
-        block = Block(common, [job.id for job in some], {})
-        block.put(Field.BYTES_IN, [len(job.body) for job in some])
+        common[Field.AT] = group[0].created
+        block = Block(common, [job.id for job in group], {})
+        block.put(Field.BYTES_IN, [len(job.body) for job in group])
         if kind == _DELAYED:
-            block.put(Field.DUE, [job.ready_at % HELD for job in some])
+            block.put(Field.DUE, [job.ready_at % HELD for job in group])
         yield block
 
 
 def _judged(jobs: Sequence[JobRecord], write_result: Mapping[int, WriteResult]) -> Iterator[Block]:
     """Yield the events of jobs that were refused, or admitted in the place of others."""
-    for place, (code, _, ended) in write_result.items():
-        job = jobs[place]
+    for index, (code, _, ended) in write_result.items():
+        job = jobs[index]
         if ended:
             yield from _ended(ended, {})
         if code == "replaced":
@@ -276,7 +276,7 @@ def _finished(write: Finish, write_result: Mapping[int, WriteResult]) -> Iterabl
     if len(rows) == 1 and not write_result:
         return (_end(rows[0], write.leased, write.ahead),)
     if write_result:
-        rows = [row for place, row in enumerate(rows) if place not in write_result]
+        rows = [row for index, row in enumerate(rows) if index not in write_result]
     if not rows:
         return ()
     return _ended(rows, {Field.LEASED: write.leased} if write.leased else {}, write.ahead)
@@ -292,9 +292,9 @@ def _expired(
 
 def _put_unready(block: Block, jobs: Sequence[JobRecord], ahead: float) -> None:
     """Add when jobs that expired before they were ready would have become so."""
-    due = {job.id: _unready(job, block.common[Field.AT], ahead) for job in jobs}
-    if any(due.values()):
-        block.put(Field.DUE, [due[job_id] for job_id in block.ids])
+    ready_times = {job.id: _unready(job, block.common[Field.AT], ahead) for job in jobs}
+    if any(ready_times.values()):
+        block.put(Field.DUE, [ready_times[job_id] for job_id in block.ids])
 
 
 def _unready(job: JobRecord, at: float, ahead: float) -> float:
@@ -329,8 +329,8 @@ def _end(row: Finished, leased: float, ahead: float) -> Block:
         common[Field.STARTED], common[Field.RAN] = started, run_time
     if state is JobState.FAILED:
         common[Field.ERROR_TYPE], common[Field.FINGERPRINT] = fingerprint(result)
-    elif state is JobState.EXPIRED and (due := _unready(job, at, ahead)):
-        common[Field.DUE] = due
+    elif state is JobState.EXPIRED and (ready_at := _unready(job, at, ahead)):
+        common[Field.DUE] = ready_at
     return Block(common, [job.id], {})
 
 
@@ -343,8 +343,8 @@ def _ended(
         groups: dict[tuple[JobState, str], list[Finished]] = {}
         for row in rows:
             groups.setdefault((row.state, row.worker), []).append(row)
-        for some in groups.values():
-            yield from _ended(some, more, ahead)
+        for group in groups.values():
+            yield from _ended(group, more, ahead)
         return
     groups_of_jobs = list(_groups(jobs))
     if len(groups_of_jobs) > 1:
@@ -380,8 +380,8 @@ def _ended(
 def _requeued(write: Requeue, write_result: Mapping[int, WriteResult]) -> Iterator[Block]:
     attempts = {attempt.job_id: attempt for attempt in write.attempts}
     ready = {attempt.job_id: at for attempt, at in zip(write.attempts, write.ready, strict=False)}
-    for place, (job, (kind, error)) in enumerate(zip(write.jobs, write.reasons, strict=False)):
-        if place not in write_result:
+    for index, (job, (kind, error)) in enumerate(zip(write.jobs, write.reasons, strict=False)):
+        if index not in write_result:
             block = next(_changed(KIND_CODES[kind], [job], write.at))
             if write.worker:
                 block.common.update({Field.WORKER: write.worker, Field.LEASED: write.leased})
@@ -435,15 +435,15 @@ def _admitted_graph(write: AdmitGraph, write_result: WriteResult | None) -> Iter
         if write_result.code == "same_id":
             yield from _arrived(_DUPLICATE, write.jobs)
         return
-    for kind, some in _by_state(write.jobs):
-        yield from _arrived(kind, some)
+    for kind, group in _by_state(write.jobs):
+        yield from _arrived(kind, group)
 
 
 def _followed(write: AdvanceGraphs, write_result: GraphChanges) -> Iterator[Block]:
     ready = [*write_result.ready, *write_result.more]
     if ready:
-        for kind, some in _by_state(ready):
-            yield from _changed(kind, some, write.at)
+        for kind, group in _by_state(ready):
+            yield from _changed(kind, group, write.at)
     if write_result.ended:
         yield from _ended(write_result.ended, {})
 
@@ -453,11 +453,11 @@ def _followed(write: AdvanceGraphs, write_result: GraphChanges) -> Iterator[Bloc
 
 def _changed(kind: int, jobs: Sequence[JobRecord], at: float) -> Iterator[Block]:
     """Yield the events of jobs that something happened to, with what a job itself says."""
-    for common, some in _groups(jobs):
+    for common, group in _groups(jobs):
         common[Field.KIND] = kind
         common[Field.AT] = at
-        block = Block(common, [job.id for job in some], {})
-        _put_counts(block, some)
+        block = Block(common, [job.id for job in group], {})
+        _put_counts(block, group)
         yield block
 
 
@@ -476,8 +476,8 @@ def _groups(jobs: Sequence[JobRecord]) -> Iterator[tuple[dict[int, Any], Sequenc
     groups: dict[tuple[str, _Label], list[JobRecord]] = {}
     for job in jobs:
         groups.setdefault((job.queue, _label(job.headers)), []).append(job)
-    for (name, label), some in groups.items():
-        yield {Field.QUEUE: name, Field.LABEL: label}, some
+    for (name, label), group in groups.items():
+        yield {Field.QUEUE: name, Field.LABEL: label}, group
 
 
 def _put_counts(block: Block, jobs: Sequence[JobRecord]) -> None:
@@ -540,16 +540,16 @@ def portions(
     """
     bodies, results = _values_of(batch, write_results)
     portion: list[Block] = []
-    room = max_bytes
+    remaining = max_bytes
     for block in blocks:
         start = 0
-        for place, size in enumerate(_put_values(block, bodies, results, max_bytes // PARTS)):
-            if size > room:
-                if place > start:
-                    portion.append(_part(block, start, place))
+        for index, size in enumerate(_put_values(block, bodies, results, max_bytes // PARTS)):
+            if size > remaining:
+                if index > start:
+                    portion.append(_part(block, start, index))
                 yield portion
-                portion, room, start = [], max_bytes, place
-            room -= size
+                portion, remaining, start = [], max_bytes, index
+            remaining -= size
         portion.append(_part(block, start, len(block.ids)))
     if portion:
         yield portion
@@ -561,14 +561,14 @@ def _put_values(
     """Add the values of a block's events; return their sizes, none where there are none."""
     kind = block.common[Field.KIND]
     if kind == _SUCCEEDED:
-        known = results
+        sources = results
     # A job that becomes ready later has been admitted before: its event has no length.
     elif kind in _ARRIVED and block.has(Field.BYTES_IN):
-        known = bodies
+        sources = bodies
     else:
         return []
-    found = [known.get(job_id, _NONE) for job_id in block.ids]
-    values = [value if value.size <= longest else _NONE for value in found]
+    candidates = [sources.get(job_id, _NONE) for job_id in block.ids]
+    values = [value if value.size <= longest else _NONE for value in candidates]
     if values.count(_NONE) == len(values):
         return []
     block.put(Field.CONTENT_TYPE, [value.content_type for value in values])
@@ -596,14 +596,14 @@ def _values_of(
     for write, write_result in zip(batch, write_results, strict=True):
         if isinstance(write, Admit):
             _add_bodies(bodies, (
-                job for place, job in enumerate(write.jobs)
-                if place not in write_result or write_result[place].code in _ADMITTED
+                job for index, job in enumerate(write.jobs)
+                if index not in write_result or write_result[index].code in _ADMITTED
             ))  # fmt: skip
         elif isinstance(write, AdmitGraph):
             _add_bodies(bodies, write.jobs if write_result is None else ())
         elif isinstance(write, Finish):
             _add_results(results, (
-                row for place, row in enumerate(write.rows) if place not in write_result
+                row for index, row in enumerate(write.rows) if index not in write_result
             ))  # fmt: skip
         elif isinstance(write, RecordEnds):
             _add_results(results, write.rows)

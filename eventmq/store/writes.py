@@ -360,8 +360,8 @@ class SubqueueKey(NamedTuple):
 @lru_cache(maxsize=16_384)
 def subqueue_of(headers: str) -> SubqueueKey:
     """Return the subqueue of a job in its queue."""
-    known = parse_headers(headers)
-    return SubqueueKey(known.task, known.limit_key) if known.content_type else SubqueueKey(None)
+    parsed = parse_headers(headers)
+    return SubqueueKey(parsed.task, parsed.limit_key) if parsed.content_type else SubqueueKey(None)
 
 
 class UniqueRule(NamedTuple):
@@ -398,8 +398,8 @@ def _rule(text: str) -> UniqueRule | None:
     try:
         states = frozenset(map(JobState, names)) or _UNFINISHED
     except ValueError:
-        known = ", ".join(JobState)
-        msg = f"unique-states is {headers.unique_states[:80]!r}; allowed are {known}, joined by +"
+        allowed = ", ".join(JobState)
+        msg = f"unique-states is {headers.unique_states[:80]!r}; allowed are {allowed}, joined by +"
         raise ProtocolError(msg, code="bad-header") from None
     return UniqueRule(headers.unique, mode, headers.unique_period, states)
 

@@ -110,16 +110,16 @@ def pack(value: object) -> bytes:
     return msgpack.packb(value)  # type: ignore[no-any-return]
 
 
-def unpack(data: bytes, what: str) -> Any:
+def unpack(data: bytes, name: str) -> Any:
     """Decode MessagePack that came from a peer.
 
     Raises:
-        ProtocolError: It is no MessagePack; the message names ``what``.
+        ProtocolError: It is no MessagePack; the message names ``name``.
     """
     try:
         return msgpack.unpackb(data, strict_map_key=False)
     except Exception as error:
-        raise ProtocolError(f"{what} is not MessagePack", code="bad-body") from error
+        raise ProtocolError(f"{name} is not MessagePack", code="bad-body") from error
 
 
 def is_text(data: bytes) -> bool:
@@ -223,7 +223,7 @@ def decode_chunk(body: bytes) -> ChunkIndex:
     """
     size = int.from_bytes(body[:4], "big")
     value = unpack(body[4 : 4 + size], "the index of the chunk")
-    place = 0
+    position = 0
     try:
         queue, templates, rows = value
         entries = list(map(ChunkEntry._make, rows))
@@ -235,15 +235,15 @@ def decode_chunk(body: bytes) -> ChunkIndex:
                 type(job_id) is str
                 and type(delivery) is type(attempt) is type(template) is type(length) is int
                 and type(timeout) is type(expires) is float
-                and offset == place
+                and offset == position
                 and length >= 0
                 and 0 <= template < texts
             ):
                 raise ValueError(job_id)
-            place += length
+            position += length
     except (TypeError, ValueError) as error:
         raise ProtocolError("the index of the chunk is malformed", code="bad-body") from error
-    if not entries or 4 + size + place != len(body):
+    if not entries or 4 + size + position != len(body):
         raise ProtocolError("the chunk is not as long as its index says", code="bad-body")
     return ChunkIndex(queue, templates, entries, 4 + size)
 
@@ -322,7 +322,7 @@ def decode_exceptions(data: bytes) -> dict[int, tuple[str, str]]:
     """
     value = unpack(data, "the exceptions of the ACK")
     try:
-        return {int(place): (str(code), str(text)) for place, (code, text) in value.items()}
+        return {int(position): (str(code), str(text)) for position, (code, text) in value.items()}
     except (AttributeError, TypeError, ValueError) as error:
         msg = "the exceptions of an ACK are a map of index to [code, text]"
         raise ProtocolError(msg, code="bad-body") from error

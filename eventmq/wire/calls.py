@@ -295,8 +295,8 @@ def document() -> str:
         arguments = "; ".join(f"``{key}``: {kind}" for key, kind in spec.arguments.items())
         rows.append((f"``{name}``", spec.role, arguments or "none", spec.result, spec.doc))
     lines = [".. list-table::", "   :header-rows: 1", "   :widths: 10 8 22 30 30", ""]
-    for first, *rest in rows:
-        lines += [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
+    for first, *cells in rows:
+        lines += [f"   * - {first}", *(f"     - {cell}" for cell in cells)]
     return "\n".join(lines) + "\n"
 
 

@@ -241,8 +241,8 @@ class Cancel(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        rest = [self.job.encode(), self.delivery.encode(), self.reason.encode()]
-        return [*_head(b"CANCEL", self.id), *rest]
+        texts = [self.job.encode(), self.delivery.encode(), self.reason.encode()]
+        return [*_head(b"CANCEL", self.id), *texts]
 
 
 class Credit(NamedTuple):
@@ -258,8 +258,8 @@ class Credit(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        rest = [self.subject.encode(), self.delivery.encode(), self.taken.encode()]
-        return [*_head(b"CREDIT", self.id), *rest]
+        texts = [self.subject.encode(), self.delivery.encode(), self.taken.encode()]
+        return [*_head(b"CREDIT", self.id), *texts]
 
     def numbers(self) -> tuple[int, int]:
         """Return delivery and number of parts.
@@ -284,8 +284,8 @@ class Error(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        rest = [self.request.encode(), self.code.encode(), self.text.encode()]
-        return [*_head(b"ERROR", self.id), *rest]
+        texts = [self.request.encode(), self.code.encode(), self.text.encode()]
+        return [*_head(b"ERROR", self.id), *texts]
 
 
 Command = (
@@ -311,8 +311,8 @@ def _request(frames: Sequence[bytes]) -> Request:
 
 
 def _reply(frames: Sequence[bytes]) -> Reply:
-    msg_id, *rest = _text([frames[0], *frames[2:]])
-    return Reply(msg_id, frames[1], *rest)
+    msg_id, *texts = _text([frames[0], *frames[2:]])
+    return Reply(msg_id, frames[1], *texts)
 
 
 def _schedule(frames: Sequence[bytes], *, remove: bool) -> Schedule:
@@ -396,9 +396,9 @@ def decode(frames: Sequence[bytes]) -> Command:
     if entry is None:
         msg = f"unknown command {bytes(frames[2][:40])!r}"
         raise ProtocolError(msg, code="unknown-command")
-    least, most, decoder = entry
-    if not least <= len(frames) - 3 <= most:
-        span = str(least + 3) if least == most else f"{least + 3} to {most + 3}"
+    min_frames, max_frames, decoder = entry
+    if not min_frames <= len(frames) - 3 <= max_frames:
+        span = str(min_frames + 3) if min_frames == max_frames else f"{min_frames + 3} to {max_frames + 3}"
         msg = f"{str(frames[2], 'ascii')} has {span} frames, this one {len(frames)}"
         raise ProtocolError(msg, code="frame-count")
     if not frames[3]:

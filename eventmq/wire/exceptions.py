@@ -61,9 +61,9 @@ class ExceptionParts(NamedTuple):
 def _native(kind: type, name: str) -> Any:
     """Return the nearest method of a class that is written in C."""
     for base in kind.__mro__:
-        found = vars(base).get(name)
-        if isinstance(found, _NATIVE):
-            return found
+        attribute = vars(base).get(name)
+        if isinstance(attribute, _NATIVE):
+            return attribute
     raise TypeError(name)
 
 
@@ -85,8 +85,8 @@ def take_apart(error: BaseException) -> ExceptionParts:
         return ExceptionParts((group.message,), state, tuple(group.exceptions[:MEMBERS]))
     try:
         _, arguments, *rest = _native(type(error), "__reduce__")(error)
-        found = dict(rest[0]) if rest and rest[0] else {}
-        return ExceptionParts(arguments, _plain([*found.items(), *_slots(error)]))
+        attributes = dict(rest[0]) if rest and rest[0] else {}
+        return ExceptionParts(arguments, _plain([*attributes.items(), *_slots(error)]))
     except Exception:  # noqa: BLE001 - a class of the user's may break anything
         return ExceptionParts((), {})
 
@@ -101,16 +101,16 @@ def _slots(error: BaseException) -> Iterable[tuple[str, object]]:
 
 def _plain(items: Iterable[tuple[object, object]]) -> dict[str, object]:
     """Return the attributes that any client can read, as many as there is room for."""
-    kept: dict[str, object] = {}
-    room = STATE_LIMIT
+    attributes: dict[str, object] = {}
+    remaining = STATE_LIMIT
     for name, value in items:
         if _is_settable(name):
             with suppress(Exception):  # not plain
                 size = len(pack([name, value]))
-                if size <= room:
-                    kept[str(name)] = value
-                    room -= size
-    return kept
+                if size <= remaining:
+                    attributes[str(name)] = value
+                    remaining -= size
+    return attributes
 
 
 # Together

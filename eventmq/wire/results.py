@@ -171,10 +171,10 @@ def _legacy_value(value: object) -> bytes:
 def decode_error(data: bytes) -> RemoteError:
     """Decode an error; bytes of any other shape become a message of type ``""``."""
     try:
-        found = _read(unpack(data, "the error"))
+        error = _read(unpack(data, "the error"))
     except ProtocolError:
-        found = None
-    return found or RemoteError("", data[:MESSAGE_LIMIT].decode(errors="replace"))
+        error = None
+    return error or RemoteError("", data[:MESSAGE_LIMIT].decode(errors="replace"))
 
 
 def _read(value: object) -> RemoteError | None:

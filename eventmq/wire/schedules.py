@@ -37,16 +37,16 @@ def identity(body: bytes, task: str) -> str:
     It is made of what is called with which arguments, not of when or where: a hash of path,
     callable and arguments; for other bodies, of task and body.
     """
-    what: object = [task, hashlib.sha256(body).hexdigest()]
+    content: object = [task, hashlib.sha256(body).hexdigest()]
     try:
         value = json.loads(body)
         if isinstance(value, list) and len(value) > 1 and isinstance(value[1], dict):
             call = value[1]
             parts = ("path", "callable", "args", "kwargs", "class_args", "class_kwargs")
-            what = [task, *(call.get(part) or None for part in parts)]
+            content = [task, *(call.get(part) or None for part in parts)]
     except (ValueError, RecursionError):
         pass
-    text = json.dumps(what, sort_keys=True)
+    text = json.dumps(content, sort_keys=True)
     return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -323,18 +323,18 @@ class SendBuffers:
         waiting, total = usage.settle() + before, self.total
         # Bytes behind the last tracker do not count here: without another one they would seem to
         # wait for ever.
-        known = usage.tracked - usage.flushed + before
-        if known + size > total.share(coming):
+        buffered = usage.tracked - usage.flushed + before
+        if buffered + size > total.share(coming):
             total.refresh()
         share = total.share(coming)
         max_bytes, part = self.max_bytes, share + spare
         if size <= SHORT:
             reserve = min(RESERVE, max(2 * total.step, share))
             if usage.sent + size - usage.long_at <= reserve:  # it had its part before
-                part = max(part, known + size)
+                part = max(part, buffered + size)
             part += reserve
             max_bytes += reserve
-        if waiting + size <= max_bytes and known + size <= part:
+        if waiting + size <= max_bytes and buffered + size <= part:
             return True
         single = waiting <= STEP + spare
         return single and total.used + coming + size <= PART_OF_SINGLES * total.max_bytes + spare
@@ -349,7 +349,7 @@ class SendBuffers:
         for usage in self._usages.values():
             usage.settle()
         before = len(self._usages)
-        self._usages = {peer: known for peer, known in self._usages.items() if known.trackers}
+        self._usages = {peer: used for peer, used in self._usages.items() if used.trackers}
         self.total.peers -= before - len(self._usages)
         self._sweep_above = max(SWEEP_ABOVE, 2 * len(self._usages))
 

@@ -135,13 +135,13 @@ class KeyRing(Generic[GrantT]):
             names = [path.name for path in self._clients.iterdir()]
         except FileNotFoundError:  # no client yet
             return []
-        found = []
+        files = []
         for name in sorted(names):
             if name.endswith(PUBLIC) and not name.startswith("."):
                 with suppress(FileNotFoundError):  # removed since
                     stat = (self._clients / name).stat()
-                    found.append((name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return found
+                    files.append((name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return files
 
     def _read(self, paths: Sequence[Path]) -> dict[str, GrantT]:
         """Return the grants of files; an invalid one is skipped with a warning."""
@@ -218,13 +218,13 @@ class ZapThread:
         self._socket.close(0)
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
-        asked = zap.read(frames)
-        if asked is None:
+        request = zap.read(frames)
+        if request is None:
             return zap.refuse(frames, "only CURVE connects here")
-        user = fingerprint(asked.key)
-        if self._allows(user, asked.domain):
-            return zap.accept(asked.request_id, user)
-        self._warn(user, asked.address)
+        user = fingerprint(request.key)
+        if self._allows(user, request.domain):
+            return zap.accept(request.request_id, user)
+        self._warn(user, request.address)
         return zap.refuse(frames)
 
     def _warn(self, user: str, address: str) -> None:
@@ -232,8 +232,8 @@ class ZapThread:
         if user in self._quiet or pair in self._warned or len(self._warned) >= _WARNED:
             return
         self._warned.add(pair)
-        what = "connection from %s refused: its key %s is not authorised"
-        logger.warning(what, address, user)
+        message = "connection from %s refused: its key %s is not authorised"
+        logger.warning(message, address, user)
 
     def test(self, address: str, *, subscribing: bool = False) -> None:
         """Check that a key which is not authorised is refused.
@@ -256,8 +256,8 @@ class ZapThread:
             self._context, address, keys, subscribing=subscribing, timeout=TEST_TIMEOUT
         )
         if connected is not False:
-            what = "let in" if connected else "not answered"
-            msg = f"the self-test of {address} failed: an unauthorised key was {what}"
+            outcome = "let in" if connected else "not answered"
+            msg = f"the self-test of {address} failed: an unauthorised key was {outcome}"
             raise NotAllowed(msg)
 
     def stop(self) -> None:

@@ -374,9 +374,9 @@ class WorkerRunner:
         polled = link, bool(self._backlog), fds
         if polled != self._polled:
             self._polled = polled
-            wanted = _IN | _OUT if self._backlog else _IN
-            others = (self._wakeup_reader.fileno(), link.monitor_fd, *fds)
-            self._items = [(link.socket, wanted), *((fd, _IN) for fd in others)]
+            events = _IN | _OUT if self._backlog else _IN
+            descriptors = (self._wakeup_reader.fileno(), link.monitor_fd, *fds)
+            self._items = [(link.socket, events), *((fd, _IN) for fd in descriptors)]
         return self._items
 
     def _count_abandoned(self, now: float) -> None:

@@ -340,13 +340,13 @@ class WorkerSession:
 
     def due(self) -> float:
         """Return when `tick` has something to do."""
-        due = self._last_seen + self.info.heartbeat_timeout
+        deadline = self._last_seen + self.info.heartbeat_timeout
         if not self.online:
-            return min(due, self._inform_due)
+            return min(deadline, self._inform_due)
         first = self.replies.oldest()
         if first is not None:
-            due = min(due, first + RESEND_AFTER)
-        return min(due, self._heartbeat_due)
+            deadline = min(deadline, first + RESEND_AFTER)
+        return min(deadline, self._heartbeat_due)
 
     def leave(self) -> None:
         """End the session: send KBAI."""

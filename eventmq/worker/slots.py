@@ -80,9 +80,9 @@ class LookAhead:
         """Record that ``count`` jobs ran for ``run_time`` seconds together."""
         if not count:
             return
-        each = run_time / count
+        per_job = run_time / count
         average = self._average
-        self._average = each if average is None else average + WEIGHT * (each - average)
+        self._average = per_job if average is None else average + WEIGHT * (per_job - average)
 
     @property
     def depth(self) -> int:
@@ -221,9 +221,9 @@ class SharedSlots(Slots):
     def jobs_ended(self, event: JobsEnded, now: float) -> None:
         """Record run times, and adapt how many jobs are held beyond the slots."""
         self._progress_at = now
-        each = max(event.run_time / event.count, 1e-6)
+        per_job = max(event.run_time / event.count, 1e-6)
         average = self._average
-        self._average = each if average is None else average + WEIGHT * (each - average)
+        self._average = per_job if average is None else average + WEIGHT * (per_job - average)
         ahead = min(MAX_LOOK_AHEAD, int(self.active * LONG_JOB / self._average))
         if not TOO_MANY * self._ahead <= ahead <= TOO_FEW * self._ahead:
             self._ahead = ahead

@@ -33,27 +33,27 @@ def make_report(
         direct: The figures of each file, computed in this process.
         workers: Number of worker processes.
     """
-    found = [
+    results = [
         (path, figures) for path, figures in zip(paths, result.results, strict=True) if figures
     ]
     pairs = zip(result.results, direct, strict=True)
     jobs = len(paths)
     return {
         "jobs": jobs,
-        "succeeded": len(found),
-        "failed": jobs - len(found),
+        "succeeded": len(results),
+        "failed": jobs - len(results),
         "workers": workers,
         "seconds": round(result.seconds, 3),
         "jobs_per_second": round(jobs / result.seconds, 1),
         "submit_seconds": round(result.receipt, 4),
         "start_delay_p50": _percentile(result.delays, 50),
         "start_delay_p99": _percentile(result.delays, 99),
-        "totals": _totals([figures for _, figures in found]),
+        "totals": _totals([figures for _, figures in results]),
         "direct": _totals(direct),
         "match": all(_same(figures, expected) for figures, expected in pairs),
-        "largest": _largest(found),
-        "most_complex": _functions(found, "complex", "branches"),
-        "longest": _functions(found, "longest", "lines"),
+        "largest": _largest(results),
+        "most_complex": _functions(results, "complex", "branches"),
+        "longest": _functions(results, "longest", "lines"),
         "errors": list(result.errors[:TOP]),
     }
 
@@ -66,16 +66,16 @@ def _percentile(values: Sequence[float], percent: int) -> float | None:
     """Return the smallest value that so many percent of the values do not exceed."""
     if not values:
         return None
-    place = -(-len(values) * percent // 100) - 1
-    return round(sorted(values)[place], 4)
+    index = -(-len(values) * percent // 100) - 1
+    return round(sorted(values)[index], 4)
 
 
 def _totals(figures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    return {name: sum(each[name] for each in figures) for name in COUNTS}
+    return {name: sum(row[name] for row in figures) for name in COUNTS}
 
 
-def _largest(found: Sequence[tuple[Path, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    first = sorted(found, key=lambda item: (-item[1]["lines"], item[0]))[:TOP]
+def _largest(results: Sequence[tuple[Path, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    first = sorted(results, key=lambda item: (-item[1]["lines"], item[0]))[:TOP]
     return [
         {"module": _short(path), **{name: figures[name] for name in COUNTS}}
         for path, figures in first
@@ -83,13 +83,13 @@ def _largest(found: Sequence[tuple[Path, Mapping[str, Any]]]) -> list[dict[str, 
 
 
 def _functions(
-    found: Sequence[tuple[Path, Mapping[str, Any]]], which: str, by: str
+    results: Sequence[tuple[Path, Mapping[str, Any]]], figure: str, by: str
 ) -> list[dict[str, Any]]:
     """Return the functions with the highest figure, at most one of each file."""
     rows = [
-        {"function": each["name"], "where": f"{_short(path)}:{each['line']}",
-         "lines": each["lines"], "branches": each["branches"]}
-        for path, figures in found if (each := figures[which])
+        {"function": function["name"], "where": f"{_short(path)}:{function['line']}",
+         "lines": function["lines"], "branches": function["branches"]}
+        for path, figures in results if (function := figures[figure])
     ]  # fmt: skip
     return sorted(rows, key=lambda row: (-row[by], row["where"]))[:TOP]
 

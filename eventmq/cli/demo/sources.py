@@ -31,13 +31,13 @@ def find_sources(root: Path | None = None, *, min_files: int = MIN_FILES) -> lis
         root: Where to look, the standard library if None.
         min_files: With fewer files, look further.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     root = root or Path(sysconfig.get_path("stdlib"))
     for passed_over in (_INSTALLED | _TESTS, _INSTALLED, frozenset({"__pycache__"})):
-        found = sorted(_walk(root, passed_over))
-        if len(found) >= min_files:
+        files = sorted(_walk(root, passed_over))
+        if len(files) >= min_files:
             break
-    return found[:MAX_FILES]
+    return files[:MAX_FILES]
 
 
 def _walk(root: Path, passed_over: frozenset[str]) -> Iterator[Path]:

@@ -79,7 +79,7 @@ def file_system_of(path: str, mounts: str) -> str:
         path: Absolute, without links; it need not be there.
         mounts: Text in the format of ``/proc/self/mountinfo``.
     """
-    longest, found = -1, ""
+    longest, file_system = -1, ""
     for line in mounts.splitlines():
         mount, _, source = line.partition(" - ")
         fields, kind = mount.split(" "), source.partition(" ")[0]
@@ -89,8 +89,8 @@ def file_system_of(path: str, mounts: str) -> str:
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         # A later mount on the same place hides the earlier one.
         if inside and len(point) >= longest:
-            longest, found = len(point), kind
-    return found
+            longest, file_system = len(point), kind
+    return file_system
 
 
 def network_file_system(path: Path) -> str:
@@ -103,10 +103,10 @@ def network_file_system(path: Path) -> str:
     return kind if kind in NETWORK else ""
 
 
-def store_removed(what: str) -> StoreError:
-    """Return the error of a broker whose store is not where it was; ``what`` is missing."""
+def store_removed(missing: str) -> StoreError:
+    """Return the error of a broker whose store is not where it was; ``missing`` names what is missing."""
     return StoreError(
-        f"the store was taken from under the broker, which gives no further receipt: {what}; "
+        f"the store was taken from under the broker, which gives no further receipt: {missing}; "
         "put the data directory back as it was, or start a broker on what is there"
     )
 
@@ -134,18 +134,18 @@ class OpenedFiles:
         # SQLite puts them beside the file itself, not beside a link to it.
         real = database.resolve() if database.is_symlink() else database
         log, index = (real.with_name(f"{real.name}-{end}") for end in ("wal", "shm"))
-        known = {path: _file_identity(os.fstat(fd)) for path, fd in descriptors.items()}
+        identities = {path: _file_identity(os.fstat(fd)) for path, fd in descriptors.items()}
         # SQLite keeps these two open, so that no other file can get their numbers.
-        known |= {path: self._found(path) for path in (log, index)}
+        identities |= {path: self._found(path) for path in (log, index)}
         #: Name, device and inode.
-        self._all = tuple(known.items())
+        self._all = tuple(identities.items())
         self._log: int | None = None
         self._link, self._led_to = _link_of(self._open(log)), ""
         if self._link:
             self._led_to = os.readlink(self._link)  # noqa: PTH115 - as below
         #: Those to look at with each commit; SQLite looks at the database itself.
-        others = {database, index, log} if self._link else {database, index}
-        self._each = tuple((os.fspath(path), key) for path, key in self._all if path not in others)
+        excluded = {database, index, log} if self._link else {database, index}
+        self._each = tuple((os.fspath(path), key) for path, key in self._all if path not in excluded)
         self.verify()
 
     def _open(self, log: Path) -> int:
@@ -169,12 +169,12 @@ class OpenedFiles:
             StoreError: One of them leads elsewhere: no receipt may be given for this commit.
         """
         stat = os.stat
-        for path, known in self._each:
+        for path, identity in self._each:
             try:
-                found = stat(path)
+                status = stat(path)
             except OSError as error:
                 raise self._gone(path, error) from error
-            if (found.st_dev, found.st_ino) != known:
+            if (status.st_dev, status.st_ino) != identity:
                 raise self._replaced(path)
         # What `stat` said of the log the next write must change: the system then keeps exact times
         # of the file, and the next sync writes one block more. Of a link it keeps none.
@@ -189,8 +189,8 @@ class OpenedFiles:
         Raises:
             StoreError: One of them leads elsewhere.
         """
-        for path, known in self._all:
-            if self._found(path) != known:
+        for path, identity in self._all:
+            if self._found(path) != identity:
                 raise self._replaced(path)
         self.committed()
 
@@ -207,8 +207,8 @@ class OpenedFiles:
 
     @staticmethod
     def _replaced(path: str | Path) -> StoreError:
-        there = Path(path).exists()
-        return store_removed(f"{path} is another file now" if there else f"{path} is gone")
+        exists = Path(path).exists()
+        return store_removed(f"{path} is another file now" if exists else f"{path} is gone")
 
 
 def _link_of(descriptor: int) -> str:
@@ -376,10 +376,10 @@ class DataDirectory:
         if self._database is not None or not (make or self.database.exists()):
             return
         try:
-            held = _identity(self.database.stat()) in self._held
+            locked = _identity(self.database.stat()) in self._held
         except FileNotFoundError:
-            held = False
-        if held:
+            locked = False
+        if locked:
             raise self._in_use()
         self._database = open_private(self.database)
         if _LOCKS_DATABASE:
@@ -403,16 +403,16 @@ class DataDirectory:
     # Who may read it
 
     def _warn_of_modes(self) -> None:
-        found = wider([self.path, *self._files()])
-        if not found:
+        exposed = wider([self.path, *self._files()])
+        if not exposed:
             return
-        modes = ", ".join(f"{path} has mode {mode:04o}" for path, mode in found)
-        files = " ".join(quote(str(path)) for path, _ in found if path != self.path)
-        what = [f"chmod 700 {quote(str(self.path))}"] * (found[0][0] == self.path)
-        what += [f"chmod 600 {files}"] * bool(files)
+        modes = ", ".join(f"{path} has mode {mode:04o}" for path, mode in exposed)
+        files = " ".join(quote(str(path)) for path, _ in exposed if path != self.path)
+        commands = [f"chmod 700 {quote(str(self.path))}"] * (exposed[0][0] == self.path)
+        commands += [f"chmod 600 {files}"] * bool(files)
         logger.warning(
             "other users can use what the broker keeps: %s; to end that: %s",
-            modes, " && ".join(what),
+            modes, " && ".join(commands),
         )  # fmt: skip
 
     def _files(self) -> Iterator[Path]:

@@ -20,22 +20,22 @@ ASK = "ask eventmq fsck what is wrong, and eventmq fsck --salvage DEST copies wh
 ALTERED = (ProtocolError, LookupError, TypeError, ValueError)
 
 
-def store_error(path: Path | str, error: Exception, what: str = "cannot be written") -> StoreError:
+def store_error(path: Path | str, error: Exception, problem: str = "cannot be written") -> StoreError:
     """Return the error of a store that goes on no more.
 
     Args:
         path: Of its file.
         error: What went wrong. Where a page or a value in the file may be damaged, the sentence
             says what helps.
-        what: What the store cannot do, unless the file cannot be read.
+        problem: What the store cannot do, unless the file cannot be read.
     """
     why = explain(error)
     if is_damage(error):
         text = f"cannot be read: {why}; {ASK}"
     elif isinstance(error, ALTERED):
-        text = f"{what}: {type(error).__name__}: {why}; {ASK}"
+        text = f"{problem}: {type(error).__name__}: {why}; {ASK}"
     else:
-        text = f"{what}: {why or type(error).__name__}"  # a MemoryError has no words
+        text = f"{problem}: {why or type(error).__name__}"  # a MemoryError has no words
     failure = StoreError(f"the store {path} {text}")
     failure.__cause__ = error
     return failure

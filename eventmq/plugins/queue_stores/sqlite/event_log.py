@@ -118,18 +118,18 @@ class EventLog:
 
     def _write(self, blocks: list[Block]) -> None:
         while blocks:
-            n, many = 0, 0
+            n, whole = 0, 0
             for block in blocks:  # nearly always all of them
-                n, many = n + len(block.ids), many + 1
+                n, whole = n + len(block.ids), whole + 1
                 if n >= ROW_EVENTS:
                     break
-            rest = blocks[many:]
-            del blocks[many:]
+            remaining = blocks[whole:]
+            del blocks[whole:]
             body = pack_blocks(blocks)
             self.db.execute(_INSERT, (self._next, n, self._end, body))
             self._end += len(body)
             self._next += n
-            blocks = rest
+            blocks = remaining
 
     # Pruning
 
@@ -142,28 +142,28 @@ class EventLog:
         """
         sql = "SELECT first, offset FROM events WHERE first <= ? ORDER BY first LIMIT ?"
         enough = min(enough, self._start + SLICE_BYTES)
-        found = None
+        oldest = None
         for row in self.db.execute(sql, (max_first, SLICE + 1)):
-            found = row
+            oldest = row
             if row[1] >= enough:
                 break
-        return found if found and found[0] > self._first else None
+        return oldest if oldest and oldest[0] > self._first else None
 
     def _prune(self) -> None:
         """Delete rows of which a journal has all events."""
-        found = self._oldest(self._sealed + 1, self._end)
-        if found is None:
+        oldest = self._oldest(self._sealed + 1, self._end)
+        if oldest is None:
             self._unpruned = False
         else:
-            self._cut(*found)
+            self._cut(*oldest)
 
     def _make_room(self, now: float) -> None:
         """Delete the oldest rows; say which, if a journal had wanted them."""
         limit = self._cap if self._journal else self._ring
-        found = self._oldest(self._next, self._end - limit + limit // _SHARE)
-        if found is None:
+        oldest = self._oldest(self._next, self._end - limit + limit // _SHARE)
+        if oldest is None:
             return
-        self._cut(*found)
+        self._cut(*oldest)
         missing = self._sealed + 1  # an earlier gap may have gone the same way
         if self._journal and missing < self._first:
             self._gaps.append(gap(missing, self._first - 1, now))
@@ -267,8 +267,8 @@ class EventLogReader:
     def addresses(self) -> dict[str, str]:
         """Return where the broker is, or was, by port."""
         row = first_row(self._db, "SELECT value FROM meta WHERE key = 'addresses'")
-        found: dict[str, str] = unpack(row[0], "the addresses of the broker") if row else {}
-        return found
+        addresses: dict[str, str] = unpack(row[0], "the addresses of the broker") if row else {}
+        return addresses
 
     def close(self) -> None:
         """Close the file. Idempotent."""

@@ -178,7 +178,7 @@ class GraphWrites:
         db.executemany("INSERT INTO join_arguments VALUES (?, ?, ?)", arguments)
         db.executemany(
             "INSERT INTO handlers VALUES (?, ?, ?, ?)",
-            [(graph + place, graph, graph + a, graph + z) for place, a, z in plan.handlers],
+            [(graph + node, graph, graph + a, graph + z) for node, a, z in plan.handlers],
         )
         db.executemany(
             "INSERT INTO deadlines (graph, first, end, at) VALUES (?, ?, ?, ?)",
@@ -271,8 +271,8 @@ class GraphWrites:
 
     def _handler(self, key: int) -> list[JobRecord]:
         """Return the job of this number, if it is blocked."""
-        where = f"seq = ? AND state = {_BLOCKED}"
-        return self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where}", (key,))
+        condition = f"seq = ? AND state = {_BLOCKED}"
+        return self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition}", (key,))
 
     # What waits
 
@@ -349,9 +349,9 @@ def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
     That is 0 where nothing waits, and `HANDLER` for handlers.
     """
     spans: dict[int, tuple[int, int]] = {}
-    for place, number in enumerate(plan.inputs):
-        first, _ = spans.get(number, (graph + place, 0))
-        spans[number] = first, graph + place
+    for node, number in enumerate(plan.inputs):
+        first, _ = spans.get(number, (graph + node, 0))
+        spans[number] = first, graph + node
     outputs = [0] * len(plan.inputs)
     for handler in plan.handlers:
         outputs[handler.node] = HANDLER
@@ -359,8 +359,8 @@ def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
     for number, tree in enumerate(plan.joins):
         key, last = spans[number]
         refs = refs_of(tree)
-        for place in refs:
-            outputs[place] = key
+        for node in refs:
+            outputs[node] = key
         rows.append((key, graph, len(refs), graph + min(refs), graph + max(refs), last))
     return rows, outputs
 
@@ -385,11 +385,11 @@ def _reason(row: Finished, *, caused: bool) -> str:
 def _start(job: JobRecord, write: AdvanceGraphs) -> None:
     """Give a job that waits no more its time and its place in the queue."""
     headers = parse_headers(job.headers)
-    due = write.at + headers.countdown if headers.countdown else 0.0
-    job.eta = headers.eta if headers.eta - write.ahead > max(due, write.at) else 0.0
-    due = job.eta - write.ahead if job.eta else due
-    delayed = due > write.at
-    job.ready_at = due if delayed else write.at
+    ready_at = write.at + headers.countdown if headers.countdown else 0.0
+    job.eta = headers.eta if headers.eta - write.ahead > max(ready_at, write.at) else 0.0
+    ready_at = job.eta - write.ahead if job.eta else ready_at
+    delayed = ready_at > write.at
+    job.ready_at = ready_at if delayed else write.at
     job.state = JobState.DELAYED if delayed else JobState.QUEUED
     job.rank = int((job.ready_at - headers.priority * write.step) * 1_000_000)
 
@@ -408,25 +408,25 @@ class LineageIndex:
     # hot loop: python -m benchmarks chord_members
     def find(self, ids: Sequence[str]) -> list[Lineage | None]:
         """Return where each job stands, None for one of no known graph."""
-        known = self._known
-        missing = [job_id for job_id in ids if job_id not in known]
+        lineages = self._known
+        missing = [job_id for job_id in ids if job_id not in lineages]
         if missing:
-            if len(known) > _REMEMBERED:
-                known.clear()
+            if len(lineages) > _REMEMBERED:
+                lineages.clear()
                 missing = list(ids)
             self._read(missing)
-        return [known.get(job_id) for job_id in ids]
+        return [lineages.get(job_id) for job_id in ids]
 
     def _read(self, ids: Sequence[str]) -> None:
-        execute, known = self._db.execute, self._known
+        execute, lineages = self._db.execute, self._known
         # Of the rest, which is less than a statement has, each has its own.
         even = len(ids) - len(ids) % _MANY
         for start in range(0, even, _MANY):
             for job_id, root, parent in execute(_FIND_MANY, ids[start : start + _MANY]):
-                known[job_id] = Lineage(root, parent or "")
-        for asked in ids[even:]:
-            for job_id, root, parent in execute(_FIND_ONE, (asked,)):
-                known[job_id] = Lineage(root, parent or "")
+                lineages[job_id] = Lineage(root, parent or "")
+        for requested in ids[even:]:
+            for job_id, root, parent in execute(_FIND_ONE, (requested,)):
+                lineages[job_id] = Lineage(root, parent or "")
 
 
 class GraphReads:
@@ -506,8 +506,8 @@ class GraphReads:
         span = (graph + write.first, graph + size, write.limit)
         rows = []
         for key, job_id, before, after in all_rows(self.tables.db, sql, span):
-            found = self._reads.find_one(job_id) or JobRow(_forgotten(job_id))
-            rows.append(GraphRow(key - graph, before, max(after, 0), after == HANDLER, found))
+            row = self._reads.find_one(job_id) or JobRow(_forgotten(job_id))
+            rows.append(GraphRow(key - graph, before, max(after, 0), after == HANDLER, row))
         return GraphPage(self._id(graph), size, rows)
 
     # Forgetting
@@ -532,8 +532,8 @@ def _forgotten(job_id: str) -> JobRecord:
 
 def next_deadline(db: Any) -> float | None:
     """Return the first deadline."""
-    due: float | None = first_row(db, "SELECT min(at) FROM deadlines")[0]
-    return due
+    deadline: float | None = first_row(db, "SELECT min(at) FROM deadlines")[0]
+    return deadline
 
 
 def open_graphs(db: Any) -> bool:

@@ -90,15 +90,15 @@ class StoredInputs:
             DamagedRow: One was altered.
         """
         sql = f"SELECT key, id, content_type, result, crc {_OF_JOIN}"
-        found: dict[int, tuple[str, str, bytes]] = {}
+        results: dict[int, tuple[str, str, bytes]] = {}
         try:
             for key, job, kind, data, crc in self._db.execute(sql, span):
                 if not is_sound(crc, job, kind, data):
                     raise DamagedRow(f"the result of job {job}, which it takes, is damaged")
-                found[key] = job, kind, data
+                results[key] = job, kind, data
         except UnicodeDecodeError as error:
             raise DamagedRow("a result that it takes is damaged") from error
-        return found
+        return results
 
     def forget(self, span: Span) -> None:
         """Forget the results of a join."""
@@ -187,8 +187,8 @@ class StoredInputs:
         span = (max(first, write.cursor), final, join_key)
         rows: list[tuple[str, str, bytes]] = []
         size = 0
-        with closing(self._db.execute(sql, span)) as found:
-            for key, job, kind, data, crc in found:
+        with closing(self._db.execute(sql, span)) as cursor:
+            for key, job, kind, data, crc in cursor:
                 size += len(data)
                 if not is_sound(crc, job, kind, data):
                     logger.error(
@@ -248,11 +248,11 @@ class Joins:
         db = self.tables.db
         sql = f"""SELECT join_key, reason, cursor, copies FROM pending_work
                   ORDER BY key LIMIT {_READ}"""
-        found = [PendingWork(*row) for row in db.execute(sql)]
-        if found:
+        pending = [PendingWork(*row) for row in db.execute(sql)]
+        if pending:
             sql = "DELETE FROM pending_work WHERE join_key = ?"
-            db.executemany(sql, [(work.join_key,) for work in found])
-            self._work.extend(found)
+            db.executemany(sql, [(work.join_key,) for work in pending])
+            self._work.extend(pending)
 
     def save(self) -> bool:
         """Leave the rest to the next commit; return whether there is any."""
@@ -284,10 +284,10 @@ class Joins:
         """Do the first work for some jobs at most; return for how many, at least 1."""
         work = self._work.popleft()
         sql = "SELECT graph, first, final, last FROM joins WHERE key = ?"
-        found = first_row(self.tables.db, sql, (work.join_key,))
-        if found is None:
+        join = first_row(self.tables.db, sql, (work.join_key,))
+        if join is None:
             return 1
-        graph, first, final, last = found
+        graph, first, final, last = join
         span = Span(first, final, work.join_key)
         jobs = self._waiting(max(work.join_key, work.cursor), last, work.join_key, limit)
         more = len(jobs) == limit and jobs[-1].seq < last
@@ -305,11 +305,11 @@ class Joins:
 
     def _waiting(self, first: int, last: int, join_key: int, limit: int) -> list[JobRecord]:
         """Return the first of the blocked jobs of a join in a range."""
-        where, values = f"seq BETWEEN ? AND ? AND state = {_BLOCKED}", [first, last]
+        condition, values = f"seq BETWEEN ? AND ? AND state = {_BLOCKED}", [first, last]
         if first != last:
-            where += " AND (SELECT input FROM nodes WHERE key = seq) = ?"
+            condition += " AND (SELECT input FROM nodes WHERE key = seq) = ?"
             values.append(join_key)
-        sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY seq LIMIT ?"
+        sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} ORDER BY seq LIMIT ?"
         return self.tables.jobs(sql, (*values, limit))
 
     def _count(self, jobs: Sequence[JobRecord], last: int, join_key: int) -> int:
@@ -357,9 +357,9 @@ class Joins:
             raise DamagedRow("the order of what it takes is damaged in the store")
         tree = unpack(packed, "a tree")
         longest = max(len(job.body) for job in takers)
-        room = min(write.max_body - longest, write.max_copies // max(copies, len(takers)))
+        max_size = min(write.max_body - longest, write.max_copies // max(copies, len(takers)))
         size = self.inputs.size(span) + len(packed)
-        if size <= room:
+        if size <= max_size:
             leaves = {key - graph: leaf for key, leaf in self.inputs.rows(span).items()}
             self._waiting_jobs.ready(jobs, pack(_filled(tree, leaves)), write)
             return

@@ -88,19 +88,19 @@ class OperatorWrites:
 
     def apply(self, write: ApplyToJobs) -> AffectedJobs:
         """Do something with jobs by id."""
-        others: dict[str, str] = {}
+        unaffected: dict[str, str] = {}
         jobs: dict[str, JobRecord] = {}
         for job_id, attempt in zip_longest(write.ids, write.attempts):
-            found = self.reads.find_one(job_id)
-            if found is None:
+            row = self.reads.find_one(job_id)
+            if row is None:
                 continue
-            state = found.job.state
-            sound = write.action != "retry" or not found.job.damaged
-            if sound and _suits(write.action, state) and attempt in {None, found.job.attempt}:
-                jobs[job_id] = found.job
+            state = row.job.state
+            sound = write.action != "retry" or not row.job.damaged
+            if sound and _suits(write.action, state) and attempt in {None, row.job.attempt}:
+                jobs[job_id] = row.job
             else:
-                others[job_id] = state.value
-        return AffectedJobs(self._actions[write.action](list(jobs.values()), write.audit), others)
+                unaffected[job_id] = state.value
+        return AffectedJobs(self._actions[write.action](list(jobs.values()), write.audit), unaffected)
 
     def cancel(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
         """End jobs as cancelled."""
@@ -133,11 +133,11 @@ class OperatorWrites:
                   created, headers, body, 0.0, crc, head_crc, unique_key, ? FROM failed
                   WHERE seq = ?"""
         retried = []
-        for place, job in enumerate(self._sound(jobs)):
+        for index, job in enumerate(self._sound(jobs)):
             self._remember(job)
             rank = int((audit.at - priority_of(job) * audit.step) * 1_000_000)
             expires = job.expires if job.expires > audit.at + audit.ahead else 0.0
-            number, attempt = audit.seq + place, job.attempt + 1
+            number, attempt = audit.seq + index, job.attempt + 1
             subqueue = self.tables.subqueue_id(job.queue, job.headers)
             self.tables.db.execute(
                 sql, (number, rank, attempt, audit.at, expires, subqueue, job.seq)
@@ -153,16 +153,16 @@ class OperatorWrites:
         """Return the failed jobs whose records are what was written; the others must not run."""
         sql = f"SELECT {JOB_COLUMNS} FROM failed WHERE seq = ?"
         read = [self.tables.jobs(sql, (job.seq,)) for job in jobs]
-        return [job for job, there in zip(jobs, read, strict=True) if not there[0].damaged]
+        return [job for job, stored in zip(jobs, read, strict=True) if not stored[0].damaged]
 
     def _remember(self, job: JobRecord) -> None:
         """Make the error of a failed job a part of its history."""
         sql = f"SELECT {BARE_FAILED} FROM failed WHERE seq = ?"
         [row] = self.tables.rows(sql, (job.seq,))
-        found = self.tables.failed(row)
+        failed = self.tables.failed(row)
         attempt = Attempt(
-            job.id, job.attempt, job.delivery, found.at, found.started, found.run_time,
-            found.worker, found.content_type, found.result or b"",
+            job.id, job.attempt, job.delivery, failed.at, failed.started, failed.run_time,
+            failed.worker, failed.content_type, failed.result or b"",
         )  # fmt: skip
         self.writes.attempts.add(attempt)
 
@@ -223,12 +223,12 @@ class OperatorWrites:
         """Return the numbers of the rows that were looked at, and the jobs that fit."""
         operation, tables = bulk.operation, self.tables
         table = _table(operation)
-        where, values = "seq > ? AND seq <= ?", [bulk.cursor, end]
+        condition, values = "seq > ? AND seq <= ?", [bulk.cursor, end]
         if operation.queue:
-            where += " AND +queue = ?"
+            condition += " AND +queue = ?"
             values.append(tables.known_queue(operation.queue))
         columns = BARE_COLUMNS if table == "jobs" else BARE_FAILED
-        sql = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY seq LIMIT ?"
+        sql = f"SELECT {columns} FROM {table} WHERE {condition} ORDER BY seq LIMIT ?"
         scanned, jobs = [], []
         for row in tables.rows(sql, (*values, limit)):
             scanned.append(row[0])
@@ -236,8 +236,8 @@ class OperatorWrites:
                 job = tables.job(row)
                 if fits_job(job, operation):
                     jobs.append(job)
-            elif fits(found := tables.failed(row), operation):
-                jobs.append(found.job)
+            elif fits(failed := tables.failed(row), operation):
+                jobs.append(failed.job)
         return scanned, jobs
 
     # Queues
@@ -268,11 +268,11 @@ class FailedJobs:
                   ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
         rows: list[JobRow] = []
         for scanned, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
-            found = self.tables.failed(row)
-            if fits(found, write.operation):
-                rows.append(found)
+            failed = self.tables.failed(row)
+            if fits(failed, write.operation):
+                rows.append(failed)
             if len(rows) >= write.limit or scanned >= _SCAN:
-                return rows, f"{found.at!r}:{found.job.seq}"
+                return rows, f"{failed.at!r}:{failed.job.seq}"
         return rows, ""
 
     def prune(self, write: PruneFailed) -> Pruned:
@@ -313,8 +313,8 @@ def _suits(action: str, state: JobState) -> bool:
 def next_expiry(tables: Tables, after: float) -> float | None:
     """Return the first expiry of a job after a time, None where there is none."""
     sql = "SELECT min(expires) FROM jobs WHERE expires > max(0, ?)"
-    found: float | None = first_row(tables.db, sql, (after,))[0]
-    return found
+    expiry: float | None = first_row(tables.db, sql, (after,))[0]
+    return expiry
 
 
 def _code(state: JobState) -> int:
@@ -353,19 +353,19 @@ def fits_job(job: JobRecord, operation: Operation) -> bool:
     )
 
 
-def fits(found: JobRow, operation: Operation) -> bool:
+def fits(failed: JobRow, operation: Operation) -> bool:
     """Return whether the filters match a failed job."""
     return (
-        (not operation.queue or found.job.queue == operation.queue)
-        and (not operation.task or task_of(found.job) == operation.task)
-        and (not operation.since or found.at >= operation.since)
-        and (not operation.until or found.at < operation.until)
-        and (not operation.error or _is_of_type(found, operation.error))
+        (not operation.queue or failed.job.queue == operation.queue)
+        and (not operation.task or task_of(failed.job) == operation.task)
+        and (not operation.since or failed.at >= operation.since)
+        and (not operation.until or failed.at < operation.until)
+        and (not operation.error or _is_of_type(failed, operation.error))
     )
 
 
-def _is_of_type(found: JobRow, name: str) -> bool:
-    kind = decode_error(found.result or b"").type
+def _is_of_type(failed: JobRow, name: str) -> bool:
+    kind = decode_error(failed.result or b"").type
     return name in {kind, kind.rpartition(".")[2]}
 
 

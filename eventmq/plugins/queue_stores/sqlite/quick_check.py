@@ -46,23 +46,23 @@ def check_quickly(db: apsw.Connection, path: Path, seconds: float = SECONDS) -> 
         StoreError: A page of it cannot be used, or an index does not agree with its table.
     """
     end = time.monotonic() + seconds
-    late = False
+    timed_out = False
 
     def is_late() -> bool:
-        nonlocal late
-        late = time.monotonic() > end
-        return late
+        nonlocal timed_out
+        timed_out = time.monotonic() > end
+        return timed_out
 
     tables = _tables(db)
     db.set_progress_handler(is_late, _STEPS)
     try:
-        for place, table in enumerate(tables):
+        for index, table in enumerate(tables):
             damaged, indexes = read_answer(db, f"PRAGMA integrity_check({table})")
             if damaged or indexes:
                 raise StoreError(_sentence(path, table, damaged, indexes))
-            if late:
-                what = "the check of the store %s ended after %g s, before %s: run eventmq fsck"
-                logger.info(what, path, seconds, ", ".join(tables[place:]))
+            if timed_out:
+                message = "the check of the store %s ended after %g s, before %s: run eventmq fsck"
+                logger.info(message, path, seconds, ", ".join(tables[index:]))
                 return
     finally:
         db.set_progress_handler(None, 0)

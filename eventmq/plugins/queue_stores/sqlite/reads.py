@@ -91,7 +91,7 @@ class Reads:
                 attempt,
                 delivery,
                 deaths,
-                due,
+                ready_at,
                 expires,
                 created,
                 headers,
@@ -107,7 +107,7 @@ class Reads:
                 common = crc32(body, prefix)
             if crc32(job_id.encode(), common) == crc:
                 job = JobRecord(
-                    job_id, queue, text, body, seq, rank, state, attempt, delivery, due, expires,
+                    job_id, queue, text, body, seq, rank, state, attempt, delivery, ready_at, expires,
                     created, deaths,
                 )  # fmt: skip
             else:
@@ -140,54 +140,54 @@ class Reads:
             return self._find_bare(ids, write.room)
         if len(ids) >= _MANY:
             return self._find_many(ids)
-        known = {job_id: self.find_one(job_id) for job_id in ids}
-        return {job_id: found for job_id, found in known.items() if found is not None}
+        rows = {job_id: self.find_one(job_id) for job_id in ids}
+        return {job_id: row for job_id, row in rows.items() if row is not None}
 
     def _find_many(self, ids: list[str]) -> dict[str, JobRow]:
-        found = self._unfinished(ids, JOB_COLUMNS, _FAILED)
-        remaining = [job_id for job_id in ids if job_id not in found]
+        rows = self._unfinished(ids, JOB_COLUMNS, _FAILED)
+        remaining = [job_id for job_id in ids if job_id not in rows]
         for _, row in self._ended(OUTCOME_COLUMNS, remaining):
-            found[row[0]] = self.tables.outcome(row, self.keeper)
-        return {job_id: found[job_id] for job_id in ids if job_id in found}
+            rows[row[0]] = self.tables.outcome(row, self.keeper)
+        return {job_id: rows[job_id] for job_id in ids if job_id in rows}
 
-    def _find_bare(self, ids: list[str], room: int) -> dict[str, JobRow]:
+    def _find_bare(self, ids: list[str], max_bytes: int) -> dict[str, JobRow]:
         """Look jobs up without their bodies, and read long results while there is room."""
-        found = self._unfinished(ids, BARE_COLUMNS, _BARE_FAILED)
+        rows = self._unfinished(ids, BARE_COLUMNS, _BARE_FAILED)
         keeper, tables = self.keeper, self.tables
-        remaining = [job_id for job_id in ids if job_id not in found]
+        remaining = [job_id for job_id in ids if job_id not in rows]
         long: dict[str, str] = {}
         for table, (*row, length) in self._ended(_OUTCOME, remaining):
-            known = found[row[0]] = tables.outcome(tuple(row), keeper)
-            if length and not known.job.damaged and row[3] + keeper.spared(row[2]) > keeper.now:
+            outcome = rows[row[0]] = tables.outcome(tuple(row), keeper)
+            if length and not outcome.job.damaged and row[3] + keeper.spared(row[2]) > keeper.now:
                 long[row[0]] = table
-                found[row[0]] = known._replace(unread=True)
+                rows[row[0]] = outcome._replace(unread=True)
         for job_id in filter(long.__contains__, ids):
-            if room <= 0:
+            if max_bytes <= 0:
                 break
             sql = f"SELECT {OUTCOME_COLUMNS} FROM {long[job_id]} WHERE id = ?"
             [whole] = tables.rows(sql, (job_id,))
-            found[job_id] = tables.outcome(whole, keeper)
-            room -= len(found[job_id].result or b"")
-        return {job_id: found[job_id] for job_id in ids if job_id in found}
+            rows[job_id] = tables.outcome(whole, keeper)
+            max_bytes -= len(rows[job_id].result or b"")
+        return {job_id: rows[job_id] for job_id in ids if job_id in rows}
 
     def _unfinished(self, ids: list[str], columns: str, failed: str) -> dict[str, JobRow]:
         """Return the jobs that have not ended, or failed, with these columns."""
         tables = self.tables
-        found: dict[str, JobRow] = {}
+        rows: dict[str, JobRow] = {}
         for row in self._rows_of(columns, "jobs", ids):
-            found[row[1]] = JobRow(tables.job(row))
-        remaining = [job_id for job_id in ids if job_id not in found]
+            rows[row[1]] = JobRow(tables.job(row))
+        remaining = [job_id for job_id in ids if job_id not in rows]
         for row in self._rows_of(failed, "failed", remaining):
-            found[row[1]] = tables.failed(row)
-        return found
+            rows[row[1]] = tables.failed(row)
+        return rows
 
     def _ended(self, columns: str, ids: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Yield (table, row) of those that have ended, one for each id."""
         tables, seen = self.tables, set[str]()
         places = {i: tables.buckets_of(i) for i in ids}
         for bucket in reversed(tables.buckets):
-            some = [i for i in ids if i not in seen and bucket in places[i]]
-            for row in self._rows_of(columns, bucket_name(bucket), some):
+            batch = [i for i in ids if i not in seen and bucket in places[i]]
+            for row in self._rows_of(columns, bucket_name(bucket), batch):
                 seen.add(row[0])
                 yield bucket_name(bucket), row
 
@@ -200,9 +200,9 @@ class Reads:
             return
         sql = f"SELECT {columns} FROM {table} WHERE id IN ({', '.join('?' * _AT_ONCE)})"
         for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
-            padding = some[-1:] * (_AT_ONCE - len(some))
-            yield from self.tables.rows(sql, some + padding)
+            batch = ids[start : start + _AT_ONCE]
+            padding = batch[-1:] * (_AT_ONCE - len(batch))
+            yield from self.tables.rows(sql, batch + padding)
 
     def find_one(self, job_id: str) -> JobRow | None:
         """Look one job up."""
@@ -229,9 +229,9 @@ class Reads:
         ]
         rows: list[JobRow] = []
         newest_first = merge(*tables, key=itemgetter(0), reverse=True)
-        for scanned, (job_id, found) in enumerate(newest_first, 1):
-            if self._matches(found, write):
-                rows.append(found)
+        for scanned, (job_id, row) in enumerate(newest_first, 1):
+            if self._matches(row, write):
+                rows.append(row)
             if len(rows) >= write.limit or scanned >= _SCAN:
                 return rows, job_id
         return rows, ""
@@ -252,18 +252,18 @@ class Reads:
         outcomes = table.startswith("outcomes_")
         if outcomes:
             columns = _OUTCOME
-        where = "WHERE id < ?" if before else ""
-        sql = f"SELECT {columns} FROM {table} {where} ORDER BY id DESC LIMIT {_SCAN}"
+        condition = "WHERE id < ?" if before else ""
+        sql = f"SELECT {columns} FROM {table} {condition} ORDER BY id DESC LIMIT {_SCAN}"
         for row in tables.rows(sql, (before,) if before else ()):
             if outcomes:
-                found = tables.outcome(row[:-1], self.keeper)
+                job_row = tables.outcome(row[:-1], self.keeper)
             else:
-                found = JobRow(tables.job(row)) if table == "jobs" else tables.failed(row)
-            yield found.job.id, found
+                job_row = JobRow(tables.job(row)) if table == "jobs" else tables.failed(row)
+            yield job_row.job.id, job_row
 
     @staticmethod
-    def _matches(found: JobRow, write: ListJobs) -> bool:
-        job = found.job
+    def _matches(row: JobRow, write: ListJobs) -> bool:
+        job = row.job
         return (
             (write.queue is None or job.queue == write.queue)
             and (write.task is None or task_of(job) == write.task)
@@ -288,10 +288,10 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
         leases: list[tuple[JobRecord | None, int]] = []
         ids: list[str] = []
         for seq, delivery, job_id in unpack(packed, "a chunk row"):
-            found = tables.jobs(sql, (seq,))
-            holds = bool(found) and found[0].delivery < delivery and not found[0].damaged
-            holds = holds and job_id == found[0].id
-            leases.append((found[0] if holds else None, delivery))
+            jobs = tables.jobs(sql, (seq,))
+            holds = bool(jobs) and jobs[0].delivery < delivery and not jobs[0].damaged
+            holds = holds and job_id == jobs[0].id
+            leases.append((jobs[0] if holds else None, delivery))
             ids.append(job_id)
         chunks.append(Chunk(session, number, leases, ids, leased))
     return chunks
@@ -307,11 +307,11 @@ def highest_id(tables: Tables, below: str) -> str:
 
 def ids_between(tables: Tables, lowest: str, below: str) -> set[str]:
     """Return the ids in a range of all jobs, ended ones included."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for name in ["jobs", "failed", *map(bucket_name, tables.buckets)]:
         sql = f"SELECT id FROM {name} WHERE id >= ? AND id < ?"
-        found.update(row[0] for row in tables.db.execute(sql, (lowest, below)))
-    return found
+        ids.update(row[0] for row in tables.db.execute(sql, (lowest, below)))
+    return ids
 
 
 def next_seq(tables: Tables) -> int:
@@ -319,7 +319,7 @@ def next_seq(tables: Tables) -> int:
     db = tables.db
     rows = [first_row(db, f"SELECT max(seq) FROM {t}") for t in ("jobs", "failed")]
     known_nodes = first_row(db, "SELECT max(key) FROM nodes")
-    known = [row[0] or 0 for row in (*rows, known_nodes)]
+    numbers = [row[0] or 0 for row in (*rows, known_nodes)]
     for (packed,) in db.execute("SELECT leases FROM chunks"):
-        known += [row[0] for row in unpack(packed, "a chunk row")]
-    return 1 + max(known)
+        numbers += [row[0] for row in unpack(packed, "a chunk row")]
+    return 1 + max(numbers)

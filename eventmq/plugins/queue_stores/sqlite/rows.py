@@ -123,25 +123,25 @@ class Tables:
 
         One that was forgotten has its old number again: outcomes of its jobs may have it.
         """
-        found = self._queues.get(name)
-        if found is None:
-            found = self.known_queue(name)
-            if found < 0:
+        key = self._queues.get(name)
+        if key is None:
+            key = self.known_queue(name)
+            if key < 0:
                 self.db.execute("INSERT INTO queues (name) VALUES (?)", (name,))
-                found = self.db.last_insert_rowid()
+                key = self.db.last_insert_rowid()
             else:
-                self.db.execute("UPDATE queues SET removed_at = 0 WHERE id = ?", (found,))
-            self._queues[name] = found
-            self._queue_names[found] = name
-        return found
+                self.db.execute("UPDATE queues SET removed_at = 0 WHERE id = ?", (key,))
+            self._queues[name] = key
+            self._queue_names[key] = name
+        return key
 
     def known_queue(self, name: str) -> int:
         """Return the number of a queue, or -1 if it was never used, or long ago."""
-        found = self._queues.get(name)
-        if found is None:
+        key = self._queues.get(name)
+        if key is None:
             row = first_row(self.db, "SELECT id FROM queues WHERE name = ?", (name,))
-            found = row[0] if row else -1
-        return found
+            key = row[0] if row else -1
+        return key
 
     def queue_name(self, key: int) -> str:
         """Return the name of a queue's number, also of one that was forgotten.
@@ -149,13 +149,13 @@ class Tables:
         Raises:
             KeyError: There is none.
         """
-        found = self._queue_names.get(key)
-        if found is None:
+        name = self._queue_names.get(key)
+        if name is None:
             row = first_row(self.db, "SELECT name FROM queues WHERE id = ?", (_whole(key),))
             if row is None:
                 raise KeyError(key)
-            found = str(row[0])
-        return found
+            name = str(row[0])
+        return name
 
     def forget_queues(self, names: Sequence[str], at: float) -> list[str]:
         """Forget those queues that are empty and not paused; return their names.
@@ -204,17 +204,17 @@ class Tables:
     def subqueue_id(self, queue: str, headers: str) -> int:
         """Return the number of the subqueue of a job, making it if it is new."""
         key = (self.queue_id(queue), subqueue_of(headers))
-        found = self._subqueues.get(key)
-        if found is None:
-            found = self.known_subqueue(queue, key[1])
-            if found < 0:
+        number = self._subqueues.get(key)
+        if number is None:
+            number = self.known_subqueue(queue, key[1])
+            if number < 0:
                 sql = "INSERT INTO subqueues (queue, task, key) VALUES (?, ?, ?)"
                 self.db.execute(sql, (key[0], *key[1]))
-                found = self.db.last_insert_rowid()
+                number = self.db.last_insert_rowid()
             if len(self._subqueues) > _CACHED:
                 self._subqueues.clear()
-            self._subqueues[key] = found
-        return found
+            self._subqueues[key] = number
+        return number
 
     def known_subqueue(self, queue: str, subqueue: SubqueueKey) -> int:
         """Return the number of a subqueue, or -1 if it was never used."""
@@ -224,30 +224,30 @@ class Tables:
 
     def subqueues(self) -> list[SubqueueHead]:
         """Return the subqueues with queued jobs."""
-        (known,) = first_row(self.db, "SELECT count(*) FROM subqueues")
-        if known > _CACHED:  # it reads all jobs
+        (count,) = first_row(self.db, "SELECT count(*) FROM subqueues")
+        if count > _CACHED:  # it reads all jobs
             self.db.execute("DELETE FROM subqueues WHERE id NOT IN (SELECT subqueue FROM jobs)")
         sql = """SELECT rank, seq FROM jobs WHERE subqueue = ? AND state = 2
                  ORDER BY rank, seq LIMIT 1"""
-        found = []
+        heads = []
         subqueues = self.db.execute("SELECT id, queue, task, key FROM subqueues")
         for number, queue, task, key in subqueues:
             first = first_row(self.db, sql, (number,))
             if first is not None:
                 subqueue = SubqueueKey(task, key)
-                found.append(SubqueueHead(self.queue_name(queue), subqueue, first))
-        return found
+                heads.append(SubqueueHead(self.queue_name(queue), subqueue, first))
+        return heads
 
     def name_id(self, name: str) -> int:
         """Return the number of a task's or worker's name, making it if it is new."""
-        found = self._names.get(name)
-        if found is None:
+        key = self._names.get(name)
+        if key is None:
             self.db.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
-            (found,) = first_row(self.db, "SELECT id FROM names WHERE name = ?", (name,))
+            (key,) = first_row(self.db, "SELECT id FROM names WHERE name = ?", (name,))
             if len(self._names) > _CACHED:
                 self._names.clear()
-            self._names[name] = found
-        return found
+            self._names[name] = key
+        return key
 
     def name(self, key: int) -> str:
         """Return the name of a number."""
@@ -354,12 +354,12 @@ class Tables:
     def failed(self, row: tuple[Any, ...]) -> JobRow:
         """Return a failed job of a row of `JOB_COLUMNS` and `FAILED_COLUMNS`."""
         *job, at, content_type, result, started, run_time, worker, crc, head = row
-        known = self.job(tuple(job))
-        known.state = JobState.FAILED
+        record = self.job(tuple(job))
+        record.state = JobState.FAILED
         if not _is_sound(crc, head, content_type, result):
-            text = f"{damage_of(known.id)}, its error included"
+            text = f"{damage_of(record.id)}, its error included"
             content_type, result = ERROR_TYPE, _error(text)
-        return JobRow(known, at, content_type, result, started, run_time, self.name(worker))
+        return JobRow(record, at, content_type, result, started, run_time, self.name(worker))
 
     def outcome(self, row: tuple[Any, ...], keeper: Timekeeper) -> JobRow:
         """Return the outcome of a row of `OUTCOME_COLUMNS`; a result past its time is None.
@@ -379,8 +379,8 @@ class Tables:
                     job_id, name, _headers(label), b"", 0, 0, _STATES[state],
                     attempt, delivery, 0.0, 0.0, created,
                 )  # fmt: skip
-                kept = result if until + keeper.spared(at) > keeper.now else None
-                return JobRow(job, at, content_type, kept, started, run_time, self.name(worker))
+                kept_result = result if until + keeper.spared(at) > keeper.now else None
+                return JobRow(job, at, content_type, kept_result, started, run_time, self.name(worker))
         except (KeyError, TypeError, AttributeError):  # values of another kind
             pass
         return self.damaged_outcome(_as_text(job_id), label, queue)
@@ -417,12 +417,12 @@ class Tables:
         Ids begin with the wall time of who made them, buckets are of store time: which bucket has
         an id is not to be computed from either. But the ends of a bucket's ids are known.
         """
-        found = self.buckets[-1:]  # more is written to it, so that its ends would not stay so
+        buckets = self.buckets[-1:]  # more is written to it, so that its ends would not stay so
         for bucket in reversed(self.buckets[:-1]):
             lowest, highest = self._ends.get(bucket) or self._read_ends(bucket)
             if lowest <= job_id <= highest:
-                found.append(bucket)
-        return found
+                buckets.append(bucket)
+        return buckets
 
     def _read_ends(self, bucket: int) -> tuple[str, str]:
         """Return the least and the greatest id of a bucket, ("~", "") of an empty one."""
@@ -446,8 +446,8 @@ def readable(sql: str) -> str:
 
     SQLite keeps what it was given, and what was altered, or was bytes before, need not be UTF-8.
     """
-    head, select, rest = sql.partition("SELECT ")
-    columns, of, table = rest.partition(" FROM ")
+    head, select, tail = sql.partition("SELECT ")
+    columns, of, table = tail.partition(" FROM ")
     columns = _TEXTS.sub(r"as_text(CAST(\1 AS BLOB))", columns)
     return head + select + _BYTES.sub(r"CAST(\1 AS BLOB)", columns) + of + table
 

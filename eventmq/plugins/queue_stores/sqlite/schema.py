@@ -184,14 +184,14 @@ def buckets(db: apsw.Connection) -> list[int]:
 SCHEMA_HASH = definitions_hash(_TABLES, bucket_ddl(0), bucket_index(0), *SCHEDULE_TABLES)
 
 
-def prepare(db: apsw.Connection, where: str) -> None:
+def prepare(db: apsw.Connection, path: str) -> None:
     """Make the tables in an empty file, all or none, or check those of an existing one.
 
     Raises:
         StoreError: The file is of another version, or is no store of EventMQ.
     """
     if not is_empty(db):
-        check_schema(db, where)
+        check_schema(db, path)
     else:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("BEGIN IMMEDIATE")
@@ -209,12 +209,12 @@ def is_empty(db: apsw.Connection) -> bool:
     return version == 0 and not first_row(db, "SELECT 1 FROM sqlite_master")
 
 
-def check_schema(db: apsw.Connection, where: Path | str) -> None:
+def check_schema(db: apsw.Connection, path: Path | str) -> None:
     """Refuse a file whose tables are not those of this version; nothing is written to it.
 
     Args:
         db: Of the file; it may be unable to write.
-        where: Path of the file, for the error.
+        path: Path of the file, for the error.
 
     Raises:
         StoreError: It is a store of another version, or none.
@@ -222,19 +222,19 @@ def check_schema(db: apsw.Connection, where: Path | str) -> None:
     (version,) = first_row(db, "PRAGMA user_version")
     (application,) = first_row(db, "PRAGMA application_id")
     if application != APPLICATION_ID:
-        raise StoreError(f"{where} is not a store of EventMQ: use another data directory")
+        raise StoreError(f"{path} is not a store of EventMQ: use another data directory")
     made = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'meta'")
     row = first_row(db, "SELECT value FROM meta WHERE key = 'schema'") if made else None
-    found = row[0] if row else None
-    if (version, found) != (SCHEMA_VERSION, SCHEMA_HASH):
-        raise other_schema(where, version, found)
+    stored_hash = row[0] if row else None
+    if (version, stored_hash) != (SCHEMA_VERSION, SCHEMA_HASH):
+        raise other_schema(path, version, stored_hash)
 
 
-def other_schema(where: Path | str, version: int, found: object) -> StoreError:
-    """Return the error about a store of another version; ``found`` is the hash that it has."""
+def other_schema(path: Path | str, version: int, stored_hash: object) -> StoreError:
+    """Return the error about a store of another version; ``stored_hash`` is the hash that it has."""
     return StoreError(
-        f"{where} was made by another development version of EventMQ: it has store version "
-        f"{version} with {f'table definitions {found}' if found else 'no hash of its tables'}, "
+        f"{path} was made by another development version of EventMQ: it has store version "
+        f"{version} with {f'table definitions {stored_hash}' if stored_hash else 'no hash of its tables'}, "
         f"this EventMQ needs version {SCHEMA_VERSION} with table definitions {SCHEMA_HASH}; work "
         "off its jobs with the EventMQ that made it, or use another data directory (--data-dir)"
     )
@@ -269,12 +269,12 @@ def identify(db: apsw.Connection, now: float) -> tuple[str, int]:
     return store_id, epoch
 
 
-def check_expected(db: apsw.Connection, where: str, expected: str) -> None:
+def check_expected(db: apsw.Connection, path: str, expected: str) -> None:
     """Refuse a store that has another id than the expected one; "" expects none.
 
     Args:
         db: A connection that has written nothing yet.
-        where: Path of the file, for the error.
+        path: Path of the file, for the error.
         expected: The id.
 
     Raises:
@@ -284,20 +284,20 @@ def check_expected(db: apsw.Connection, where: str, expected: str) -> None:
         return
     made = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'meta'")
     meta = dict(all_rows(db, "SELECT key, value FROM meta")) if made else {}
-    found, restored = meta.get("store_id"), meta.get("copied_from")
+    store_id, restored = meta.get("store_id"), meta.get("copied_from")
     if "copied" in meta:
         of = f" of the store {restored}" if restored else ""
         msg = (
-            f"the store {where} is a copy{of}, which gets an id of its own when a broker first "
+            f"the store {path} is a copy{of}, which gets an id of its own when a broker first "
             f"opens it: start the broker once without expect_store ({expected}), and then expect "
             "the id that its ready line says"
         )
         raise StoreError(msg)
-    if found != expected:
-        has = f"the id {found}" if found else "no id"
+    if store_id != expected:
+        actual = f"the id {store_id}" if store_id else "no id"
         of = f" (it was a copy of the store {restored})" if restored else ""
         msg = (
-            f"the store {where} has {has}{of}, and expect_store says {expected}: see that the "
+            f"the store {path} has {actual}{of}, and expect_store says {expected}: see that the "
             "right disk is mounted and --data-dir is right, or expect this id"
         )
         raise StoreError(msg)

@@ -272,16 +272,16 @@ class SqliteStore:
     def _connect(self) -> apsw.Connection:
         durable = self._durability == "durable"
         logged = self._directory is not None and check_log(Path(self._path), durable=durable)
-        wanted = self._page_checksums or None
+        page_checksums = self._page_checksums or None
         db = connect(
             self._path,
             busy=BUSY_TIMEOUT,
             statements=STATEMENTS,
             vfs=self._vfs,
-            page_checksums=wanted,
+            page_checksums=page_checksums,
         )
         self._refuse_other(db, logged=logged)
-        if wanted and not has_page_checksums(db):
+        if page_checksums and not has_page_checksums(db):
             logger.warning(
                 "the store %s was made without page checksums and goes on without: eventmq fsck "
                 "--salvage DEST makes a new one that has them", self._path,
@@ -307,8 +307,8 @@ class SqliteStore:
         assert self._db is not None  # noqa: S101 - called by open
         self._opened = OpenedFiles(home.database, home.descriptors, has_moved(self._db))
         if home.new:
-            what = "there was no store in %s: a new one was made, and its id is %s"
-            logger.info(what, home.path, recovered.store_id)
+            message = "there was no store in %s: a new one was made, and its id is %s"
+            logger.info(message, home.path, recovered.store_id)
 
     def _make_handlers(self, writes: Writes) -> dict[type, Callable[[Any], Any]]:
         reads = Reads(writes.tables, self._keeper)
@@ -333,12 +333,12 @@ class SqliteStore:
 
     def _recover(self, tables: Tables) -> Recovered:
         store_id, epoch = identify(tables.db, self._clock.now())
-        due = next_ready_at(tables.db, self._keeper.ahead)
+        ready_at = next_ready_at(tables.db, self._keeper.ahead)
         chunks = recover_chunks(tables)
         self._limits, self._suspects = LimitRows(tables), SuspectRows(tables)
         self._limits.prune(self._keeper.now)
         return Recovered(
-            store_id, epoch, next_seq(tables), tables.counts(), chunks, due,
+            store_id, epoch, next_seq(tables), tables.counts(), chunks, ready_at,
             next_expiry(tables, 0.0), bulk_operations(tables), tables.subqueues(),
             self._limits.rows(),
             self._event_log.head.next, open_graphs(tables.db), next_deadline(tables.db),

@@ -42,14 +42,14 @@ class SuspectRows:
         sql = """SELECT suspects.seq, record, queues.name, jobs.id FROM suspects
                  JOIN jobs ON jobs.seq = suspects.seq JOIN queues ON queues.id = jobs.queue
                  ORDER BY suspects.seq"""
-        found = []
+        rows = []
         for seq, record, queue, job_id in all_rows(db, sql):
             try:
-                found.append(_unpacked(seq, record, queue, job_id))
+                rows.append(_unpacked(seq, record, queue, job_id))
             except (ProtocolError, TypeError, ValueError) as error:
-                what = "what is known of the deaths of job %s is damaged, and is forgotten: %s"
-                logger.warning(what, job_id, error)
-        return found
+                message = "what is known of the deaths of job %s is damaged, and is forgotten: %s"
+                logger.warning(message, job_id, error)
+        return rows
 
 
 def _packed(row: SuspectRow) -> list[object]:

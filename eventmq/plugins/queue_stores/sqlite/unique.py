@@ -43,7 +43,7 @@ class UniqueKeys:
     Args:
         tables: Of the store.
         store: Writes outcomes and counts them.
-        keep: Seconds that the outcome of a replaced job is kept.
+        retention: Seconds that the outcome of a replaced job is kept.
         keeper: Knows how old a job is.
     """
 
@@ -51,13 +51,13 @@ class UniqueKeys:
         self,
         tables: Tables,
         store: Callable[[Sequence[Finished]], None],
-        keep: float,
+        retention: float,
         keeper: Timekeeper,
     ) -> None:
         self.tables = tables
         self._keeper = keeper
         self._store = store
-        self._keep = keep
+        self._keep = retention
 
     # Admission
 
@@ -112,23 +112,23 @@ class UniqueKeys:
         leased: Sequence[JobRecord],
         waiting: Sequence[JobRecord],
     ) -> WriteResult:
-        held = [holder for holder in waiting if holder.ready_at >= HELD]
+        held_jobs = [holder for holder in waiting if holder.ready_at >= HELD]
         if leased and not waiting:
             self._insert(job, rule, job, hold=True)
             return WriteResult("held", leased[0].id)
-        place = (held or waiting)[0]
-        ended = self._replace(held or waiting, job)
-        self._insert(job, rule, place)
-        return WriteResult("replaced", place.id, ended)
+        replaced = (held_jobs or waiting)[0]
+        ended = self._replace(held_jobs or waiting, job)
+        self._insert(job, rule, replaced)
+        return WriteResult("replaced", replaced.id, ended)
 
     def _insert(
-        self, job: JobRecord, rule: UniqueRule, place: JobRecord, *, hold: bool = False
+        self, job: JobRecord, rule: UniqueRule, replaced: JobRecord, *, hold: bool = False
     ) -> None:
-        """Insert a job with state, rank and due time of ``place``."""
+        """Insert a job with state, rank and due time of ``replaced``."""
         row = list(self.tables.row(job))
-        state = JobState.DELAYED if hold else place.state
-        row[3], row[4] = place.rank, STATE_CODES[state]
-        row[8], row[13] = place.ready_at + HELD if hold else place.ready_at, place.eta
+        state = JobState.DELAYED if hold else replaced.state
+        row[3], row[4] = replaced.rank, STATE_CODES[state]
+        row[8], row[13] = replaced.ready_at + HELD if hold else replaced.ready_at, replaced.eta
         subqueue = self.tables.subqueue_id(job.queue, job.headers)
         self.tables.db.execute(_INSERT, (*row, rule.key, subqueue))
         delayed = state is JobState.DELAYED
@@ -151,15 +151,15 @@ class UniqueKeys:
         if not counted and not rule.period:
             return None
         marks = ", ".join("?" * len(counted))
-        which = f"(state IN ({marks}) OR (created > ? AND state IN (?, ?)))"
+        condition = f"(state IN ({marks}) OR (created > ? AND state IN (?, ?)))"
         since = self._keeper.before(now - rule.period) if rule.period else now
         names = ["failed", *map(bucket_name, reversed(self.tables.buckets))]
         for name in names:
-            sql = f"SELECT id FROM {name} WHERE unique_key = ? AND {which} LIMIT 1"
+            sql = f"SELECT id FROM {name} WHERE unique_key = ? AND {condition} LIMIT 1"
             row = first_row(self.tables.db, sql, (rule.key, *counted, since, *_RAN))
             if row is not None:
-                found: str = row[0]
-                return found
+                job_id: str = row[0]
+                return job_id
         return None
 
     # Ends

@@ -107,9 +107,9 @@ def check_log(path: Path, *, durable: bool) -> bool:
     """
     end = inspect_log(path)
     if end.damaged:
-        what = f"{end.beyond} commits that" if end.header else "commits that may"
+        commits = f"{end.beyond} commits that" if end.header else "commits that may"
         msg = (
-            f"the log of the store {path} is damaged after {end.frames} pages, and {what} stand "
+            f"the log of the store {path} is damaged after {end.frames} pages, and {commits} stand "
             "behind that would be lost: restore a backup, or go on without them with "
             "eventmq fsck --repair"
         )
@@ -154,9 +154,9 @@ def _commits(log: int, header: bytes, frames: int, size: int) -> int:
     """Return how many frames after the first ones end a commit of this log."""
     (page,) = struct.unpack(">I", header[8:12])
     salts = header[16:24]
-    found = 0
-    for place in range(_HEADER + frames * (_FRAME + page), size - _FRAME, _FRAME + page):
-        head = os.pread(log, _FRAME, place)
+    count = 0
+    for offset in range(_HEADER + frames * (_FRAME + page), size - _FRAME, _FRAME + page):
+        head = os.pread(log, _FRAME, offset)
         (pages,) = struct.unpack(">I", head[4:8])
-        found += head[8:16] == salts and pages > 0
-    return found
+        count += head[8:16] == salts and pages > 0
+    return count

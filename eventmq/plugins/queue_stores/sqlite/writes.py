@@ -211,7 +211,7 @@ class Writes:
         if not jobs:
             return {}
         highest, future = self.highest_id, self.future_ids
-        places: dict[tuple[str, str], tuple[int, int, int]] = {}
+        keys_of: dict[tuple[str, str], tuple[int, int, int]] = {}
         wall = self.wall
         horizon, window = id_horizon(wall), self.dedupe_window
         refused: dict[int, WriteResult] = {}
@@ -232,10 +232,10 @@ class Writes:
             if j.headers != text or j.queue != name:  # mostly all are as the one before
                 text, name = j.headers, j.queue
                 unique = "unique:" in text and unique_rule(text) is not None
-                place = None if unique else places.get((name, text))
-                if place is None and not unique:
-                    place = places[name, text] = self._place(j)
-                queue, subqueue, prefix = place or (0, 0, 0)
+                keys = None if unique else keys_of.get((name, text))
+                if keys is None and not unique:
+                    keys = keys_of[name, text] = self._place(j)
+                queue, subqueue, prefix = keys or (0, 0, 0)
                 data, common = b"", prefix
             if unique:
                 keyed.append(i)
@@ -294,11 +294,11 @@ class Writes:
     def _count_admitted(
         self, jobs: Sequence[JobRecord], refused: dict[int, WriteResult], keyed: Sequence[int]
     ) -> None:
-        there = jobs
+        admitted = jobs
         if refused or keyed:
-            others = {*refused, *keyed}
-            there = [job for i, job in enumerate(jobs) if i not in others]
-        kinds = [(job.queue, job.state) for job in there]
+            excluded = {*refused, *keyed}
+            admitted = [job for i, job in enumerate(jobs) if i not in excluded]
+        kinds = [(job.queue, job.state) for job in admitted]
         counts = Counter(kinds) if len(kinds) > 1 else dict.fromkeys(kinds, 1)
         for (queue, state), n in counts.items():
             delayed = n if state is JobState.DELAYED else 0
@@ -336,8 +336,8 @@ class Writes:
             stale = self._missing(rows)
         if self._delete([row.job.seq for row in rows]) + len(stale) != len(rows):
             raise Mismatch
-        there = rows if not stale else [r for i, r in enumerate(rows) if i not in stale]
-        self._store_outcomes(there)
+        present = rows if not stale else [r for i, r in enumerate(rows) if i not in stale]
+        self._store_outcomes(present)
         return stale
 
     def _delete(self, seqs: list[int]) -> int:
@@ -360,8 +360,8 @@ class Writes:
         seen: set[int] = set()
         missing = {}
         for i, row in enumerate(rows):
-            found = first_row(db, "SELECT 1 FROM jobs WHERE seq = ?", (row.job.seq,))
-            if not found or row.job.seq in seen:
+            exists = first_row(db, "SELECT 1 FROM jobs WHERE seq = ?", (row.job.seq,))
+            if not exists or row.job.seq in seen:
                 missing[i] = WriteResult("stale_lease")
             seen.add(row.job.seq)
         return missing
@@ -374,27 +374,27 @@ class Writes:
         counts: dict[tuple[int, JobState, JobState], int] = {}
         ended, failed, again = [], [], []
         last: tuple[Any, ...] = ()
-        name = text = kind = by = was = now = None
+        name = text = kind = by = previous = now = None
         queue = task = number = prefix = common = code = since = 0
         hashed: bytes | None = b""
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             job, state, at, ttl, content_type, result, started, run_time, worker = row
             if (
                 job.headers != text or content_type != kind or state is not now
-                or worker != by or job.queue != name or job.state is not was
+                or worker != by or job.queue != name or job.state is not previous
             ):  # fmt: skip
                 # Of another sort than the one before; mostly all of them are the same.
                 if last:
-                    counts[last] = counts.get(last, 0) + place - since
-                since, name, text, by = place, job.queue, job.headers, worker
-                was, now, kind = job.state, state, content_type
+                    counts[last] = counts.get(last, 0) + index - since
+                since, name, text, by = index, job.queue, job.headers, worker
+                previous, now, kind = job.state, state, content_type
                 if (name, text, by) not in keys:
                     label = label_of(job)
                     ids = queue_id(name), name_id(label), name_id(by), job_prefix(name, label)
                     keys[name, text, by] = ids
                 queue, task, number, seed = keys[name, text, by]
                 code = _CODES[now]
-                last = queue, was, now
+                last = queue, previous, now
                 prefix = common = outcome_prefix(seed, code, kind)
                 hashed = b""  # of which ``common`` is the checksum so far
             attempt = job.attempt
@@ -403,13 +403,13 @@ class Writes:
             if state is JobState.FAILED:
                 failed.append(row)
                 continue
-            kept = result if ttl > 0 else None
-            if kept != hashed:
-                hashed = kept
-                common = prefix ^ 1 if kept is None else crc32(kept, prefix)
+            stored = result if ttl > 0 else None
+            if stored != hashed:
+                hashed = stored
+                common = prefix ^ 1 if stored is None else crc32(stored, prefix)
             job_id = job.id
             ended.append((
-                job_id, code, at, at + ttl, content_type, kept, queue, task, attempt,
+                job_id, code, at, at + ttl, content_type, stored, queue, task, attempt,
                 job.delivery, job.created, started, run_time, number,
                 crc32(job_id.encode(), common),
             ))  # fmt: skip
@@ -432,8 +432,8 @@ class Writes:
         for (queue, before, end), n in counts.items():
             delayed = n if before is JobState.DELAYED else 0
             blocked = n if before is JobState.BLOCKED else 0
-            lost = n if end is JobState.FAILED else 0
-            self.tables.count(queue, delayed + blocked - n, -delayed, lost, -blocked)
+            failed = n if end is JobState.FAILED else 0
+            self.tables.count(queue, delayed + blocked - n, -delayed, failed, -blocked)
 
     def _failed_row(self, row: Finished) -> tuple[Any, ...]:
         job, state, at, _, content_type, result, started, run_time, worker = row
@@ -461,10 +461,10 @@ class Writes:
         sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, attempt = ?, delivery = ?,
                  deaths = ?, eta = ? WHERE seq = ?"""
         stale: dict[int, WriteResult] = {}
-        for place, job in enumerate(write.jobs):
+        for index, job in enumerate(write.jobs):
             row = first_row(db, "SELECT state FROM jobs WHERE seq = ?", (job.seq,))
             if row is None:
-                stale[place] = WriteResult("stale_lease")
+                stale[index] = WriteResult("stale_lease")
                 continue
             was, now = row[0] == _DELAYED, job.state is JobState.DELAYED
             self.tables.count(self.tables.queue_id(job.queue), was - now, now - was)
@@ -538,11 +538,11 @@ def next_ready_at(db: apsw.Connection, ahead: float) -> float | None:
         ahead: Seconds by which wall time is ahead of store time.
     """
     sql = "SELECT min(ready_at) FROM jobs WHERE state = 1 AND eta = 0"
-    (due,) = first_row(db, sql)
+    (ready_at,) = first_row(db, sql)
     sql = "SELECT min(eta) FROM jobs WHERE state = 1 AND eta > 0 AND ready_at < ?"
     (eta,) = first_row(db, sql, (HELD,))
     return min(
-        (at for at in (due, None if eta is None else eta - ahead) if at is not None), default=None
+        (at for at in (ready_at, None if eta is None else eta - ahead) if at is not None), default=None
     )
 
 
@@ -590,8 +590,8 @@ class LimitRows:
     def rows(self) -> list[LimitRow]:
         """Return all token buckets."""
         sql = "SELECT task, key, tokens, updated, period FROM limiters"
-        found = self.tables.db.execute(sql)
-        return [LimitRow(SubqueueKey(task, key), *rest) for task, key, *rest in found]
+        cursor = self.tables.db.execute(sql)
+        return [LimitRow(SubqueueKey(task, key), *values) for task, key, *values in cursor]
 
     def prune(self, now: float) -> None:
         """Forget the buckets that are full."""
