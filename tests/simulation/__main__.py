@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-#: Sets of names are gone through in the order of their hashes, which differ from run to run.
+#: Sets of strings are iterated in the order of their hashes, which differ from run to run.
 HASHES = "0"
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What was promised, written down while a simulation runs, and compared at its end.
+"""Auditor: records what clients submitted and workers executed, and checks every guarantee.
 
-The auditor believes nobody: it has what clients intended and got receipts for, and what workers
-executed. `Violation` says which promise was broken.
+It trusts neither the broker nor its store: all that it knows comes from clients and workers.
+`Violation` says which guarantee was broken.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from tests.simulation.scenario import JobPlan
     from tests.simulation.world import Process, World
 
-__all__ = ["PARTS", "Auditor", "Execution", "Known", "Violation"]
+__all__ = ["PARTS", "AuditedJob", "Auditor", "Execution", "Violation"]
 
-#: Parts that a run of a job yields, if it does.
+#: Parts that a run of a streaming job yields.
 PARTS = 4
 
-#: Times that a client may say one thing, at worst: an operator's retry counts each time.
+#: Times that a client may send one request at most: each retry by an operator counts.
 RESENT = 3
 
-#: Deaths after which a job fails as a suspected killer.
+#: Deaths after which a job fails as a suspect.
 DEATHS = 3
 
-#: Times that a job may be handed out, with all that goes wrong in a scenario.
+#: Most deliveries of a job, whatever the faults of a scenario.
 DELIVERIES = 400
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A guarantee was broken."""
 
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """One run of a job. ``run`` counts the runs of the job from 1."""
+    """One run of a job; ``run`` counts them from 1."""
 
     delivery: int
     attempt: int
@@ -56,26 +56,26 @@ class Execution:
 
 
 @dataclass(slots=True, eq=False)
-class Known:
-    """What the auditor knows of one job that a client intended."""
+class AuditedJob:
+    """What the auditor has recorded about one job."""
 
     plan: JobPlan
     headers: Headers
-    #: When a client first wanted it.
+    #: When a client first submitted it.
     since: float
     executions: list[Execution] = field(default_factory=list)
     #: When a client got the receipt.
     confirmed: float | None = None
     refused: str = ""
-    #: Somebody asked for its end, or for another try.
+    #: A client asked to cancel it.
     cancelled: bool = False
-    #: Somebody was told that it is cancelled.
-    sentenced: bool = False
+    #: A client was told that it is cancelled.
+    reported_cancelled: bool = False
     retried: int = 0
-    #: What it waits for, and whether it goes on without those that fail.
+    #: Ids of the jobs that it waits for, and whether it runs although some of them fail.
     needs: tuple[list[str], bool] | None = None
-    #: What clients were told: state and result.
-    told: tuple[str, bytes | None] | None = None
+    #: State and result as a client was last told.
+    reported: tuple[str, bytes | None] | None = None
 
     @property
     def legacy(self) -> bool:
@@ -86,157 +86,159 @@ class Known:
         return self.headers.guarantee is False
 
     def done(self, kind: OutcomeKind) -> list[Execution]:
-        """Return the executions that ended so."""
+        """Return the executions with an outcome of this kind."""
         return [execution for execution in self.executions if execution.kind is kind]
 
 
 class Auditor:
-    """Of one simulation.
+    """Auditor of one simulation.
 
     Args:
-        world: Time.
-        twice: Whether something goes wrong for which jobs may run twice.
-        clocks: Whether clocks are set.
+        world: Event queue and clock.
+        may_run_twice: Whether the faults are such that a job may run twice.
+        clocks_set: Whether faults set clocks.
     """
 
-    def __init__(self, world: World, *, twice: bool, clocks: bool) -> None:
+    def __init__(self, world: World, *, may_run_twice: bool, clocks_set: bool) -> None:
         self.world = world
-        self.twice = twice
-        self.clocks = clocks
-        self.jobs: dict[str, Known] = {}
-        #: A crash of the machine took commits back that were not synced.
+        self.may_run_twice = may_run_twice
+        self.clocks_set = clocks_set
+        self.jobs: dict[str, AuditedJob] = {}
+        #: A crash of the machine undid commits that were not synced.
         self.rolled_back = False
         self.executions = 0
-        #: Connections of workers that faults ended: a broker takes each for a death.
+        #: Connections of workers that faults ended: the broker counts each as a death.
         self.losses = 0
-        #: Lives of the broker: a job without guarantee that a client sends again is new to each.
-        self.lives = 0
-        #: Queues of which somebody wanted all jobs cancelled; it may be heard much later.
+        #: Runs of the broker: a transient job that a client sends again is new to each of them.
+        self.broker_lives = 0
+        #: Queues whose jobs a client asked to cancel; the request may arrive much later.
         self.purged: set[str] = set()
 
     def fail(self, text: str) -> None:
-        """End the simulation: a promise was broken."""
-        self.world.tell("auditor", "VIOLATION", text)
+        """End the simulation with a violation."""
+        self.world.trace("auditor", "VIOLATION", text)
         raise Violation(text)
 
-    def job(self, job_id: str) -> Known:
-        """Return a job that was intended."""
-        known = self.jobs.get(job_id)
-        if known is None:
-            self.fail(f"nobody ever submitted job {job_id}: a phantom")
-        assert known is not None
-        return known
+    def job(self, job_id: str) -> AuditedJob:
+        """Return the record of a job; one that no client submitted is a violation."""
+        audited = self.jobs.get(job_id)
+        if audited is None:
+            self.fail(f"job {job_id} was never submitted: a phantom")
+        assert audited is not None
+        return audited
 
     # What clients say
 
     def intend(self, jobs: Iterable[JobPlan]) -> None:
-        """Note what a client is about to submit."""
+        """Record jobs that a client is about to submit."""
         for plan in jobs:
             if plan.id not in self.jobs:
                 headers = parse_headers(plan.headers)
-                self.jobs[plan.id] = Known(plan, headers, self.world.now)
+                self.jobs[plan.id] = AuditedJob(plan, headers, self.world.now)
 
     def receipt(self, jobs: Sequence[JobPlan], pending: PendingSubmit) -> list[str]:
-        """Note which jobs a client holds a receipt for; return their ids."""
+        """Record which jobs a client has a receipt for; return their ids."""
         if pending.error is not None:
             for plan in jobs:
                 self.jobs[plan.id].refused = str(pending.error)
             return []
-        got = []
-        for place, plan in enumerate(jobs):
-            known = self.jobs[plan.id]
-            if place in pending.refused:
-                known.refused = pending.refused[place][0]
+        confirmed = []
+        for index, plan in enumerate(jobs):
+            audited = self.jobs[plan.id]
+            if index in pending.refused:
+                audited.refused = pending.refused[index][0]
                 continue
-            known.confirmed = self.world.now if known.confirmed is None else known.confirmed
-            got.append(plan.id)
-        return got
+            audited.confirmed = self.world.now if audited.confirmed is None else audited.confirmed
+            confirmed.append(plan.id)
+        return confirmed
 
-    def asked(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Note what a client or an operator asked for."""
+    def requested(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Record a call of a client that may cancel or retry jobs."""
         action = arguments.get("action", name)
         if name == "bulk":
             self.purged.add(arguments["queue"])
         for job_id in arguments.get("ids", ()):
-            if (known := self.jobs.get(job_id)) is not None:
-                known.cancelled |= action == "cancel"
-                known.retried += RESENT * (action == "retry")
+            if (audited := self.jobs.get(job_id)) is not None:
+                audited.cancelled |= action == "cancel"
+                audited.retried += RESENT * (action == "retry")
 
     def answered(self, name: str, arguments: Mapping[str, Any], answer: Any) -> None:
-        """Check what a client is told."""
+        """Check the answer to a call of a client."""
         if name == "cancel":
             for job_id, state, _ in answer:
                 if state == "cancelled":
-                    self.job(job_id).sentenced = True
+                    self.job(job_id).reported_cancelled = True
         if name == "get":
-            self._got(answer)
+            self._check_result(answer)
 
-    def _got(self, answer: Any) -> None:
+    def _check_result(self, answer: Any) -> None:
         job_id, state, _, result = answer
-        known = self.job(job_id)
-        promised = known.confirmed is not None and not known.transient
+        audited = self.job(job_id)
+        promised = audited.confirmed is not None and not audited.transient
         if not state and promised and not self.rolled_back:
             self.fail(f"job {job_id} has a receipt, and get() does not know it")
         if state == "succeeded" and result is not None:
-            want = {f"{job_id}/{e.attempt}".encode() for e in known.done(OutcomeKind.SUCCEEDED)}
-            if not any(text in result for text in want):
-                self.fail(f"get() gives {result!r} for job {job_id}, which nobody returned")
-        known.told = (state, result)
+            expected = {
+                f"{job_id}/{e.attempt}".encode() for e in audited.done(OutcomeKind.SUCCEEDED)
+            }
+            if not any(text in result for text in expected):
+                self.fail(f"get() gives {result!r} for job {job_id}, which no run returned")
+        audited.reported = (state, result)
 
     def part(self, job_id: str, parts: Sequence[bytes]) -> None:
-        """Check the parts that a reader has of a run: from the first on, in order."""
-        if self.rolled_back:  # deliveries count from the last sync again
+        """Check that a reader has the parts of one run, from the first on, in order."""
+        if self.rolled_back:  # delivery numbers are used again after the last sync
             return
-        known, index = self.job(job_id), len(parts) - 1
+        audited, index = self.job(job_id), len(parts) - 1
         delivery = parts[-1].split(b"/")[1]
         if parts[-1] != f"{job_id}/{int(delivery)}/{index}".encode():
             self.fail(f"a reader of job {job_id} has {parts}")
         runs = {part.split(b"/")[1] for part in parts}
-        if len(runs) > 1 and not known.headers.replayable:
+        if len(runs) > 1 and not audited.headers.replayable:
             self.fail(f"a reader of job {job_id} has parts of several runs: {parts}")
 
     def streamed(self, job_id: str, parts: Sequence[bytes], state: str) -> None:
-        """Check what a reader has at the end of a stream."""
+        """Check that a reader has all parts when the job has succeeded."""
         if state == "succeeded" and len(parts) != PARTS and not self.rolled_back:
             self.fail(f"job {job_id} has succeeded, and a reader has {len(parts)} of its parts")
 
     # What workers say
 
     def started(self, entry: ChunkEntry, payload: bytes, owner: Process) -> Execution:
-        """Note that a job begins to run, and check that it may."""
-        known = self.job(entry.id)
+        """Record the start of a run, and check that the job may run now."""
+        audited = self.job(entry.id)
         self.executions += 1
         execution = Execution(
-            entry.delivery, entry.attempt, owner.name, self.world.now, len(known.executions) + 1
+            entry.delivery, entry.attempt, owner.name, self.world.now, len(audited.executions) + 1
         )
-        self.world.tell(
+        self.world.trace(
             owner.name, "runs", entry.id[-6:], f"delivery {entry.delivery} attempt {entry.attempt}"
         )
-        if entry.attempt > known.headers.retry_count + 1 + known.retried:
-            self.fail(f"attempt {entry.attempt} of job {entry.id}: more than were asked for")
+        if entry.attempt > audited.headers.retry_count + 1 + audited.retried:
+            self.fail(f"attempt {entry.attempt} of job {entry.id}: more than its retries allow")
         if not self.rolled_back:
-            self._check_again(entry, known)
-        ready = known.since + known.headers.countdown - 0.01
-        inherits = known.headers.unique_mode == "keep_last"
-        if self.world.now < ready and not self.clocks and not inherits:
+            self._check_rerun(entry, audited)
+        ready = audited.since + audited.headers.countdown - 0.01
+        inherits = audited.headers.unique_mode == "keep_last"
+        if self.world.now < ready and not self.clocks_set and not inherits:
             self.fail(f"job {entry.id} is started before its time")
-        if known.needs is not None:
-            self._check_needs(entry.id, known.needs, payload)
-        known.executions.append(execution)
+        if audited.needs is not None:
+            self._check_needs(entry.id, audited.needs, payload)
+        audited.executions.append(execution)
         return execution
 
-    def _check_again(self, entry: ChunkEntry, known: Known) -> None:
-        if known.transient:  # that a client may send it again after each death is all that there is
-            if len(known.executions) >= self.lives:
-                self.fail(f"job {entry.id} has no guarantee and is started once more")
+    def _check_rerun(self, entry: ChunkEntry, audited: AuditedJob) -> None:
+        if audited.transient:  # a client may send it again after each death, no more
+            if len(audited.executions) >= self.broker_lives:
+                self.fail(f"transient job {entry.id} is started again")
             return
-        for other in () if known.legacy else known.executions:
+        for other in () if audited.legacy else audited.executions:
             if other.delivery == entry.delivery:
                 self.fail(f"delivery {entry.delivery} of job {entry.id} was started twice")
-            if other.end is None and not self.twice:
-                self.fail(f"job {entry.id} is started while it runs, without a reason")
-            if other.kind is OutcomeKind.SUCCEEDED and not self.twice:
-                self.fail(f"job {entry.id} is started after it succeeded, without a reason")
+            if other.end is None and not self.may_run_twice:
+                self.fail(f"job {entry.id} is started while it runs, and no fault explains it")
+            if other.kind is OutcomeKind.SUCCEEDED and not self.may_run_twice:
+                self.fail(f"job {entry.id} is started after it succeeded, and no fault explains it")
 
     def _check_needs(self, job_id: str, needs: tuple[list[str], bool], payload: bytes) -> None:
         ids, collected = needs
@@ -246,28 +248,30 @@ class Auditor:
                 continue
             if OutcomeKind.SUCCEEDED not in ends and not collected:
                 self.fail(f"job {job_id} is started before {other} has succeeded")
-            # A run may succeed of which the store knows only that it was cancelled, or had expired.
-            known = self.jobs[other]
+            # A run may succeed although the store has its job as cancelled or expired.
+            audited = self.jobs[other]
             other_end = (
-                known.cancelled or known.plan.queue in self.purged or known.headers.expires > 0
+                audited.cancelled
+                or audited.plan.queue in self.purged
+                or audited.headers.expires > 0
             )
             sure = (ends == {OutcomeKind.SUCCEEDED} and not other_end) or not collected
             if sure and f"{other}/".encode() not in payload:
                 self.fail(f"job {job_id} is started without the result of {other}")
 
     def ended(self, execution: Execution, kind: OutcomeKind) -> None:
-        """Note how a run ended."""
+        """Record the end of a run."""
         execution.end = self.world.now
         execution.kind = kind
 
-    def broke_off(self, execution: Execution) -> None:
-        """Note that a run ended with its worker."""
+    def interrupted(self, execution: Execution) -> None:
+        """Record that a run ended because its worker died."""
         execution.end = self.world.now
 
-    # What the broker has, after each commit
+    # State of the broker after each commit
 
-    def look(self, core: BrokerCore) -> None:
-        """Check the leases of a broker."""
+    def check_leases(self, core: BrokerCore) -> None:
+        """Check that no job is leased twice, and that limits are kept."""
         state = core.state
         leased: dict[str, int] = {}
         limits: dict[tuple[str, str], list[int]] = {}
@@ -280,7 +284,7 @@ class Auditor:
                         continue
                     leased[job.id] = leased.get(job.id, 0) + 1
                     if job.delivery > DELIVERIES:
-                        self.fail(f"job {job.id} is handed out for the {job.delivery}th time")
+                        self.fail(f"job {job.id} has delivery {job.delivery}")
                     headers = parse_headers(job.headers)
                     if headers.limit_running:
                         key = (headers.task, headers.limit_key)
@@ -288,74 +292,76 @@ class Auditor:
         twice = [job_id for job_id, times in leased.items() if times > 1]
         if twice:
             self.fail(f"jobs are leased twice at once: {twice}")
-        for (task, key), (count, most) in limits.items():
-            if count > most:
-                self.fail(f"{count} jobs of {task} {key!r} are leased, the limit is {most}")
+        for (task, key), (count, limit) in limits.items():
+            if count > limit:
+                self.fail(f"{count} jobs of {task} {key!r} are leased, the limit is {limit}")
 
     # The end
 
-    def close(self, found: Mapping[str, JobRow]) -> None:
-        """Compare what the store has with what was promised."""
-        for job_id, known in self.jobs.items():
-            if known.transient:
+    def check_end(self, stored: Mapping[str, JobRow]) -> None:
+        """Compare the jobs in the store with the records."""
+        for job_id, audited in self.jobs.items():
+            if audited.transient:
                 continue
-            if job_id in found:
-                self._close_one(job_id, known, found[job_id], found)
-            elif known.confirmed is not None and not self.rolled_back:
-                self.fail(f"job {job_id} is lost: there was a receipt at {known.confirmed:.3f}")
-            elif known.executions and not self.rolled_back:
-                self.fail(f"job {job_id} was executed, and is not there")
+            if job_id in stored:
+                self._check_job(job_id, audited, stored[job_id], stored)
+            elif audited.confirmed is not None and not self.rolled_back:
+                self.fail(f"job {job_id} is lost: there was a receipt at {audited.confirmed:.3f}")
+            elif audited.executions and not self.rolled_back:
+                self.fail(f"job {job_id} was executed, and is not in the store")
 
-    def _close_one(
-        self, job_id: str, known: Known, end: JobRow, found: Mapping[str, JobRow]
+    def _check_job(
+        self, job_id: str, audited: AuditedJob, end: JobRow, stored: Mapping[str, JobRow]
     ) -> None:
         job, state = end.job, end.job.state
         if state not in TERMINAL:
             self.fail(f"job {job_id} is {state} at the end, attempt {job.attempt}")
         if state is JobState.EXPIRED:
-            self._check_expiry(job_id, known.headers.expires, end.at)
-        if state is JobState.CANCELLED and not self._may_be_cancelled(known, found):
-            self.fail(f"job {job_id} is cancelled, and nobody asked for it")
+            self._check_expiry(job_id, audited.headers.expires, end.at)
+        if state is JobState.CANCELLED and not self._may_be_cancelled(audited, stored):
+            self.fail(f"job {job_id} is cancelled without a request")
         if self.rolled_back:
             return
-        if known.sentenced and state is not JobState.CANCELLED:
-            self.fail(f"somebody was told that job {job_id} is cancelled, and it is {state}")
-        if known.legacy:  # its REPLY says neither delivery nor failure, and the first one counts
-            if state is JobState.SUCCEEDED and not known.done(OutcomeKind.SUCCEEDED):
-                self.fail(f"job {job_id} succeeded, and nobody has run it to its end")
+        if audited.reported_cancelled and state is not JobState.CANCELLED:
+            self.fail(f"a client was told that job {job_id} is cancelled, and it is {state}")
+        if audited.legacy:  # its REPLY has neither delivery nor failure, and the first one counts
+            if state is JobState.SUCCEEDED and not audited.done(OutcomeKind.SUCCEEDED):
+                self.fail(f"job {job_id} succeeded, and no run of it did")
             return
-        if state is JobState.SUCCEEDED and not _ended_so(known, job.delivery, "SUCCEEDED"):
+        if state is JobState.SUCCEEDED and not _has_ended(audited, job.delivery, "SUCCEEDED"):
             self.fail(f"job {job_id} succeeded with delivery {job.delivery}, which did not")
-        if state is JobState.FAILED and not self._may_have_failed(known, job.attempt):
-            self.fail(f"job {job_id} failed at attempt {job.attempt}: it has more")
-        if known.told is not None and not known.retried and known.told[0] != state:
-            self.fail(f"a client was told {known.told[0]!r} of job {job_id}, which is {state}")
+        if state is JobState.FAILED and not self._may_have_failed(audited, job.attempt):
+            self.fail(f"job {job_id} failed at attempt {job.attempt} with retries left")
+        if audited.reported is not None and not audited.retried and audited.reported[0] != state:
+            self.fail(
+                f"a client was told {audited.reported[0]!r} of job {job_id}, which is {state}"
+            )
 
     def _check_expiry(self, job_id: str, expires: float, at: float) -> None:
         if not expires:
             self.fail(f"job {job_id} has no expiry and expired")
-        if not self.clocks and at < expires - 0.01:
+        if not self.clocks_set and at < expires - 0.01:
             self.fail(f"job {job_id} expired {expires - at:.3f} s too early")
 
-    def _may_be_cancelled(self, known: Known, found: Mapping[str, JobRow]) -> bool:
-        if known.cancelled or known.plan.queue in self.purged:
+    def _may_be_cancelled(self, audited: AuditedJob, stored: Mapping[str, JobRow]) -> bool:
+        if audited.cancelled or audited.plan.queue in self.purged:
             return True
-        if known.headers.unique_mode in {"replace", "keep_last"}:
+        if audited.headers.unique_mode in {"replace", "keep_last"}:
             return True
-        if known.needs is None:
+        if audited.needs is None:
             return False
-        if any(self.jobs[job_id].retried for job_id in known.needs[0]):
-            return True  # one had failed before somebody had it tried again
-        needs = [found[job_id].job.state for job_id in known.needs[0] if job_id in found]
+        if any(self.jobs[job_id].retried for job_id in audited.needs[0]):
+            return True  # one had failed before it was retried
+        needs = [stored[job_id].job.state for job_id in audited.needs[0] if job_id in stored]
         return any(state is not JobState.SUCCEEDED for state in needs)
 
-    def _may_have_failed(self, known: Known, attempt: int) -> bool:
-        died = len(known.done(OutcomeKind.DIED))
-        if died + self.losses >= DEATHS:  # of a lost worker it may have been the only job
+    def _may_have_failed(self, audited: AuditedJob, attempt: int) -> bool:
+        died = len(audited.done(OutcomeKind.DIED))
+        if died + self.losses >= DEATHS:  # it may have been the only job of a lost worker
             return True
-        failed = known.done(OutcomeKind.FAILED)
-        return any(e.attempt == attempt for e in failed) and attempt > known.headers.retry_count
+        failed = audited.done(OutcomeKind.FAILED)
+        return any(e.attempt == attempt for e in failed) and attempt > audited.headers.retry_count
 
 
-def _ended_so(known: Known, delivery: int, kind: str) -> bool:
-    return any(e.delivery == delivery for e in known.done(OutcomeKind[kind]))
+def _has_ended(audited: AuditedJob, delivery: int, kind: str) -> bool:
+    return any(e.delivery == delivery for e in audited.done(OutcomeKind[kind]))

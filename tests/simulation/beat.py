@@ -1,7 +1,7 @@
-"""A scheduler's process: the real `BeatRunner` on the broker's store for schedules.
+"""Scheduler process: the real `BeatRunner` on the broker's schedule store.
 
-A beat waits for answers in the middle of its turns. Here it lets the world go on meanwhile: others
-take their turns, it may be stopped, and it may die in the midst of what it does.
+A beat waits for answers in the middle of a tick. Here the simulation goes on while it waits: other
+processes have their ticks, and the beat itself may be stopped or die before the answer has come.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = ["BeatProcess", "make_schedule"]
 
-#: Seconds that an answer may take.
-PATIENCE = 5.0
+#: Seconds until a request without an answer fails.
+ANSWER_TIMEOUT = 5.0
 
-#: What the jobs of schedules do.
+#: Runs of the jobs of schedules.
 RUNS = ((0.01, "ok"),)
 
 
 class Killed(BaseException):
-    """The process is gone: nothing may catch it."""
+    """The process was killed; no handler of the code under test may catch this."""
 
 
 def make_schedule(name: str, seconds: float) -> Schedule:
-    """Return a schedule of which no fire time is ever left out."""
+    """Return a schedule that makes up for every missed fire time."""
     return Schedule(
         name=name, task=f"sim.{name}", queue="q0",
         headers=f"task:sim.{name},content-type:msgpack",
@@ -55,11 +55,10 @@ def make_trigger(text: str) -> Every:
 
 
 class BeatProcess(ClientProcess):
-    """One beat over its lives.
+    """One beat with all its restarts.
 
     Attributes:
-        declared: The schedules in the code of its app, by name.
-        ready: It has read the store.
+        declared: Schedules in the code of its app, by name.
     """
 
     declared: Mapping[str, Schedule] = {}
@@ -85,8 +84,8 @@ class BeatProcess(ClientProcess):
             self.runner._store = None  # nothing is given back
             self.runner.close()
 
-    def turn(self) -> None:
-        super().turn()
+    def tick(self) -> None:
+        super().tick()
         if self._busy or not self.alive:
             return
         now = self.clock.monotonic()
@@ -101,10 +100,10 @@ class BeatProcess(ClientProcess):
         self.wake(max(0.001, self._beat_at - self.clock.monotonic()))
 
     def _wait(self, request: PendingRequest) -> None:
-        """Let the world go on until a request that was begun is over."""
+        """Run the simulation until a request is done; raise `Killed` if the beat dies meanwhile."""
         life = self._life
         while not request.done:
-            self.world.step(self.world.now + PATIENCE)
+            self.world.step(self.world.now + ANSWER_TIMEOUT)
             if self._life != life or not self.alive:
                 raise Killed
 
@@ -115,7 +114,7 @@ class BeatProcess(ClientProcess):
         self._calls += 1
         call = PendingCall(
             [], id=f"{self.name}.{self._life}.ask{self._calls}", name=name,
-            arguments=dict(arguments), deadline=self.clock.monotonic() + PATIENCE,
+            arguments=dict(arguments), deadline=self.clock.monotonic() + ANSWER_TIMEOUT,
         )  # fmt: skip
         self.begin(call)
         return partial(self._answer, call)
@@ -126,7 +125,7 @@ class BeatProcess(ClientProcess):
             raise call.error
         return call.answers.popleft()
 
-    # What `BeatRunner` calls its client
+    # Client of a `BeatRunner`
 
     def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
         return ()
@@ -141,15 +140,15 @@ class BeatProcess(ClientProcess):
         body = encode_batch(templates, rows)
         pending = PendingSubmit(
             Request(message, "", f"batch:{len(rows)}", body).frames(), id=message,
-            deadline=self.clock.monotonic() + PATIENCE, count=len(rows),
+            deadline=self.clock.monotonic() + ANSWER_TIMEOUT, count=len(rows),
         )  # fmt: skip
         self.begin(pending)
         return partial(self._receipts, plans, pending)
 
     def _receipts(self, plans: Sequence[JobPlan], pending: PendingSubmit) -> Sequence[bool | None]:
         self._wait(pending)
-        got = set(self.auditor.receipt(plans, pending))
-        return [plan.id in got for plan in plans]
+        confirmed = set(self.auditor.receipt(plans, pending))
+        return [plan.id in confirmed for plan in plans]
 
     def now(self) -> float:
         now: float = self._ask("ping", {})["now"]

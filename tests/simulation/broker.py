@@ -1,4 +1,4 @@
-"""The broker's process: `BrokerCore` in the turns of its runner, on a simulated disk."""
+"""Broker process: the real `BrokerCore`, with the ticks of its runner, on a simulated disk."""
 
 from __future__ import annotations
 
@@ -24,59 +24,61 @@ if TYPE_CHECKING:
 __all__ = ["BrokerProcess"]
 
 #: Seconds that a tick takes at least.
-TURN = 0.0001
+TICK_TIME = 0.0001
 
-#: Seconds until it is started again, if it died by itself.
-REVIVED = 0.3
+#: Seconds until the broker is restarted after it died of a fault of its disk.
+RESTART_DELAY = 0.3
 
-#: Turns without a message and without a wait, after which the broker is taken to spin.
-RESTLESS = 200
+#: Ticks in a row without a message and without a wait, after which the broker is taken to spin.
+MAX_IDLE_TICKS = 200
 
 
 class BrokerProcess(Process):
-    """One broker over its lives; the order of a tick is that of `eventmq.broker.runner`.
+    """One broker with all its restarts; the order of a tick is that of `eventmq.broker.runner`.
 
     Args:
-        world: Time.
-        disk: What outlives it.
-        limits: Its bounds.
-        look: Called after every commit.
+        world: Event queue and clock.
+        disk: Disk of its store.
+        limits: Limits of the broker.
+        after_commit: Called after every commit.
     """
 
     name = "broker"
 
-    #: Called where it starts again, before it opens the store.
-    before: Callable[[], None] = staticmethod(lambda: None)
+    #: Called before it opens the store after a crash.
+    before_restart: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, world: World, disk: Disk, limits: Limits, look: Callable[[], None]) -> None:
+    def __init__(
+        self, world: World, disk: Disk, limits: Limits, after_commit: Callable[[], None]
+    ) -> None:
         super().__init__(world)
         self.disk = disk
         self.limits = limits
-        self.look = look
-        self.network = Network(world, self.take, self.lose)
+        self.after_commit = after_commit
+        self.network = Network(world, self.receive, self.connection_lost)
         self.crashes = 0
-        #: Messages that the next turn sends before it dies; below 0: it does not.
+        #: Messages that the broker sends before it dies; below 0: it does not die.
         self.dies_sending = -1
         self._inbox: list[list[bytes]] = []
         self._boot = self._jumped = self._wait = 0.0
-        self._restless = 0
+        self._idle_ticks = 0
 
     def start(self) -> None:
-        """Open the store, recover, and listen."""
+        """Open the store, recover, and accept connections."""
         self.live()
         self._inbox.clear()
         if self.crashes:
-            self.before()
+            self.before_restart()
         self.store = open_store(self.disk, self.clock)
         self.core = BrokerCore(self.limits, LeastRecentlyUsed(), WeightedFair, version="sim")
         recovered = self.store.open()
         self.keeper, self._jumped = recovered.keeper, 0.0
-        self.core.recover(recovered, self._tell(), WeightedFair)
+        self.core.recover(recovered, self._read_clocks(), WeightedFair)
         self.core.state.write(Announce({}), lambda _: None)
         self._boot = self.keeper.boot
         self._wait = 0.0
         self.network.listen()
-        self.world.tell(self.name, "starts", f"epoch {self.core.state.epoch}")
+        self.world.trace(self.name, "starts", f"epoch {self.core.state.epoch}")
         self.wake()
 
     def die(self) -> None:
@@ -88,55 +90,55 @@ class BrokerProcess(Process):
             self.network.collapse()
             self.store.close()
 
-    def take(self, frames: list[bytes]) -> None:
+    def receive(self, frames: list[bytes]) -> None:
         if self.alive:
             self._inbox.append(frames)
             self.wake()
 
-    def lose(self) -> None:
-        """The monitor of the ROUTER says that a connection is gone."""
+    def connection_lost(self) -> None:
+        """Handle the loss of a connection, as reported by the monitor of the ROUTER."""
         if self.alive:
             self.core.heartbeats.connection_lost()
             self.wake()
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         try:
-            self._turn()
+            self._tick()
         except (Crash, StoreError):
             self.die()
-            self.world.at(self.world.now + REVIVED, self._revive)
+            self.world.at(self.world.now + RESTART_DELAY, self._restart)
 
-    def _revive(self) -> None:
-        """Start again, as a service manager does it."""
+    def _restart(self) -> None:
+        """Start the broker again, as a service manager does."""
         if not self.alive:
             self.start()
 
-    def _turn(self) -> None:
+    def _tick(self) -> None:
         core = self.core
         now = self._notice_gap()
         inbox, self._inbox = self._inbox, []
         for frames in inbox:
-            self.network.told(self.name, f"gets from {frames[0].decode()}", frames[1:])
+            self.network.trace(self.name, f"gets from {frames[0].decode()}", frames[1:])
             core.receive("main", frames, now)
         core.decide(now, caught_up=True)
         if core.has_writes:
             self._send()
             self._commit()
             self._send()
-            core.decide(self._tell(), caught_up=False)
+            core.decide(self._read_clocks(), caught_up=False)
         self._send()
-        now = self._tell()
+        now = self._read_clocks()
         self._wait = 0.0 if core.has_writes else max(0.0, core.next_tick(now) - now)
-        self._watch(inbox)
-        self.wake(max(int(self._wait * 1000) / 1000 + (0.001 if self._wait else 0.0), TURN))
+        self._check_idle(inbox)
+        self.wake(max(int(self._wait * 1000) / 1000 + (0.001 if self._wait else 0.0), TICK_TIME))
 
-    def _watch(self, inbox: Sequence[object]) -> None:
-        """See that it sleeps where nothing comes."""
-        self._restless = 0 if inbox or self._wait > TURN else self._restless + 1
-        if self._restless > RESTLESS:
-            raise Violation(f"the broker takes {RESTLESS} turns in a row in which nothing comes")
+    def _check_idle(self, inbox: Sequence[object]) -> None:
+        """Fail if the broker does not sleep although no message comes."""
+        self._idle_ticks = 0 if inbox or self._wait > TICK_TIME else self._idle_ticks + 1
+        if self._idle_ticks > MAX_IDLE_TICKS:
+            raise Violation(f"the broker has {MAX_IDLE_TICKS} ticks in a row without a message")
 
-    def _tell(self) -> float:
+    def _read_clocks(self) -> float:
         """Read the clocks; return store time."""
         now = self.keeper.advance(self.clock.now(), self.clock.boottime())
         self._jump()
@@ -145,14 +147,14 @@ class BrokerProcess(Process):
     def _jump(self) -> None:
         seconds, self._jumped = self.keeper.jumped - self._jumped, self.keeper.jumped
         if seconds:
-            self.world.tell(self.name, "lets time count", f"{seconds:.1f}")
+            self.world.trace(self.name, "lets time count", f"{seconds:.1f}")
             self.core.jump(seconds)
 
     def _notice_gap(self) -> float:
-        now = self._tell()
+        now = self._read_clocks()
         away, self._boot = self.keeper.boot - self._boot, self.keeper.boot
         if away - self._wait > self.limits.heartbeat_interval:
-            self.world.tell(self.name, "was away", f"{away:.1f}")
+            self.world.trace(self.name, "was away", f"{away:.1f}")
             self.core.shift(now, away)
         return now
 
@@ -160,14 +162,14 @@ class BrokerProcess(Process):
         writes, settle = self.core.take_batch()
         if not writes:
             return
-        if self.world.told:
+        if self.world.tracing:
             kinds = " ".join(type(entry).__name__ for entry in writes)
-            self.world.tell(self.name, f"commit {self.disk.commits + 1}:", kinds)
+            self.world.trace(self.name, f"commit {self.disk.commits + 1}:", kinds)
         self.store.submit(writes)
         self._jump()
         for write_results in self.store.finished():
             settle(write_results)
-        self.look()
+        self.after_commit()
 
     def _send(self) -> None:
         for message in self.core.take_deferred_sends():
@@ -179,4 +181,4 @@ class BrokerProcess(Process):
             trouble = self.network.send(message.key.identity, message.frames)
             if trouble:
                 reachable = trouble == "full"
-                self.core.not_sent(message, self._tell(), reachable=reachable)
+                self.core.not_sent(message, self._read_clocks(), reachable=reachable)

@@ -1,4 +1,4 @@
-"""A client's process: `ClientMachine` in the turns of its loop, and what its user does."""
+"""Client process: the real `ClientMachine`, and the user that calls it."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientProcess"]
 
-#: Seconds that a submission may take, and a call.
+#: Timeouts of submissions and of calls, in seconds.
 SUBMIT, ASK = 5.0, 60.0
 
-#: How often a user submits again, under the same id, what has no receipt in time.
-AGAIN = 3
+#: Times that a user submits jobs again, under the same ids, after a timeout.
+RESUBMITS = 3
 
 
 def body_of(job: JobPlan) -> bytes:
-    """Encode what happens in the runs of a job."""
+    """Encode the runs of a job as its body."""
     return (make_body if "content-type:" in job.headers else legacy_body)(job.runs)
 
 
 class ClientProcess(Process):
-    """One client over its lives.
+    """One client with all its restarts.
 
     Args:
-        world: Time.
-        network: Between it and the broker.
-        auditor: Is told which receipts and results it holds.
-        number: Of the client.
-        limits: Of the broker, whose intervals it shares.
-        role: What it informs as.
+        world: Event queue and clock.
+        network: Network to the broker.
+        auditor: Gets the receipts, results and parts that the client has received.
+        number: Number of the client, for its name.
+        limits: Limits of the broker; the client uses their intervals.
+        role: Role in its INFORM.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ClientProcess(Process):
         self._calls = 0
 
     def start(self) -> None:
-        """Begin a run of the client."""
+        """Start the client."""
         self.live()
         self.machine = ClientMachine(
             ["sim"],
@@ -74,7 +74,7 @@ class ClientProcess(Process):
             role=self.role,
         )
         self.readers: list[Reader] = []
-        self.world.tell(self.name, "starts")
+        self.world.trace(self.name, "starts")
         self._open()
 
     def _open(self) -> None:
@@ -89,10 +89,10 @@ class ClientProcess(Process):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is open."""
+        """Whether no request is in flight."""
         return not self.machine.busy
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         machine, now = self.machine, self.clock.monotonic()
         events, inbox = self.socket.events, self.socket.inbox
         while events:
@@ -103,42 +103,42 @@ class ClientProcess(Process):
         while inbox:
             machine.received(0, inbox.popleft(), now)
         machine.tick(now, self.clock.now())
-        self._settle()
+        self._notify_requests()
         while machine.reopen:
             machine.reopen.clear()
             self.socket.close()
             self._open()
-        taken = machine.flush(0, self.socket.send, now)
-        self._settle()
-        due = machine.next_tick() - now
-        if due != float("inf"):
-            self.wake((max(0, int(due * 1000)) + 1) / 1000)
-        if not taken:
+        flushed = machine.flush(0, self.socket.send, now)
+        self._notify_requests()
+        wait = machine.next_tick() - now
+        if wait != float("inf"):
+            self.wake((max(0, int(wait * 1000)) + 1) / 1000)
+        if not flushed:
             self.wake(0.1)
 
-    def _settle(self) -> None:
-        settled = self.machine.to_notify
-        while settled:
-            requests, settled[:] = list(settled), []
+    def _notify_requests(self) -> None:
+        to_notify = self.machine.to_notify
+        while to_notify:
+            requests, to_notify[:] = list(to_notify), []
             for request in requests:
                 request.notify()
 
     def begin(self, request: PendingRequest) -> None:
-        """Hand a request to the machine."""
+        """Give a request to the client machine."""
         self.machine.begin(request, self.clock.monotonic())
         self.wake()
 
-    # What its user does: named by `Op.what`
+    # Operations of the user, named by `Op.method`
 
     def submit(self, jobs: list[JobPlan], get: bool = False) -> None:
-        """Submit one job, or several in one message; what one yields is read."""
+        """Submit one job, or several in one message; streams are read."""
         frames, message, count = self._request(jobs)
-        self._deliver(jobs, frames, message, count, AGAIN, get)
+        self._deliver(jobs, frames, message, count, RESUBMITS, get)
 
     def graph(self, jobs: list[JobPlan], expression: Any, get: bool = False) -> None:
         """Submit a graph."""
         frames = write_graph(jobs, expression)
-        self._deliver(jobs, frames, jobs[0].id, 0, AGAIN, get)
+        self._deliver(jobs, frames, jobs[0].id, 0, RESUBMITS, get)
 
     def _request(self, jobs: list[JobPlan]) -> tuple[list[bytes], str, int]:
         if len(jobs) == 1:
@@ -152,7 +152,7 @@ class ClientProcess(Process):
         return Request(message, "", f"batch:{len(jobs)}", body).frames(), message, len(jobs)
 
     def _deliver(
-        self, jobs: list[JobPlan], frames: list[bytes], message: str, count: int, left: int,
+        self, jobs: list[JobPlan], frames: list[bytes], message: str, count: int, resubmits: int,
         get: bool,
     ) -> None:  # fmt: skip
         self.auditor.intend(jobs)
@@ -160,39 +160,39 @@ class ClientProcess(Process):
         pending = PendingSubmit(frames, id=message, deadline=deadline, count=count)
         life = self._life
 
-        def settled() -> None:
+        def submitted() -> None:
             if self._life != life:
                 return
-            again = isinstance(pending.error, BrokerUnavailable) and left
+            again = isinstance(pending.error, BrokerUnavailable) and resubmits
             if again:
-                self._deliver(jobs, frames, message, count, left - 1, get)
+                self._deliver(jobs, frames, message, count, resubmits - 1, get)
                 return
-            got = self.auditor.receipt(jobs, pending)
-            self.world.tell(
-                self.name, "has a receipt of", [i[-6:] for i in got], pending.error or ""
+            confirmed = self.auditor.receipt(jobs, pending)
+            self.world.trace(
+                self.name, "has a receipt of", [i[-6:] for i in confirmed], pending.error or ""
             )
             for plan in jobs:
-                if ",stream" in plan.headers and plan.id in got:
+                if ",stream" in plan.headers and plan.id in confirmed:
                     self.readers.append(Reader(self, plan.id))
-            if get and got:
-                self.ask("get", {}, ids=got)
+            if get and confirmed:
+                self.ask("get", {}, ids=confirmed)
 
-        pending.notify = settled
+        pending.notify = submitted
         self.begin(pending)
 
     def ask(self, name: str, arguments: dict[str, Any], ids: list[str] | None = None) -> None:
-        """Make a call, and give the answers to the auditor."""
+        """Make a call; its answers go to the auditor."""
         self._calls += 1
         call = PendingCall(
             [], id=f"{self.name}.{self._life}.ask{self._calls}", name=name, arguments=arguments,
             deadline=self.clock.monotonic() + ASK, ids=set(ids or ()),
         )  # fmt: skip
         call.notify = partial(self._answered, call)
-        self.auditor.asked(name, arguments)
+        self.auditor.requested(name, arguments)
         self.begin(call)
 
     def _answered(self, call: PendingCall) -> None:
         while call.answers:
             answer = call.answers.popleft()
-            self.world.tell(self.name, f"hears of {call.name}", answer)
+            self.world.trace(self.name, f"gets the answer to {call.name}", answer)
             self.auditor.answered(call.name, call.arguments, answer)

@@ -1,4 +1,4 @@
-"""What ``python -m tests.simulation`` does: seeds, one after the other, and a closing line."""
+"""Command ``python -m tests.simulation``: runs seeds and prints one closing line."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-#: Seeds between two notes of how far a run is.
-NOTED = 200
+#: Seeds between two saves of the progress.
+SAVE_EVERY = 200
 
-#: Lines of history that are shown.
-SHOWN = 150
+#: Last lines of a history that are printed.
+MAX_LINES = 150
 
 
 class Result(NamedTuple):
-    """What came of a seed."""
+    """Result of a seed."""
 
     seed: int
     failure: str
@@ -49,24 +49,24 @@ def run_seed(seed: int) -> Result:
 
 
 def explain(seed: int) -> None:
-    """Print the shortest history found of a seed that fails."""
+    """Print the history of a seed, made smaller first if the seed fails."""
     logging.disable(logging.CRITICAL)
     scenario = make_scenario(seed)
     failure = simulate(scenario).failure
     if failure:
         scenario = shrink(scenario, failure)
-    report = simulate(scenario, told=True)
+    report = simulate(scenario, tracing=True)
     print("\n".join(scenario.lines()))
     shown = [line for line in report.history if "Heartbeat(" not in line]
-    if len(shown) > SHOWN:
-        print(f"... {len(shown) - SHOWN} earlier lines are left out")
-    print("\n".join(shown[-SHOWN:]))
+    if len(shown) > MAX_LINES:
+        print(f"... {len(shown) - MAX_LINES} earlier lines are left out")
+    print("\n".join(shown[-MAX_LINES:]))
     print(f"seed {seed}: {report.failure or 'nothing was found'}")
     print(f"again: python -m tests.simulation --explain {seed}")
 
 
 class Progress:
-    """How far a run is; kept in a file where one is named."""
+    """Progress of a run, saved in a file if one is named."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.path: Path | None = arguments.resume
@@ -78,12 +78,14 @@ class Progress:
         if self.path is not None and self.path.exists():
             self._read(json.loads(self.path.read_text()))
 
-    def _read(self, kept: dict[str, Any]) -> None:
-        if (kept["first"], kept["last"]) != (self.first, self.last):
-            raise SystemExit(f"{self.path} is of seeds {kept['first']} to {kept['last']}")
-        self.next = kept["next"]
-        self.failed = {int(seed): text for seed, text in kept["failed"].items()}
-        self.counts = Counter(kept["counts"])
+    def _read(self, saved: dict[str, Any]) -> None:
+        if (saved["first"], saved["last"]) != (self.first, self.last):
+            raise SystemExit(
+                f"{self.path} has the progress of seeds {saved['first']} to {saved['last']}"
+            )
+        self.next = saved["next"]
+        self.failed = {int(seed): text for seed, text in saved["failed"].items()}
+        self.counts = Counter(saved["counts"])
 
     def take(self, result: Result) -> None:
         self.next = result.seed + 1
@@ -91,16 +93,16 @@ class Progress:
         if result.failure:
             self.failed[result.seed] = result.failure
             print(f"seed {result.seed}: {result.failure}", flush=True)
-        if (self.next - self.first) % NOTED == 0:
+        if (self.next - self.first) % SAVE_EVERY == 0:
             self.save()
 
     def save(self) -> None:
         if self.path is not None:
-            kept = {
+            saved = {
                 "first": self.first, "last": self.last, "next": self.next,
                 "failed": self.failed, "counts": self.counts,
             }  # fmt: skip
-            self.path.write_text(json.dumps(kept))
+            self.path.write_text(json.dumps(saved))
 
     def closing(self, seconds: float) -> str:
         done, counts = self.next - self.first, self.counts
@@ -116,7 +118,7 @@ class Progress:
 
 @contextmanager
 def mapped(workers: int) -> Iterator[Callable[..., Iterable[Result]]]:
-    """Give what maps a function over seeds, in order, in so many processes."""
+    """Yield a function like `map` that keeps the order and uses so many processes."""
     if workers <= 1:
         yield map
         return
@@ -125,18 +127,21 @@ def mapped(workers: int) -> Iterator[Callable[..., Iterable[Result]]]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run it; return the exit code."""
+    """Run the command; return the exit code."""
     arguments = read(argv)
     if arguments.explain is not None:
         explain(arguments.explain)
         return 0
     progress = Progress(arguments)
-    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has begun it with &
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # a shell ignores SIGINT for a job started with &
         signal.signal(number, signal.default_int_handler)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
-        with mapped(arguments.workers) as each:
-            for result in each(run_seed, range(progress.next, progress.last + 1)):
+        with mapped(arguments.workers) as map_seeds:
+            for result in map_seeds(run_seed, range(progress.next, progress.last + 1)):
                 progress.take(result)
                 if result.failure and not arguments.keep_going:
                     break
@@ -145,19 +150,21 @@ def main(argv: Sequence[str]) -> int:
     progress.save()
     if progress.failed and not arguments.keep_going:
         explain(next(iter(progress.failed)))
-    print(progress.closing(time.perf_counter() - begun))
+    print(progress.closing(time.perf_counter() - start))
     return 1 if progress.failed else 0
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
     """Read the arguments."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many")
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="number of seeds")
     parser.add_argument("--first", type=int, default=1, metavar="SEED")
     parser.add_argument("--workers", type=int, default=1, metavar="K", help="processes")
-    parser.add_argument("--keep-going", action="store_true", help="after a seed that fails")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE", help="note there how far it is, and go on from there"
+        "--keep-going", action="store_true", help="continue after a seed that fails"
     )
-    parser.add_argument("--explain", type=int, metavar="SEED", help="show what happens in one")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="save the progress there, and continue from it"
+    )
+    parser.add_argument("--explain", type=int, metavar="SEED", help="print the history of one seed")
     return parser.parse_args(argv)

@@ -1,8 +1,8 @@
-"""The broker's disk: the real store on a database in memory that outlives the broker.
+"""Disk of the broker: the real store on a database in memory that outlives the broker.
 
-A broker that crashes leaves the database as the last commit left it. With ``relaxed`` durability
-a crash of the machine takes the commits since the last sync along. A full disk is a real one to
-SQLite: the database may have no further page.
+After a crash of the broker the database is as the last commit left it. With ``relaxed`` durability
+a crash of the machine undoes the commits since the last sync. On a full disk SQLite itself fails:
+the database is allowed no further page.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Crash", "Disk", "open_store"]
 
-#: Pages that a database of 4 KiB pages may have unless the disk is full.
-MANY = 1 << 30
+#: Most pages of the database while the disk is not full.
+MAX_PAGES = 1 << 30
 
 
 class Crash(BaseException):
-    """The broker is gone: nothing may catch it."""
+    """The broker was killed; no handler of the code under test may catch this."""
 
 
-class _Kept(apsw.Connection):
-    """A connection that its store cannot close: the next broker has the same file."""
+class _PersistentConnection(apsw.Connection):
+    """Connection that survives `close`, since the next broker uses the same database."""
 
     def close(self, force: bool = False) -> None:
         if self.in_transaction:
@@ -44,39 +44,39 @@ class _Kept(apsw.Connection):
 
 
 class Disk:
-    """What is left when a broker ends.
+    """Database of the broker, and the faults of its disk.
 
     Args:
-        world: Time.
+        world: Event queue and clock.
         relaxed: Seconds between two syncs of ``relaxed`` durability; 0.0 for ``durable``.
     """
 
     def __init__(self, world: World, *, relaxed: float = 0.0) -> None:
         self.world = world
         self.relaxed = relaxed
-        self.file = _copy(_empty(), _Kept)
+        self.file = _copy(_empty(), _PersistentConnection)
         self.synced = _copy(self.file, apsw.Connection) if relaxed else None
         self.sync_due = relaxed
         self.commits = 0
-        #: Number of a commit -> what happens there: the broker dies ``before`` or ``after`` it, or
-        #: the disk gives an ``error``.
+        #: Number of a commit -> its fault: the broker dies ``before`` or ``after`` it, or the disk
+        #: gives an ``error``.
         self.crashes: dict[int, str] = {}
         self.low_until = 0.0
         self.full_until = 0.0
         self._limited = False
 
     def committing(self) -> None:
-        """A commit begins: the disk may be full, or this may be the end."""
+        """Apply the faults that come before a commit: a full disk, or a crash."""
         self.commits += 1
         if self.crashes.get(self.commits) == "before":
             raise Crash
         full = self.full_until > self.world.now
         if full is not self._limited:
             self._limited = full
-            self.file.execute(f"PRAGMA max_page_count = {1 if full else MANY}")
+            self.file.execute(f"PRAGMA max_page_count = {1 if full else MAX_PAGES}")
 
     def committed(self) -> None:
-        """It has ended: what is due is synced, and this may be the end."""
+        """Sync if it is time, and crash if this commit has such a fault."""
         if self.synced is not None and self.world.now >= self.sync_due:
             self.sync_due = self.world.now + self.relaxed
             copy_database(self.file, self.synced)
@@ -84,7 +84,7 @@ class Disk:
             raise Crash
 
     def lose_power(self) -> None:
-        """Drop what was not synced."""
+        """Undo the commits that were not synced."""
         if self.synced is not None:
             self.file.close()
             copy_database(self.synced, self.file)
@@ -96,7 +96,7 @@ class Disk:
 
 
 class SimStore(SqliteStore):
-    """The SQLite store on a disk of ours."""
+    """SQLite store on a `Disk`."""
 
     def __init__(self, disk: Disk, clock: HostClock) -> None:
         super().__init__(None, clock, durability="memory")
@@ -131,7 +131,7 @@ _templates: list[apsw.Connection] = []
 
 
 def _empty() -> apsw.Connection:
-    """Return a database with the tables of a store: to make them takes longer than a run."""
+    """Return a database with the tables of a store; made once, since that takes longer than a run."""
     if not _templates:
         from tests.simulation.world import HostClock, World
 

@@ -1,7 +1,7 @@
-"""Graphs of the simulation: expressions as nested tuples, and the message of one.
+"""Graphs of a scenario, written as nested tuples.
 
-``("job", n)`` is the n-th job of the op, ``("chain", ...)`` and ``("group", policy, ...)`` are
-what they say, ``("chord", policy, members, callback)`` too.
+``("job", n)`` is the n-th job of the operation; the others are ``("chain", ...)``,
+``("group", policy, ...)`` and ``("chord", policy, members, callback)``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["needs_of", "write_graph"]
 
 
 def expression_of(value: Any) -> Expression:
-    """Return what a nested tuple means."""
-    kind, *rest = value
+    """Return the expression that a nested tuple stands for."""
+    kind, *operands = value
     if kind == "job":
-        return Signature("sim.job", args=(rest[0],))
+        return Signature("sim.job", args=(operands[0],))
     if kind == "chain":
-        return Chain(tuple(map(expression_of, rest)))
-    policy, *members = rest
+        return Chain(tuple(map(expression_of, operands)))
+    policy, *members = operands
     if kind == "group":
         return Group(tuple(map(expression_of, members)), on_failure=policy)
     group = Group(tuple(map(expression_of, members[0])), on_failure=policy)
@@ -44,20 +44,20 @@ def write_graph(jobs: Sequence[JobPlan], expression: Any) -> list[bytes]:
     for node in built.nodes:
         job = jobs[node.signature.args[0]]
         text = f"{job.headers},graph:{node.flags}"
-        place = templates.setdefault((job.queue, text), len(templates))
-        rows.append((job.id, place, make_body(job.runs)))
+        template = templates.setdefault((job.queue, text), len(templates))
+        rows.append((job.id, template, make_body(job.runs)))
     body = encode_graph(list(templates), rows, built.plan)
     return Request(rows[0][0], "", f"nodes:{len(rows)}", body).frames()
 
 
 def needs_of(jobs: Sequence[JobPlan], expression: Any) -> dict[str, tuple[list[str], bool]]:
-    """Return what each job waits for: ids, and whether it goes on without those that fail."""
+    """Return for each job the ids that it waits for, and whether it runs although some fail."""
     built = build(expression_of(expression))
     ids = [jobs[node.signature.args[0]].id for node in built.nodes]
     needs: dict[str, tuple[list[str], bool]] = {}
-    for place, join in enumerate(built.plan.inputs):
+    for index, join in enumerate(built.plan.inputs):
         if join >= 0:
             refs = refs_of(built.plan.joins[join])
             collected = all("c" in built.nodes[ref].flags for ref in refs)
-            needs[ids[place]] = ([ids[ref] for ref in refs], collected)
+            needs[ids[index]] = ([ids[ref] for ref in refs], collected)
     return needs

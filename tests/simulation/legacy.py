@@ -1,11 +1,10 @@
-"""A worker that knows the legacy protocol only, as deployed software does: no FEATURES.
+"""Legacy worker: speaks only the published protocol, without FEATURES, as deployed software does.
 
-It informs once, and offers its slots by a READY each when it gets the first HEARTBEAT, and again
-after each ACK that follows, those too that are busy: what comes for them waits. It answers jobs by
-REPLY, says READY after each, and repeats nothing. Every message is a sign of life to it, those too
-that it does not understand, as an ERROR. When nothing has come for a while it begins anew, with
-another routing id. A DISCONNECT makes it do so at once, unless it still waits for the ACK of its
-INFORM.
+It sends one INFORM. At the first HEARTBEAT it offers each slot by a READY, and again after each
+ACK that follows, busy slots too; jobs for busy slots wait. It answers a job by REPLY, sends READY
+after it, and repeats no message. Every message counts as a sign of life, even an ERROR that it
+does not understand. When nothing has come for a while, it reconnects with another routing id. A
+DISCONNECT makes it do so at once, unless it still waits for the ACK of its INFORM.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ __all__ = ["LegacyWorker", "legacy_body"]
 
 
 def legacy_body(runs: Sequence[tuple[float, str]]) -> bytes:
-    """Encode a legacy job: what happens in each of its runs stands in its arguments."""
+    """Encode a legacy job, whose arguments are the runs of its plan."""
     call = {"callable": "job", "path": "sim", "args": [list(map(list, runs))]}
     return json.dumps(["run", call]).encode()
 
 
-class PlainEntry(NamedTuple):
-    """What the auditor wants to know of a job; a legacy REQUEST says no delivery."""
+class LegacyEntry(NamedTuple):
+    """Job as the auditor wants it; a legacy REQUEST has no delivery number."""
 
     id: str
     delivery: int
@@ -57,14 +56,14 @@ class PlainEntry(NamedTuple):
 
 
 class LegacyWorker(Process):
-    """One legacy worker over its lives; its arguments are those of `WorkerProcess`."""
+    """One legacy worker with all its restarts; its arguments are those of `WorkerProcess`."""
 
     def __init__(
         self, world: World, network: Network, auditor: Auditor, *, number: int, slots: int,
         queues: tuple[tuple[int, str], ...], limits: Limits,
     ) -> None:  # fmt: skip
         super().__init__(world)
-        self.name = f"plain{number}"
+        self.name = f"legacy{number}"
         self.network = network
         self.auditor = auditor
         self.slots = slots
@@ -74,7 +73,7 @@ class LegacyWorker(Process):
 
     def start(self) -> None:
         self.live()
-        self.world.tell(self.name, "starts")
+        self.world.trace(self.name, "starts")
         self._running: set[str] = set()
         self._waiting: deque[Request] = deque()
         self._started = False
@@ -82,14 +81,14 @@ class LegacyWorker(Process):
 
     def _open(self) -> None:
         self._sockets += 1
-        # A random UUID as text, another one for each socket.
+        # The routing id is a random UUID as text, another one for each socket.
         made = hashlib.sha256(f"{self.name}-{self._sockets}".encode()).digest()
         self.socket = Socket(self.network, self, str(uuid.UUID(bytes=made[:16], version=4)))
         self._backlog: list[list[bytes]] = []
-        self._known = False
-        self._heard = self._beaten = self.clock.monotonic()
+        self._registered = False
+        self._last_received = self._last_heartbeat = self.clock.monotonic()
         queues = json.dumps([list(queue) for queue in self.queues])
-        self._say(Inform(self._id(), queues, "worker"))
+        self._send(Inform(self._id(), queues, "worker"))
         self.wake()
 
     def die(self) -> None:
@@ -102,7 +101,7 @@ class LegacyWorker(Process):
     def terminate(self) -> None:
         """End as by SIGTERM."""
         if self.alive:
-            self._say(Kbai(self._id(), "KBYE"))
+            self._send(Kbai(self._id(), "KBYE"))
             self.die()
 
     @property
@@ -113,60 +112,60 @@ class LegacyWorker(Process):
         self._ids += 1
         return f"{self.name}.{self._ids}"
 
-    def _say(self, message: Inform | Ready | Reply | Heartbeat | Kbai) -> None:
+    def _send(self, message: Inform | Ready | Reply | Heartbeat | Kbai) -> None:
         self._backlog.append(message.frames())
         while self._backlog and self.socket.send(self._backlog[0]):
             self._backlog.pop(0)
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         now = self.clock.monotonic()
         while self.socket.inbox:
-            if self._take(self.socket.inbox.popleft(), now):
+            if self._receive(self.socket.inbox.popleft(), now):
                 self.socket.close()
                 self._open()
         self.socket.events.clear()
-        if now - self._heard > self.limits.heartbeat_timeout:
+        if now - self._last_received > self.limits.heartbeat_timeout:
             self.socket.close()
             self._open()
-        if now - self._beaten >= self.limits.heartbeat_interval:
-            self._beaten = now
-            self._say(Heartbeat(self._id(), f"{self.clock.now():.2f}"))
+        if now - self._last_heartbeat >= self.limits.heartbeat_interval:
+            self._last_heartbeat = now
+            self._send(Heartbeat(self._id(), f"{self.clock.now():.2f}"))
         while self._backlog and self.socket.send(self._backlog[0]):
             self._backlog.pop(0)
         self.wake(0.5)
 
-    def _take(self, frames: list[bytes], now: float) -> bool:
-        """Take a message; return whether it makes the worker begin anew."""
-        self._heard = now
+    def _receive(self, frames: list[bytes], now: float) -> bool:
+        """Handle a message; return whether the worker must reconnect."""
+        self._last_received = now
         match decode(frames):
             case Ack():
-                self._known = True
+                self._registered = True
                 if self._started:
                     self._offer()
             case Heartbeat():
-                if self._known and not self._started:
+                if self._registered and not self._started:
                     self._started = True
                     self._offer()
             case Request() as request:
                 self._waiting.append(request)
-                self._begin()
+                self._start_waiting()
             case Disconnect():
-                assert self._known, "a job manager that waits for an ACK dies of a DISCONNECT"
-                self._say(Kbai(self._id(), "KBYE"))
+                assert self._registered, "a job manager that waits for an ACK dies of a DISCONNECT"
+                self._send(Kbai(self._id(), "KBYE"))
                 return True
         return False
 
     def _offer(self) -> None:
         for _ in range(self.slots):
-            self._say(Ready(self._id()))
+            self._send(Ready(self._id()))
 
-    def _begin(self) -> None:
+    def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self.slots:
             self._run(self._waiting.popleft())
 
     def _run(self, request: Request) -> None:
-        known = self.auditor.job(request.id)
-        entry = PlainEntry(request.id, len(known.executions) + 1)
+        audited = self.auditor.job(request.id)
+        entry = LegacyEntry(request.id, len(audited.executions) + 1)
         execution = self.auditor.started(entry, request.body, self)
         [_, call] = json.loads(request.body)
         runs = call["args"][0]
@@ -174,19 +173,19 @@ class LegacyWorker(Process):
         life = self._life
         self._running.add(request.id)
         self.world.at(
-            self.world.now + seconds, lambda: self._over(request.id, execution, fate, life)
+            self.world.now + seconds, lambda: self._run_ended(request.id, execution, fate, life)
         )
 
-    def _over(self, job_id: str, execution: Execution, fate: str, life: int) -> None:
+    def _run_ended(self, job_id: str, execution: Execution, fate: str, life: int) -> None:
         if not self.alive or life != self._life:
-            self.auditor.broke_off(execution)
+            self.auditor.interrupted(execution)
             return
         self._running.discard(job_id)
         died = fate == "die"
         self.auditor.ended(execution, OutcomeKind.DIED if died else OutcomeKind.SUCCEEDED)
         if not died:
             result = json.dumps({"value": f"{job_id}/1"}).encode()
-            self._say(Reply(self._id(), result, job_id))
-        self._say(Ready(self._id()))
-        self._begin()
+            self._send(Reply(self._id(), result, job_id))
+        self._send(Ready(self._id()))
+        self._start_waiting()
         self.wake()

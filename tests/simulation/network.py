@@ -1,9 +1,9 @@
 """The network between DEALER sockets and the broker's ROUTER.
 
-Messages of one connection and direction arrive in order. A connection that is cut loses the end
-of what was under way, in both directions; the beginning of it may still arrive afterwards, when
-the peer is back under another routing id. A half-open connection takes what is sent and delivers
-nothing. A second connection with the routing id of one that the ROUTER still has is not heard.
+Messages of a connection arrive in order in each direction. A connection that is cut loses the last
+of the messages in flight, in both directions; the first of them may still arrive when the peer has
+come back under another routing id. A half-open connection accepts messages and delivers none. The
+ROUTER ignores a second connection with the routing id of one that it still has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Flow:
     def __init__(self, world: World, deliver: Callable[[list[bytes]], None]) -> None:
         self.world = world
         self.deliver = deliver
-        self.way: deque[tuple[float, list[bytes]]] = deque()
+        self.in_flight: deque[tuple[float, list[bytes]]] = deque()
         self.last = self.held = 0.0
         self.lost = False
 
@@ -39,27 +39,31 @@ class Flow:
         if self.lost:
             return
         self.last = max(self.last, self.world.now + latency)
-        self.way.append((self.last, list(frames)))
+        self.in_flight.append((self.last, list(frames)))
         self.world.at(max(self.last, self.held), self.pump)
 
     def hold(self, until: float) -> None:
-        """Deliver nothing before a time: the network is parted."""
+        """Deliver nothing before a time, as in a network partition."""
         self.held = max(self.held, until)
         self.world.at(self.held, self.pump)
 
     def pump(self) -> None:
-        while self.way and self.held <= self.world.now and self.way[0][0] <= self.world.now:
-            self.deliver(self.way.popleft()[1])
+        while (
+            self.in_flight
+            and self.held <= self.world.now
+            and self.in_flight[0][0] <= self.world.now
+        ):
+            self.deliver(self.in_flight.popleft()[1])
 
     def cut(self, arriving: int) -> None:
-        """Take nothing more; so many messages of those under way still arrive."""
+        """End the flow; of the messages in flight the first ``arriving`` still arrive."""
         self.lost = True
-        while len(self.way) > arriving:
-            self.way.pop()
+        while len(self.in_flight) > arriving:
+            self.in_flight.pop()
 
 
 class Connection:
-    """A connection of a socket with one life of the ROUTER."""
+    """Connection of a DEALER to one run of the ROUTER."""
 
     def __init__(self, socket: Socket, identity: bytes) -> None:
         network = socket.network
@@ -70,25 +74,26 @@ class Connection:
         self.open = True
         self.life = network.life
         self.made = network.world.now
-        #: libzmq turns a second connection of one routing id away, and tells nobody.
-        self.heard = network.known.setdefault(identity, self) is self
+        #: libzmq ignores a second connection with the same routing id, without an error.
+        self.accepted = network.routes.setdefault(identity, self) is self
 
     def _arrive(self, frames: list[bytes]) -> None:
-        if self.heard and self.life == self.socket.network.life:
-            self.socket.network.take([self.identity, *frames])
+        if self.accepted and self.life == self.socket.network.life:
+            self.socket.network.receive([self.identity, *frames])
 
     def _return(self, frames: list[bytes]) -> None:
         if self.open and self.socket.connection is self:
-            self.socket.take(frames)
+            self.socket.receive(frames)
 
 
 class Socket:
-    """A DEALER of a process.
+    """DEALER socket of a process.
 
     Args:
-        network: To which it belongs.
-        owner: Whose turn comes when there is something to read.
-        identity: Its routing id, which stays over reconnects; without, one as our clients have.
+        network: Network that it connects to.
+        owner: Process that gets a tick when a message has come.
+        identity: Routing id, the same after a reconnect; "" for one like those of EventMQ's
+            clients.
     """
 
     def __init__(self, network: Network, owner: Process, identity: str = "") -> None:
@@ -98,18 +103,18 @@ class Socket:
         self.identity = identity or f"{PREFIX}client.{network.dealers}"
         self.connection: Connection | None = None
         self.inbox: deque[list[bytes]] = deque()
-        #: True for every connection that was made, False for every one that was lost.
+        #: Monitor events: True for a connection made, False for one lost.
         self.events: deque[bool] = deque()
         self.closed = False
         network.sockets.append(self)
         self.connect()
 
     def connect(self) -> None:
-        """Connect, or try again soon."""
+        """Connect, or try again after `RECONNECT` seconds."""
         network = self.network
         if self.closed or self.connection is not None:
             return
-        if not network.listening or network.parted > network.world.now:
+        if not network.listening or network.partitioned_until > network.world.now:
             network.world.at(network.world.now + RECONNECT, self.connect)
             return
         network.connections += 1
@@ -117,65 +122,65 @@ class Socket:
         self.events.append(True)
         self.owner.wake()
 
-    def take(self, frames: list[bytes]) -> None:
+    def receive(self, frames: list[bytes]) -> None:
         self.inbox.append(frames)
-        self.network.told(self.owner.name, "gets", frames)
+        self.network.trace(self.owner.name, "gets", frames)
         self.owner.wake()
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """Send; return False if there is no connection that takes it."""
+        """Send; return False if there is no connection."""
         if self.connection is None:
             return False
         self.connection.up.put(frames, self.network.latency())
         return True
 
     def close(self) -> None:
-        """Close: what is under way may still arrive."""
+        """Close; messages in flight to the broker still arrive."""
         self.closed = True
         if self.connection is not None:
-            self.network.cut(self, arriving=len(self.connection.up.way))
+            self.network.cut(self, arriving=len(self.connection.up.in_flight))
         self.network.sockets.remove(self)
 
 
 class Network:
-    """All connections, and the broker's end of them.
+    """All connections, and the ROUTER at the broker's end.
 
     Args:
-        world: Time.
-        take: Is given what arrives at the ROUTER, routing id first.
-        lost: Called when the ROUTER has seen that some connection is gone.
+        world: Event queue and clock.
+        receive: Called with each message that arrives at the ROUTER, routing id first.
+        on_lost: Called when the ROUTER has noticed that a connection was lost.
     """
 
     def __init__(
-        self, world: World, take: Callable[[list[bytes]], None], lost: Callable[[], None]
+        self, world: World, receive: Callable[[list[bytes]], None], on_lost: Callable[[], None]
     ) -> None:
         self.world = world
-        self.take = take
-        self.lost = lost
+        self.receive = receive
+        self.on_lost = on_lost
         self.sockets: list[Socket] = []
-        self.known: dict[bytes, Connection] = {}
+        self.routes: dict[bytes, Connection] = {}
         self.listening = False
         self.connections = self.dealers = 0
-        #: Of the ROUTER: what was on its way to an earlier one is lost.
+        #: Run of the ROUTER. Messages to an earlier one are lost.
         self.life = 0
         self.slow = 0.001
-        self.parted = 0.0
-        #: The ROUTER's pipes that were there at the one time are full until the other.
+        self.partitioned_until = 0.0
+        #: Pipes of the ROUTER that existed at ``filled`` are full until ``full``.
         self.filled = self.full = 0.0
 
     def latency(self) -> float:
         return self.slow * (0.2 + self.world.random.random())
 
-    def told(self, who: str, what: str, frames: Sequence[bytes]) -> None:
-        """Write down a message."""
-        if self.world.told:
-            self.world.tell(who, what, describe(frames))
+    def trace(self, name: str, event: str, frames: Sequence[bytes]) -> None:
+        """Add a message to the history."""
+        if self.world.tracing:
+            self.world.trace(name, event, describe(frames))
 
     # The ROUTER
 
     def send(self, identity: bytes, frames: Sequence[bytes]) -> str:
-        """Send from the ROUTER; return why it could not be done, or nothing."""
-        connection = self.known.get(identity)
+        """Send from the ROUTER; return "" if it was sent, else "unroutable" or "full"."""
+        connection = self.routes.get(identity)
         if connection is None:
             return "unroutable"
         if self.full > self.world.now and connection.made < self.filled:
@@ -184,14 +189,14 @@ class Network:
         return ""
 
     def listen(self) -> None:
-        """The broker is there."""
+        """Accept connections: the broker has started."""
         self.listening = True
 
     def collapse(self) -> None:
-        """The broker is gone, and everything that was under way with it."""
+        """Drop all connections and their messages: the broker has died."""
         self.listening = False
         self.life += 1
-        self.known.clear()
+        self.routes.clear()
         for socket in list(self.sockets):
             if socket.connection is not None:
                 self.cut(socket, arriving=0)
@@ -199,12 +204,12 @@ class Network:
     # Faults
 
     def cut(self, socket: Socket, *, arriving: int, noticed: float = 0.0) -> None:
-        """End a connection.
+        """End the connection of a socket.
 
         Args:
-            socket: Whose.
-            arriving: Messages to the broker that still arrive.
-            noticed: Seconds until the ROUTER sees it; until then it is half open.
+            socket: Socket at the peer's end.
+            arriving: Number of messages in flight to the broker that still arrive.
+            noticed: Seconds until the ROUTER notices; until then its end is half open.
         """
         connection = socket.connection
         if connection is None:
@@ -220,35 +225,35 @@ class Network:
         self.world.at(self.world.now + RECONNECT, socket.connect)
 
     def notice(self, connection: Connection) -> None:
-        """The ROUTER sees that a connection is gone, and its monitor says so."""
-        if self.forget(connection):
-            self.lost()
+        """Remove the route of a lost connection, and report the loss as a monitor does."""
+        if self.remove_route(connection):
+            self.on_lost()
 
-    def forget(self, connection: Connection) -> bool:
-        """Let the ROUTER have a connection no more; return whether it had it."""
-        if self.known.get(connection.identity) is not connection:
+    def remove_route(self, connection: Connection) -> bool:
+        """Remove the route to a connection; return whether there was one."""
+        if self.routes.get(connection.identity) is not connection:
             return False
-        del self.known[connection.identity]
+        del self.routes[connection.identity]
         return True
 
-    def deafen(self, socket: Socket) -> None:
-        """Lose all that is sent from now on, in both directions, and tell nobody."""
+    def half_open(self, socket: Socket) -> None:
+        """Drop everything that is sent from now on, in both directions, without an error."""
         connection = socket.connection
         if connection is not None:
             connection.up.cut(0)
             connection.down.cut(0)
-            self.forget(connection)
+            self.remove_route(connection)
 
-    def part(self, seconds: float) -> None:
-        """Deliver nothing for a while."""
-        self.parted = max(self.parted, self.world.now + seconds)
+    def partition(self, seconds: float) -> None:
+        """Delay all messages until a partition of so many seconds has ended."""
+        self.partitioned_until = max(self.partitioned_until, self.world.now + seconds)
         for socket in self.sockets:
             if socket.connection is not None:
-                socket.connection.up.hold(self.parted)
-                socket.connection.down.hold(self.parted)
+                socket.connection.up.hold(self.partitioned_until)
+                socket.connection.down.hold(self.partitioned_until)
 
 
 def describe(frames: Sequence[bytes]) -> str:
-    """Return a message as people read it."""
+    """Return a message as text of at most 240 characters or so."""
     text = str(decode(list(frames)))
     return text if len(text) <= 240 else text[:240] + "..."

@@ -1,8 +1,8 @@
-"""A worker pool whose jobs take simulated time and end as their bodies say.
+"""Worker pool whose jobs take simulated time and end as their bodies say.
 
-It keeps the contract of `eventmq.interfaces.WorkerPool`: a slot works off its chunks in order,
-`take_back` withdraws what has not started, `kill` loses what the slot has. A body says what
-happens in each run: seconds and fate, the last one again and again.
+It keeps the contract of `eventmq.interfaces.WorkerPool`: a slot runs its chunks in order,
+`take_back` withdraws the jobs that have not started, and `kill` loses all jobs of the slot. A body
+lists seconds and fate for each run; later runs repeat the last entry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ERROR = encode_error(RemoteError("ValueError", "as the plan says"))
 
 
 class Task(NamedTuple):
-    """A job that a slot was given."""
+    """Job that was assigned to a slot."""
 
     chunk: int
     position: int
@@ -43,10 +43,10 @@ class Task(NamedTuple):
 
 
 def make_body(runs: Sequence[tuple[float, str]]) -> bytes:
-    """Encode what happens in each run of a job: (seconds, fate).
+    """Encode (seconds, fate) for each run of a job.
 
-    Fates are ``ok``, ``fail`` (is tried again if the job may be), ``die`` (takes its process
-    along) and ``deaf`` (goes on when it is cancelled).
+    Fates are ``ok``, ``fail`` (retried if the job has retries), ``die`` (kills its process) and
+    ``deaf`` (ignores cancellation).
     """
     return msgpack.packb([[list(run) for run in runs], {}])
 
@@ -58,19 +58,19 @@ class Slot:
         self.queue: deque[Task] = deque()
         self.runs: Task | None = None
         self.since = 0.0
-        self.end = ""
-        #: Of the run: what was to happen in an earlier one does not.
+        self.fate = ""
+        #: Number of the run; actions that were scheduled for an earlier one are ignored.
         self.number = 0
         self.execution: Any = None
 
 
 class SimPool:
-    """The pool of one life of a worker.
+    """Pool of one run of a worker.
 
     Args:
-        owner: The worker; its clock is that of the jobs.
-        auditor: Is told what runs.
-        slots: How many.
+        owner: Worker, whose clock the jobs use.
+        auditor: Gets the start and end of each run.
+        slots: Number of slots.
     """
 
     interrupts = True
@@ -85,7 +85,7 @@ class SimPool:
         self._slots = [Slot() for _ in range(slots)]
         self._events: list[PoolEvent] = []
 
-    # What a job manager calls
+    # Contract of worker pools
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         index = decode_chunk(body)
@@ -104,18 +104,18 @@ class SimPool:
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
         runs = self._slots[slot].runs
-        meant = runs is not None and (runs.chunk, runs.position) == (chunk, position)
-        if meant and self._slots[slot].end != "deaf":
+        runs_it = runs is not None and (runs.chunk, runs.position) == (chunk, position)
+        if runs_it and self._slots[slot].fate != "deaf":
             self._end(slot, "cancelled")
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Do nothing: no job here is ahead of its credit."""
+        """Do nothing: jobs here never yield more than their credit."""
 
     def scale(self, slots: int) -> None:
-        """Do nothing: all slots are there."""
+        """Do nothing: the number of slots is fixed."""
 
     def kill(self, slot: int) -> None:
-        """Do as the watchdog says, who answers for the job."""
+        """Kill a slot; the watchdog makes the outcome of its job."""
         self._lose(slot, "it was killed", OutcomeKind.FAILED)
 
     def poll(self) -> list[PoolEvent]:
@@ -123,17 +123,17 @@ class SimPool:
         return events
 
     def stop(self, grace: float = 0.0) -> None:
-        """End with the worker: what runs is gone."""
+        """End with the worker; running jobs are lost."""
         self.alive = False
         for slot in self._slots:
             slot.number += 1
             if slot.runs is not None:
-                self._auditor.broke_off(slot.execution)
+                self._auditor.interrupted(slot.execution)
 
     # Faults
 
     def kill_child(self, slot: int) -> None:
-        """A process of the pool dies by itself."""
+        """Let a child die of a signal."""
         self._lose(slot % self.slots, "killed by signal 9")
 
     # Running
@@ -159,9 +159,9 @@ class SimPool:
         slot.runs = task
         slot.since = owner.clock.monotonic()
         slot.execution = self._auditor.started(entry, task.payload, owner)
-        seconds, slot.end = fate_of(task.payload, slot.execution.run)
+        seconds, slot.fate = fate_of(task.payload, slot.execution.run)
         run = slot.number = slot.number + 1
-        owner.world.at(owner.world.now + seconds, lambda: self._over(number, run))
+        owner.world.at(owner.world.now + seconds, lambda: self._run_ended(number, run))
         if ",stream" in task.headers:
             for part in range(PARTS):
                 at = owner.world.now + seconds * (part + 0.5) / PARTS
@@ -176,13 +176,13 @@ class SimPool:
         self._events.append(PartsYielded(number, task.chunk, task.position, part, 1, body))
         self._owner.wake()
 
-    def _over(self, number: int, run: int) -> None:
+    def _run_ended(self, number: int, run: int) -> None:
         slot = self._slots[number]
         if self.alive and slot.number == run:
-            if slot.end == "die":
+            if slot.fate == "die":
                 self._lose(number, "killed by signal 11")
             else:
-                self._end(number, slot.end)
+                self._end(number, slot.fate)
 
     def _end(self, number: int, fate: str) -> None:
         slot = self._slots[number]
@@ -213,14 +213,14 @@ class SimPool:
 
 
 def part_of(job_id: str, delivery: int, index: int) -> bytes:
-    """Return what a run of a job yields."""
+    """Return a part that a run of a job yields."""
     return f"{job_id}/{delivery}/{index}".encode()
 
 
 def timeout_policy(
     queue: str, text: str, position: int, entry: ChunkEntry, run_time: float
 ) -> OutcomeRow:
-    """Return the outcome of a job that ran into its limit: another attempt, or failure."""
+    """Return the outcome of a job that exceeded its time limit: a retry or a failure."""
     return outcome(Task(0, position, entry, text, b""), "fail", 1.0, run_time)
 
 
@@ -233,9 +233,9 @@ def tasks_of(chunk: int, index: ChunkIndex, body: bytes) -> list[Task]:
 
 
 def fate_of(payload: bytes, run: int) -> tuple[float, str]:
-    """Return what happens in a run of a job, counted from 1."""
+    """Return seconds and fate of a run of a job, counted from 1."""
     value = msgpack.unpackb(payload)
-    if isinstance(value[0], bytes):  # with what ran before it
+    if isinstance(value[0], bytes):  # with prepended results
         value = msgpack.unpackb(value[0])
     runs = value[0]
     seconds, fate = runs[min(run, len(runs)) - 1]
@@ -243,7 +243,7 @@ def fate_of(payload: bytes, run: int) -> tuple[float, str]:
 
 
 def outcome(task: Task, fate: str, started: float, run_time: float) -> OutcomeRow:
-    """Return the outcome of a run, as the executor of a worker would say it."""
+    """Return the outcome of a run as the executor of a worker makes it."""
     entry, position = task.entry, task.position
     if fate == "cancelled":
         return OutcomeRow(position, int(OutcomeKind.CANCELLED), started, run_time, "", b"")

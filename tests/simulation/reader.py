@@ -1,4 +1,4 @@
-"""Reads what a job yields, with the real `JobStream` of the client."""
+"""Stream reader: reads the parts of a job with the client's real `JobStream`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Ended(EventMQError):
 
 
 class Reader:
-    """One reader of one job: it stands for all that a `JobStream` asks, and never waits.
+    """Reader of one job; plays the client that its `JobStream` calls, and never blocks.
 
     Args:
-        client: Whose.
-        job_id: Of the job.
+        client: Client that reads.
+        job_id: Id of the streaming job.
     """
 
     def __init__(self, client: ClientProcess, job_id: str) -> None:
@@ -41,7 +41,7 @@ class Reader:
         self._stream._ask()
 
     def notify(self) -> None:
-        """Take what is there."""
+        """Read all parts that have come."""
         while not self.over and self._life == self.client._life:
             try:
                 part = self._stream._pop()
@@ -61,10 +61,10 @@ class Reader:
     def _end(self, why: str) -> None:
         self.over = why
         state = self._job.row.state if self._job.row else ""
-        self.client.world.tell(self.client.name, "has read the stream of", self.job_id[-6:], why)
+        self.client.world.trace(self.client.name, "has read the stream of", self.job_id[-6:], why)
         self.client.auditor.streamed(self.job_id, self.parts, state if why == "done" else "")
 
-    # What a `JobStream` asks of the client
+    # Client of a `JobStream`
 
     def new_call(self, name: str, about: dict[str, Any], **more: Any) -> PendingCall:
         client = self.client

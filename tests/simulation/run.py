@@ -12,11 +12,11 @@ from tests.simulation.beat import BeatProcess, make_schedule
 from tests.simulation.broker import BrokerProcess
 from tests.simulation.client import ClientProcess
 from tests.simulation.disk import Disk
+from tests.simulation.events import check_events
 from tests.simulation.faults import Faults, rough, sets_clocks
+from tests.simulation.fire_times import check_fire_times
 from tests.simulation.graphs import needs_of
-from tests.simulation.ledger import check_events
 from tests.simulation.legacy import LegacyWorker
-from tests.simulation.slots import check_slots
 from tests.simulation.worker import WorkerProcess
 from tests.simulation.world import EPOCH, Process, World
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "Simulation", "simulate"]
 
-#: Simulated seconds in which all is done once nothing goes wrong any more.
-BOUND = 200.0
+#: Simulated seconds in which all jobs must have ended after the last fault.
+MAX_DRAIN = 200.0
 
-#: Seconds that beats have once nothing goes wrong any more.
+#: Seconds that schedulers have to catch up after the last fault.
 CATCH_UP = 4.0
 
-#: Seconds between looks at whether all is done.
-LOOK = 0.5
+#: Seconds between two checks of whether all jobs have ended.
+CHECK_INTERVAL = 0.5
 
-#: The intervals of a small, quick installation.
-QUICK: dict[str, Any] = {
+#: Intervals of a small broker with fast failure detection.
+SHORT_INTERVALS: dict[str, Any] = {
     "heartbeat_interval": 1.5, "lease_interval": 1.0, "heartbeat_timeout": 6.0, "grace": 0.5,
 }  # fmt: skip
 
 
 class Report(NamedTuple):
-    """What came of a simulation; ``failure`` is empty where all was kept."""
+    """Result of a simulation; ``failure`` is "" if no guarantee was broken."""
 
     failure: str
     jobs: int
@@ -54,22 +54,22 @@ class Report(NamedTuple):
 
 
 class Simulation:
-    """All processes of a scenario.
+    """All processes of a scenario, with their network, disk and auditor.
 
     Args:
-        scenario: What is done.
-        told: Whether to keep a history.
+        scenario: Operations, faults and processes.
+        tracing: Whether to keep a history.
     """
 
-    def __init__(self, scenario: Scenario, *, told: bool = False) -> None:
+    def __init__(self, scenario: Scenario, *, tracing: bool = False) -> None:
         self.scenario = scenario
-        self.world = world = World(scenario.seed, told=told)
-        twice, clocks = rough(scenario.faults), sets_clocks(scenario.faults)
-        self.auditor = Auditor(world, twice=twice, clocks=clocks)
+        self.world = world = World(scenario.seed, tracing=tracing)
+        may_run_twice, clocks_set = rough(scenario.faults), sets_clocks(scenario.faults)
+        self.auditor = Auditor(world, may_run_twice=may_run_twice, clocks_set=clocks_set)
         self.disk = Disk(world, relaxed=scenario.relaxed)
-        limits = Limits(**{**QUICK, **scenario.limits})
-        self.broker = BrokerProcess(world, self.disk, limits, self._look)
-        self.broker.before = self._check_disk
+        limits = Limits(**{**SHORT_INTERVALS, **scenario.limits})
+        self.broker = BrokerProcess(world, self.disk, limits, self._after_commit)
+        self.broker.before_restart = self._check_disk
         self.network = self.broker.network
         self.clients = [
             ClientProcess(world, self.network, self.auditor, number=number, limits=limits)
@@ -103,65 +103,67 @@ class Simulation:
             for process in [self.broker, *self.clients, *self.workers, *self.legacy, *self.beats]
         }
 
-    def process(self, who: str) -> Any:
-        """Return a process by its name."""
-        return self.processes[who]
+    def process(self, name: str) -> Any:
+        """Return the process with a name."""
+        return self.processes[name]
 
-    def socket(self, who: str) -> Socket | None:
-        """Return the socket of a process, if it is there."""
-        process = self.process(who)
+    def socket(self, name: str) -> Socket | None:
+        """Return the socket of a process, None while the process is down."""
+        process = self.process(name)
         return process.socket if process.alive else None
 
-    def _look(self) -> None:
-        self.auditor.lives = self.broker.core.state.epoch
-        self.auditor.look(self.broker.core)
+    def _after_commit(self) -> None:
+        self.auditor.broker_lives = self.broker.core.state.epoch
+        self.auditor.check_leases(self.broker.core)
 
     def run(self) -> None:
-        """Do all of it, and check it."""
+        """Run the scenario to its end, and check what must hold then."""
         for process in self.processes.values():
             process.start()
         for op in self.scenario.ops:
-            self.world.at(op.at, lambda op=op: self._do(op))
+            self.world.at(op.at, lambda op=op: self._apply(op))
         for fault in self.scenario.faults:
-            self.world.at(fault.at, lambda fault=fault: self._break(fault))
-        self._pass(self.scenario.end)
+            self.world.at(fault.at, lambda fault=fault: self._inject(fault))
+        self._run_until(self.scenario.end)
         while self.faults.over > self.world.now:
-            self._pass(self.faults.over)
+            self._run_until(self.faults.over)
         self._heal()
-        self._end_beats()
+        self._stop_beats()
         self._drain()
         self._check()
 
-    def _pass(self, until: float) -> None:
+    def _run_until(self, until: float) -> None:
         self.world.run(until)
 
-    def _do(self, op: Op) -> None:
+    def _apply(self, op: Op) -> None:
         client = self.clients[op.client]
-        if op.what == "graph":
+        if op.method == "graph":
             self.auditor.intend(op.arguments["jobs"])
             for job_id, needs in needs_of(op.arguments["jobs"], op.arguments["expression"]).items():
                 self.auditor.jobs[job_id].needs = needs
         if client.alive:
-            getattr(client, op.what)(**op.arguments)
+            getattr(client, op.method)(**op.arguments)
 
-    def _break(self, fault: Fault) -> None:
-        getattr(self.faults, fault.what)(**fault.arguments)
+    def _inject(self, fault: Fault) -> None:
+        getattr(self.faults, fault.method)(**fault.arguments)
 
     def _heal(self) -> None:
-        """From here on nothing goes wrong."""
-        self.world.tell("world", "is healed")
+        """End all faults, and start the processes that are down."""
+        self.world.trace("world", "is healed")
         self.disk.crashes.clear()
         self.broker.dies_sending = -1
         for process in self.processes.values():
             if not process.alive:
                 process.start()
 
-    def _end_beats(self) -> None:
-        """Give beats time to make up for what they missed; then there is to be an end of jobs."""
+    def _stop_beats(self) -> None:
+        """Give schedulers time to catch up, then stop them, so that no new jobs come."""
         if not self.beats:
             return
-        late = any(f.what == "deafen" for f in self.scenario.faults)  # is noticed by silence
-        self._pass(self.world.now + CATCH_UP + (10.0 if late else 0.0))
+        half_open = any(
+            f.method == "half_open" for f in self.scenario.faults
+        )  # noticed by a timeout only
+        self._run_until(self.world.now + CATCH_UP + (10.0 if half_open else 0.0))
         self.stopped = self.world.now + EPOCH
         for beat in self.beats:
             beat.die()
@@ -169,18 +171,18 @@ class Simulation:
     stopped = resumed = 0.0
 
     def _drain(self) -> None:
-        bound = BOUND + self.scenario.lapses
+        bound = MAX_DRAIN + self.scenario.lapses
         end = self.world.now + bound
         while not self._drained():
             if self.world.now >= end:
                 self.auditor.fail(
-                    f"{bound:g} s after the last fault not all is done: {self._left()}"
+                    f"{bound:g} s after the last fault jobs are left: {self._unfinished()}"
                 )
             self._resume()
-            self._pass(self.world.now + LOOK)
+            self._run_until(self.world.now + CHECK_INTERVAL)
 
     def _resume(self) -> None:
-        """Let paused queues go on: what a client asked for may come late."""
+        """Resume paused queues, since a client's request to pause may arrive late."""
         if not self.broker.alive or self.world.now - self.resumed < 5.0:
             return
         for name, queue in self.broker.core.state.queues.items():
@@ -189,9 +191,9 @@ class Simulation:
                 self.clients[0].ask("resume", {"queue": name})
 
     def _drained(self) -> bool:
-        return not self._left()
+        return not self._unfinished()
 
-    def _left(self) -> str:
+    def _unfinished(self) -> str:
         if not self.broker.alive:
             return "the broker is down"
         core = self.broker.core
@@ -204,26 +206,26 @@ class Simulation:
                 return f"session {session.id} has leases {list(session.leases)}"
         for client in self.clients:
             if not client.idle:
-                return f"{client.name} waits for something"
+                return f"{client.name} has requests in flight"
         if not all(worker.idle for worker in self.legacy):
             return "a legacy worker has a job"
         for worker in self.workers:
             if worker.alive and not worker.manager.idle:
                 return f"{worker.name} holds {worker.manager._held.numbers()}"
-        return "" if not core.has_writes else "the broker has something to write"
+        return "" if not core.has_writes else "the broker has writes to commit"
 
     def _check(self) -> None:
         store = self.broker.store
         store.submit([FindJobs(list(self.auditor.jobs)), ReadEvents(0, 1 << 30)])
-        [[found, (rows, _)]] = store.finished()
-        self.auditor.close(found)
+        [[stored, (rows, _)]] = store.finished()
+        self.auditor.check_end(stored)
         self._check_disk()
-        check_events(self.auditor, rows, found)
+        check_events(self.auditor, rows, stored)
         for name, every in self.scenario.schedules:
-            check_slots(self.auditor, name, every, found, self.stopped)
+            check_fire_times(self.auditor, name, every, stored, self.stopped)
 
     def _check_disk(self) -> None:
-        """See that a store is in order where its broker has ended, and at the end."""
+        """Check that fsck finds nothing; called after each death of the broker, and at the end."""
         for finding in check_rows(self.disk.file):
             self.auditor.fail(f"fsck finds {finding}")
 
@@ -232,7 +234,7 @@ class Simulation:
         self.disk.close()
 
     def report(self, failure: str) -> Report:
-        """Return what came of it."""
+        """Return the result."""
         auditor, world = self.auditor, self.world
         return Report(
             failure, len(auditor.jobs), auditor.executions, self.broker.crashes, world.steps,
@@ -240,18 +242,18 @@ class Simulation:
         )  # fmt: skip
 
 
-def simulate(scenario: Scenario, *, told: bool = False) -> Report:
-    """Run a scenario; an exception of EventMQ is a failure too."""
-    simulation = Simulation(scenario, told=told)
+def simulate(scenario: Scenario, *, tracing: bool = False) -> Report:
+    """Run a scenario; any exception counts as a failure."""
+    simulation = Simulation(scenario, tracing=tracing)
     try:
         simulation.run()
     except Violation as violation:
         return simulation.report(str(violation))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is found here
+    except Exception as error:  # noqa: BLE001 - any exception is a finding
         import traceback
 
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
         return simulation.report(text)
     finally:
         simulation.close()

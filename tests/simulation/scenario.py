@@ -1,4 +1,4 @@
-"""What is done in one simulation, as data: it can be printed, and parts of it left out."""
+"""Scenario of one simulation as data, which can be printed and made smaller."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 from eventmq.broker.dispatch import LEGACY_SLACK
 from tests.simulation.world import EPOCH
 
-__all__ = ["PLAIN", "Fault", "JobPlan", "Op", "Scenario", "id_of"]
+__all__ = ["LEGACY_HEADERS", "Fault", "JobPlan", "Op", "Scenario", "id_of"]
 
 
 def id_of(number: int, at: float) -> str:
-    """Return the id of a job, in the time-ordered layout of our clients."""
+    """Return the id of a job, ordered by time like those that EventMQ's clients make."""
     return f"{int((EPOCH + at) * 1000):012x}7{number & 0xFFF:03x}8{number:015x}"
 
 
-#: Headers of jobs for legacy workers, and the seconds after which a lease of theirs ends.
-PLAIN, PLAIN_LEASE = "timeout:3", 3.0 + LEGACY_SLACK
+#: Headers of jobs for legacy workers, and the seconds after which such a lease ends.
+LEGACY_HEADERS, LEGACY_LEASE = "timeout:3", 3.0 + LEGACY_SLACK
 
 
 class JobPlan(NamedTuple):
-    """One job: what its headers say, and what happens in each of its runs."""
+    """Job of a scenario: its headers, and for each run its seconds and its fate."""
 
     id: str
     queue: str
@@ -30,45 +30,45 @@ class JobPlan(NamedTuple):
 
 
 class Op(NamedTuple):
-    """Something that a client does at a time: ``what`` names a method of `ClientProcess`."""
+    """Operation of a client: calls ``method`` of its `ClientProcess` at a time."""
 
     at: float
     client: int
-    what: str
+    method: str
     arguments: dict[str, Any]
 
     def __str__(self) -> str:
-        said = ", ".join(f"{name}={_short(value)}" for name, value in self.arguments.items())
-        return f"at {self.at:.3f} client{self.client} {self.what} {said}"
+        arguments = ", ".join(f"{name}={_short(value)}" for name, value in self.arguments.items())
+        return f"at {self.at:.3f} client{self.client} {self.method} {arguments}"
 
 
 class Fault(NamedTuple):
-    """Something that goes wrong at a time: ``what`` names a method of `Faults`."""
+    """Fault: calls ``method`` of `Faults` at a time."""
 
     at: float
-    what: str
+    method: str
     arguments: dict[str, Any]
 
     def __str__(self) -> str:
-        said = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
-        return f"at {self.at:.3f} FAULT {self.what} {said}"
+        arguments = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
+        return f"at {self.at:.3f} FAULT {self.method} {arguments}"
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A simulation.
+    """Everything that a simulation needs to run.
 
     Attributes:
-        seed: Of what is drawn while it runs.
-        ops: What clients do.
-        faults: What goes wrong.
-        workers: Per worker, its slots and the queues that it serves.
-        clients: How many.
-        legacy: The same of legacy workers.
-        beats: How many schedulers.
-        schedules: Of their app: name and seconds between two slots.
+        seed: Seed of the run.
+        ops: Operations of the clients.
+        faults: Faults that are injected.
+        workers: For each worker, its number of slots and the queues that it serves.
+        clients: Number of clients.
+        beats: Number of schedulers.
+        schedules: For each schedule, its name and the seconds between two fire times.
         relaxed: Seconds between two syncs of the disk, 0.0 for ``durable``.
-        limits: Bounds of the broker that differ from the usual ones.
+        limits: Limits of the broker that differ from the usual ones.
+        legacy: Slots and queues of each legacy worker.
     """
 
     seed: int
@@ -84,23 +84,25 @@ class Scenario:
 
     @property
     def end(self) -> float:
-        """When the last of it begins."""
+        """Time of the last operation or fault."""
         return max([0.0, *(op.at for op in self.ops), *(fault.at for fault in self.faults)])
 
     @property
     def lapses(self) -> float:
-        """Seconds that leases of legacy workers take to end if they do so one after the other.
+        """Seconds after which the leases of legacy workers have ended, one after the other.
 
-        A legacy worker cannot say that its process died, and with a limit of its queue each such
-        job keeps the others from running until its lease has ended.
+        A legacy worker cannot report that its process died. If the queue has a limit, each such job
+        keeps the others from running until its lease has ended.
         """
         if not self.limits.get("queue_limits"):
             return 0.0
         jobs = (job for op in self.ops for job in op.arguments.get("jobs", ()))
-        return PLAIN_LEASE * sum(job.headers == PLAIN and job.runs[0][1] == "die" for job in jobs)
+        return LEGACY_LEASE * sum(
+            job.headers == LEGACY_HEADERS and job.runs[0][1] == "die" for job in jobs
+        )
 
     def lines(self) -> list[str]:
-        """Return it as people read it."""
+        """Return the scenario as text, one line for each operation and fault."""
         head = f"seed {self.seed}: {self.clients} clients, {self.beats} beats {self.schedules}, "
         head += f"workers {self.workers}, legacy {self.legacy}, relaxed {self.relaxed:g}, "
         head += f"limits {self.limits}"

@@ -1,4 +1,4 @@
-"""Leaves out of a failing scenario whatever it fails without."""
+"""Makes a failing scenario smaller, as long as it fails in the same way."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["kind_of", "shrink"]
 
-#: Simulations that are spent on it.
+#: Most simulations that are run for it.
 TRIES = 400
 
 
 def kind_of(failure: str) -> str:
-    """Return what a failure has in common with others of its kind: its text without names."""
+    """Return the text of a failure without ids, numbers and quoted names."""
     return re.sub(r"[0-9a-f]*\d[0-9a-f.]*|'[^']*'", "#", failure)[:60]
 
 
@@ -28,8 +28,8 @@ def shrink(scenario: Scenario, failure: str) -> Scenario:
     """Return a smaller scenario that fails in the same way.
 
     Args:
-        scenario: That fails.
-        failure: How.
+        scenario: Failing scenario.
+        failure: Text of its failure.
     """
     kind, tries = kind_of(failure), 0
     smaller = True
@@ -46,25 +46,25 @@ def shrink(scenario: Scenario, failure: str) -> Scenario:
 
 
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    for place in reversed(range(len(scenario.faults))):
-        yield replace(scenario, faults=_without(scenario.faults, place))
-    for place in reversed(range(len(scenario.ops))):
-        yield replace(scenario, ops=_without(scenario.ops, place))
+    for index in reversed(range(len(scenario.faults))):
+        yield replace(scenario, faults=_without(scenario.faults, index))
+    for index in reversed(range(len(scenario.ops))):
+        yield replace(scenario, ops=_without(scenario.ops, index))
     if scenario.limits:
         yield replace(scenario, limits={})
     if len(scenario.workers) > 1 and "worker" not in str(scenario.faults):
         yield replace(scenario, workers=scenario.workers[:1])
-    for place, op in enumerate(scenario.ops):
+    for index, op in enumerate(scenario.ops):
         jobs = op.arguments.get("jobs", ())
-        if op.what == "submit" and len(jobs) > 1:
+        if op.method == "submit" and len(jobs) > 1:
             for drop in range(len(jobs)):
-                fewer = op._replace(
+                smaller = op._replace(
                     arguments={**op.arguments, "jobs": [*_without(tuple(jobs), drop)]}
                 )
                 yield replace(
-                    scenario, ops=(*scenario.ops[:place], fewer, *scenario.ops[place + 1 :])
+                    scenario, ops=(*scenario.ops[:index], smaller, *scenario.ops[index + 1 :])
                 )
 
 
-def _without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
-    return (*items[:place], *items[place + 1 :])
+def _without(items: tuple[Any, ...], index: int) -> tuple[Any, ...]:
+    return (*items[:index], *items[index + 1 :])

@@ -1,7 +1,7 @@
-"""Bugs that are put in on purpose: the simulation must find each of them within some seeds.
+"""Planted bugs: the simulation must find each of them within some seeds.
 
 Each is what a careless change might do to one guarantee. ``python -m tests.simulation.teeth``
-prints for each the seed that found it, and what was said of it.
+prints for each bug the seed that found it, and the failure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BUGS", "SEEDS", "find"]
 
-#: Seeds that each bug has to be found in.
+#: Seeds within which each bug must be found.
 SEEDS = 400
 
 
@@ -54,7 +54,7 @@ def _early_receipt(original: Any) -> Any:
 
 
 def _unfenced(original: Any) -> Any:
-    """Believe an answer to a chunk that was revoked: it ends the job, whoever has it now."""
+    """Accept an answer to a revoked lease: it ends the job although another worker has it."""
     revoked: dict[tuple[str, int], list[Any]] = {}
 
     def give_back(self: Outcomes, session: Any, lease: Any, **more: Any) -> None:
@@ -75,8 +75,8 @@ def lease_not_fenced() -> Iterator[None]:
             chunk(self, peer, session, number, message)
             return
         rows = []
-        for place, kind, *_ in decode_outcomes(message.result):
-            job = jobs[place] if place < len(jobs) else None
+        for position, kind, *_ in decode_outcomes(message.result):
+            job = jobs[position] if position < len(jobs) else None
             if kind == OutcomeKind.SUCCEEDED and job is not None and job.id in self.state.jobs:
                 rows.append(self.row(job, JobState.SUCCEEDED))
         write = Finish(rows)
@@ -121,8 +121,10 @@ def _expires_early(original: Any) -> Any:
 
 
 def _silent_events(original: Any) -> Any:
-    """Forget the events of jobs that are cancelled."""
-    code = list(EventKind).index(EventKind.CANCELLED)  # beside others: a store writes no empty row
+    """Drop the events of cancelled jobs."""
+    code = list(EventKind).index(
+        EventKind.CANCELLED
+    )  # only beside others: a store writes no empty row
 
     def events(*arguments: Any) -> Any:
         blocks = original(*arguments)
@@ -163,7 +165,7 @@ def _forgetful(original: Any) -> Any:
 
 
 def _unseen(original: Any) -> Any:
-    """Take a chunk under any number, also one that was seen."""
+    """Accept a chunk under any number, even one that was received before."""
 
     def receive(self: Any, request: Any, now: float) -> None:
         self._held.received = 0
@@ -177,40 +179,40 @@ def _no_dedupe(original: Any) -> Any:
 
 
 def bug(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], Any]:
-    """Return what puts a bug in, as a context manager."""
+    """Return a function that makes the context manager which plants a bug."""
     return lambda: patch.object(owner, name, wrap(getattr(owner, name)))
 
 
-#: Name -> context manager in which the bug is there.
+#: Name -> context manager that plants the bug.
 BUGS: dict[str, Callable[[], Any]] = {
     "the receipt leaves before the commit": bug(Admission, "_admit", _early_receipt),
     "an answer to a revoked lease counts": lease_not_fenced,
     "an ended job is admitted again": bug(Writes, "_finished_state", _no_dedupe),
     "chunk rows are not written": bug(Writes, "lease_chunk", lambda _: lambda self, write: {}),
-    "a failed attempt is forgotten": bug(Outcomes, "_unfinished", _without_retries),
+    "a failed attempt is not stored": bug(Outcomes, "_unfinished", _without_retries),
     "jobs expire ten seconds early": bug(Admission, "_admit", _expires_early),
     "delayed jobs are queued early": bug(Writes, "promote", _hasty(3.0)),
     "a chord counts one member too few": bug(Writes, "admit_graph", _short_count),
     "unique keys are not looked up": bug(UniqueKeys, "_against", _blind),
     "limits are not kept": bug(Limiter, "allowance", _unlimited),
     "cancelled jobs have no event": bug(event_log, "events_of", _silent_events),
-    "what a worker does not hold is not missed": bug(Sessions, "_reconcile", _nothing),
+    "a lease that its worker does not hold is not noticed": bug(Sessions, "_reconcile", _nothing),
     "answers are not sent again": bug(Replies, "due", _none),
     "a failed commit is not undone": bug(BrokerCore, "_failed", _no_undo),
-    "a job without guarantee goes back": bug(Transient, "give_back", _twice),
-    "a restart forgets delayed jobs": bug(store.SqliteStore, "_recover", _forgetful),
+    "a transient job is handed back": bug(Transient, "give_back", _twice),
+    "delayed jobs are lost at a restart": bug(store.SqliteStore, "_recover", _forgetful),
     "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
-    "a worker holds on to what is settled": bug(HeldChunks, "settle", _nothing),
+    "a worker keeps chunks that are settled": bug(HeldChunks, "settle", _nothing),
     "a deployed worker is answered after a restart": bug(UnregisteredPeers, "received", _nothing),
 }
 
 
-#: Seeds that found bugs, which are tried first: another workload may need others.
+#: Seeds that found bugs before, tried first; they change with the workload.
 TRIED = (1, 3, 5, 9, 15, 17, 22, 78, 83, 87, 98, 121, 123, 154)
 
 
 def find(name: str, seeds: int = SEEDS) -> tuple[int, str]:
-    """Return a seed that finds a bug and what it says, (0, "") if none does."""
+    """Return the first seed that finds a bug, and its failure; (0, "") if none does."""
     with BUGS[name]():
         for seed in dict.fromkeys((*TRIED, *range(1, seeds + 1))):
             failure = simulate(make_scenario(seed)).failure
@@ -225,5 +227,5 @@ if __name__ == "__main__":
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.teeth", *sys.argv[1:]])
     logging.disable(logging.CRITICAL)
     for bug_name in sys.argv[1:] or BUGS:
-        found, said = find(bug_name)
-        print(f"{found}\t{bug_name}\t{said}", flush=True)
+        found_by, text = find(bug_name)
+        print(f"{found_by}\t{bug_name}\t{text}", flush=True)

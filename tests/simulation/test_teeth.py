@@ -1,4 +1,4 @@
-"""The simulation finds bugs that are put in on purpose."""
+"""The simulation finds bugs that are planted on purpose."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.support.programs import run
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, int]:
-    """Return which seed found which bug."""
+def found_by() -> dict[str, int]:
+    """Return for each bug the seed that found it."""
     done = run(module="tests.simulation.teeth")
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
@@ -19,6 +19,6 @@ def found() -> dict[str, int]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_is_found(found: dict[str, int], name: str) -> None:
-    """Within a few hundred seeds."""
-    assert found[name] > 0, f"no seed finds that {name}"
+def test_a_planted_bug_is_found(found_by: dict[str, int], name: str) -> None:
+    """Within `SEEDS` seeds."""
+    assert found_by[name] > 0, f"no seed finds that {name}"

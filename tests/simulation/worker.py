@@ -1,4 +1,4 @@
-"""A worker's process: `JobManager` in the turns of its runner, over a simulated pool."""
+"""Worker process: the real `JobManager` over a simulated pool."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["WorkerProcess"]
 
 
 class WorkerProcess(Process):
-    """One worker over its lives; the order of a turn is that of `eventmq.worker.runner`.
+    """One worker with all its restarts; the order of a tick is that of `eventmq.worker.runner`.
 
     Args:
-        world: Time.
-        network: Between it and the broker.
-        auditor: Is told what runs.
-        number: Of the worker.
-        slots: Of its pool.
-        queues: That it serves, as (weight, name).
-        limits: Of the broker, whose intervals it shares.
+        world: Event queue and clock.
+        network: Network to the broker.
+        auditor: Gets the start and end of each run.
+        number: Number of the worker, for its name.
+        slots: Number of slots of its pool.
+        queues: Queues that it serves, as (weight, name).
+        limits: Limits of the broker; the worker uses their intervals.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class WorkerProcess(Process):
         self._sockets = 0
 
     def start(self) -> None:
-        """Begin a session."""
+        """Start the worker with a new session."""
         self.live()
         info = SessionInfo(
             session=f"{self.name}.{self._life}",
@@ -63,7 +63,7 @@ class WorkerProcess(Process):
         self.manager = JobManager(
             info, pool=self.pool, clock=self.clock, timeout_policy=timeout_policy
         )
-        self.world.tell(self.name, "starts")
+        self.world.trace(self.name, "starts")
         self._backlog: list[list[bytes]] = []
         self._open()
         self.wake()
@@ -76,7 +76,7 @@ class WorkerProcess(Process):
         self._send()
 
     def die(self) -> None:
-        """End by SIGKILL; its children end with it."""
+        """Die by SIGKILL, together with its children."""
         if self.alive:
             super().die()
             self._close()
@@ -87,19 +87,19 @@ class WorkerProcess(Process):
         self.socket.close()
 
     def terminate(self) -> None:
-        """End as by SIGTERM: what runs has a grace, the rest goes back."""
+        """Stop as by SIGTERM: running jobs have a grace, the others are handed back."""
         if self.alive:
-            self.world.tell(self.name, "is told to end")
+            self.world.trace(self.name, "gets SIGTERM")
             self.manager.terminate(self.clock.monotonic())
             self.wake()
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         manager, now = self.manager, self.clock.monotonic()
         inbox = self.socket.inbox
         while inbox:
             manager.receive(inbox.popleft(), now)
         manager.pool_events(self.pool.poll(), now)
-        if self._back():
+        if self._reconnected():
             manager.connected(now)
         manager.tick(now)
         if manager.overdue:
@@ -108,7 +108,7 @@ class WorkerProcess(Process):
             manager.interrupted(now)
         self._send()
         if manager.done:
-            self.world.tell(self.name, "ends")
+            self.world.trace(self.name, "ends")
             self._close()
             return
         if manager.lost:
@@ -117,8 +117,8 @@ class WorkerProcess(Process):
             self._open()
         self.wake((int(min(MAX_WAIT, manager.seconds_to_tick(now)) * 1000) + 1) / 1000)
 
-    def _back(self) -> bool:
-        """Say whether the connection was lost and is there again."""
+    def _reconnected(self) -> bool:
+        """Return whether the connection was lost and has been made again."""
         back, events = False, self.socket.events
         while events:
             made = events.popleft()

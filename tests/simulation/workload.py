@@ -1,7 +1,7 @@
-"""Makes a scenario of a seed: what clients do, and what goes wrong meanwhile.
+"""Makes the scenario of a seed: operations of clients, and faults.
 
-A seed takes a few of the features and a few of the faults, so that most pairs of them meet within
-some thousand seeds, and a failing one is short.
+A seed uses a few features and a few faults, so that most pairs of them meet within some thousand
+seeds, and a failing scenario is short.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.mishaps import make_faults
-from tests.simulation.scenario import PLAIN, JobPlan, Op, Scenario, id_of
+from tests.simulation.random_faults import make_faults
+from tests.simulation.scenario import LEGACY_HEADERS, JobPlan, Op, Scenario, id_of
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["make_scenario"]
 
-#: Seconds in which clients do something.
-LENGTH = 12.0
+#: Seconds in which clients submit jobs.
+DURATION = 12.0
 
-#: What a run of a job takes; short ones are many in a chunk.
-TIMES = (0.001, 0.001, 0.05, 0.3, 2.0)
+#: Seconds that a run may take; short jobs share a chunk.
+RUN_TIMES = (0.001, 0.001, 0.05, 0.3, 2.0)
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -36,24 +36,24 @@ class _Maker:
         self.random = Random(f"scenario {seed}")
         self.jobs = 0
         self.at = 0.0
-        self.made: list[JobPlan] = []
+        self.plans: list[JobPlan] = []
         self.queues = [f"q{n}" for n in range(self.random.choice((1, 1, 2)))]
         self.clients = self.random.choice((1, 1, 2))
-        #: Some jobs are legacy ones, and there are legacy workers for them.
+        #: Whether some jobs and workers are legacy ones.
         self.legacy = self.random.random() < 0.1
-        parts: dict[str, Callable[[], str]] = {
+        features: dict[str, Callable[[], str]] = {
             "delay": self._delay, "expiry": self._expiry, "priority": self._priority,
             "unique": self._unique, "running": self._running, "rate": self._rate,
             "transient": self._transient, "retries": self._retries, "stream": self._stream,
         }  # fmt: skip
-        chosen = self.random.sample(sorted(parts), self.random.randint(1, 3))
-        self.parts = [parts[name] for name in chosen]
-        deeds: dict[str, Callable[[], Op]] = {
+        chosen = self.random.sample(sorted(features), self.random.randint(1, 3))
+        self.features = [features[name] for name in chosen]
+        operations: dict[str, Callable[[], Op]] = {
             "graph": self._graph, "cancel": self._cancel, "purge": self._purge,
-            "retry": self._retry, "pause": self._pause, "look": self._look,
+            "retry": self._retry, "pause": self._pause, "inspect": self._inspect,
         }  # fmt: skip
-        self.deeds = [
-            deeds[n] for n in self.random.sample(sorted(deeds), self.random.randint(0, 2))
+        self.operations = [
+            operations[n] for n in self.random.sample(sorted(operations), self.random.randint(0, 2))
         ]
 
     def make(self) -> Scenario:
@@ -61,15 +61,15 @@ class _Maker:
         ops = []
         for _ in range(draw.randint(2, 7)):
             self.at = round(self.at + draw.random() * draw.choice((0.1, 1.0, 4.0)), 3)
-            deed = draw.choice([self._submit, self._submit, *self.deeds])
-            ops.append(deed())
-        if self._pause in self.deeds:
+            operation = draw.choice([self._submit, self._submit, *self.operations])
+            ops.append(operation())
+        if self._pause in self.operations:
             ops += [self._call("resume", queue=queue) for queue in self.queues]
         workers = tuple(self._worker() for _ in range(draw.randint(1, 3)))
         legacy = tuple(self._worker() for _ in range(draw.randint(1, 2))) if self.legacy else ()
         beats = draw.choice((1, 2)) if draw.random() < 0.05 else 0
         every = draw.choice((1.0, 2.5)) if beats else 0.0
-        # All of them are due at once, and a beat fires one at a time.
+        # All schedules fire at the same time, and a beat submits one job at a time.
         schedules = tuple((f"s{n}", every) for n in range(3)) if beats else ()
         relaxed = 0.0 if draw.random() < 0.9 else 1.0
         faults = make_faults(
@@ -83,9 +83,9 @@ class _Maker:
 
     @property
     def _waits(self) -> bool:
-        """Whether a job waits for the wall clock."""
+        """Whether some job depends on the wall clock."""
         words = ("countdown", "retry-count", "expires", "limit-rate", "unique-period")
-        return any(word in job.headers for job in self.made for word in words)
+        return any(word in job.headers for job in self.plans for word in words)
 
     def _limits(self) -> dict[str, Any]:
         draw = self.random
@@ -104,32 +104,32 @@ class _Maker:
 
     # Jobs
 
-    def _plan(self, parts: list[Callable[[], str]]) -> JobPlan:
+    def _plan(self, features: list[Callable[[], str]]) -> JobPlan:
         draw = self.random
         self.jobs += 1
-        if self.legacy and parts is self.parts and draw.random() < 0.5:
+        if self.legacy and features is self.features and draw.random() < 0.5:
             return self._legacy_job()
         headers = [f"task:sim.t{draw.randint(0, 1)}", "content-type:msgpack"]
-        headers += [text for part in parts if draw.random() < 0.7 and (text := part())]
+        headers += [text for feature in features if draw.random() < 0.7 and (text := feature())]
         if draw.random() < 0.1:
             headers.append("timeout:1")
         runs = self._runs("retry-count" in ",".join(headers))
-        made = JobPlan(id_of(self.jobs, self.at), draw.choice(self.queues), ",".join(headers), runs)
-        self.made.append(made)
-        return made
+        plan = JobPlan(id_of(self.jobs, self.at), draw.choice(self.queues), ",".join(headers), runs)
+        self.plans.append(plan)
+        return plan
 
     def _legacy_job(self) -> JobPlan:
         """Return a job for legacy workers; a lease of theirs ends 30 s after its timeout."""
         draw = self.random
-        runs = ((draw.choice(TIMES), draw.choice(("ok", "ok", "die"))), (0.01, "ok"))
-        made = JobPlan(id_of(self.jobs, self.at), draw.choice(self.queues), PLAIN, runs)
-        self.made.append(made)
-        return made
+        runs = ((draw.choice(RUN_TIMES), draw.choice(("ok", "ok", "die"))), (0.01, "ok"))
+        plan = JobPlan(id_of(self.jobs, self.at), draw.choice(self.queues), LEGACY_HEADERS, runs)
+        self.plans.append(plan)
+        return plan
 
     def _runs(self, retries: bool) -> tuple[tuple[float, str], ...]:
         draw = self.random
         fates = ["ok"] * 8 + ["fail"] * (6 if retries else 1) + ["die"]
-        runs = [(draw.choice(TIMES), draw.choice(fates)) for _ in range(draw.randint(1, 3))]
+        runs = [(draw.choice(RUN_TIMES), draw.choice(fates)) for _ in range(draw.randint(1, 3))]
         if runs[-1][1] == "die" and draw.random() < 0.5:
             runs.append((0.01, "ok"))
         return tuple(runs)
@@ -162,23 +162,23 @@ class _Maker:
     def _stream(self) -> str:
         return self.random.choice(("stream", "stream,replayable"))
 
-    # What clients do
+    # Operations
 
-    def _op(self, what: str, **arguments: Any) -> Op:
-        return Op(self.at, self.random.randrange(self.clients), what, arguments)
+    def _op(self, method: str, **arguments: Any) -> Op:
+        return Op(self.at, self.random.randrange(self.clients), method, arguments)
 
     def _call(self, name: str, **arguments: Any) -> Op:
         return self._op("ask", name=name, arguments=arguments)
 
     def _submit(self) -> Op:
         count = self.random.choice((1, 1, 1, 3, 8))
-        jobs = [sane(self._plan(self.parts)) for _ in range(count)]
+        jobs = [without_conflicts(self._plan(self.features)) for _ in range(count)]
         return self._op("submit", jobs=jobs, get=self.random.random() < 0.5)
 
     def _graph(self) -> Op:
         draw = self.random
         alone = {self._unique, self._transient, self._stream}
-        parts = [part for part in self.parts if part not in alone]
+        features = [feature for feature in self.features if feature not in alone]
         shape = draw.choice(("chain", "group", "chord", "chord", "nested"))
         count = draw.randint(2, 5)
         policy = draw.choice(("cancel", "continue"))
@@ -192,19 +192,19 @@ class _Maker:
                 "chain", ("chord", policy, tuple(members[:-1]), members[-1]), last,
             ),
         }  # fmt: skip
-        jobs = [self._plan(parts) for _ in range(count + 1)]
+        jobs = [self._plan(features) for _ in range(count + 1)]
         return self._op("graph", jobs=jobs, expression=expressions[shape], get=draw.random() < 0.3)
 
-    def _some(self) -> list[str]:
-        some = self.random.sample(self.made, min(len(self.made), self.random.randint(1, 3)))
-        return [job.id for job in some]
+    def _sample_ids(self) -> list[str]:
+        plans = self.random.sample(self.plans, min(len(self.plans), self.random.randint(1, 3)))
+        return [job.id for job in plans]
 
     def _cancel(self) -> Op:
-        ids = self._some()
+        ids = self._sample_ids()
         return self._call("cancel", ids=ids) if ids else self._submit()
 
     def _retry(self) -> Op:
-        ids = self._some()
+        ids = self._sample_ids()
         return self._call("retry", ids=ids) if ids else self._submit()
 
     def _purge(self) -> Op:
@@ -215,17 +215,17 @@ class _Maker:
     def _pause(self) -> Op:
         return self._call(self.random.choice(("pause", "resume")), queue=self.queues[0])
 
-    def _look(self) -> Op:
+    def _inspect(self) -> Op:
         name = self.random.choice(("queues", "workers", "status", "jobs", "failed", "ping"))
         return self._call(name)
 
 
-def sane(plan: JobPlan) -> JobPlan:
-    """Return a job without what the broker refuses together."""
+def without_conflicts(plan: JobPlan) -> JobPlan:
+    """Return a job without headers that the broker refuses beside ``guarantee:False``."""
     if "guarantee:False" in plan.headers:
-        kept = [
+        headers = [
             text for text in plan.headers.split(",")
             if not text.startswith(("unique", "retry-count", "limit-"))
         ]  # fmt: skip
-        return plan._replace(headers=",".join(kept))
+        return plan._replace(headers=",".join(headers))
     return plan

@@ -1,7 +1,7 @@
-"""Simulated time: what happens next, in which order, and what was written down about it.
+"""Simulated time: an event queue, the clocks of machines, and the processes that run on them.
 
-A `World` owns the one random generator that everything draws from while it runs, so that a seed
-says all. Nothing here knows what EventMQ is.
+A `World` owns the only random generator of a run, so that the seed alone determines the run.
+Nothing here knows what EventMQ is.
 """
 
 from __future__ import annotations
@@ -13,66 +13,66 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["EPOCH", "Endless", "HostClock", "Process", "World"]
+__all__ = ["EPOCH", "HostClock", "NoProgress", "Process", "World"]
 
 #: Unix time at which every simulation begins.
 EPOCH = 1_800_000_000.0
 
-#: Lines of history that are kept.
+#: Most lines that a history has.
 LINES = 20_000
 
-#: Steps after which a simulation runs in circles.
+#: Steps after which a simulation is taken to make no progress.
 STEPS = 60_000
 
 
-class Endless(Exception):
-    """A simulation runs in circles."""
+class NoProgress(Exception):
+    """A simulation took more than `STEPS` steps."""
 
 
 class World:
-    """What happens, in order. Times are simulated seconds from 0.0.
+    """Event queue of a simulation, with its clock. Times are simulated seconds from 0.0.
 
     Args:
-        seed: Of the generator that latencies and the like are drawn from.
-        told: Whether to keep a history: it costs as much as the rest.
+        seed: Seed of the generator from which latencies and the like are drawn.
+        tracing: Whether to keep a history, which doubles the time of a run.
     """
 
-    def __init__(self, seed: int, *, told: bool = False) -> None:
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.random = Random(seed)
         self.now = 0.0
         self.steps = 0
-        self.told = told
+        self.tracing = tracing
         self.history: list[str] = []
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
-    def at(self, when: float, do: Callable[[], None]) -> None:
-        """Do something at a time; things of one time happen in the order in which they came."""
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Schedule an action; those of the same time run in the order of the calls."""
         self._count += 1
-        heappush(self._heap, (max(when, self.now), self._count, do))
+        heappush(self._heap, (max(when, self.now), self._count, action))
 
     def step(self, until: float) -> bool:
-        """Do what comes next, if it comes before a time; else let that time come."""
+        """Run the next action due by a time and return True, or advance to that time."""
         if not self._heap or self._heap[0][0] > until:
             self.now = max(self.now, until)
             return False
-        self.now, _, do = heappop(self._heap)
+        self.now, _, action = heappop(self._heap)
         self.steps += 1
         if self.steps > STEPS:
-            raise Endless(f"more than {STEPS} steps: it runs in circles")
-        do()
+            raise NoProgress(f"more than {STEPS} steps: the simulation makes no progress")
+        action()
         return True
 
     def run(self, until: float) -> None:
-        """Let time pass."""
+        """Run all actions until a time."""
         while self.step(until):
             pass
 
-    def tell(self, who: str, what: str, *details: object) -> None:
-        """Write a line of history."""
-        if self.told and len(self.history) < LINES:
+    def trace(self, name: str, event: str, *details: object) -> None:
+        """Add a line to the history, if there is one."""
+        if self.tracing and len(self.history) < LINES:
             text = " ".join(map(str, details))
-            self.history.append(f"{self.now:9.3f}  {who:<8} {what} {text}".rstrip())
+            self.history.append(f"{self.now:9.3f}  {name:<8} {event} {text}".rstrip())
 
 
 class HostClock:
@@ -81,7 +81,7 @@ class HostClock:
     def __init__(self, world: World) -> None:
         self._world = world
         self.wall = EPOCH
-        #: How often the machine was started, and when the last time.
+        #: Number of times that the machine was booted.
         self.boots = 1
         self._booted = -1000.0
 
@@ -98,15 +98,15 @@ class HostClock:
         return f"boot-{self.boots}"
 
     def reboot(self) -> None:
-        """The machine is started anew."""
+        """Boot the machine again."""
         self.boots += 1
         self._booted = self._world.now
 
 
 class Process:
-    """Something that lives on one machine, can be stopped for a while, and can die.
+    """Process on a machine of its own, which can be stopped for a while and can die.
 
-    It has turns: one when something came for it, and one when it asked to be woken.
+    It runs in ticks: one when a message came for it, and one at the time that it asked for.
     """
 
     name = "process"
@@ -120,22 +120,22 @@ class Process:
         self._due = float("inf")
 
     def live(self) -> None:
-        """Begin a life."""
+        """Begin another run of the process."""
         self.alive = True
         self._life += 1
         self._due = float("inf")
 
     def die(self) -> None:
-        """End at once, without a word."""
+        """End at once, as by SIGKILL."""
         self.alive = False
-        self.world.tell(self.name, "dies")
+        self.world.trace(self.name, "dies")
 
     def pause(self, seconds: float) -> None:
-        """Stop for a while, as by SIGSTOP: what comes meanwhile waits."""
+        """Stop for a while, as by SIGSTOP; messages that come meanwhile wait."""
         self._paused = max(self._paused, self.world.now + seconds)
 
     def wake(self, delay: float = 0.0) -> None:
-        """Take a turn soon, unless one comes earlier anyway."""
+        """Schedule a tick, unless an earlier one is scheduled."""
         due = max(self.world.now + delay, self._paused)
         if self.alive and due < self._due:
             self._due = due
@@ -149,8 +149,8 @@ class Process:
         if self._paused > self.world.now:
             self.wake()
             return
-        self.turn()
+        self.tick()
 
-    def turn(self) -> None:
-        """Do what is to be done, and say when the next turn is wanted."""
+    def tick(self) -> None:
+        """Do the work of one tick, and schedule the next."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Draws what goes wrong in a scenario."""
+"""Draws the faults of a scenario."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["make_faults"]
 
-#: Seconds by which the clock of the broker's machine is set: none counts within a run, but for the
-#: smallest, which a time service might correct.
+#: Seconds by which the clock of the broker's machine is set. The broker ignores them during a run,
+#: except for the smallest, which a time service might make.
 _STEPS = (2.0, -2.0, 3600.0, -3600.0, 2 * 86_400.0, 400 * 86_400.0, -365 * 86_400.0)
 
 
@@ -30,20 +30,20 @@ def make_faults(
     """Return up to five faults before a time.
 
     Args:
-        draw: The generator.
-        end: Seconds.
-        workers: How many there are.
-        clients: How many there are.
-        beats: How many there are.
-        legacy: Legacy workers.
-        relaxed: The disk is not synced by every commit.
-        back: A clock may be put back by an hour: nothing waits for it.
+        draw: Random generator.
+        end: Time of the last fault at most, in seconds.
+        workers: Number of workers.
+        clients: Number of clients.
+        beats: Number of schedulers.
+        legacy: Number of legacy workers.
+        relaxed: Whether commits may be lost when the power is cut.
+        back: Whether a clock may be put back by an hour, since no job waits for it.
     """
     count = draw.choice((0, 1, 1, 2, 2, 3, 5))
     maker = _Faults(draw, workers, clients, beats, relaxed=relaxed, back=back)
-    maker.peers += [f"plain{n}" for n in range(legacy)]
-    found = [maker.one(round(draw.random() * end, 3)) for _ in range(count)]
-    return tuple(sorted(found, key=lambda fault: fault.at))
+    maker.peers += [f"legacy{n}" for n in range(legacy)]
+    faults = [maker.one(round(draw.random() * end, 3)) for _ in range(count)]
+    return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
 class _Faults:
@@ -59,8 +59,8 @@ class _Faults:
         self.far = not beating
         self.kinds = [
             self._kill, self._kill, self._kill_broker, self._stop, self._child, self._pause,
-            self._jump, self._commit, self._commit, self._sending, self._full, self._low,
-            self._cut, self._cut, self._deafen, self._part, self._slow, self._clog,
+            self._set_clock, self._commit, self._commit, self._sending, self._full, self._low,
+            self._cut, self._cut, self._half_open, self._partition, self._slow, self._fill_pipes,
         ]  # fmt: skip
         if relaxed:
             self.kinds += [self._power] * 6
@@ -73,27 +73,27 @@ class _Faults:
         return self.draw.choice((0.1, 0.5, 2.0, 8.0))
 
     def _kill(self) -> tuple[str, dict[str, Any]]:
-        return "kill", {"who": self.draw.choice(self.peers), "after": self._after()}
+        return "kill", {"name": self.draw.choice(self.peers), "after": self._after()}
 
     def _kill_broker(self) -> tuple[str, dict[str, Any]]:
-        return "kill", {"who": "broker", "after": self._after()}
+        return "kill", {"name": "broker", "after": self._after()}
 
     def _stop(self) -> tuple[str, dict[str, Any]]:
-        return "stop", {"who": self.draw.choice(self.workers), "after": self._after()}
+        return "stop", {"name": self.draw.choice(self.workers), "after": self._after()}
 
     def _child(self) -> tuple[str, dict[str, Any]]:
-        return "child", {"who": self.draw.choice(self.workers), "slot": self.draw.randint(0, 2)}
+        return "child", {"name": self.draw.choice(self.workers), "slot": self.draw.randint(0, 2)}
 
     def _pause(self) -> tuple[str, dict[str, Any]]:
-        who = self.draw.choice([*self.peers, "broker"])
-        return "pause", {"who": who, "seconds": self.draw.choice((0.3, 2.0, 7.0, 20.0))}
+        name = self.draw.choice([*self.peers, "broker"])
+        return "pause", {"name": name, "seconds": self.draw.choice((0.3, 2.0, 7.0, 20.0))}
 
-    def _jump(self) -> tuple[str, dict[str, Any]]:
-        who = self.draw.choice([*self.peers, "broker", "broker"])
-        if who == "broker":
-            return "jump", {"who": who, "seconds": self.draw.choice(_STEPS)}
+    def _set_clock(self) -> tuple[str, dict[str, Any]]:
+        name = self.draw.choice([*self.peers, "broker", "broker"])
+        if name == "broker":
+            return "set_clock", {"name": name, "seconds": self.draw.choice(_STEPS)}
         far = (3600.0, -3600.0) if self.back else (3600.0 if self.far else 20.0, -15.0)
-        return "jump", {"who": who, "seconds": self.draw.choice((*far, 2.0, -2.0))}
+        return "set_clock", {"name": name, "seconds": self.draw.choice((*far, 2.0, -2.0))}
 
     def _commit(self) -> tuple[str, dict[str, Any]]:
         when = self.draw.choice(("before", "after", "after", "error"))
@@ -112,18 +112,18 @@ class _Faults:
         return "low", {"seconds": self._after()}
 
     def _cut(self) -> tuple[str, dict[str, Any]]:
-        who = self.draw.choice(self.peers)
+        name = self.draw.choice(self.peers)
         noticed = self.draw.choice((0.0, 0.0, 0.3, 3.0))
-        return "cut", {"who": who, "arriving": self.draw.randint(0, 2), "noticed": noticed}
+        return "cut", {"name": name, "arriving": self.draw.randint(0, 2), "noticed": noticed}
 
-    def _deafen(self) -> tuple[str, dict[str, Any]]:
-        return "deafen", {"who": self.draw.choice(self.peers)}
+    def _half_open(self) -> tuple[str, dict[str, Any]]:
+        return "half_open", {"name": self.draw.choice(self.peers)}
 
-    def _part(self) -> tuple[str, dict[str, Any]]:
-        return "part", {"seconds": self.draw.choice((0.2, 1.0, 3.0, 9.0))}
+    def _partition(self) -> tuple[str, dict[str, Any]]:
+        return "partition", {"seconds": self.draw.choice((0.2, 1.0, 3.0, 9.0))}
 
     def _slow(self) -> tuple[str, dict[str, Any]]:
         return "slow", {"latency": self.draw.choice((0.05, 0.5, 2.0)), "seconds": self._after()}
 
-    def _clog(self) -> tuple[str, dict[str, Any]]:
-        return "clog", {"seconds": self.draw.choice((0.1, 1.0))}
+    def _fill_pipes(self) -> tuple[str, dict[str, Any]]:
+        return "fill_pipes", {"seconds": self.draw.choice((0.1, 1.0))}
