@@ -683,11 +683,11 @@ class Announce(NamedTuple):
 
 
 class SealEvents(NamedTuple):
-    """Write that a journal has all events up to a number, safely. Result: (EventLogHead, taken).
+    """Write that a journal has all events up to a number, safely. Result: (EventLogHead, refused).
 
     These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
     been dropped already, an event of kind ``gap`` says which. A journal of another id takes the
-    place of the one before if that did not say anything for ``timeout`` seconds; else ``taken`` is
+    place of the one before if that did not say anything for ``timeout`` seconds; else ``refused`` is
     true and nothing is changed.
     """
 

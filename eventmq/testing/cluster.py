@@ -211,10 +211,10 @@ class InlinePool:
         rows = []
         events: list[PoolEvent] = []
         outer = self._sink.place
-        for place, entry in enumerate(index.entries):
-            self._sink.place = number, place
+        for position, entry in enumerate(index.entries):
+            self._sink.place = number, position
             payload = index.payload(body, entry)
-            rows.append(self._executor.run(routes[entry.template], place, entry, payload))
+            rows.append(self._executor.run(routes[entry.template], position, entry, payload))
             events += self._sink.take()
         self._sink.place = outer
         self.jobs_run += sum(row.kind in _RAN for row in rows)
@@ -300,10 +300,10 @@ class SimulatedCluster:
         self.core.decide(now)
         while self.core.has_writes:
             moved = True
-            entries, settle = self.core.take_batch()
+            entries, settle_batch = self.core.take_batch()
             self._store.submit(entries)
             for write_results in self._store.finished():
-                settle(write_results)
+                settle_batch(write_results)
             self.core.decide(now)
         sends = self.core.take_deferred_sends()
         for message in sends:

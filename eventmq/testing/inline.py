@@ -134,13 +134,13 @@ class _Loop:
             return "unknown", f"the broker does not know job {job_id}"
         info: dict[str, Any] = call.answers.popleft()
         state = info["state"]
-        what = f"nothing is left to run, and job {job_id} of task {info['task']!r} is {state}"
+        message = f"nothing is left to run, and job {job_id} of task {info['task']!r} is {state}"
         if state == "delayed":
             wait = info["due"] - self._cluster.clock.now()
-            return state, f"{what}, due in {wait:.6g} s: travel there first"
+            return state, f"{message}, due in {wait:.6g} s: travel there first"
         if state == "queued" and info["task"] not in self._cluster.app.tasks:
-            return state, f"{what}: no task of that name is registered in this app"
-        return state, f"{what}: {_HINTS.get(state, 'it never will')}"
+            return state, f"{message}: no task of that name is registered in this app"
+        return state, f"{message}: {_HINTS.get(state, 'it never will')}"
 
 
 class InlineRunner(ClientRunner):
@@ -264,10 +264,10 @@ class InlineApp:
         keywords = None if kwargs is None else dict(kwargs)
         expected = ExpectedJob(_name(task), args, keywords, queue)
         jobs = self.enqueued()
-        found = [job for job in jobs if expected.matches(job)]
-        if len(found) == count or (count is None and found):
-            return found
-        number = "no job waits" if not found else f"{len(found)} jobs wait"
+        matching = [job for job in jobs if expected.matches(job)]
+        if len(matching) == count or (count is None and matching):
+            return matching
+        number = "no job waits" if not matching else f"{len(matching)} jobs wait"
         lines = [
             f"{number} that is {expected}; expected: {'1 or more' if count is None else count}"
         ]

@@ -63,23 +63,23 @@ def beats(seed: int) -> Iterator[Beats]:
 def step(beats: Beats, alive: list[BeatRunner | None], paused: dict[int, float], weather) -> float:
     """Let every beat that lives do a turn; return how long all of them want to wait."""
     now, waits = beats.clock.now(), [600.0]
-    for place, beat in enumerate(alive):
-        if paused.get(place, 0.0) > now:
-            waits.append(paused[place] - now)
+    for index, beat in enumerate(alive):
+        if paused.get(index, 0.0) > now:
+            waits.append(paused[index] - now)
             continue
-        living = alive[place] = beat or beats.start(weather.crash)
+        living = alive[index] = beat or beats.start(weather.crash)
         try:
             beats.turn(living)
         except Killed:
-            alive[place] = None
-            paused[place] = now + weather.random.uniform(0.1, 5.0)
-            waits.append(paused[place] - now)
+            alive[index] = None
+            paused[index] = now + weather.random.uniform(0.1, 5.0)
+            waits.append(paused[index] - now)
         else:
             if weather.random.random() < 0.01:
-                paused[place] = now + weather.random.uniform(1.0, 20.0)
-                waits.append(paused[place] - now)
-            due = living._machine.next_tick()
-            waits.append(0.5 if due is None else max(0.01, due - now))
+                paused[index] = now + weather.random.uniform(1.0, 20.0)
+                waits.append(paused[index] - now)
+            next_tick = living._machine.next_tick()
+            waits.append(0.5 if next_tick is None else max(0.01, next_tick - now))
     return min(waits)
 
 
@@ -104,12 +104,12 @@ def test_each_fire_time_fires_exactly_once(beats: Beats, number: int, seed: int)
     for name in SCHEDULES:
         fire_times = [fire_time for fire_time in beats.fire_times(name) if fire_time <= end]
         assert expected(name, end) == fire_times, name
-    late = max(
+    delay = max(
         when - fire_time
         for name in SCHEDULES
         for when, fire_time in zip(beats.fired(name), beats.fire_times(name), strict=True)
     )
-    assert late < TOLERANCE
+    assert delay < TOLERANCE
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -123,9 +123,9 @@ def test_an_edit_between_fire_times_neither_loses_nor_doubles_one(beats: Beats, 
     while beats.clock.now() < end:
         wait = step(beats, alive, paused, weather)
         if weather.random.random() < 0.3:
-            found = beats.store.find("busy")
-            found.queue = str(weather.random.random())
-            assert beats.store.save([(found, found.version)]).done[0]
+            stored = beats.store.find("busy")
+            stored.queue = str(weather.random.random())
+            assert beats.store.save([(stored, stored.version)]).done[0]
         beats.clock.advance(min(wait, 1.0) + weather.random.uniform(0.0, 0.2))
     fire_times = [fire_time - NOW for fire_time in beats.fire_times("busy")]
     assert list(range(1, len(fire_times) + 1)) == fire_times

@@ -172,16 +172,16 @@ STATES = {"queued", "running", "succeeded", "failed", "delayed", "cancelled", "e
 
 
 @settings(max_examples=examples(250))
-@given(known=st.booleans(), steps=STEPS)
+@given(registered=st.booleans(), steps=STEPS)
 def test_no_message_harms_the_broker_or_a_neighbour(
-    known: bool, steps: list[tuple[bytes, str, list[bytes], float]]
+    registered: bool, steps: list[tuple[bytes, str, list[bytes], float]]
 ) -> None:
     """Never a crash, never a lost job of anyone else."""
     with tempfile.TemporaryDirectory(dir=SWIFT) as folder:
         broker = Broker(Path(folder), Limits(queue_window=3, max_queues=20, max_peers=20))
         try:
             broker.tell(b"good", Request("mine", "default", "task:t,content-type:json", b"x"))
-            if known:
+            if registered:
                 broker.worker(b"p1", "s", window=3)
                 broker.tell(b"p2", Inform("1", "", "worker"))
                 broker.tell(b"p2", Ready("2"))

@@ -108,8 +108,8 @@ class BrokerMachine(RuleBasedStateMachine):
         ids = data.draw(st.lists(st.sampled_from(sorted(self.confirmed)), min_size=1, max_size=n))
         for _ in range(2):
             rows = self.broker.call("cancel", client=b"boss", ids=ids)
-            for _, state, was in rows:
-                assert state == ("cancelled" if was in ALIVE else was)
+            for _, state, previous in rows:
+                assert state == ("cancelled" if previous in ALIVE else previous)
         self.collect()
 
     @precondition(lambda self: self.confirmed)
@@ -179,21 +179,21 @@ class BrokerMachine(RuleBasedStateMachine):
         busy = sorted(n for n, w in self.workers.items() if w.alive and w.held)
         worker = self.workers[data.draw(st.sampled_from(busy))]
         number = data.draw(st.sampled_from(sorted(worker.held)))
-        held = worker.held[number]
-        count = data.draw(st.integers(1, len(held.open)))
-        places = sorted(held.open)[:count]
+        chunk = worker.held[number]
+        count = data.draw(st.integers(1, len(chunk.open)))
+        positions = sorted(chunk.open)[:count]
         if kind in {OutcomeKind.UNKNOWN_TASK, OutcomeKind.DIED}:
             kind = OutcomeKind.HANDED_BACK
-        rows = [row(place, kind, run_time=1e-6) for place in places]
+        rows = [row(position, kind, run_time=1e-6) for position in positions]
         for _ in range(1 + lose_ack):
-            known = worker.identity in self.connected()
-            got = self.broker.answer(worker.identity, held.message, rows)
-            self.note(worker, got)
-            if not known:
+            connected = worker.identity in self.connected()
+            messages = self.broker.answer(worker.identity, chunk.message, rows)
+            self.note(worker, messages)
+            if not connected:
                 return  # told to inform again; it still holds everything
-            assert any(isinstance(m, Ack) for m in got)
-        held.open -= set(places)
-        if not held.open:
+            assert any(isinstance(m, Ack) for m in messages)
+        chunk.open -= set(positions)
+        if not chunk.open:
             del worker.held[number]
         self.collect()
 
@@ -214,8 +214,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def ready(self, data: st.DataObject, window: int) -> None:
         worker = self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
         if worker.alive:
-            got = self.broker.ready(worker.identity, window, worker.received, tuple(worker.held))
-            self.note(worker, got)
+            messages = self.broker.ready(worker.identity, window, worker.received, tuple(worker.held))
+            self.note(worker, messages)
         self.collect()
 
     # The world
@@ -273,17 +273,17 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @invariant()
     def first_deliveries_are_fifo(self) -> None:
-        places = {job_id: place for place, job_id in enumerate(self.order)}
+        numbers = {job_id: number for number, job_id in enumerate(self.order)}
         for _, index in chunks(self.broker.dispatched):
             new = [e.id for e in index.entries if e.id and e.id not in self.first_seen]
-            order = [places[job_id] for job_id in new]
+            order = [numbers[job_id] for job_id in new]
             assert order == sorted(order), "a worker of both tasks got one before its turn"
             for entry in index.entries:
                 if entry.id and entry.id not in self.first_seen:
                     self.first_seen.append(entry.id)
         self.broker.dispatched.clear()
         for task in TASKS:
-            seen = [places[job_id] for job_id in self.first_seen if self.tasks[job_id] == task]
+            seen = [numbers[job_id] for job_id in self.first_seen if self.tasks[job_id] == task]
             assert seen == sorted(seen)
 
     @invariant()
@@ -326,8 +326,8 @@ class BrokerMachine(RuleBasedStateMachine):
             if kind in STATES:
                 self.replayed[event["job_id"]] = STATES[kind].value
         queued = {"running": "queued"}
-        told = {job_id: queued.get(state, state) for job_id, state in self.replayed.items()}
-        assert told == {job_id: queued.get(state, state) for job_id, state in states.items()}
+        replayed = {job_id: queued.get(state, state) for job_id, state in self.replayed.items()}
+        assert replayed == {job_id: queued.get(state, state) for job_id, state in states.items()}
 
     @rule()
     def drain(self) -> None:
@@ -344,9 +344,9 @@ class BrokerMachine(RuleBasedStateMachine):
             self.note(worker, messages)
             if not worker.held:
                 break
-            _, held = worker.held.popitem()
-            rows = [row(i, run_time=1e-6) for i in sorted(held.open)]
-            messages = self.broker.answer(identity, held.message, rows)
+            _, chunk = worker.held.popitem()
+            rows = [row(i, run_time=1e-6) for i in sorted(chunk.open)]
+            messages = self.broker.answer(identity, chunk.message, rows)
         states = self.broker.call("state", ids=sorted(self.confirmed)) if self.confirmed else []
         ended = {"succeeded", "failed", "cancelled", "expired"}
         assert [state for _, state in states if state not in ended] == []

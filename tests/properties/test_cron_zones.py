@@ -49,18 +49,18 @@ MINUTE = timedelta(minutes=1)
 @cache
 def changes(name: str) -> list[datetime]:
     """Return the instants, to the minute, at which the offset of a zone changes."""
-    zone, found = ZoneInfo(name), []
-    here = datetime(2000, 1, 1, tzinfo=timezone.utc)
-    offset = here.astimezone(zone).utcoffset()
-    while here.year < 2040:
-        there = here + timedelta(hours=6)
-        before, offset = offset, there.astimezone(zone).utcoffset()
+    zone, minutes = ZoneInfo(name), []
+    time = datetime(2000, 1, 1, tzinfo=timezone.utc)
+    offset = time.astimezone(zone).utcoffset()
+    while time.year < 2040:
+        following = time + timedelta(hours=6)
+        before, offset = offset, following.astimezone(zone).utcoffset()
         if before != offset:
-            while here.astimezone(zone).utcoffset() == before:
-                here += MINUTE
-            found.append(here)
-        here = there
-    return found
+            while time.astimezone(zone).utcoffset() == before:
+                time += MINUTE
+            minutes.append(time)
+        time = following
+    return minutes
 
 
 def shown(name: str, change: datetime) -> list[tuple[float, datetime]]:
@@ -100,12 +100,12 @@ def test_cron_fires_as_the_clocks_of_the_zone_show(name):
         times = {missing: named(rows, missing) for missing in ("next", "skip")}
         for expression, minutes, hours, fixed in EXPRESSIONS:
             for missing in ("next", "skip") if fixed else ("next",):
-                want = expected(times[missing] if fixed else rows, minutes, hours)
-                trigger, fire_time, got = Cron(expression, name, missing), begin, []
+                times_expected = expected(times[missing] if fixed else rows, minutes, hours)
+                trigger, fire_time, fired = Cron(expression, name, missing), begin, []
                 while (fire_time := trigger.next_after(fire_time)) <= end:
-                    got.append(fire_time)
-                inside = [at for at in want if begin < at <= end]
-                assert inside == got, (name, change, expression, missing)
+                    fired.append(fire_time)
+                inside = [at for at in times_expected if begin < at <= end]
+                assert inside == fired, (name, change, expression, missing)
 
 
 @pytest.mark.parametrize("name", ZONES)

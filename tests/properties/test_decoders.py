@@ -108,14 +108,14 @@ def test_no_decoder_is_left_out() -> None:
     named |= {"decode_chunk", "decode_exceptions", "decode_outcomes", "decode_batch"}
     named |= {"decode_graph"}
     modules = (mc0, majordomo, emp, batches, graphs, streams)
-    found = {
+    decoders = {
         name
         for module in modules
         for name in module.__all__
         if name.startswith(("decode", "parse"))
     }
     named |= {"decode_client", "decode_worker", "decode_operation", "decode_result"}
-    assert found - named - {"parse_chunk_number"} == set()
+    assert decoders - named - {"parse_chunk_number"} == set()
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 999, 1001, 70_000])

@@ -47,19 +47,19 @@ ends = st.lists(st.sampled_from([OutcomeKind.SUCCEEDED, OutcomeKind.FAILED]), ma
     plans | likely(), ends, st.sampled_from(["n", "in", "cino", "cno"]), st.sampled_from([1, 1000])
 )
 def test_a_plan_is_refused_or_carried_out(
-    plan: tuple[Any, ...], ends: list[OutcomeKind], flags: str, most: int
+    plan: tuple[Any, ...], ends: list[OutcomeKind], flags: str, graph_slice: int
 ) -> None:
-    broker = Broker(None, Limits(graph_slice=most))
+    broker = Broker(None, Limits(graph_slice=graph_slice))
     ids = [broker.new_id() for _ in plan[0]]
     rows = [(job_id, 0, b"") for job_id in ids]
     body = pack([[("default", f"task:t,content-type:x,graph:{flags}")], rows, plan])
     headers = f"ack-requested,nodes:{len(ids)}"
-    [said] = broker.tell(b"client", Request(ids[0], "", headers, body))
-    if isinstance(said, Error):
-        assert said.code in {"bad-body", "bad-header"}
+    [answer] = broker.tell(b"client", Request(ids[0], "", headers, body))
+    if isinstance(answer, Error):
+        assert answer.code in {"bad-body", "bad-header"}
         assert broker.call("state", ids=ids[:1]) == [[ids[0], ""]]
     else:
-        assert isinstance(said, Ack)
+        assert isinstance(answer, Ack)
         _carry_out(broker, ends)
         states = {state for _, state in broker.call("state", ids=ids)}
         assert states <= {"succeeded", "failed", "cancelled"}
@@ -70,15 +70,15 @@ def test_a_plan_is_refused_or_carried_out(
 
 def _carry_out(broker: Broker, ends: list[OutcomeKind]) -> None:
     """Answer everything, each job with the next of these ends."""
-    rest = iter(ends)
-    got, received = broker.worker(), 0
-    while found := chunks(got):
-        got = []
-        for chunk, index in found:
+    kinds = iter(ends)
+    messages, received = broker.worker(), 0
+    while assigned := chunks(messages):
+        messages = []
+        for chunk, index in assigned:
             received += 1
             outcomes = [
-                row(place, int(next(rest, OutcomeKind.SUCCEEDED)), b"r")
-                for place in range(len(index.entries))
+                row(position, int(next(kinds, OutcomeKind.SUCCEEDED)), b"r")
+                for position in range(len(index.entries))
             ]
-            got += broker.answer(b"worker", chunk, outcomes)
-            got += broker.ready(b"worker", 1, received=received)
+            messages += broker.answer(b"worker", chunk, outcomes)
+            messages += broker.ready(b"worker", 1, received=received)

@@ -161,8 +161,8 @@ class LimitsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.kinds)
     @rule(data=st.data(), n=st.integers(1, 4))
     def cancel(self, data: st.DataObject, n: int) -> None:
-        some = st.lists(st.sampled_from(sorted(self.kinds)), min_size=1, max_size=n)
-        self.broker.call("cancel", client=b"boss", ids=data.draw(some))
+        ids = st.lists(st.sampled_from(sorted(self.kinds)), min_size=1, max_size=n)
+        self.broker.call("cancel", client=b"boss", ids=data.draw(ids))
         self.collect()
 
     @precondition(lambda self: self.kinds)
@@ -196,19 +196,19 @@ class LimitsMachine(RuleBasedStateMachine):
         places = sorted(worker.held[number][2])
         self.say(worker, number, places[: data.draw(st.integers(1, len(places)))], kind)
 
-    def say(self, worker: Model, number: int, places: list[int], kind: OutcomeKind) -> None:
+    def say(self, worker: Model, number: int, positions: list[int], kind: OutcomeKind) -> None:
         chunk, ids, missing = worker.held[number]
         if kind is OutcomeKind.HANDED_BACK:
             leased = self.leased()
-            for job_id in [ids[place] for place in places if ids[place] in leased]:
+            for job_id in [ids[position] for position in positions if ids[position] in leased]:
                 self.started.discard(job_id)
                 self.count(job_id, 1)
-        missing -= set(places)
+        missing -= set(positions)
         if not missing:
             del worker.held[number]
-        rows = [row(place, kind, run_time=1e-6, countdown=1.0) for place in places]
-        got = self.broker.answer(worker.identity, chunk, rows)
-        assert any(isinstance(message, Ack) for message in got)
+        rows = [row(position, kind, run_time=1e-6, countdown=1.0) for position in positions]
+        messages = self.broker.answer(worker.identity, chunk, rows)
+        assert any(isinstance(message, Ack) for message in messages)
         self.collect()
         self.ready(worker)
 
@@ -239,12 +239,12 @@ class LimitsMachine(RuleBasedStateMachine):
                     else:
                         self.connect(name)
 
-    @rule(known=st.booleans())
-    def crash(self, known: bool) -> None:
+    @rule(registered=st.booleans())
+    def crash(self, registered: bool) -> None:
         """Jobs without guarantee are gone; workers inform at once, or when they next speak."""
         self.broker.crash()
         self.kinds = {i: kind for i, kind in self.kinds.items() if kind[1] != "v"}
-        for name in list(self.workers) if known else ():
+        for name in list(self.workers) if registered else ():
             self.connect(name)
         self.collect()
 
@@ -277,7 +277,7 @@ class LimitsMachine(RuleBasedStateMachine):
             worker = sessions.get(chunk.id.rpartition(".")[0])
             if worker is not None:
                 worker.received = parse_headers(chunk.headers).chunk
-                missing = {place for place, job_id in enumerate(ids) if job_id}
+                missing = {position for position, job_id in enumerate(ids) if job_id}
                 worker.held[worker.received] = (chunk, ids, missing)
         self.broker.dispatched.clear()
 
@@ -307,9 +307,9 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @invariant()
     def first_deliveries_of_a_subqueue_are_in_order(self) -> None:
-        places = {job_id: place for place, job_id in enumerate(self.order)}
+        numbers = {job_id: number for number, job_id in enumerate(self.order)}
         for subqueue, seen in self.first_seen.items():
-            order = [places[job_id] for job_id in seen]
+            order = [numbers[job_id] for job_id in seen]
             # Without guarantee one goes out at once, and one behind a commit to another worker.
             assert order == sorted(order) or subqueue[1] == "v", subqueue
 
@@ -322,9 +322,9 @@ class LimitsMachine(RuleBasedStateMachine):
             if state in ENDED:
                 self.ended[job_id] = state
         for queue in self.broker.call("queues"):
-            mine = [s for i, s in states.items() if self.kinds[i][0] == queue["name"]]
+            counted = [s for i, s in states.items() if self.kinds[i][0] == queue["name"]]
             for name in ("queued", "running", "delayed"):
-                assert queue["waiting" if name == "queued" else name] == mine.count(name), name
+                assert queue["waiting" if name == "queued" else name] == counted.count(name), name
 
     @invariant()
     def memory_is_what_the_subqueues_have(self) -> None:
@@ -341,13 +341,13 @@ class LimitsMachine(RuleBasedStateMachine):
         for _ in range(40 + 4 * len(self.kinds)):
             if not self.workers:
                 self.connect("w0")
-            while held := [(w, n) for w in self.workers.values() for n in w.held]:
-                worker, number = held[0]
+            while open_chunks := [(w, n) for w in self.workers.values() for n in w.held]:
+                worker, number = open_chunks[0]
                 if worker.identity not in self.connected():
                     name = next(n for n, w in self.workers.items() if w is worker)
                     self.connect(name)
-                places = sorted(worker.held[number][2])
-                self.say(worker, number, places, OutcomeKind.SUCCEEDED)
+                positions = sorted(worker.held[number][2])
+                self.say(worker, number, positions, OutcomeKind.SUCCEEDED)
             self.every_job_is_known_and_what_ended_stays_so()
             if all(job_id in self.ended for job_id in self.kinds):
                 break

@@ -73,7 +73,7 @@ class UniqueMachine(RuleBasedStateMachine):
 
     def answer(self, number: int, kind: OutcomeKind) -> None:
         request, index = self.open.pop(number)
-        rows = [row(place, kind, countdown=2.0) for place in range(len(index.entries))]
+        rows = [row(position, kind, countdown=2.0) for position in range(len(index.entries))]
         self.broker.answer(b"worker", request, rows)
         self.collect()
         self.ready()
@@ -93,13 +93,13 @@ class UniqueMachine(RuleBasedStateMachine):
         if countdown:
             text += f",countdown:{countdown}"
         before = self.states()
-        job_id, got = self.broker.submit(headers=text)
+        job_id, messages = self.broker.submit(headers=text)
         self.collect()
-        answer = next(m for m in got if isinstance(m, (Ack, Error)))
+        answer = next(m for m in messages if isinstance(m, (Ack, Error)))
         if isinstance(answer, Ack):
-            there = {before[i] for i in self.accepted[key]} & (WAITING | {"running"})
-            assert not there or MODES[key] != "reject"
-            assert "running" not in there or MODES[key] == "keep_last"
+            unfinished = {before[i] for i in self.accepted[key]} & (WAITING | {"running"})
+            assert not unfinished or MODES[key] != "reject"
+            assert "running" not in unfinished or MODES[key] == "keep_last"
             self.accepted[key].append(job_id)
             after = self.states()
             assert all(before[i] in WAITING for i in before if after[i] == "cancelled" != before[i])
@@ -130,17 +130,17 @@ class UniqueMachine(RuleBasedStateMachine):
         """With keep_last another one waits for it."""
         states = self.states()
         for key, mode in MODES.items():
-            there = [states[job_id] for job_id in self.accepted[key]]
-            unfinished = [state for state in there if state in WAITING | {"running"}]
+            job_states = [states[job_id] for job_id in self.accepted[key]]
+            unfinished = [state for state in job_states if state in WAITING | {"running"}]
             assert len(unfinished) <= (2 if mode == "keep_last" else 1), unfinished
             assert unfinished.count("running") <= 1
 
     @invariant()
     def memory_and_store_count_alike(self) -> None:
-        kept = self.broker.core.state.queues
-        for name, there in self.broker.store._tables.counts().items():
-            counts = kept[name].counts
-            assert (counts.waiting, counts.delayed) == (there.waiting, there.delayed)
+        queues = self.broker.core.state.queues
+        for name, stored in self.broker.store._tables.counts().items():
+            counts = queues[name].counts
+            assert (counts.waiting, counts.delayed) == (stored.waiting, stored.delayed)
 
 
 TestUniqueMachine = UniqueMachine.TestCase

@@ -111,7 +111,7 @@ class WaitingMachine(RuleBasedStateMachine):
             return
         del self.open[number]
         self.see_leases()
-        rows = [row(place, kind) for place, entry in enumerate(index.entries) if entry.id]
+        rows = [row(position, kind) for position, entry in enumerate(index.entries) if entry.id]
         self.broker.answer(b"worker", chunk, rows)
         self.collect()
         self.ready()
@@ -195,10 +195,10 @@ class WaitingMachine(RuleBasedStateMachine):
     def queues_count_what_they_have(self) -> None:
         states = self.states()
         for queue in self.broker.call("queues"):
-            mine = [s for i, s in states.items() if self.jobs[i].queue == queue["name"]]
+            job_states = [s for i, s in states.items() if self.jobs[i].queue == queue["name"]]
             assert queue["paused"] is (queue["name"] in self.paused)
             counted = [queue["waiting"], queue["delayed"], queue["running"]]
-            assert counted == [mine.count(s) for s in ("queued", "delayed", "running")]
+            assert counted == [job_states.count(s) for s in ("queued", "delayed", "running")]
 
     def everything_ends(self) -> None:
         for queue in sorted(self.paused):

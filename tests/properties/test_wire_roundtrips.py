@@ -93,8 +93,8 @@ def test_a_message_with_a_changed_frame_is_a_message_or_refused(
 ) -> None:
     """Decoders never raise anything but ProtocolError."""
     frames = message.frames()
-    place = data.draw(st.integers(0, len(frames)))
-    frames[place : place + 1] = data.draw(st.lists(BYTES, max_size=3))
+    index = data.draw(st.integers(0, len(frames)))
+    frames[index : index + 1] = data.draw(st.lists(BYTES, max_size=3))
     code = code_of(decode, frames)
     if not code:
         assert decode(decode(frames).frames()) == decode(frames)
@@ -208,8 +208,8 @@ def test_chunks(queue: str, rows: list[tuple[Any, ...]]) -> None:
 def test_batches(templates: list[tuple[str, str]], data: st.DataObject) -> None:
     job = st.tuples(NAME, st.integers(0, len(templates) - 1), BYTES)
     jobs = data.draw(st.lists(job, min_size=len(templates), max_size=6))
-    got = batches.decode_batch(batches.encode_batch(templates, jobs), len(jobs))
-    assert ([tuple(t) for t in got[0]], [tuple(j) for j in got[1]]) == (templates, jobs)
+    decoded = batches.decode_batch(batches.encode_batch(templates, jobs), len(jobs))
+    assert ([tuple(t) for t in decoded[0]], [tuple(j) for j in decoded[1]]) == (templates, jobs)
 
 
 @few
@@ -220,8 +220,8 @@ def test_batches(templates: list[tuple[str, str]], data: st.DataObject) -> None:
     )
 )
 def test_outcomes(rows: list[batches.OutcomeRow]) -> None:
-    got = batches.decode_outcomes(batches.encode_outcomes(rows))
-    assert [batches.OutcomeRow(*row) for row in got] == rows
+    decoded = batches.decode_outcomes(batches.encode_outcomes(rows))
+    assert [batches.OutcomeRow(*row) for row in decoded] == rows
 
 
 @few
@@ -317,12 +317,12 @@ def test_every_command_is_built_above() -> None:
 
 
 def _examples() -> list[Any]:
-    found: dict[str, Any] = {}
+    examples: dict[str, Any] = {}
 
     @settings(max_examples=1000, database=None, derandomize=True)
     @given(MESSAGES)
     def collect(message: Any) -> None:
-        found[type(message).__name__] = message
+        examples[type(message).__name__] = message
 
     collect()
-    return list(found.values())
+    return list(examples.values())

@@ -131,7 +131,7 @@ _templates: list[apsw.Connection] = []
 
 
 def _empty() -> apsw.Connection:
-    """Return a database with the tables of a store; made once, since that takes longer than a run."""
+    """Return a database with the tables of a store, made once: that takes longer than a run."""
     if not _templates:
         from tests.simulation.world import HostClock, World
 

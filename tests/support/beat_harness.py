@@ -82,17 +82,17 @@ class CrashingBeatClient:
         self.crash("before submit")
         if self.broker.down:
             return lambda: [False] * len(jobs)
-        verdicts = []
+        results = []
         for order in jobs:
-            verdict = self.verdict.get(order.body, True)
-            if verdict:
+            accepted = self.verdict.get(order.body, True)
+            if accepted:
                 self.broker.take(order)
-            verdicts.append(verdict)
+            results.append(accepted)
             self.crash("within submit")
 
         def receipts():
             self.crash("before receipts")
-            return verdicts
+            return results
 
         return receipts
 

@@ -139,11 +139,11 @@ class Broker:
         for _ in range(100):
             self.core.decide(self.now())
             if self.core.has_writes:
-                entries, settle = self.core.take_batch()
+                entries, settle_batch = self.core.take_batch()
                 self.store.submit(entries)
                 self.jump()
                 for write_results in self.store.finished():
-                    settle(write_results)
+                    settle_batch(write_results)
                 self.core.decide(self.now())
             for message in self.core.take_deferred_sends():
                 if message.key.identity in self.unreachable:
@@ -178,8 +178,8 @@ class Broker:
     def events(self, after: int = 0) -> list[Mapping[str, Any]]:
         """Return the events after a number, as the store has them."""
         rows = self.event_rows(after)
-        found = [row for first, _, body in rows for row in rows_of("b", first, body)]
-        return [row for row in found if row["seq"] > after]
+        events = [row for first, _, body in rows for row in rows_of("b", first, body)]
+        return [row for row in events if row["seq"] > after]
 
     def event_rows(self, after: int = 0) -> list[EventRow]:
         """Return the rows of events after a number, as the store has them."""
@@ -243,11 +243,11 @@ class Broker:
 
     def call(self, name: str, /, client: bytes = b"client", **arguments: Any) -> Any:
         """Make a call and return its decoded first result, or the ERROR."""
-        got = self.tell(client, Call(self.new_id(), name, pack(arguments)))
-        for message in got:
+        messages = self.tell(client, Call(self.new_id(), name, pack(arguments)))
+        for message in messages:
             if isinstance(message, Reply):
                 return unpack(message.result, "result")
-        return got[-1] if got else None
+        return messages[-1] if messages else None
 
 
 def chunks(messages: Sequence[Command]) -> list[tuple[Request, ChunkIndex]]:

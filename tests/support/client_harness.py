@@ -113,9 +113,9 @@ class FakeBroker:
             return [(peer, Ack("b", message.id).frames()), *self.flush()]
         templates, jobs = decode_batch(message.body, count)
         refused = {}
-        for place, (job_id, template, body) in enumerate(jobs):
+        for index, (job_id, template, body) in enumerate(jobs):
             if job_id in self.refuse:
-                refused[place] = self.refuse[job_id]
+                refused[index] = self.refuse[job_id]
             else:
                 self.jobs[job_id] = Request(job_id, *templates[template], body)
         extra = encode_exceptions(refused) if refused else None
@@ -157,11 +157,11 @@ class FakeBroker:
         return "queued" if job_id in self.jobs else ""
 
     def _cancel(self, job_id: str, reason: str) -> tuple[str, str]:
-        was = self._state(job_id)
-        if was == "queued":
+        state = self._state(job_id)
+        if state == "queued":
             error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
             self.finish(job_id, "cancelled", ERROR_TYPE, error)
-        return self._state(job_id), was
+        return self._state(job_id), state
 
     def finish(
         self, job_id: str, state: str, kind: str = "msgpack", data: bytes | None = b""
@@ -176,15 +176,15 @@ class FakeBroker:
             (self.owed.pop(i), Reply("b", pack([i, *self.results[i]]), i, ENDED).frames())
             for i in ended
         ]
-        for (peer, call), left in list(self.waits.items()):
-            known = [i for i in left if i in self.results]
-            unknown = [i for i in left if i not in self.results and i not in self.jobs]
-            rows = [[i, *self.results[i]] for i in known] + [[i, "", "", None] for i in unknown]
-            left.difference_update(known, unknown)
-            if not left:
+        for (peer, call), waiting in list(self.waits.items()):
+            ended_ids = [i for i in waiting if i in self.results]
+            unknown = [i for i in waiting if i not in self.results and i not in self.jobs]
+            rows = [[i, *self.results[i]] for i in ended_ids] + [[i, "", "", None] for i in unknown]
+            waiting.difference_update(ended_ids, unknown)
+            if not waiting:
                 del self.waits[peer, call]
             if rows:
-                outcome = "part" if left else None
+                outcome = "part" if waiting else None
                 sent.append((peer, Reply("b", pack(rows), call, outcome).frames()))
         return sent
 
@@ -231,7 +231,7 @@ class Net:
         self.machine.to_notify.clear()
 
     def _flush(self) -> bool:
-        said = False
+        received = False
         for index, broker in enumerate(self.brokers):
             answers: deque[tuple[bytes, list[bytes]]] = deque()
 
@@ -243,9 +243,9 @@ class Net:
 
             before = len(broker.received)
             self.machine.flush(index, send, self.now)
-            said = said or len(broker.received) > before
+            received = received or len(broker.received) > before
             self.deliver(index, list(answers))
-        return said
+        return received
 
     def deliver(self, index: int, sent: Sent) -> None:
         """Hand the machine what a broker sent, if it is for this connection."""

@@ -19,11 +19,11 @@ def examples(n: int) -> int:
 
     A ``long`` one looks at as many as it does everywhere.
     """
-    usual, here = settings.get_profile("suite").max_examples, settings().max_examples
-    return max(n, here) if here > usual else max(1, n * here // usual)
+    usual, current = settings.get_profile("suite").max_examples, settings().max_examples
+    return max(n, current) if current > usual else max(1, n * current // usual)
 
 
-def some(things: Sequence[T]) -> Sequence[T]:
+def some(values: Sequence[T]) -> Sequence[T]:
     """Return all of them; in ``quick`` as large a part as there are fewer examples."""
-    usual, here = settings.get_profile("suite").max_examples, settings().max_examples
-    return things[:: max(1, usual // here)]
+    usual, current = settings.get_profile("suite").max_examples, settings().max_examples
+    return values[:: max(1, usual // current)]

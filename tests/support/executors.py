@@ -57,8 +57,8 @@ class Found(NamedTuple):
         Args:
             struck: The jobs whose executor was killed, as often as it was.
         """
-        paid, due = Counter(self.deaths), Counter(struck)
-        return {*self.lost, *self.unpaid, *(paid - due), *(due - paid)}
+        charged, expected = Counter(self.deaths), Counter(struck)
+        return {*self.lost, *self.unpaid, *(charged - expected), *(expected - charged)}
 
 
 class Cluster:
@@ -101,13 +101,13 @@ class Cluster:
         self.jobs += [work.delay(number + n) for n in range(1, BEHIND + 1)]
         until(lambda: str(number) in self.system.started(), "the job runs", PATIENCE)
         pid = self.system.started()[str(number)]
-        [executor] = [each for each in self.executors() if pid in _below(each)]
+        [executor] = [executor_pid for executor_pid in self.executors() if pid in _below(executor_pid)]
         os.kill(executor, signal.SIGKILL)
-        begun = time.monotonic()
+        start = time.monotonic()
         self.struck.append(number)
         for job in self.jobs[number:]:
             job.get(timeout=PATIENCE)
-        return time.monotonic() - begun
+        return time.monotonic() - start
 
     def executors(self) -> list[int]:
         """Return the executors that are there."""
@@ -115,15 +115,15 @@ class Cluster:
 
     def finish(self) -> Found:
         """Return what became of all jobs."""
-        ran, begun = self.system.executed(), self.system.record.read_text()
-        told = [job.info() for job in self.jobs]
+        executed, record = self.system.executed(), self.system.record.read_text()
+        infos = [job.info() for job in self.jobs]
         ids = {job.id: number for number, job in enumerate(self.jobs)}
         return Found(
-            lost=[n for n, each in enumerate(told) if each["state"] != "succeeded"],
-            again=[n for n in ids.values() if ran[str(n)] != 1],
+            lost=[n for n, info in enumerate(infos) if info["state"] != "succeeded"],
+            again=[n for n in ids.values() if executed[str(n)] != 1],
             unpaid=[
-                n for n, each in enumerate(told)
-                if begun.count(f"start {n} ") > each["delivery"] or each["attempt"] != 1
+                n for n, info in enumerate(infos)
+                if record.count(f"start {n} ") > info["delivery"] or info["attempt"] != 1
             ],
             deaths=[ids[row["job_id"]] for row in self._events() if row.get("error_type") == LOST],
         )  # fmt: skip
@@ -149,15 +149,15 @@ def _home(folder: Path) -> Path:
 
 def _below(pid: int) -> list[int]:
     """Return the processes below a process, at any depth."""
-    found: list[int] = []
+    descendants: list[int] = []
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:  # it has ended
-        return found
+        return descendants
     for thread in threads:
         for child in map(int, _content(thread / "children").split()):
-            found += [child, *_below(child)]
-    return found
+            descendants += [child, *_below(child)]
+    return descendants
 
 
 def _command(pid: int) -> bytes:

@@ -38,7 +38,7 @@ def request(broker: Broker, expression: Expression, **headers: str) -> tuple[lis
 def submit(broker: Broker, expression: Expression, **headers: str) -> list[str]:
     """Submit an expression and return the ids of its jobs by place."""
     ids, message = request(broker, expression, **headers)
-    assert [type(got) for got in broker.tell(b"client", message)] == [Ack]
+    assert [type(answer) for answer in broker.tell(b"client", message)] == [Ack]
     return ids
 
 
@@ -90,12 +90,12 @@ class Worker:
     def answer(self, chunk: Request) -> None:
         index = decode_chunk(chunk.body)
         rows = []
-        for place, entry in enumerate(index.entries):
+        for position, entry in enumerate(index.entries):
             text = index.templates[entry.template]
             result = result_of(text, index.payload(chunk.body, entry))
             self.ran.append(result.decode())
             kind = OutcomeKind.FAILED if self.fails(result.decode()) else OutcomeKind.SUCCEEDED
-            rows.append(row(place, int(kind), result, content_type="json"))
+            rows.append(row(position, int(kind), result, content_type="json"))
         self.broker.answer(b"w%d" % self.sessions, chunk, rows)
 
 

@@ -42,8 +42,8 @@ class HarnessSource:
     def seal(self, journal: str, sealed: int) -> bool:
         entry = SealEvents(journal, sealed, self.broker.clock.now(), 30.0)
         self.broker.store.submit([entry])
-        [[(_, taken)]] = self.broker.store.finished()
-        if taken:
+        [[(_, refused)]] = self.broker.store.finished()
+        if refused:
             raise StoreError("another journal")
         self.told.append(sealed)
         return True
@@ -70,15 +70,15 @@ def drained(
 
 def rows_in(out: Path) -> list[dict[str, Any]]:
     """Return the rows of all sealed files by their numbers, without what is null."""
-    found = []
+    events = []
     for path in out.glob("date=*/hour=*/*.parquet"):
         name = FileName.parse(path.name)
         if name is not None:
             rows = read_rows(path)
             assert [row["seq"] for row in rows] == list(range(name.first, name.last + 1))
-            found += rows
-    found.sort(key=lambda row: row["seq"])
-    return [{name: value for name, value in row.items() if value is not None} for row in found]
+            events += rows
+    events.sort(key=lambda row: row["seq"])
+    return [{name: value for name, value in row.items() if value is not None} for row in events]
 
 
 def names_of(out: Path) -> list[tuple[int, int]]:

@@ -64,8 +64,8 @@ class NotingPool:
         self.waiting[slot] += count
 
     def take_back(self, slot):
-        taken, self.waiting[slot] = self.waiting[slot], 0
-        return taken
+        count, self.waiting[slot] = self.waiting[slot], 0
+        return count
 
     def running(self, slot):
         since = self.since[slot]
@@ -87,10 +87,10 @@ class NotingPool:
 class World:
     """A manager, its pool, and a broker that is the test."""
 
-    def __init__(self, slots=2, timeout_policy=always_fail, least=0, **info):
+    def __init__(self, slots=2, timeout_policy=always_fail, min_slots=0, **info):
         self.pool = self.make_pool(slots)
         info = {
-            "slots": least,
+            "slots": min_slots,
             "session": "s" * 32,
             "queues": ((10, "default"),),
             "tasks": ("t",),

@@ -23,10 +23,10 @@ def write_files(page: str, folder: Path) -> list[str]:
     """Write the files of a page below ``docs`` into a folder; return their names."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     names = []
-    for found in _FILE.finditer(text):
-        code = re.sub(r"^ {4}", "", found["code"], flags=re.MULTILINE)
-        (folder / found["name"]).write_text(code, encoding="utf-8")
-        names.append(found["name"])
+    for match in _FILE.finditer(text):
+        code = re.sub(r"^ {4}", "", match["code"], flags=re.MULTILINE)
+        (folder / match["name"]).write_text(code, encoding="utf-8")
+        names.append(match["name"])
     return names
 
 

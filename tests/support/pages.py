@@ -38,13 +38,13 @@ def leaves(path: Path, name: str) -> list[int]:
 def _pages(path: Path, name: str) -> tuple[list[int], list[int]]:
     root = root_of(path, name)
     file = File(path.read_bytes())
-    below, found = [root], list[int]()
+    below, pages = [root], list[int]()
     while below:
         page = below.pop()
-        found.append(page)
+        pages.append(page)
         below += [n for n in range(2, file.pages + 1) if file.entry(n) == (5, page)]
-    inner = {n for n in found if file.page(n)[0] in {2, 5}}
-    return sorted(inner), sorted(set(found) - inner)
+    inner = {n for n in pages if file.page(n)[0] in {2, 5}}
+    return sorted(inner), sorted(set(pages) - inner)
 
 
 def overwrite(path: Path, page: int, content: bytes) -> None:

@@ -89,9 +89,9 @@ def entry_points(tmp_path):
         lines = ["Metadata-Version: 2.1", "Name: shouting", "Version: 3.4"]
         lines += [f"Requires-Dist: {line}" for line in requires]
         (info / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        found = EntryPoint(name, value, "eventmq")
-        vars(found).update(dist=PathDistribution(info))
-        return found
+        entry_point = EntryPoint(name, value, "eventmq")
+        vars(entry_point).update(dist=PathDistribution(info))
+        return entry_point
 
     return point
 

@@ -28,6 +28,6 @@ def row(payload, headers=TAKES, executor=None, function=collect):
 
 
 def error(payload, **more):
-    found = row(payload, **more)
-    assert found.kind == OutcomeKind.FAILED
-    return decode_error(found.result)
+    outcome = row(payload, **more)
+    assert outcome.kind == OutcomeKind.FAILED
+    return decode_error(outcome.result)

@@ -70,8 +70,8 @@ class RawPeer:
     def expect(self, command: bytes, timeout: float = DEADLINE) -> list[bytes]:
         """Return the next message that is no HEARTBEAT, which must be of this command."""
         end = time.monotonic() + timeout
-        while (left := end - time.monotonic()) > 0:
-            frames = self.receive(left)
+        while (remaining := end - time.monotonic()) > 0:
+            frames = self.receive(remaining)
             if frames is not None and (frames[2] != b"HEARTBEAT" or command == b"HEARTBEAT"):
                 assert frames[2] == command, frames
                 return frames
@@ -80,12 +80,12 @@ class RawPeer:
     def all_within(self, seconds: float) -> list[list[bytes]]:
         """Return everything that comes in this time."""
         end = time.monotonic() + seconds
-        got = []
-        while (left := end - time.monotonic()) > 0:
-            frames = self.receive(left)
+        messages = []
+        while (remaining := end - time.monotonic()) > 0:
+            frames = self.receive(remaining)
             if frames is not None:
-                got.append(frames)
-        return got
+                messages.append(frames)
+        return messages
 
     def silent(self, seconds: float = QUIET) -> bool:
         """Whether nothing but HEARTBEATs comes in this time."""

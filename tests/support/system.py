@@ -90,12 +90,12 @@ def other(number):
 """
 
 
-def until(condition: Callable[[], object], what: str, deadline: float = DEADLINE) -> None:
+def until(condition: Callable[[], object], description: str, deadline: float = DEADLINE) -> None:
     """Wait until a condition holds, and fail by name if it never does."""
     end = time.monotonic() + deadline
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline} s: {what}")
+            raise AssertionError(f"not within {deadline} s: {description}")
         time.sleep(0.02)
 
 
@@ -141,16 +141,16 @@ class System:
             under: A command that runs it, such as a shell which sets limits first.
         """
         log = (self.folder / f"{arguments[0]}.log").open("a")
-        who = str(len(self.processes))
+        number = str(len(self.processes))
         environment = {
-            **os.environ, "RECORD": str(self.record), "WHO": who, "PYTHONUNBUFFERED": "1"
+            **os.environ, "RECORD": str(self.record), "WHO": number, "PYTHONUNBUFFERED": "1"
         }  # fmt: skip
         process = Process(
             [*under, sys.executable, "-m", "eventmq", *arguments],
             stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.folder, env=environment,
         )  # fmt: skip
         log.close()
-        process.who = who
+        process.who = number
         self.processes.append(process)
         return process, self.ready(process) if wait else ""
 
@@ -187,11 +187,11 @@ class System:
         if not self.record.exists():
             return []
         lines = self.record.read_text().split("\n")[:-1]
-        return [(text, who) for text, _, who in (line.rpartition("|") for line in lines)]
+        return [(text, process) for text, _, process in (line.rpartition("|") for line in lines)]
 
-    def noted(self, least: int) -> bool:
+    def noted(self, count: int) -> bool:
         """Whether there are so many lines in the record: cheap, for what waits for many."""
-        return self.record.exists() and self.record.read_bytes().count(b"\n") >= least
+        return self.record.exists() and self.record.read_bytes().count(b"\n") >= count
 
     def executed(self) -> Counter[str]:
         """Return how often each number was executed to the end."""
@@ -199,11 +199,11 @@ class System:
 
     def executed_by(self) -> dict[str, list[str]]:
         """Return in whose worker each number was executed to the end, in that order."""
-        found: dict[str, list[str]] = {}
-        for text, who in self._lines():
+        executions: dict[str, list[str]] = {}
+        for text, process in self._lines():
             if not text.startswith("start "):
-                found.setdefault(text, []).append(who)
-        return found
+                executions.setdefault(text, []).append(process)
+        return executions
 
     def started(self) -> dict[str, int]:
         """Return the process that last started each slow number."""

@@ -93,8 +93,8 @@ class GatewaySuite:
 
     def test_an_address_that_is_taken_is_a_clear_error(self) -> None:
         """`BindError` names the address; stopping what did not start is legal."""
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
             gateway = self.new(bind=f"tcp://127.0.0.1:{port}")
             with pytest.raises(BindError, match=str(port)):
                 gateway.start()

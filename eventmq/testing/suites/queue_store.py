@@ -138,12 +138,12 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         (job,) = self.admitted(store, 1, attempt=2, delivery=3)
         row = self.end(job, state, result=b"\x00r")
         assert self.finish(store, row) == {}
-        found = self.find(store, job)[job.id]
-        assert found[1:7] == (row.at, "json", b"\x00r", row.started, 1.5, "worker-1")
-        kept = found.job
-        assert (kept.state, kept.queue, kept.attempt, kept.delivery) == (state, "q", 2, 3)
+        stored = self.find(store, job)[job.id]
+        assert stored[1:7] == (row.at, "json", b"\x00r", row.started, 1.5, "worker-1")
+        record = stored.job
+        assert (record.state, record.queue, record.attempt, record.delivery) == (state, "q", 2, 3)
         if state is JobState.FAILED:
-            assert (kept.body, kept.headers) == (job.body, job.headers)
+            assert (record.body, record.headers) == (job.body, job.headers)
 
     def test_a_job_ends_once(self) -> None:
         """A late reply changes nothing, and spoils nothing for the others in its message."""
@@ -169,9 +169,9 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         rows = [self.end(short, ttl=10.0), self.end(long, ttl=600.0), self.end(none, ttl=0.0)]
         self.finish(store, *rows)
         self.clock.advance(11.0)
-        found = self.find(store, short, long, none)
-        assert [found[j.id].result for j in (short, long, none)] == [None, b"r", None]
-        assert {found[j.id].job.state for j in (short, long, none)} == {JobState.SUCCEEDED}
+        stored = self.find(store, short, long, none)
+        assert [stored[j.id].result for j in (short, long, none)] == [None, b"r", None]
+        assert {stored[j.id].job.state for j in (short, long, none)} == {JobState.SUCCEEDED}
 
     def test_a_delayed_job_can_end(self) -> None:
         """It is cancelled, or expires; it is promoted no more."""
@@ -193,8 +193,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         returned.delivery = 4
         before = [fields(retried), fields(returned)]
         assert self.commit(store, Requeue([retried, returned, self.job()]))[0].keys() == {2}
-        found = self.find(store, retried, returned)
-        assert [fields(found[job.id].job) for job in (retried, returned)] == before
+        rows = self.find(store, retried, returned)
+        assert [fields(rows[job.id].job) for job in (retried, returned)] == before
 
     def claim(
         self,
@@ -230,10 +230,10 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         """Jobs of others, however many and well ranked, are passed over; legacy ones have none."""
         store = self.begin()
         self.admitted(store, 9, rank=-5)
-        [mine] = self.admitted(store, 1, rank=5, headers="content-type:json,task:mine")
+        [job_of_task] = self.admitted(store, 1, rank=5, headers="content-type:json,task:mine")
         [legacy] = self.admitted(store, 1, rank=5, headers="")
         claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, task="mine")
-        assert ([job.id for job in claimed], more) == ([mine.id], False)
+        assert ([job.id for job in claimed], more) == ([job_of_task.id], False)
         claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, task=None)
         assert ([job.id for job in claimed], more) == ([legacy.id], False)
         assert self.claim(store, "q", _FIRST, 9, 10**6, task="other") == ([], False)
@@ -277,16 +277,16 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
     def test_promote_queues_what_is_due(self) -> None:
         """In the order of time, up to the limit; it says when the next is due."""
         store = self.begin()
-        jobs = [self.delayed(due) for due in (30.0, 10.0, 20.0, 40.0)]
+        jobs = [self.delayed(next_ready_at) for next_ready_at in (30.0, 10.0, 20.0, 40.0)]
         self.commit(store, Admit(jobs))
         now = self.clock.now()
         assert self.commit(store, Promote(now, 9)) == [([], now + 10.0)]
-        promoted, due = self.commit(store, Promote(now + 30.0, 2))[0]
+        promoted, next_ready_at = self.commit(store, Promote(now + 30.0, 2))[0]
         assert [job.id for job in promoted] == [jobs[1].id, jobs[2].id]
         assert {job.state for job in promoted} == {JobState.QUEUED}
-        assert due == now + 30.0
-        promoted, due = self.commit(store, Promote(now + 30.0, 2))[0]
-        assert ([job.id for job in promoted], due) == ([jobs[0].id], now + 40.0)
+        assert next_ready_at == now + 30.0
+        promoted, next_ready_at = self.commit(store, Promote(now + 30.0, 2))[0]
+        assert ([job.id for job in promoted], next_ready_at) == ([jobs[0].id], now + 40.0)
         claimed, _ = self.claim(store, "q", _FIRST, 9, 10**6)
         assert {job.id for job in claimed} == {job.id for job in jobs[:3]}
 
@@ -299,13 +299,13 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         jobs[4].expires = now + 15.0
         self.commit(store, Admit(jobs))
         assert self.commit(store, Expire(now, 60.0, (), 9)) == [([], now + 10.0)]
-        late = now + 30.0
-        expired, following = self.commit(store, Expire(late, 60.0, {jobs[2].seq}, 2))[0]
-        assert ([job.id for job in expired], following) == ([jobs[1].id, jobs[4].id], late)
+        end = now + 30.0
+        expired, following = self.commit(store, Expire(end, 60.0, {jobs[2].seq}, 2))[0]
+        assert ([job.id for job in expired], following) == ([jobs[1].id, jobs[4].id], end)
         assert [job.state for job in expired] == [JobState.QUEUED, JobState.DELAYED]
-        expired, following = self.commit(store, Expire(late, 60.0, {jobs[2].seq}, 2))[0]
+        expired, following = self.commit(store, Expire(end, 60.0, {jobs[2].seq}, 2))[0]
         assert ([job.id for job in expired], following) == ([jobs[0].id], now + 40.0)
-        states = {key: found.job.state.value for key, found in self.find(store, *jobs).items()}
+        states = {key: row.job.state.value for key, row in self.find(store, *jobs).items()}
         expected = ["expired", "expired", "queued", "queued", "expired", "queued"]
         assert [states[job.id] for job in jobs] == expected
 
@@ -323,14 +323,14 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         jobs = [*self.admitted(store, 250, body=b"b"), self.delayed(9.0)]
         self.commit(store, Admit(jobs[-1:]))
         ends = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-        for place, job in enumerate(jobs[:120]):
-            self.finish(store, self.end(job, ends[place % 3]))
-        asked = [jobs[-1], self.job(), *jobs[:200], jobs[3]]
-        found = self.find(store, *asked)
-        assert list(found) == [jobs[-1].id, *(job.id for job in jobs[:200])]
+        for index, job in enumerate(jobs[:120]):
+            self.finish(store, self.end(job, ends[index % 3]))
+        requested = [jobs[-1], self.job(), *jobs[:200], jobs[3]]
+        rows = self.find(store, *requested)
+        assert list(rows) == [jobs[-1].id, *(job.id for job in jobs[:200])]
         for job in jobs[100:140]:
             alone = self.find(store, job)[job.id]
-            assert (fields(found[job.id].job), found[job.id][1:]) == (
+            assert (fields(rows[job.id].job), rows[job.id][1:]) == (
                 fields(alone.job), alone[1:]
             )  # fmt: skip
 
@@ -349,7 +349,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         for _ in range(1000):
             rows, cursor = self.commit(store, ListJobs(state, queue, task, cursor, limit))[0]
             assert len(rows) <= limit
-            ids += [found.job.id for found in rows]
+            ids += [row.job.id for row in rows]
             if not cursor:
                 return ids
         pytest.fail("the listing has no end")
@@ -382,16 +382,16 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         first, cursor = self.commit(store, ListJobs(None, None, None, "", 2))[0]
         self.finish(store, self.end(jobs[0]), self.end(jobs[3]))
         second, _ = self.commit(store, ListJobs(None, None, None, cursor, 9))[0]
-        listed = [found.job.id for found in (*first, *second)]
+        listed = [row.job.id for row in (*first, *second)]
         assert listed == sorted((job.id for job in jobs), reverse=True)
 
     def test_a_listing_keeps_to_its_filters(self) -> None:
         """By state, by queue, by task, and all together."""
         store = self.begin()
         mail = self.admitted(store, 3, queue="mail", headers="task:send")
-        rest = self.admitted(store, 3)
+        others = self.admitted(store, 3)
         self.finish(store, self.end(mail[0]), self.end(mail[1], JobState.FAILED))
-        ids = [job.id for job in (*mail, *rest)]
+        ids = [job.id for job in (*mail, *others)]
         assert sorted(self.listed(store, 2, queue="mail")) == sorted(ids[:3])
         assert sorted(self.listed(store, 2, task="send")) == sorted(ids[:3])
         assert self.listed(store, 2, state=JobState.SUCCEEDED) == [ids[0]]

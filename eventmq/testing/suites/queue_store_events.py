@@ -43,8 +43,8 @@ class EventTests(StoreHarness):
     def events(self, store: QueueStore, after: int = 0) -> list[Mapping[str, Any]]:
         """Return the events after a number."""
         rows, _ = self.commit(store, ReadEvents(after, _MUCH))[0]
-        found = [row for first, _, body in rows for row in rows_of("b", first, body)]
-        return [row for row in found if row["seq"] > after]
+        events = [row for first, _, body in rows for row in rows_of("b", first, body)]
+        return [row for row in events if row["seq"] > after]
 
     def kinds(self, store: QueueStore, after: int = 0) -> list[tuple[str, str]]:
         """Return (kind, job id) of the events after a number."""
@@ -85,16 +85,16 @@ class EventTests(StoreHarness):
         ends = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED]
         jobs = self.admitted(store, len(ends))
         self.finish(store, *map(self.end, jobs, ends))
-        found = {job_id: kind for kind, job_id in self.kinds(store, len(ends))}
-        assert found == {job.id: end.value for job, end in zip(jobs, ends, strict=True)}
+        kinds = {job_id: kind for kind, job_id in self.kinds(store, len(ends))}
+        assert kinds == {job.id: end.value for job, end in zip(jobs, ends, strict=True)}
 
     def test_what_was_not_done_makes_no_event(self) -> None:
         """Neither a job that is gone, nor what only reads."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         self.finish(store, self.end(job))
-        gone = Requeue([job], (), [RequeueReason(EventKind.LEASE_LOST)], self.clock.now())
-        self.commit(store, Finish([self.end(job)]), gone, ReadEvents(0, 1))
+        requeue = Requeue([job], (), [RequeueReason(EventKind.LEASE_LOST)], self.clock.now())
+        self.commit(store, Finish([self.end(job)]), requeue, ReadEvents(0, 1))
         assert [kind for kind, _ in self.kinds(store)] == ["enqueued", "succeeded"]
 
     def test_a_taken_id_is_a_duplicate(self) -> None:
@@ -130,12 +130,12 @@ class EventTests(StoreHarness):
             RequeueReason(EventKind.HANDED_BACK),
         ]
         self.commit(store, Requeue(jobs, [failure], reasons, now, "w:1", now - 2.0, [now - 4.0]))
-        found = self.events(store, 3)
-        assert [row["kind"] for row in found] == ["retry", "lease_lost", "handed_back"]
-        assert {(row["host"], row["leased_us"]) for row in found} == {("w", int((now - 2) * 1e6))}
-        assert [row["attempt"] for row in found] == [1, 1, 1]
-        assert (found[0]["due_us"], found[0]["run_us"]) == (int((now + 9.0) * 1e6), 500_000)
-        assert [row.get("wait_us") for row in found] == [3_000_000, None, None]
+        events = self.events(store, 3)
+        assert [row["kind"] for row in events] == ["retry", "lease_lost", "handed_back"]
+        assert {(row["host"], row["leased_us"]) for row in events} == {("w", int((now - 2) * 1e6))}
+        assert [row["attempt"] for row in events] == [1, 1, 1]
+        assert (events[0]["due_us"], events[0]["run_us"]) == (int((now + 9.0) * 1e6), 500_000)
+        assert [row.get("wait_us") for row in events] == [3_000_000, None, None]
 
     def test_what_operators_do_are_events(self) -> None:
         """By id and slice by slice; what is dropped had its end before."""
@@ -212,8 +212,8 @@ class EventTests(StoreHarness):
         store = self.begin()
         for n in (3, 2, 4):
             self.admitted(store, n)
-        head, taken = self.seal(store, 6)
-        assert (head.next, head.journal, head.sealed, taken) == (10, "j", 6, False)
+        head, refused = self.seal(store, 6)
+        assert (head.next, head.journal, head.sealed, refused) == (10, "j", 6, False)
         self.admitted(store, 1)
         assert self.head(store) == EventLogHead(6, 11, "j", 6)
         assert [row["seq"] for row in self.events(store, 6)] == [7, 8, 9, 10]

@@ -50,10 +50,10 @@ class GraphTests(StoreHarness):
         nodes, plan, _ = build(expression)
         waiting = {handler.node for handler in plan.handlers}
         jobs = []
-        for place, node in enumerate(nodes):
+        for index, node in enumerate(nodes):
             name = node.signature.task
             text = f"task:{name},content-type:json,graph:{node.flags}{headers.get(name, '')}"
-            blocked = place in waiting or plan.inputs[place] >= 0
+            blocked = index in waiting or plan.inputs[index] >= 0
             state = JobState.BLOCKED if blocked else JobState.QUEUED
             jobs.append(self.job(headers=text, body=name.encode(), state=state))
         return jobs, AdmitGraph(jobs, plan)
@@ -76,8 +76,8 @@ class GraphTests(StoreHarness):
 
     def states(self, store: QueueStore, jobs: Sequence[JobRecord]) -> list[str]:
         """Return the states of jobs."""
-        found = self.find(store, *jobs)
-        return [found[job.id].job.state.value for job in jobs]
+        rows = self.find(store, *jobs)
+        return [rows[job.id].job.state.value for job in jobs]
 
     def counts(self, store: QueueStore) -> QueueCounts:
         """Return the counts of the queue after a restart."""
@@ -128,16 +128,16 @@ class GraphTests(StoreHarness):
         assert (recovered.graphs, recovered.next_seq) == (True, jobs[-1].seq + 1)
         followed = self.after(store, self.end(jobs[0], result=b"1"))
         store, _ = self.reopen(store)
-        found = self.find(store, jobs[2])[jobs[2].id].job
-        assert (found.state, found.body) == (JobState.QUEUED, followed.ready[0].body)
-        value = unpack(unpack(found.body, "a body")[1], "an input")
+        record = self.find(store, jobs[2])[jobs[2].id].job
+        assert (record.state, record.body) == (JobState.QUEUED, followed.ready[0].body)
+        value = unpack(unpack(record.body, "a body")[1], "an input")
         assert value == [[jobs[0].id, "json", b"1"], [jobs[1].id, "json", b"2"]]
 
     def test_results_are_in_order_and_nested(self) -> None:
         """Whatever the order of the ends."""
         store, jobs, _ = self.started(Chain((Group((_A, Group((_B, _C)))), _D)))
-        for place in (2, 0):
-            assert self.after(store, self.end(jobs[place], result=b"%d" % place)).ready == []
+        for index in (2, 0):
+            assert self.after(store, self.end(jobs[index], result=b"%d" % index)).ready == []
         [ready] = self.after(store, self.end(jobs[1], result=b"1")).ready
         first, (second, third) = unpack(unpack(ready.body, "a body")[1], "an input")
         assert (first[2], second[2], third[2]) == (b"0", b"1", b"2")
@@ -274,19 +274,19 @@ class GraphTests(StoreHarness):
         self.after(store, self.end(jobs[0], result=b"0"))
         self.clock.advance(10.0)
         now, audit = self.clock.now(), AuditFields(self.clock.now(), 60.0)
-        (affected, due), followed = self.commit(
+        (affected, next_deadline), followed = self.commit(
             store, EndDeadlines(now, audit), AdvanceGraphs(now, 60.0, 60.0)
         )
-        assert (_names(affected.jobs), due) == (["b"], begin + 99.0)
+        assert (_names(affected.jobs), next_deadline) == (["b"], begin + 99.0)
         assert _names(followed.ready) == ["c"]
 
     def test_kin_and_pages_say_who_waits_for_whom(self) -> None:
         """By the id of any job, also when all have ended."""
         store, jobs, _ = self.started(Chain((_A, Group((_B, _C)), _D)).on_error(Signature("x")))
         lineage = [self.commit(store, FindLineage(job.id))[0] for job in jobs]
-        assert [each.root for each in lineage] == [jobs[0].id] * 5
+        assert [entry.root for entry in lineage] == [jobs[0].id] * 5
         a, b = jobs[0].id, jobs[1].id
-        assert [each.parent for each in lineage] == ["", a, a, b, a]
+        assert [entry.parent for entry in lineage] == ["", a, a, b, a]
         [page] = self.commit(store, ListGraph(jobs[3].id, 1, 3))
         assert (page.root, page.size) == (jobs[0].id, 5)
         assert [row.found.job.id for row in page.rows] == [job.id for job in jobs[1:4]]
@@ -314,11 +314,11 @@ class GraphTests(StoreHarness):
         rows, _ = self.commit(store, ReadEvents(0, 1 << 20))[0]
         events = [row for first, _, body in rows for row in rows_of("b", first, body)]
         names = {job.id: job.headers[5] for job in jobs}
-        said = [(row["kind"], names[row["job_id"]]) for row in events]
-        assert sorted(said[:3]) == [("delayed", "b"), ("delayed", "c"), ("enqueued", "a")]
+        kinds = [(row["kind"], names[row["job_id"]]) for row in events]
+        assert sorted(kinds[:3]) == [("delayed", "b"), ("delayed", "c"), ("enqueued", "a")]
         assert {row["root_id"] for row in events} == {jobs[0].id}
         parents = {(names[row["job_id"]], names.get(row.get("parent_id", ""))) for row in events}
         assert parents == {("a", None), ("b", "a"), ("c", "b")}
-        assert said[3:] == [
+        assert kinds[3:] == [
             ("succeeded", "a"), ("enqueued", "b"), ("failed", "b"), ("cancelled", "c"),
         ]  # fmt: skip

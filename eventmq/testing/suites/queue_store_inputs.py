@@ -37,18 +37,18 @@ class InputTests(GraphTests):
         after = _B if takers == 1 else Group((_B,) * takers)
         store, jobs, _ = self.started(Chain((Group((_A,) * members), after)))
         rows = [
-            self.end(job, result=bytes([place]) * _SIZE, ttl=0.0)
-            for place, job in enumerate(jobs[:members])
+            self.end(job, result=bytes([index]) * _SIZE, ttl=0.0)
+            for index, job in enumerate(jobs[:members])
         ]
         followed = self.after(store, *rows, max_body=_BODY)
         assert [job.id for job in followed.ready] == [job.id for job in jobs[members:]]
         return store, jobs[:members], followed.ready
 
     def page(
-        self, store: QueueStore, job: JobRecord, cursor: int = 0, most: int = 10**9
+        self, store: QueueStore, job: JobRecord, cursor: int = 0, max_bytes: int = 10**9
     ) -> InputsPage:
         """Return a page."""
-        page = self.commit(store, ReadInputs(job.id, cursor, most))[0]
+        page = self.commit(store, ReadInputs(job.id, cursor, max_bytes))[0]
         assert page is not None
         return page  # type: ignore[no-any-return]
 
@@ -63,15 +63,15 @@ class InputTests(GraphTests):
         assert (body, unpack(value, "an input")) == (b"b", [job.id for job in members])
         assert PAGED in flags_of(taker.headers)
         assert self.page(store, taker) == (
-            [(job.id, "json", bytes([place]) * _SIZE) for place, job in enumerate(members)],
+            [(job.id, "json", bytes([index]) * _SIZE) for index, job in enumerate(members)],
             0,
         )
 
     def test_they_are_read_page_by_page(self) -> None:
         """Each has as much as was asked for, or one result."""
         store, members, [taker] = self.chord()
-        first = self.page(store, taker, most=2 * _SIZE)
-        second = self.page(store, taker, first.next, most=1)
+        first = self.page(store, taker, max_bytes=2 * _SIZE)
+        second = self.page(store, taker, first.next, max_bytes=1)
         third = self.page(store, taker, second.next)
         pages = [[row[0] for row in page.rows] for page in (first, second, third)]
         ids = [job.id for job in members]
@@ -83,8 +83,8 @@ class InputTests(GraphTests):
         store, members, [taker] = self.chord()
         store, _ = self.reopen(store)
         assert len(self.page(store, taker).rows) == len(members)
-        found = self.find(store, taker)[taker.id].job
-        assert (found.headers, found.body) == (taker.headers, taker.body)
+        record = self.find(store, taker)[taker.id].job
+        assert (record.headers, record.body) == (taker.headers, taker.body)
 
     def test_they_go_with_the_last_job_that_takes_them(self) -> None:
         """Whatever its end is."""
@@ -134,17 +134,17 @@ class InputTests(GraphTests):
             store, self.end(jobs[0], result=b"x" * 2000), max_body=1000, max_input_bytes=1500
         )
         assert [row.state.value for row in followed.ended] == ["failed", "cancelled"]
-        told = decode_error(followed.ended[0].result)
-        assert told.type == "eventmq.errors.ResultTooLarge"
-        assert "the limit is 1500, from the setting max_input_bytes" in told.message
+        error = decode_error(followed.ended[0].result)
+        assert error.type == "eventmq.errors.ResultTooLarge"
+        assert "the limit is 1500, from the setting max_input_bytes" in error.message
 
     def test_nothing_is_kept_for_other_jobs(self) -> None:
         """Nor for those that got all in their body."""
         store, jobs, _ = self.started(Chain((_A, _B)))
         rows = [self.end(jobs[0])]
-        _, followed, page, found = self.commit(
+        _, followed, page, stored = self.commit(
             store, Finish(rows), AdvanceGraphs(self.clock.now()), ReadInputs(jobs[1].id, 0, 10),
             FindJobs([jobs[1].id]),
         )  # fmt: skip
         assert page is None
-        assert followed.ready[0].body == found[jobs[1].id].job.body
+        assert followed.ready[0].body == stored[jobs[1].id].job.body

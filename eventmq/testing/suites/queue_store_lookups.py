@@ -24,10 +24,10 @@ _LONG = 10_000
 class LookupTests(InputTests):
     """Part of `eventmq.testing.QueueStoreSuite`."""
 
-    def look(self, store: QueueStore, jobs: list[JobRecord], room: int) -> list[JobRow]:
+    def look(self, store: QueueStore, jobs: list[JobRecord], max_bytes: int) -> list[JobRow]:
         """Return what is known of jobs of which all are known."""
-        found: dict[str, JobRow] = self.commit(store, FindJobs([job.id for job in jobs], room))[0]
-        return [found[job.id] for job in jobs]
+        rows: dict[str, JobRow] = self.commit(store, FindJobs([job.id for job in jobs], max_bytes))[0]
+        return [rows[job.id] for job in jobs]
 
     def ended(self, store: QueueStore, *sizes: int) -> list[JobRecord]:
         """Return jobs that have succeeded with results of these lengths."""
@@ -40,12 +40,12 @@ class LookupTests(InputTests):
         """The one that passes it is the last, so that there always is progress."""
         store = self.begin()
         jobs = self.ended(store, *[_LONG] * 12)
-        for n, room in ((0, 0), (1, 1), (2, _LONG + 1), (12, 12 * _LONG)):
-            for some in (jobs, jobs[:3]):
-                found = self.look(store, some[::-1], room)
-                assert [each.unread for each in found] == [i >= n for i in range(len(some))]
-                assert all((each.result is None) == each.unread for each in found)
-                assert {each.job.state for each in found} == {JobState.SUCCEEDED}
+        for n, max_bytes in ((0, 0), (1, 1), (2, _LONG + 1), (12, 12 * _LONG)):
+            for batch in (jobs, jobs[:3]):
+                rows = self.look(store, batch[::-1], max_bytes)
+                assert [row.unread for row in rows] == [i >= n for i in range(len(batch))]
+                assert all((row.result is None) == row.unread for row in rows)
+                assert {row.job.state for row in rows} == {JobState.SUCCEEDED}
 
     def test_short_results_and_errors_are_read_in_any_case(self) -> None:
         """They are few bytes, or what an operator looks for."""
@@ -53,28 +53,28 @@ class LookupTests(InputTests):
         short, long = self.ended(store, 4096, 4097)
         (failed,) = self.admitted(store, 1)
         self.finish(store, self.end(failed, JobState.FAILED, result=b"e" * _LONG))
-        found = self.look(store, [short, long, failed], 0)
-        assert [each.unread for each in found] == [False, True, False]
-        assert [len(each.result or b"") for each in found] == [4096, 0, _LONG]
+        rows = self.look(store, [short, long, failed], 0)
+        assert [row.unread for row in rows] == [False, True, False]
+        assert [len(row.result or b"") for row in rows] == [4096, 0, _LONG]
 
     def test_bodies_are_not_read_where_there_is_a_room(self) -> None:
         """Who waits for a job has no use for them."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
-        (found,) = self.look(store, [job], 0)
-        assert (found.job.state, found.job.body, found.unread) == (JobState.QUEUED, b"", False)
+        (row,) = self.look(store, [job], 0)
+        assert (row.job.state, row.job.body, row.unread) == (JobState.QUEUED, b"", False)
 
     def test_a_result_whose_time_is_up_is_none_and_not_unread(self) -> None:
         """Nobody is to ask for it again."""
         store = self.begin()
         jobs = self.ended(store, _LONG)
         self.clock.advance(61.0)
-        (found,) = self.look(store, jobs, 0)
-        assert (found.result, found.unread) == (None, False)
+        (row,) = self.look(store, jobs, 0)
+        assert (row.result, row.unread) == (None, False)
 
     def test_a_listing_has_no_long_results(self) -> None:
         """It says how jobs are, a thousand at a time."""
         store = self.begin()
         self.ended(store, _LONG)
         rows, _ = self.commit(store, ListJobs(JobState.SUCCEEDED, None, None, "", 10))[0]
-        assert [each.result for each in rows] == [None]
+        assert [row.result for row in rows] == [None]

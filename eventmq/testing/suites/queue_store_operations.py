@@ -76,12 +76,12 @@ class OperationTests(StoreHarness):
         raise AssertionError("the bulk operation never ends")
 
     def slice(
-        self, store: QueueStore, keep: Collection[int] = (), seq: int = 20_000
+        self, store: QueueStore, excluded: Collection[int] = (), seq: int = 20_000
     ) -> tuple[AffectedJobs, BulkOperation]:
         """Do one slice of two jobs."""
         audit = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
         write_result: tuple[AffectedJobs, BulkOperation] = self.commit(
-            store, ContinueBulkOperation("s", audit, keep, 2)
+            store, ContinueBulkOperation("s", audit, excluded, 2)
         )[0]
         return write_result
 
@@ -98,9 +98,9 @@ class OperationTests(StoreHarness):
             (delayed.id, JobState.DELAYED, "q", delayed.seq),
         ]
         assert affected.others == {}
-        found = self.find(store, queued, delayed)
-        assert {f.job.state for f in found.values()} == {JobState.CANCELLED}
-        assert {(f.content_type, f.result) for f in found.values()} == {("error", b"why")}
+        rows = self.find(store, queued, delayed)
+        assert {f.job.state for f in rows.values()} == {JobState.CANCELLED}
+        assert {(f.content_type, f.result) for f in rows.values()} == {("error", b"why")}
         assert self.commit(store, ReadQueued("q", SubqueueKey("t"), _FIRST, 9, 999))[0] == (
             [],
             False,
@@ -138,8 +138,8 @@ class OperationTests(StoreHarness):
         (job,) = self.broken(store, 1, body=b"body", deaths=2, delivery=4)
         affected = self.apply(store, "retry", job.id, seq=77)
         assert [(j.id, j.seq, j.attempt, j.deaths) for j in affected.jobs] == [(job.id, 77, 2, 0)]
-        found = self.find(store, job)[job.id].job
-        assert (found.state, found.body, found.attempt) == (JobState.QUEUED, b"body", 2)
+        record = self.find(store, job)[job.id].job
+        assert (record.state, record.body, record.attempt) == (JobState.QUEUED, b"body", 2)
         (claimed,), _ = self.commit(store, ReadQueued("q", SubqueueKey("t"), _FIRST, 9, 999))[0]
         assert (claimed.id, claimed.seq) == (job.id, 77)
         (attempt,) = self.commit(store, History(job.id))[0]
@@ -188,17 +188,17 @@ class OperationTests(StoreHarness):
         first = self.admitted(store, 3)
         self.admitted(store, 2, queue="other")
         last = self.admitted(store, 2)
-        late = self.admitted(store, 1)
+        later = self.admitted(store, 1)
         operation = Operation("cancel", queue="q")
         self.commit(
             store, BeginBulkOperation(BulkOperation("s", operation, self.clock.now(), last[1].seq))
         )
-        affected, bulk = self.slice(store, keep={first[0].seq})
+        affected, bulk = self.slice(store, excluded={first[0].seq})
         assert [job.id for job in affected.jobs] == [first[1].id]
         assert (bulk.touched, bulk.done) == (1, False)
         sizes = self.bulk(store, operation, 0, begin=False)
         assert sum(sizes) == 3  # noqa: PLR2004 - what is left of five
-        states = [self.state(store, job) for job in (*first, *last, *late)]
+        states = [self.state(store, job) for job in (*first, *last, *later)]
         cancelled = JobState.CANCELLED
         assert states == [JobState.QUEUED, *[cancelled] * 4, JobState.QUEUED]
 
@@ -208,8 +208,8 @@ class OperationTests(StoreHarness):
         jobs = self.admitted(store, 5)
         operation = Operation("cancel", queue="q", reason="purged")
         record = BulkOperation("s", operation, self.clock.now(), jobs[-1].seq)
-        (begun,) = self.commit(store, BeginBulkOperation(record))
-        assert (begun.id, begun.operation, begun.done) == ("s", operation, False)
+        (operation_started,) = self.commit(store, BeginBulkOperation(record))
+        assert (operation_started.id, operation_started.operation, operation_started.done) == ("s", operation, False)
         self.slice(store)
         store, recovered = self.reopen(store)
         (bulk,) = recovered.bulk_operations
@@ -253,9 +253,9 @@ class OperationTests(StoreHarness):
         operation = Operation(action, queue="q", since=start + 1.0, until=start + 4.0)
         assert sum(self.bulk(store, operation, other[0].seq)) == 3  # noqa: PLR2004
         failed = JobState.FAILED
-        gone = None if action == "drop" else JobState.QUEUED
+        expected = None if action == "drop" else JobState.QUEUED
         states = [self.state(store, job) for job in (*jobs, *other)]
-        assert states == [failed, gone, gone, gone, failed, failed]
+        assert states == [failed, expected, expected, expected, failed, failed]
 
     # Queues
 
@@ -296,11 +296,11 @@ class OperationTests(StoreHarness):
         """Whatever comes first in it."""
         store = self.begin()
         job = self.job(queue="q")
-        forget = ForgetQueues(["q"], self.clock.now())
-        assert self.commit(store, Admit([job]), forget) == [{}, []]
+        removal = ForgetQueues(["q"], self.clock.now())
+        assert self.commit(store, Admit([job]), removal) == [{}, []]
         self.finish(store, self.end(job, JobState.SUCCEEDED))
         job = self.job(queue="q")
-        assert self.commit(store, forget, Admit([job])) == [["q"], {}]
+        assert self.commit(store, removal, Admit([job])) == [["q"], {}]
         _, recovered = self.reopen(store)
         assert recovered.counts["q"] == QueueCounts(waiting=1)
 
@@ -314,7 +314,7 @@ class OperationTests(StoreHarness):
         for _ in range(3):
             rows, cursor = self.commit(store, ListFailed(_ANY, cursor, 2))[0]
             seen += rows
-        assert [found.job.id for found in seen] == [job.id for job in reversed(jobs)]
+        assert [row.job.id for row in seen] == [job.id for job in reversed(jobs)]
         assert {(f.job.body, f.result, f.job.state) for f in seen} == {
             (b"", b"error", JobState.FAILED)
         }

@@ -95,8 +95,8 @@ class RecoveryTests(StoreHarness):
         self.finish(store, self.end(third))
         store, recovered = self.reopen(store)
         assert recovered.suspects == [changed._replace(queue=first.queue, id=first.id)]
-        found = self.find(store, first, second)
-        assert [found[job.id].job.deaths for job in (first, second)] == [0, 2]
+        stored = self.find(store, first, second)
+        assert [stored[job.id].job.deaths for job in (first, second)] == [0, 2]
 
     def test_subqueues_with_queued_jobs_are_there_after_opening_again(self) -> None:
         """Queue, task and key of each; a subqueue of ended jobs is none."""
@@ -106,8 +106,8 @@ class RecoveryTests(StoreHarness):
         [ended] = self.admitted(store, 1, headers="content-type:json,task:t,limit-key:gone")
         self.finish(store, self.end(ended))
         _, recovered = self.reopen(store)
-        found = [(queue, subqueue) for queue, subqueue, _ in recovered.subqueues]
-        assert sorted(found, key=str) == [("q", SubqueueKey("t", "k,")), ("q", SubqueueKey(None))]
+        subqueues = [(queue, subqueue) for queue, subqueue, _ in recovered.subqueues]
+        assert sorted(subqueues, key=str) == [("q", SubqueueKey("t", "k,")), ("q", SubqueueKey(None))]
 
     def test_an_epoch_is_larger_than_any_before(self) -> None:
         """While the id of the store stays, and no number is given twice."""
@@ -119,9 +119,9 @@ class RecoveryTests(StoreHarness):
             store, recovered = self.reopen(store)
             seen.append(recovered)
             assert recovered.next_seq > jobs[1].seq
-        epochs = [each.epoch for each in seen]
+        epochs = [recovered.epoch for recovered in seen]
         assert epochs == sorted(set(epochs))
-        assert len({each.store_id for each in seen}) == 1
+        assert len({recovered.store_id for recovered in seen}) == 1
 
     def test_jobs_are_there_after_opening_again(self) -> None:
         """Waiting, delayed, ended and failed: every field, every outcome."""
@@ -168,13 +168,13 @@ class RecoveryTests(StoreHarness):
         store, recovered = self.open()
         begin = recovered.keeper.now
         self.commit(store, KeepTime())
-        hour, rest = min(off, AT_ONCE), max(0.0, off - AT_ONCE)
+        hour, unconfirmed = min(off, AT_ONCE), max(0.0, off - AT_ONCE)
         self.clock.reboot(off)
         store, recovered = self.reopen(store)
         assert recovered.keeper.now == begin + hour
         self.clock.reboot(0.0)
         store, recovered = self.reopen(store)
-        assert recovered.keeper.status()["unconfirmed"] == rest
+        assert recovered.keeper.status()["unconfirmed"] == unconfirmed
         recovered.keeper.accept()
         self.commit(store, KeepTime())
         assert recovered.keeper.now == begin + off
@@ -190,12 +190,12 @@ class RecoveryTests(StoreHarness):
         at = self.delayed(50.0, eta=now + 50.0, rank=int((now + 50.0) * 1e6))
         self.commit(store, Admit([waits, at]))
         write = Promote(now + 10.0, 10, ahead=1000.0, since=now + 5.0)
-        [(jobs, due)] = self.commit(store, write)
+        [(jobs, next_ready_at)] = self.commit(store, write)
         assert [job.id for job in jobs] == [at.id]
         assert (jobs[0].ready_at, jobs[0].rank) == (now + 5.0, int((now + 5.0) * 1e6))
-        assert due == now + 100.0
-        [(jobs, due)] = self.commit(store, Promote(now + 100.0, 10, ahead=-1e9))
-        assert ([job.id for job in jobs], due) == ([waits.id], None)
+        assert next_ready_at == now + 100.0
+        [(jobs, next_ready_at)] = self.commit(store, Promote(now + 100.0, 10, ahead=-1e9))
+        assert ([job.id for job in jobs], next_ready_at) == ([waits.id], None)
 
     def test_a_second_owner_is_refused(self) -> None:
         """Two brokers on one data directory would hand every job out twice."""
@@ -313,17 +313,17 @@ class RecoveryTests(StoreHarness):
     def test_a_commit_that_fails_changes_nothing(self) -> None:
         """The failure is a write result, not an exception; before and after it all is kept."""
         store = self.begin()
-        kept, ended = self.admitted(store, 2)
+        waiting, ended = self.admitted(store, 2)
         wrong: Any = object()
-        lost = self.job()
-        store.submit([Admit([lost]), Finish([self.end(ended)]), wrong])
+        refused = self.job()
+        store.submit([Admit([refused]), Finish([self.end(ended)]), wrong])
         (write_result,) = self.wait(store, 1)
         assert isinstance(write_result, Exception)
         store, recovered = self.reopen(store)
-        assert set(self.find(store, kept, ended, lost)) == {kept.id, ended.id}
+        assert set(self.find(store, waiting, ended, refused)) == {waiting.id, ended.id}
         assert self.state(store, ended) is JobState.QUEUED
         assert recovered.counts == {"q": QueueCounts(waiting=2)}
-        assert self.commit(store, Admit([lost])) == [{}]
+        assert self.commit(store, Admit([refused])) == [{}]
 
     def test_many_jobs_in_one_commit(self) -> None:
         """What a turn under load has."""
@@ -342,8 +342,8 @@ class RecoveryTests(StoreHarness):
         for step in range(120):
             fresh = [self.any_job(random) for _ in range(random.randint(0, 4))]
             alive |= {job.id: job for job in fresh}
-            known = sorted(alive)
-            ending = [alive.pop(i) for i in random.sample(known, min(len(known), 2))]
+            numbers = sorted(alive)
+            ending = [alive.pop(i) for i in random.sample(numbers, min(len(numbers), 2))]
             rows = [self.end(job, random.choice(list(_ENDS))) for job in ending]
             for row in rows:
                 failed[row.job.queue] = failed.get(row.job.queue, 0) + (row.state in _FAILED)

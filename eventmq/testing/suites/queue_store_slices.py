@@ -29,18 +29,18 @@ class SliceTests(LookupTests):
         self, store: QueueStore, first: GraphChanges, limit: int, **more: int
     ) -> list[GraphChanges]:
         """Commit until nothing is left to do; return what each commit did."""
-        told = [first]
-        while told[-1].unfinished:
+        changes = [first]
+        while changes[-1].unfinished:
             write = AdvanceGraphs(self.clock.now(), 60.0, 100.0, limit=limit, **more)
-            told += self.commit(store, write)
-        return told
+            changes += self.commit(store, write)
+        return changes
 
     def test_many_become_ready_slice_by_slice(self) -> None:
         """In order, each with what it takes."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 7))))
-        told = self.go_on(store, self.after(store, self.end(jobs[0]), limit=3), 3)
-        assert [len(each.ready) for each in told] == [3, 3, 1]
-        ready = [job for each in told for job in each.ready]
+        changes = self.go_on(store, self.after(store, self.end(jobs[0]), limit=3), 3)
+        assert [len(change.ready) for change in changes] == [3, 3, 1]
+        ready = [job for change in changes for job in change.ready]
         assert [job.id for job in ready] == [job.id for job in jobs[1:]]
         assert {job.body for job in ready} == {ready[0].body}
         assert self.states(store, jobs) == ["succeeded", *["queued"] * 7]
@@ -52,18 +52,18 @@ class SliceTests(LookupTests):
         store, recovered = self.reopen(store)
         assert recovered.graphs
         assert recovered.counts["q"] == QueueCounts(waiting=3, blocked=4)
-        [told] = self.commit(store, AdvanceGraphs(self.clock.now(), limit=9))
-        assert [job.id for job in told.ready] == [job.id for job in jobs[4:]]
-        assert not told.unfinished
+        [changes] = self.commit(store, AdvanceGraphs(self.clock.now(), limit=9))
+        assert [job.id for job in changes.ready] == [job.id for job in jobs[4:]]
+        assert not changes.unfinished
 
     def test_a_failure_cancels_slice_by_slice(self) -> None:
         """All that waits at a join, and at those that follow, for the first reason."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C, _C)))
         first = self.after(store, self.end(jobs[0], JobState.FAILED), limit=2)
-        told = self.go_on(store, first, 2)
-        assert [len(each.ended) for each in told] == [2, 2, 2]
+        changes = self.go_on(store, first, 2)
+        assert [len(change.ended) for change in changes] == [2, 2, 2]
         assert self.states(store, jobs) == ["failed", *["cancelled"] * 6]
-        reasons = {decode_error(row.result).message for each in told for row in each.ended}
+        reasons = {decode_error(row.result).message for change in changes for row in change.ended}
         assert [reason[:10] for reason in reasons] == ["dependency"]
         assert self.counts(store) == QueueCounts(failed=1)
 
@@ -71,11 +71,11 @@ class SliceTests(LookupTests):
         """Jobs of a slice may end before the others are ready."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C)))
         self.after(store, self.end(jobs[0]), limit=2)
-        told = self.after(store, *(self.end(job) for job in jobs[1:3]), limit=1)
-        told = self.go_on(store, told, 1)[-1]
+        changes = self.after(store, *(self.end(job) for job in jobs[1:3]), limit=1)
+        changes = self.go_on(store, changes, 1)[-1]
         assert self.states(store, jobs)[3:] == ["queued", "queued", "blocked"]
-        told = self.after(store, *(self.end(job) for job in jobs[3:5]), limit=1)
-        assert [job.id for job in told.ready] == [jobs[5].id]
+        changes = self.after(store, *(self.end(job) for job in jobs[3:5]), limit=1)
+        assert [job.id for job in changes.ready] == [jobs[5].id]
         self.after(store, self.end(jobs[5]))
         assert self.after(store) == GraphChanges([], [], [])
 
@@ -85,9 +85,9 @@ class SliceTests(LookupTests):
         row = self.end(jobs[0], result=b"x" * 1000)
         first = self.after(store, row, limit=2, max_copies=1200)
         ends = [self.end(job) for job in first.ready]
-        told = [self.after(store, *ends, limit=1, max_copies=1200)]
-        told = self.go_on(store, told[0], 1, max_copies=1200)
-        last = [job for each in told for job in each.ready]
+        changes = [self.after(store, *ends, limit=1, max_copies=1200)]
+        changes = self.go_on(store, changes[0], 1, max_copies=1200)
+        last = [job for change in changes for job in change.ready]
         assert [job.id for job in last] == [job.id for job in jobs[3:]]
         assert all(PAGED in flags_of(job.headers) for job in (*first.ready, *last))
         assert [self.page(store, job).rows[0][2] for job in last] == [row.result] * 2
@@ -99,12 +99,12 @@ class SliceTests(LookupTests):
         members, size = 5, 5_000_000
         store, jobs, _ = self.started(Chain((Group((_A,) * members), _B)))
         for job in jobs[:members]:
-            told = self.after(store, self.end(job, result=bytes(size), ttl=0.0), max_body=1000)
-        [taker] = told.ready
-        told = self.after(store, self.end(taker))
-        assert told.unfinished
+            changes = self.after(store, self.end(job, result=bytes(size), ttl=0.0), max_body=1000)
+        [taker] = changes.ready
+        changes = self.after(store, self.end(taker))
+        assert changes.unfinished
         assert not self.keeps(store, taker)
-        count = len(self.go_on(store, told, 1000))
+        count = len(self.go_on(store, changes, 1000))
         assert 1 < count <= members
         assert self.after(store) == GraphChanges([], [], [])
 
@@ -115,12 +115,12 @@ class SliceTests(LookupTests):
         touched: list[JobRecord] = []
         for count in (4, 2, 0):
             write = CancelGraph(jobs[2].id, audit, 4)
-            [(root, affected), told] = self.commit(store, write, AdvanceGraphs(self.clock.now()))
-            assert (root, len(affected.jobs), told) == (jobs[0].id, count, GraphChanges([], [], []))
+            [(root, affected), changes] = self.commit(store, write, AdvanceGraphs(self.clock.now()))
+            assert (root, len(affected.jobs), changes) == (jobs[0].id, count, GraphChanges([], [], []))
             touched += affected.jobs
         assert {job.id for job in touched} == {job.id for job in jobs}
-        found = self.find(store, *jobs)
-        assert {found[job.id].result for job in jobs} == {b"enough"}
+        rows = self.find(store, *jobs)
+        assert {rows[job.id].result for job in jobs} == {b"enough"}
 
     def test_a_deadline_ends_its_part_slice_by_slice(self) -> None:
         """It has passed until nothing is left."""
@@ -128,9 +128,9 @@ class SliceTests(LookupTests):
         now = self.clock.now() + 20.0
         audit = AuditFields(now, 60.0)
         counts = []
-        due: float | None = now
-        while due is not None and due <= now:
-            [(affected, due), _] = self.commit(
+        deadline: float | None = now
+        while deadline is not None and deadline <= now:
+            [(affected, deadline), _] = self.commit(
                 store, EndDeadlines(now, audit, 2), AdvanceGraphs(now)
             )
             counts.append(len(affected.jobs))

@@ -108,7 +108,7 @@ class UniqueTests(StoreHarness):
         store = self.begin()
         jobs = [self.keyed(), self.keyed(), self.job(), self.keyed("replace"), self.keyed()]
         (write_results,) = self.commit(store, Admit(jobs))
-        codes = {place: write_result[:2] for place, write_result in write_results.items()}
+        codes = {index: write_result[:2] for index, write_result in write_results.items()}
         assert codes == {
             1: ("unique_conflict", jobs[0].id),
             3: ("replaced", jobs[0].id),
@@ -140,8 +140,8 @@ class UniqueTests(StoreHarness):
         store = self.begin()
         first = self.keyed("replace")
         assert self.try_admit(store, first) == ("done", "")
-        got = self.try_admit(store, self.keyed("replace"), {first.id})
-        assert got == ("unique_conflict", first.id)
+        write_result = self.try_admit(store, self.keyed("replace"), {first.id})
+        assert write_result == ("unique_conflict", first.id)
         assert self.waiting(store) == [first.id]
 
     @pytest.mark.parametrize("delayed", [True, False])
@@ -179,14 +179,14 @@ class UniqueTests(StoreHarness):
     def test_a_held_job_keeps_its_own_time(self) -> None:
         """It is ready at its own time, or when the leased job ends, whichever is later."""
         store = self.begin()
-        due = self.clock.now() + 60
+        ready_at = self.clock.now() + 60
         first = self.keyed("keep_last")
-        second = self.keyed("keep_last", state=JobState.DELAYED, ready_at=due)
+        second = self.keyed("keep_last", state=JobState.DELAYED, ready_at=ready_at)
         assert self.try_admit(store, first) == ("done", "")
         assert self.try_admit(store, second, {first.id}) == ("held", first.id)
         self.finish(store, self.end(first))
-        assert self.commit(store, Promote(due - 1, 10))[0][0] == []
-        assert [job.id for job in self.commit(store, Promote(due + 1, 10))[0][0]] == [second.id]
+        assert self.commit(store, Promote(ready_at - 1, 10))[0][0] == []
+        assert [job.id for job in self.commit(store, Promote(ready_at + 1, 10))[0][0]] == [second.id]
 
     @pytest.mark.parametrize("mode", ["reject", "replace", "keep_last"])
     @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED])

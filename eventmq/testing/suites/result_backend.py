@@ -87,10 +87,10 @@ class ResultBackendSuite:
         data = b"0123456789abcdef" * (4 * 1024 * 1024)
         refusal = ""
         try:
-            found = backend.get(backend.put("job-1", data, 60.0))
+            stored = backend.get(backend.put("job-1", data, 60.0))
         except ResultTooLarge as error:
             refusal = str(error)
-        assert str(len(data)) in refusal or found == data
+        assert str(len(data)) in refusal or stored == data
 
     def test_closing_is_final_for_nobody_else(self, backend: ResultBackend) -> None:
         """The end of one app, or a second call, is no trouble for others."""

@@ -30,10 +30,10 @@ class RoutingStrategySuite:
     ) -> list[str]:
         """Return what the strategy chooses, once it is what it may choose."""
         chosen = list(strategy.choose(queue, workers, n))
-        room = {worker.session: worker.room for worker in workers}
+        credit = {worker.session: worker.room for worker in workers}
         assert len(chosen) <= n, f"chose {len(chosen)} sessions where {n} were wanted"
-        assert set(chosen) <= set(room), "chose a session that was not offered"
-        over = [session for session, count in Counter(chosen).items() if count > room[session]]
+        assert set(chosen) <= set(credit), "chose a session that was not offered"
+        over = [session for session, count in Counter(chosen).items() if count > credit[session]]
         assert not over, f"chose {over} more often than there is room"
         assert chosen, "chose nobody: the jobs would wait although there is room"
         return chosen
@@ -151,9 +151,9 @@ class KeyedRoutingSuite(RoutingStrategySuite):
     def test_any_sequence_of_loads_is_answered(self) -> None:
         """Workers come and go, loads differ; seeded, so a failure repeats."""
         strategy, random = self.make(), Random(20250101)
-        for turn in range(2000):
+        for number in range(2000):
             names = random.sample(range(20), random.randint(1, 8))
             workers = [
                 WorkerView(f"w{i}", random.randint(0, 5), random.randint(0, 9)) for i in names
             ]
-            self.preferred(strategy, random.choice("abcdef"), workers, turn / 10)
+            self.preferred(strategy, random.choice("abcdef"), workers, number / 10)

@@ -77,11 +77,11 @@ class ScheduleStoreSuite:
             remaining=3, last_job="x", sent=("a", "b", ""),
         )  # fmt: skip
         assert list(store.save([(schedule, None)]).done) == [True]
-        found = store.find("nightly")
-        assert found is not None
-        assert found.version > 0
-        assert replace(found, version=0) == schedule
-        assert list(store.load().schedules) == [found]
+        stored = store.find("nightly")
+        assert stored is not None
+        assert stored.version > 0
+        assert replace(stored, version=0) == schedule
+        assert list(store.load().schedules) == [stored]
 
     def test_an_unknown_name_is_none(self, store: ScheduleStore) -> None:
         """It is no error."""
@@ -124,8 +124,8 @@ class ScheduleStoreSuite:
         row = Progress("a", first.version, 10.25, 2, "job")
         assert list(store.advance([row]).done) == [True]
         assert list(store.advance([row]).done) == [False]
-        found = store.find("a")
-        assert found == replace(
+        stored = store.find("a")
+        assert stored == replace(
             first, version=first.version + 1, last_fire_time=10.25, remaining=2, last_job="job"
         )
 
@@ -146,7 +146,7 @@ class ScheduleStoreSuite:
         assert (list(before.done), list(after.done)) == ([True, False], [True])
         assert store.load().revision == after.revision == before.revision + 1
         moved = [store.find(name) for name in "ab"]
-        assert [(found.last_fire_time, found.last_job) for found in moved if found] == [
+        assert [(stored.last_fire_time, stored.last_job) for stored in moved if stored] == [
             (10.25, "x"), (20.5, "y"),
         ]  # fmt: skip
 
@@ -261,9 +261,9 @@ class ScheduleStoreSuite:
         """Whoever comes second reads what the first one did."""
         assert store.identity == other.identity
         store.save([(made("a"), None)])
-        found = other.find("a")
-        assert found is not None
-        row = Progress("a", found.version, 5.0, None, "")
+        stored = other.find("a")
+        assert stored is not None
+        row = Progress("a", stored.version, 5.0, None, "")
         assert sorted([*store.advance([row]).done, *other.advance([row]).done]) == [False, True]
         assert store.lease("x", 1.0).held
         assert not other.lease("y", 1.0).held

@@ -77,16 +77,16 @@ class SerializerSuite:
     @pytest.mark.parametrize("value", _PLAIN, ids=repr)
     def test_plain_data_comes_back_equal(self, value: object) -> None:
         """What JSON can say, every serializer can carry, with the same types."""
-        found = self.round_trip(value)
-        assert found == value
-        assert type(found) is type(value)
+        decoded = self.round_trip(value)
+        assert decoded == value
+        assert type(decoded) is type(value)
 
     def test_the_suite_s_own_values_come_back_equal(self) -> None:
         """See ``values``."""
         for value in self.values:
-            found = self.round_trip(value)
-            assert found == value
-            assert type(found) is type(value)
+            decoded = self.round_trip(value)
+            assert decoded == value
+            assert type(decoded) is type(value)
 
     def test_a_call_comes_back_as_arguments_and_keywords(self) -> None:
         """A job is ``[args, kwargs]``; args may come back as another sequence."""
@@ -106,10 +106,10 @@ class SerializerSuite:
         value: list[Any] = [1]
         value.append(value)
         try:
-            found = self.round_trip(value)
+            decoded = self.round_trip(value)
         except SerializationError:
             return
-        assert found[1] is found
+        assert decoded[1] is decoded
 
     @pytest.mark.parametrize("data", [b"", b"\xff", b"\x00" * 64, b"[" * 5000], ids=repr)
     def test_bytes_that_no_encode_made_raise_a_content_error(self, data: bytes) -> None:
@@ -157,8 +157,8 @@ class SerializerSuite:
         def work(number: int) -> bool:
             value = [[number, "x" * number], {}]
             data, signature = serializer.encode(value, envelope)
-            found = serializer.decode(data, replace(envelope, signature=signature))
-            return bool(list(found[0]) == value[0])
+            decoded = serializer.decode(data, replace(envelope, signature=signature))
+            return bool(list(decoded[0]) == value[0])
 
         with ThreadPoolExecutor(4) as pool:
             assert all(pool.map(work, range(200)))

@@ -93,16 +93,16 @@ class StoreHarness:
 
     def wait(self, store: QueueStore, batches: int) -> list[Sequence[Any] | Exception]:
         """Wait for a number of batches; return their write results."""
-        found: list[Sequence[Any] | Exception] = []
+        results: list[Sequence[Any] | Exception] = []
         deadline = time.monotonic() + _DEADLINE
-        while len(found) < batches:
+        while len(results) < batches:
             assert time.monotonic() < deadline, "the store did not end a commit"
             descriptor = store.fileno()
             if descriptor is not None:
                 select.select([descriptor], [], [], 1.0)
-            found += store.finished()
-        assert len(found) == batches, "the store ended more commits than there were"
-        return found
+            results += store.finished()
+        assert len(results) == batches, "the store ended more commits than there were"
+        return results
 
     def commit(self, store: QueueStore, *writes: Write) -> Sequence[Any]:
         """Commit one batch and return its write results; a failure fails the test."""
@@ -128,9 +128,9 @@ class StoreHarness:
         }
         return JobRecord(**(values | changes))
 
-    def delayed(self, due: float, **changes: Any) -> JobRecord:
-        """Return a job that is ready ``due`` seconds from now."""
-        return self.job(state=JobState.DELAYED, ready_at=self.clock.now() + due, **changes)
+    def delayed(self, countdown: float, **changes: Any) -> JobRecord:
+        """Return a job that is ready ``countdown`` seconds from now."""
+        return self.job(state=JobState.DELAYED, ready_at=self.clock.now() + countdown, **changes)
 
     def admitted(self, store: QueueStore, n: int, **changes: Any) -> list[JobRecord]:
         """Admit ``n`` jobs and return them."""
@@ -156,13 +156,13 @@ class StoreHarness:
 
     def find(self, store: QueueStore, *jobs: JobRecord) -> dict[str, JobRow]:
         """Return the rows that the store has of jobs, by id."""
-        found: dict[str, JobRow] = self.commit(store, FindJobs([job.id for job in jobs]))[0]
-        return found
+        rows: dict[str, JobRow] = self.commit(store, FindJobs([job.id for job in jobs]))[0]
+        return rows
 
     def state(self, store: QueueStore, job: JobRecord) -> JobState | None:
         """Return the state of a job, None where it is unknown."""
-        found = self.find(store, job)
-        return found[job.id].job.state if found else None
+        rows = self.find(store, job)
+        return rows[job.id].job.state if rows else None
 
 
 def fields(job: JobRecord) -> dict[str, Any]:

@@ -531,9 +531,9 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         for chunk in range(1, 30):
             self.give(pool, 0, chunk, *(("add", (i, i)) for i in range(50)))
             self.events += pool.poll()
-            left = 50 - pool.take_back(0)
-            self.pump(pool, partial(self.has, chunk, left))
-            assert [row.position for row in self.rows(0, chunk)] == list(range(left))
+            remaining = 50 - pool.take_back(0)
+            self.pump(pool, partial(self.has, chunk, remaining))
+            assert [row.position for row in self.rows(0, chunk)] == list(range(remaining))
 
     def has(self, chunk: int, count: int) -> bool:
         """Return whether a chunk of slot 0 has so many outcomes."""
