@@ -74,7 +74,7 @@ def test_schedules_of_a_file_survive_its_end(tmp_path, clock):
     suite.path = tmp_path / "s"
     store = suite.make(clock)
     identity = store.identity
-    suite.test_what_is_saved_is_found_unchanged(store)
+    suite.test_a_saved_schedule_is_found_unchanged(store)
     store.close()
     store = suite.make(clock)
     assert "nightly" == store.find("nightly").name
@@ -152,7 +152,7 @@ def test_schedules_of_a_broker_survive_its_end(tmp_path, clock):
     suite = TestBroker()
     suite.path = tmp_path
     store = suite.make(clock)
-    suite.test_what_is_saved_is_found_unchanged(store)
+    suite.test_a_saved_schedule_is_found_unchanged(store)
     revision = store.lease("a", 1.0).revision
     suite.broker.crash()
     assert "nightly" == store.find("nightly").name

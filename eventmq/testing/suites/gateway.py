@@ -1,4 +1,4 @@
-"""What every gateway must do: start, serve, survive what strangers send, stop."""
+"""Conformance suite for gateways: start, serve, survive hostile peers, stop."""
 
 # ruff: noqa: S101 - suites are methods that assert
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["GatewaySuite"]
 
-#: Seconds that anything may take.
+#: Seconds until an operation has failed.
 _DEADLINE = 20.0
 
-#: Seconds that a stop may take beside its grace.
+#: Seconds that a stop may take beyond its grace.
 _SLACK = 8.0
 
-#: Connections that say nothing.
+#: Number of connections that send nothing.
 _SILENT = 200
 
 
@@ -44,25 +44,25 @@ def _pour(peer: socket.socket) -> None:
 
 
 class GatewaySuite:
-    """Subclass it, return your gateway from `make` and prove that it serves in `knock`."""
+    """Subclass it, return your gateway from `make`, and check in `knock` that it serves."""
 
     def make(self, **options: object) -> Gateway:
-        """Return a gateway, not started, on free ports of loopback unless ``options`` say else.
+        """Return a gateway, not started, on free loopback ports unless ``options`` name others.
 
-        ``bind`` and ``insecure`` are the options that the suite gives.
+        The suite passes the options ``bind`` and ``insecure``.
         """
         raise NotImplementedError(
             "define make() in your subclass: it returns your gateway, not started"
         )
 
     def knock(self, addresses: list[str]) -> None:
-        """Have one conversation of the protocol; raise if the gateway does not answer."""
+        """Exchange one request and answer; raise an exception if the gateway does not answer."""
         raise NotImplementedError(
-            "define knock() in your subclass: it has one conversation with your gateway"
+            "define knock() in your subclass: it exchanges one request and answer with your gateway"
         )
 
     def close(self) -> None:
-        """Release what `make` needed, such as an app; called when all gateways have stopped."""
+        """Release resources of `make`, such as an app; called when all gateways have stopped."""
 
     @pytest.fixture(autouse=True)
     def _around(self) -> Iterator[None]:
@@ -80,7 +80,7 @@ class GatewaySuite:
     # Start
 
     def test_start_gives_real_addresses_and_serves(self) -> None:
-        """Port 0 takes a free one, and what is returned is where it is."""
+        """Port 0 picks a free port, and ``start`` returns the real addresses."""
         gateway = self.new()
         assert not gateway.running()
         addresses = list(gateway.start())
@@ -92,7 +92,7 @@ class GatewaySuite:
         self.knock(addresses)
 
     def test_an_address_that_is_taken_is_a_clear_error(self) -> None:
-        """`BindError` names the address; stopping what did not start is legal."""
+        """`BindError` names the address; stopping a gateway that did not start is legal."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             gateway = self.new(bind=f"tcp://127.0.0.1:{port}")
@@ -101,24 +101,24 @@ class GatewaySuite:
             assert not gateway.running()
             gateway.stop(0.0)
 
-    def test_an_address_for_others_must_be_allowed(self) -> None:
-        """In the clear, off loopback needs the option ``insecure``."""
+    def test_a_public_address_needs_the_option_insecure(self) -> None:
+        """Unencrypted traffic beyond loopback must be allowed explicitly."""
         with pytest.raises(NotAllowed, match="insecure"):
             self.new(bind="tcp://0.0.0.0:0").start()
         gateway = self.new(bind="tcp://0.0.0.0:0", insecure=True)
         gateway.start()
         assert gateway.running()
 
-    def test_making_one_opens_nothing(self) -> None:
-        """A gateway that is not started has no thread."""
+    def test_a_gateway_starts_no_thread_before_start(self) -> None:
+        """Making a gateway opens nothing."""
         before = set(threading.enumerate())
         self.new()
         assert not set(threading.enumerate()) - before
 
     # Limits
 
-    def test_garbage_harms_nobody_else(self) -> None:
-        """Bytes of any other protocol cost that connection at most."""
+    def test_garbage_harms_no_other_connection(self) -> None:
+        """Bytes of another protocol end that connection at most."""
         gateway = self.new()
         addresses = list(gateway.start())
         for address in addresses:
@@ -131,8 +131,8 @@ class GatewaySuite:
         self.knock(addresses)
         assert gateway.running()
 
-    def test_silent_connections_keep_nobody_out(self) -> None:
-        """Two hundred that are open and say nothing; the next one is served."""
+    def test_silent_connections_do_not_keep_others_out(self) -> None:
+        """With two hundred silent connections open, the next one is served."""
         addresses = list(self.new().start())
         with ExitStack() as silent:
             for address in addresses:
@@ -141,8 +141,8 @@ class GatewaySuite:
                     silent.enter_context(peer)
             self.knock(addresses)
 
-    def test_who_never_stops_sending_nonsense_is_cut(self) -> None:
-        """Its connection ends, at the latest after some seconds for it to read why."""
+    def test_a_peer_that_floods_garbage_is_disconnected(self) -> None:
+        """At once, or after some seconds in which it may read the reason."""
         addresses = list(self.new().start())
         for address in addresses:
             with (
@@ -166,11 +166,11 @@ class GatewaySuite:
         with socket.create_server(_host_port(addresses[0])):
             pass
 
-    def test_stop_keeps_to_its_grace(self) -> None:
-        """A peer that is connected and silent keeps nothing up."""
+    def test_stop_ends_after_its_grace(self) -> None:
+        """A connected, silent peer does not delay it."""
         gateway = self.new()
         address = _host_port(next(iter(gateway.start())))
         with socket.create_connection(address, _DEADLINE):
-            began = time.monotonic()
+            start = time.monotonic()
             gateway.stop(0.2)
-            assert time.monotonic() - began < _SLACK
+            assert time.monotonic() - start < _SLACK

@@ -1,4 +1,4 @@
-"""What every middleware must do."""
+"""Conformance suite for middlewares."""
 
 # ruff: noqa: S101 - suites are methods that assert
 
@@ -21,14 +21,14 @@ __all__ = ["MiddlewareSuite"]
 
 
 class _OwnError(Exception):
-    """What a task of the suite raises."""
+    """Raised by the suite's own task."""
 
 
 class MiddlewareSuite:
     """Subclass it and return your middleware from `make`.
 
-    Methods that the middleware does not have are passed over. A middleware that by design keeps
-    jobs from running needs tests of its own instead of this suite.
+    Tests of methods that the middleware does not have are skipped. A middleware that keeps jobs
+    from running on purpose needs tests of its own instead.
     """
 
     def make(self) -> Middleware:
@@ -36,7 +36,7 @@ class MiddlewareSuite:
         raise NotImplementedError("define make() in your subclass: it returns your middleware")
 
     def submission(self) -> Submission:
-        """Return a call on its way out."""
+        """Return a submission as the client makes it."""
         return Submission("tasks.add", (1, 2), {"x": 3}, "job-1", "default")
 
     def job(self) -> JobContext:
@@ -66,8 +66,8 @@ class MiddlewareSuite:
         assert self.make() is not None
         assert self.make() is not None
 
-    def test_submit_goes_on_once_and_returns_what_came_back(self) -> None:
-        """With the same job; headers may have been added."""
+    def test_submit_proceeds_once_and_returns_the_receipt(self) -> None:
+        """Task, id and queue are unchanged; headers may be added."""
         seen: list[Submission] = []
 
         def proceed(submission: Submission) -> str:
@@ -78,8 +78,8 @@ class MiddlewareSuite:
         assert [(s.task, s.job_id, s.queue) for s in seen] == [("tasks.add", "job-1", "default")]
         assert all(type(v) is str for item in seen[0].headers.items() for v in item)
 
-    def test_submit_lets_errors_through(self) -> None:
-        """A refused job is the caller's business."""
+    def test_submit_does_not_swallow_errors(self) -> None:
+        """The caller must learn that a job was refused."""
 
         def proceed(_: Submission) -> None:
             raise _OwnError
@@ -87,8 +87,8 @@ class MiddlewareSuite:
         with pytest.raises(_OwnError):
             self.submit(proceed)
 
-    def test_execute_goes_on_once_and_returns_the_result(self) -> None:
-        """Whatever it is, None and False too."""
+    def test_execute_proceeds_once_and_returns_the_result(self) -> None:
+        """Any result, None and False too."""
         for result in (None, False, 7, [1]):
             calls: list[object] = []
 
@@ -99,8 +99,8 @@ class MiddlewareSuite:
             assert self.execute(proceed) is result
             assert calls == [result]
 
-    def test_execute_lets_errors_through(self) -> None:
-        """A failed task must fail, or it is never tried again."""
+    def test_execute_does_not_swallow_errors(self) -> None:
+        """A job whose error is lost would not be retried."""
 
         def proceed() -> None:
             raise _OwnError

@@ -1,4 +1,4 @@
-"""The tasks that `WorkerPoolSuite` has run, and the executor that knows them.
+"""Tasks of `WorkerPoolSuite`, and the executor that runs them.
 
 A pool in other processes loads ``eventmq.testing.suites.pool_tasks:make_executor``.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOADER", "make_executor"]
 
-#: What a pool that loads its executor elsewhere is told.
+#: Loader of the executor, for pools that run it in other processes.
 LOADER = f"{__name__}:make_executor"
 
 
@@ -33,7 +33,7 @@ def add(a: int, b: int) -> int:
 
 
 def fail(text: str) -> None:
-    """Raise what a task would."""
+    """Raise a ValueError."""
     raise ValueError(text)
 
 
@@ -43,7 +43,7 @@ def wait(pipe: str) -> str:
 
 
 def die() -> None:
-    """End the process as a crash would."""
+    """End the process as by a crash."""
     os._exit(3)
 
 
@@ -52,7 +52,7 @@ def _sign(path: str) -> None:
 
 
 def spin(path: str) -> None:
-    """Run until told otherwise, checking now and then; say that it runs by making a file."""
+    """Make a file, then run until it is cancelled, checking for that now and then."""
     Path(path).touch()
     while True:
         current_job().check()
@@ -60,14 +60,14 @@ def spin(path: str) -> None:
 
 
 def block(path: str, seconds: float) -> str:
-    """Block, without checking; say that it runs by making a file."""
+    """Make a file, then block without checking for cancellation."""
     Path(path).touch()
     time.sleep(seconds)
     return "blocked"
 
 
 async def linger(path: str) -> None:
-    """Wait in a coroutine for ever; say that it runs, and that it was told to end."""
+    """Make a file, then wait until the coroutine is cancelled; make another file then."""
     import asyncio
 
     _sign(path)
@@ -79,7 +79,7 @@ async def linger(path: str) -> None:
 
 
 async def late(path: str) -> str:
-    """Wait in a coroutine; return the exception that ended the wait."""
+    """Make a file, then wait in a coroutine; return the exception that ended the wait."""
     import asyncio
 
     _sign(path)
@@ -87,7 +87,7 @@ async def late(path: str) -> str:
         await asyncio.sleep(3600.0)
     except SoftTimeLimitExceeded as error:
         return type(error).__name__
-    return "not told"
+    return "not interrupted"
 
 
 def count_up(to: int) -> Generator[int, None, str]:
@@ -132,7 +132,7 @@ def yield_and_fail(text: str) -> Iterator[int]:
 
 
 def endless(path: str) -> Iterator[int]:
-    """Yield for ever; say by a file that it was closed."""
+    """Yield for ever; make a file when the generator is closed."""
     try:
         while True:
             yield 1
@@ -150,7 +150,7 @@ async def aendless(path: str) -> AsyncIterator[int]:
 
 
 def tell(times: int, path: str) -> None:
-    """Tell how far it is, again and again; then wait for a file."""
+    """Report progress again and again, then wait for a file."""
     for done in range(times):
         current_job().progress(done + 1, times, "telling")
     _until(path)

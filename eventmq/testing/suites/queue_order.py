@@ -1,4 +1,4 @@
-"""What every queue order must do."""
+"""Conformance suite for queue orders."""
 
 # ruff: noqa: S101 - suites are methods that assert
 
@@ -17,15 +17,15 @@ class QueueOrderSuite:
     """Subclass it and return your order from `make`."""
 
     def make(self) -> QueueOrder:
-        """Return the order; called once per test, as for each session."""
+        """Return the order; called once per test. The broker makes one for each session."""
         raise NotImplementedError("define make() in your subclass: it returns your queue order")
 
     def test_a_single_queue_is_chosen(self) -> None:
-        """Where there is no choice there is no refusal."""
+        """An order cannot refuse the only queue."""
         assert self.make().choose([(10, "default")]) == "default"
 
     def test_one_of_the_offered_queues_is_chosen_whatever_was_charged(self) -> None:
-        """Queues empty and fill, weights differ; seeded, so a failure repeats."""
+        """Queues and weights are random; seeded, so a failure repeats."""
         order, random = self.make(), Random(20250101)
         for _ in range(2000):
             names = random.sample("abcdefgh", random.randint(1, 8))
@@ -36,12 +36,12 @@ class QueueOrderSuite:
             order.charge(chosen, weight, random.randint(1, 300))
 
     def test_choosing_without_a_charge_is_legal(self) -> None:
-        """The broker charges only what it could give."""
+        """The broker charges only for jobs that it dispatched."""
         order = self.make()
         assert {order.choose([(10, "a"), (20, "b")]) for _ in range(9)} <= {"a", "b"}
 
-    def test_weights_that_make_no_sense_do_no_harm(self) -> None:
-        """Peers of other make say 0 or less."""
+    def test_invalid_weights_are_tolerated(self) -> None:
+        """Workers of other makes may send 0 or less."""
         order = self.make()
         for _ in range(20):
             chosen = order.choose([(0, "a"), (-5, "b")])
@@ -49,7 +49,7 @@ class QueueOrderSuite:
             order.charge(chosen, 0, 1)
 
     def test_the_offered_queues_are_not_changed(self) -> None:
-        """The broker goes on with the same list."""
+        """The broker uses the same list afterwards."""
         queues = [(10, "a"), (20, "b")]
         self.make().choose(queues)
         assert queues == [(10, "a"), (20, "b")]

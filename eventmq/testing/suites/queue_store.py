@@ -1,4 +1,4 @@
-"""What every queue store must do with the writes of a commit."""
+"""Conformance suite for queue stores: admission, outcomes, waiting jobs and listings."""
 
 # ruff: noqa: S101 - suites assert
 
@@ -31,7 +31,7 @@ _ENDS = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIR
 class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, UniqueTests):
     """Subclass it and return your store from `open_store`.
 
-    ``dedupe_window`` is what your store is opened with; ``durable`` is False for a store that
+    ``dedupe_window`` is the dedupe window of your store; ``durable`` is False for a store that
     keeps nothing beyond its process.
     """
 
@@ -39,17 +39,17 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
 
     @pytest.mark.parametrize("body", [b"", b"\x00\xff" * 9, b"x" * 2_000_000], ids=len)
     def test_an_admitted_job_is_found_as_it_was(self, body: bytes) -> None:
-        """All of its fields, whatever its bytes are; it was never delivered, though."""
+        """All fields, with any bytes as its body, and delivery 0."""
         store = self.begin()
         changes: dict[str, Any] = {"attempt": 3, "deaths": 1, "rank": -5}
         job = self.job(body=body, queue="a:ü/ \U0001f680", expires=2e9, **changes)
         before = fields(job)
-        job.delivery = 1  # as of a lease in the same commit, which is the chunk's to keep
+        job.delivery = 1  # by a lease in the same commit, which stores it with the chunk
         assert self.commit(store, Admit([job])) == [{}]
         assert fields(self.find(store, job)[job.id].job) == before
 
     def test_an_id_that_is_waiting_is_refused_with_its_state(self) -> None:
-        """Others of the same message are admitted: a receipt carries exceptions by index."""
+        """Other jobs of the same write are admitted: the write result names exceptions by index."""
         store = self.begin()
         queued, delayed = self.job(), self.delayed(60.0)
         self.commit(store, Admit([queued, delayed]))
@@ -64,7 +64,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
 
     @pytest.mark.parametrize("state", _ENDS)
     def test_an_id_that_has_ended_is_refused_with_its_state(self, state: JobState) -> None:
-        """So a client may resend what was not acknowledged."""
+        """So a client may resend a job that was not acknowledged."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         self.finish(store, self.end(job, state, ttl=0.0))
@@ -74,8 +74,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         ]
         assert self.state(store, job) is state
 
-    def test_an_id_is_forgotten_some_time_after_the_window(self) -> None:
-        """Tombstones are bounded; the failed jobs stay, they are the dead letters."""
+    def test_an_id_is_forgotten_some_time_after_the_dedupe_window(self) -> None:
+        """Ids are kept for a bounded time; failed jobs stay."""
         store = self.begin()
         ended, failed = self.admitted(store, 2)
         self.finish(store, self.end(ended), self.end(failed, JobState.FAILED))
@@ -85,7 +85,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert self.state(store, failed) is JobState.FAILED
 
     def test_an_id_that_ended_before_a_restart_is_forgotten_too(self) -> None:
-        """Known within the window, and forgotten some time after it, as if nothing had been."""
+        """It is refused within the dedupe window, and unknown some time after it."""
         store = self.begin()
         (ended,) = self.admitted(store, 1)
         self.finish(store, self.end(ended))
@@ -111,7 +111,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
 
     @pytest.mark.parametrize("job_id", ["job-1", "ü" * 50, "f" * 32, "0" * 12 + "7" + "0" * 19])
     def test_an_id_may_be_any_text_in_any_order(self, job_id: str) -> None:
-        """Deployed clients and writers of rows choose ids of their own."""
+        """Legacy clients choose ids of their own."""
         store = self.begin()
         self.admitted(store, 3)
         job = self.job(id=job_id)
@@ -124,7 +124,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert write_result == {1: WriteResult("same_id", "succeeded")}
 
     def test_empty_writes_are_legal(self) -> None:
-        """A turn may turn out to have nothing to write."""
+        """A tick may have nothing to write."""
         store = self.begin()
         assert self.commit(store) == []
         assert self.commit(store, Admit([]), Finish([]), Requeue([])) == [{}, {}, {}]
@@ -133,7 +133,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
 
     @pytest.mark.parametrize("state", _ENDS)
     def test_a_job_that_ended_is_found_with_its_outcome(self, state: JobState) -> None:
-        """A failed one is kept whole, with its error as the result."""
+        """A failed job keeps its body and headers, with its error as the result."""
         store = self.begin()
         (job,) = self.admitted(store, 1, attempt=2, delivery=3)
         row = self.end(job, state, result=b"\x00r")
@@ -146,7 +146,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
             assert (record.body, record.headers) == (job.body, job.headers)
 
     def test_a_job_ends_once(self) -> None:
-        """A late reply changes nothing, and spoils nothing for the others in its message."""
+        """A second outcome is ``stale_lease`` and changes nothing; others of its write are stored."""
         store = self.begin()
         first, second, third = self.admitted(store, 3)
         self.finish(store, self.end(first))
@@ -162,8 +162,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         states = [self.state(store, job) for job in (first, second, third)]
         assert states == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.CANCELLED]
 
-    def test_a_result_is_kept_for_its_time(self) -> None:
-        """Then the state is still known, and the result is None, not empty."""
+    def test_a_result_is_kept_for_its_ttl(self) -> None:
+        """Afterwards the state is still known, and the result is None, not empty."""
         store = self.begin()
         short, long, none = self.admitted(store, 3)
         rows = [self.end(short, ttl=10.0), self.end(long, ttl=600.0), self.end(none, ttl=0.0)]
@@ -174,7 +174,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert {stored[j.id].job.state for j in (short, long, none)} == {JobState.SUCCEEDED}
 
     def test_a_delayed_job_can_end(self) -> None:
-        """It is cancelled, or expires; it is promoted no more."""
+        """A delayed job that was cancelled is not promoted."""
         store = self.begin()
         job = self.delayed(10.0)
         self.commit(store, Admit([job]))
@@ -207,14 +207,14 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         task: str | None = "t",
         key: str = "",
     ) -> tuple[list[JobRecord], bool]:
-        """Commit a claim; return jobs and whether there are more."""
+        """Commit a `ReadQueued`; return the jobs and whether there are more."""
         jobs, more = self.commit(
             store, ReadQueued(queue, SubqueueKey(task, key), after, limit, size)
         )[0]
         return list(jobs), more
 
-    def test_claim_gives_queued_jobs_by_rank_and_number(self) -> None:
-        """Of one queue only; delayed and ended jobs are not among them."""
+    def test_queued_jobs_are_read_by_rank_and_number(self) -> None:
+        """Of one queue, without delayed and ended jobs."""
         store = self.begin()
         jobs = [self.job(rank=rank) for rank in (5, -3, 5, 2**40, -3)]
         ended, other = self.job(rank=0), self.job(queue="other", rank=0)
@@ -226,8 +226,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert more is False
         assert self.claim(store, "never used", _FIRST, 100, 10**6) == ([], False)
 
-    def test_claim_is_about_one_task(self) -> None:
-        """Jobs of others, however many and well ranked, are passed over; legacy ones have none."""
+    def test_queued_jobs_are_read_for_one_task(self) -> None:
+        """Jobs of other tasks are passed over, whatever their rank; task None means legacy jobs."""
         store = self.begin()
         self.admitted(store, 9, rank=-5)
         [job_of_task] = self.admitted(store, 1, rank=5, headers="content-type:json,task:mine")
@@ -238,8 +238,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert ([job.id for job in claimed], more) == ([legacy.id], False)
         assert self.claim(store, "q", _FIRST, 9, 10**6, task="other") == ([], False)
 
-    def test_claim_is_about_one_key(self) -> None:
-        """Jobs of the same task with another limit-key, or with none, are passed over."""
+    def test_queued_jobs_are_read_for_one_limit_key(self) -> None:
+        """Jobs of the same task with another key, or with none, are passed over."""
         store = self.begin()
         [none] = self.admitted(store, 1)
         of = {
@@ -252,8 +252,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         claimed, _ = self.claim(store, "q", _FIRST, 9, 10**6)
         assert [job.id for job in claimed] == [none.id]
 
-    def test_claim_goes_on_after_a_place_and_says_whether_there_is_more(self) -> None:
-        """The window is refilled from where it ends."""
+    def test_queued_jobs_are_read_after_a_position_with_a_flag_for_more(self) -> None:
+        """So the broker refills a window from where it ends."""
         store = self.begin()
         jobs = self.admitted(store, 5, rank=1)
         seen: list[int] = []
@@ -265,8 +265,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
             after = (claimed[-1].rank, claimed[-1].seq)
         assert seen == [job.seq for job in jobs]
 
-    def test_claim_stops_when_bodies_are_too_much(self) -> None:
-        """But gives at least one job, or a long one would block its queue."""
+    def test_reading_queued_jobs_stops_at_the_limit_of_bytes(self) -> None:
+        """At least one job is read, or a large one would block its queue."""
         store = self.begin()
         jobs = self.admitted(store, 4, body=b"x" * 1000)
         claimed, more = self.claim(store, "q", _FIRST, 100, 1500)
@@ -274,10 +274,10 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         claimed, more = self.claim(store, "q", _FIRST, 100, 10)
         assert ([job.id for job in claimed], more) == ([jobs[0].id], True)
 
-    def test_promote_queues_what_is_due(self) -> None:
-        """In the order of time, up to the limit; it says when the next is due."""
+    def test_promote_queues_jobs_whose_time_has_come(self) -> None:
+        """By time, up to the limit; the write result has the time of the next delayed job."""
         store = self.begin()
-        jobs = [self.delayed(next_ready_at) for next_ready_at in (30.0, 10.0, 20.0, 40.0)]
+        jobs = [self.delayed(countdown) for countdown in (30.0, 10.0, 20.0, 40.0)]
         self.commit(store, Admit(jobs))
         now = self.clock.now()
         assert self.commit(store, Promote(now, 9)) == [([], now + 10.0)]
@@ -290,8 +290,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         claimed, _ = self.claim(store, "q", _FIRST, 9, 10**6)
         assert {job.id for job in claimed} == {job.id for job in jobs[:3]}
 
-    def test_expire_ends_what_has_waited_too_long(self) -> None:
-        """The first to expire first, but not what is leased; it says when the next one expires."""
+    def test_expire_ends_jobs_that_waited_too_long(self) -> None:
+        """By time, leased jobs excepted; the write result has the time of the next expiry."""
         store = self.begin()
         now = self.clock.now()
         jobs = [self.job(expires=now + seconds) for seconds in (30.0, 10.0, 20.0, 40.0)]
@@ -309,16 +309,16 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         expected = ["expired", "expired", "queued", "queued", "expired", "queued"]
         assert [states[job.id] for job in jobs] == expected
 
-    # Looking
+    # Lookups and listings
 
     def test_an_unknown_id_is_not_found(self) -> None:
-        """It is missing from the write result; never a state that sounds like waiting."""
+        """It is missing from the write result."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         assert list(self.find(store, self.job(), job, self.job(id="x"))) == [job.id]
 
     def test_many_are_found_at_once(self) -> None:
-        """Wherever they are, in the order in which they were asked for; each as it is alone."""
+        """In the order of the request, whatever their states; each as when it is found alone."""
         store = self.begin()
         jobs = [*self.admitted(store, 250, body=b"b"), self.delayed(9.0)]
         self.commit(store, Admit(jobs[-1:]))
@@ -355,7 +355,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         pytest.fail("the listing has no end")
 
     def test_a_listing_shows_every_job_once_page_by_page(self) -> None:
-        """Waiting, delayed and ended ones, whatever the size of the pages."""
+        """Waiting, delayed and ended jobs, whatever the size of the pages."""
         store = self.begin()
         jobs = [*self.admitted(store, 7), self.delayed(9.0)]
         self.commit(store, Admit(jobs[-1:]))
@@ -364,7 +364,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
             assert sorted(self.listed(store, limit)) == sorted(job.id for job in jobs)
 
     def test_a_listing_begins_with_the_newest(self) -> None:
-        """Whatever has become of the jobs, so that the first page has what just happened."""
+        """Whatever the states of the jobs."""
         store = self.begin()
         jobs = [*self.admitted(store, 7), self.delayed(9.0)]
         self.commit(store, Admit(jobs[-1:]))
@@ -376,7 +376,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert queued == sorted(queued, reverse=True)
 
     def test_a_job_that_ends_between_two_pages_is_listed_once(self) -> None:
-        """It is in another place then."""
+        """Although it moves to another table meanwhile."""
         store = self.begin()
         jobs = self.admitted(store, 4)
         first, cursor = self.commit(store, ListJobs(None, None, None, "", 2))[0]
@@ -386,7 +386,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert listed == sorted((job.id for job in jobs), reverse=True)
 
     def test_a_listing_keeps_to_its_filters(self) -> None:
-        """By state, by queue, by task, and all together."""
+        """By state, queue, task, and all of them together."""
         store = self.begin()
         mail = self.admitted(store, 3, queue="mail", headers="task:send")
         others = self.admitted(store, 3)

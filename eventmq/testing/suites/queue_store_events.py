@@ -1,4 +1,4 @@
-"""The conformance tests of queue stores for events; `QueueStoreSuite` inherits them."""
+"""Conformance tests of queue stores: the event log."""
 
 # ruff: noqa: D102, PLR2004, S101 - suites assert; names are sentences, and numbers the point
 
@@ -38,7 +38,7 @@ _MUCH = 1 << 30
 
 
 class EventTests(StoreHarness):
-    """What a store does with the events of its commits."""
+    """Part of `eventmq.testing.QueueStoreSuite`."""
 
     def events(self, store: QueueStore, after: int = 0) -> list[Mapping[str, Any]]:
         """Return the events after a number."""
@@ -51,7 +51,7 @@ class EventTests(StoreHarness):
         return [(row["kind"], row["job_id"]) for row in self.events(store, after)]
 
     def head(self, store: QueueStore) -> EventLogHead:
-        """Return what the store says of its events."""
+        """Return the head of the event log."""
         head: EventLogHead = self.commit(store, ReadEvents(0, 1))[0][1]
         return head
 
@@ -60,8 +60,8 @@ class EventTests(StoreHarness):
         assert recovered.next_event == 1
         assert self.commit(store, ReadEvents(0, 100)) == [([], EventLogHead(1, 1))]
 
-    def test_an_undisturbed_job_makes_two_events(self) -> None:
-        """The one of its end says all that is known of its run."""
+    def test_a_job_without_incidents_has_two_events(self) -> None:
+        """The second one describes its run."""
         store = self.begin()
         (job,) = self.admitted(store, 1, body=b"12345")
         job.delivery = 1
@@ -79,8 +79,8 @@ class EventTests(StoreHarness):
             "started_us": int((now - 2.0) * 1e6),
         }  # fmt: skip
 
-    def test_each_end_has_its_kind(self) -> None:
-        """What failed says the type of its error."""
+    def test_each_outcome_has_an_event_kind(self) -> None:
+        """Succeeded, failed, cancelled and expired."""
         store = self.begin()
         ends = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED]
         jobs = self.admitted(store, len(ends))
@@ -88,8 +88,8 @@ class EventTests(StoreHarness):
         kinds = {job_id: kind for kind, job_id in self.kinds(store, len(ends))}
         assert kinds == {job.id: end.value for job, end in zip(jobs, ends, strict=True)}
 
-    def test_what_was_not_done_makes_no_event(self) -> None:
-        """Neither a job that is gone, nor what only reads."""
+    def test_a_write_without_effect_makes_no_event(self) -> None:
+        """Such as an outcome for a job that has ended, or a read."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         self.finish(store, self.end(job))
@@ -97,15 +97,15 @@ class EventTests(StoreHarness):
         self.commit(store, Finish([self.end(job)]), requeue, ReadEvents(0, 1))
         assert [kind for kind, _ in self.kinds(store)] == ["enqueued", "succeeded"]
 
-    def test_a_taken_id_is_a_duplicate(self) -> None:
+    def test_a_known_id_makes_an_event_of_kind_duplicate(self) -> None:
         store = self.begin()
         (job,) = self.admitted(store, 1)
         other = self.job()
         self.commit(store, Admit([self.job(id=job.id), other]))
         assert set(self.kinds(store, 1)) == {("duplicate", job.id), ("enqueued", other.id)}
 
-    def test_jobs_that_wait_for_their_time_say_so(self) -> None:
-        """And are enqueued when it has come."""
+    def test_a_delayed_job_has_an_event_now_and_when_its_time_has_come(self) -> None:
+        """``delayed``, then ``enqueued``."""
         store = self.begin()
         job = self.delayed(5.0)
         self.commit(store, Admit([job]))
@@ -115,8 +115,8 @@ class EventTests(StoreHarness):
         assert (first["kind"], first["due_us"]) == ("delayed", int(job.ready_at * 1e6))
         assert (second["kind"], second["ts_us"]) == ("enqueued", int(self.clock.now() * 1e6))
 
-    def test_jobs_that_go_back_say_why(self) -> None:
-        """With the lease that has ended, and the attempt that failed."""
+    def test_requeued_jobs_have_events_with_the_reason(self) -> None:
+        """They describe the lease that has ended and, for a retry, the failed attempt."""
         store = self.begin()
         jobs = self.admitted(store, 3)
         now = self.clock.now()
@@ -137,11 +137,11 @@ class EventTests(StoreHarness):
         assert (events[0]["due_us"], events[0]["run_us"]) == (int((now + 9.0) * 1e6), 500_000)
         assert [row.get("wait_us") for row in events] == [3_000_000, None, None]
 
-    def test_what_operators_do_are_events(self) -> None:
-        """By id and slice by slice; what is dropped had its end before."""
+    def test_operations_of_operators_make_events(self) -> None:
+        """On jobs by id, and in bulk. Dropping makes none: the job has ended before."""
         store = self.begin()
-        waiting, failed, swept = self.admitted(store, 3)
-        bad = [self.end(job, JobState.FAILED, result=b"e") for job in (failed, swept)]
+        waiting, failed, in_bulk = self.admitted(store, 3)
+        bad = [self.end(job, JobState.FAILED, result=b"e") for job in (failed, in_bulk)]
         self.finish(store, *bad)
         at = self.clock.now()
         audit = AuditFields(at, 60.0, "e", b"no", seq=1000, step=60.0)
@@ -153,11 +153,11 @@ class EventTests(StoreHarness):
         self.commit(store, BeginBulkOperation(BulkOperation("s", Operation("retry"), at, 999)))
         self.commit(store, ContinueBulkOperation("s", audit._replace(seq=2000), frozenset(), 10))
         assert self.kinds(store, 5) == [
-            ("cancelled", waiting.id), ("replayed", failed.id), ("replayed", swept.id),
+            ("cancelled", waiting.id), ("replayed", failed.id), ("replayed", in_bulk.id),
         ]  # fmt: skip
         assert [row["attempt"] for row in self.events(store, 6)] == [2, 2]
 
-    def test_notes_are_events(self) -> None:
+    def test_recorded_events_are_in_the_log(self) -> None:
         store = self.begin()
         (job,) = self.admitted(store, 1)
         now = self.clock.now()
@@ -188,7 +188,7 @@ class EventTests(StoreHarness):
         assert [row["seq"] for row in self.events(store)] == [1, 2, 3, 4, 5, 6]
 
     def test_events_are_read_after_a_number_and_in_whole_rows(self) -> None:
-        """At least one row, though it is larger than was asked for."""
+        """At least one row, even if it is larger than the requested number of bytes."""
         store = self.begin()
         for n in (3, 2, 4):
             self.admitted(store, n)
@@ -202,13 +202,13 @@ class EventTests(StoreHarness):
     # Sealing
 
     def seal(self, store: QueueStore, sealed: int, journal: str = "j") -> tuple[EventLogHead, bool]:
-        """Tell that a journal has events up to a number."""
+        """Record that a journal has the events up to a number."""
         write = SealEvents(journal, sealed, self.clock.now(), 30.0)
         write_result: tuple[EventLogHead, bool] = self.commit(store, write)[0]
         return write_result
 
-    def test_what_a_journal_has_is_pruned(self) -> None:
-        """With a later commit; the numbers go on, also after a restart."""
+    def test_events_that_a_journal_has_are_pruned(self) -> None:
+        """By a later commit; numbers continue, even after a restart."""
         store = self.begin()
         for n in (3, 2, 4):
             self.admitted(store, n)
@@ -224,7 +224,7 @@ class EventTests(StoreHarness):
         assert recovered.next_event == 11
         assert self.head(store)[2:] == ("j", 10)
 
-    def test_a_second_journal_waits_until_the_first_is_silent(self) -> None:
+    def test_a_second_journal_is_refused_until_the_first_is_silent(self) -> None:
         store = self.begin()
         self.admitted(store, 4)
         self.seal(store, 2)
@@ -233,8 +233,8 @@ class EventTests(StoreHarness):
         self.clock.advance(31.0)
         assert self.seal(store, 0, "other") == (EventLogHead(1, 5, "other", 0), False)
 
-    def test_a_journal_that_comes_too_late_is_told_what_is_missing(self) -> None:
-        """By an event that says which numbers."""
+    def test_a_journal_that_comes_too_late_gets_a_gap_event(self) -> None:
+        """It has the first and the last number that are missing."""
         store = self.begin()
         for _ in range(3):
             self.admitted(store, 2)
@@ -247,8 +247,8 @@ class EventTests(StoreHarness):
         assert (row["kind"], row["gap_first"], row["gap_last"]) == ("gap", 2, 4)
         assert "job_id" not in row
 
-    def test_a_journal_that_has_more_than_there_is_changes_nothing(self) -> None:
-        """It is of another time of this store."""
+    def test_a_journal_with_more_events_than_the_store_changes_nothing(self) -> None:
+        """It is a journal of another history of this store."""
         store = self.begin()
         self.admitted(store, 2)
         assert self.seal(store, 3) == (EventLogHead(1, 3), False)

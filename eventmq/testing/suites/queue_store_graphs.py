@@ -1,4 +1,4 @@
-"""What a queue store does with graphs."""
+"""Conformance tests of queue stores: graphs."""
 
 # ruff: noqa: PLR2004, S101 - suites assert; the expected number is the point
 
@@ -46,7 +46,7 @@ class GraphTests(StoreHarness):
     """Part of `eventmq.testing.QueueStoreSuite`."""
 
     def graph(self, expression: Expression, **headers: str) -> tuple[list[JobRecord], AdmitGraph]:
-        """Return the jobs of an expression, as a broker numbers them, and the write."""
+        """Return the jobs of an expression, numbered, and the write that admits them."""
         nodes, plan, _ = build(expression)
         waiting = {handler.node for handler in plan.handlers}
         jobs = []
@@ -68,7 +68,7 @@ class GraphTests(StoreHarness):
         return store, jobs, write
 
     def after(self, store: QueueStore, *rows: Any, **more: Any) -> GraphChanges:
-        """Commit ends and return what they caused."""
+        """Commit outcomes, and return the changes that they cause in graphs."""
         followed: GraphChanges = self.commit(
             store, Finish(rows), AdvanceGraphs(self.clock.now(), 60.0, 100.0, **more)
         )[1]
@@ -86,21 +86,21 @@ class GraphTests(StoreHarness):
 
     # Admission
 
-    def test_what_waits_is_blocked(self) -> None:
-        """It is in the same commit, and counted apart."""
+    def test_jobs_that_wait_for_others_are_blocked(self) -> None:
+        """They are stored in the same commit, and have a count of their own."""
         store, jobs, _ = self.started(Chain((_A, _B, _C)))
         assert self.states(store, jobs) == ["queued", "blocked", "blocked"]
         assert self.counts(store) == QueueCounts(waiting=1, blocked=2)
 
     def test_a_graph_is_admitted_once(self) -> None:
-        """Again it is ``same_id``, also when it has ended."""
+        """The second time it is ``same_id``, even after it has ended."""
         store, jobs, write = self.started(Group((_A, _B)))
         assert self.commit(store, write) == [WriteResult("same_id")]
         self.after(store, *(self.end(job) for job in jobs))
         assert self.commit(store, write) == [WriteResult("same_id")]
 
-    def test_an_id_that_is_taken_refuses_the_whole(self) -> None:
-        """Nothing of it is stored."""
+    def test_a_graph_with_a_known_id_is_refused_whole(self) -> None:
+        """None of its jobs is stored."""
         store = self.begin()
         jobs, write = self.graph(Group((_A, _B)))
         other = self.job(id=jobs[1].id)
@@ -111,7 +111,7 @@ class GraphTests(StoreHarness):
     # Ends
 
     def test_the_next_link_is_ready_with_the_result(self) -> None:
-        """Its body has both, and its place in the queue is that of now."""
+        """Its body has its own arguments and the result; its rank is that of now."""
         store, jobs, _ = self.started(Chain((_A, _B)))
         followed = self.after(store, self.end(jobs[0], result=b"7", ttl=0.0))
         [ready] = followed.ready
@@ -121,7 +121,7 @@ class GraphTests(StoreHarness):
         assert ready.rank == int(self.clock.now() * 1_000_000)
 
     def test_a_ready_job_survives_a_restart_with_its_input(self) -> None:
-        """And so does what a join has counted."""
+        """So does the count of a join."""
         store, jobs, _ = self.started(Chain((Group((_A, _B)), _C)))
         self.after(store, self.end(jobs[1], result=b"2"))
         store, recovered = self.reopen(store)
@@ -134,7 +134,7 @@ class GraphTests(StoreHarness):
         assert value == [[jobs[0].id, "json", b"1"], [jobs[1].id, "json", b"2"]]
 
     def test_results_are_in_order_and_nested(self) -> None:
-        """Whatever the order of the ends."""
+        """Whatever the order in which the members end."""
         store, jobs, _ = self.started(Chain((Group((_A, Group((_B, _C)))), _D)))
         for index in (2, 0):
             assert self.after(store, self.end(jobs[index], result=b"%d" % index)).ready == []
@@ -143,27 +143,27 @@ class GraphTests(StoreHarness):
         assert (first[2], second[2], third[2]) == (b"0", b"1", b"2")
 
     def test_members_that_end_together_count_together(self) -> None:
-        """One commit, one countdown."""
+        """All members that end in one commit are counted."""
         store, jobs, _ = self.started(Chain((Group((_A,) * 50), _B)))
         followed = self.after(store, *(self.end(job) for job in jobs[:50]))
         assert [job.id for job in followed.ready] == [jobs[50].id]
 
-    def test_what_takes_nothing_keeps_its_body(self) -> None:
-        """It waits all the same."""
+    def test_a_job_with_an_immutable_signature_keeps_its_body(self) -> None:
+        """It waits for the others, and does not take their results."""
         store, jobs, _ = self.started(Chain((_A, Signature("b", immutable=True))))
         [ready] = self.after(store, self.end(jobs[0])).ready
         assert ready.body == b"b"
 
     def test_a_ready_job_may_have_to_wait_for_its_time(self) -> None:
-        """A countdown counts from when it is ready."""
+        """Its countdown starts when the jobs before it have ended."""
         store, jobs, _ = self.started(Chain((_A, _B)), b=",countdown:5")
         self.clock.advance(100.0)
         [ready] = self.after(store, self.end(jobs[0])).ready
         assert (ready.state, ready.ready_at) == (JobState.DELAYED, self.clock.now() + 5.0)
         assert self.counts(store) == QueueCounts(delayed=1)
 
-    def test_a_failed_link_cancels_what_depends_on_it(self) -> None:
-        """All of it, with the reason; what does not is left alone."""
+    def test_a_failed_link_cancels_the_jobs_that_depend_on_it(self) -> None:
+        """With the reason as their error; other jobs are not affected."""
         store, jobs, _ = self.started(Group((Chain((_A, _B, _C)), _D)))
         followed = self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         assert [row.job.id for row in followed.ended] == [jobs[1].id, jobs[2].id]
@@ -173,8 +173,8 @@ class GraphTests(StoreHarness):
             assert reason == f"dependency: job {jobs[0].id} failed"
         assert self.counts(store) == QueueCounts(waiting=1, failed=1)
 
-    def test_every_end_but_success_cancels(self) -> None:
-        """Also what an operator does, without a `AdvanceGraphs` of the same commit."""
+    def test_every_outcome_but_success_cancels_dependent_jobs(self) -> None:
+        """So does an operator who cancels a job, even without `AdvanceGraphs` in that commit."""
         for end in (JobState.EXPIRED, JobState.CANCELLED):
             store, jobs, _ = self.started(Chain((Group((_A, _B)), _C)))
             [row] = self.after(store, self.end(jobs[0], end)).ended
@@ -187,8 +187,8 @@ class GraphTests(StoreHarness):
         self.commit(store, ApplyToJobs("cancel", [jobs[0].id], AuditFields(self.clock.now(), 60.0)))
         assert self.states(store, jobs) == ["cancelled", "cancelled"]
 
-    def test_a_group_may_go_on_without_those_that_failed(self) -> None:
-        """What there is comes in order."""
+    def test_a_group_may_continue_without_failed_members(self) -> None:
+        """The other results come in order."""
         group = Group((_A, Chain((_B, _B)), _A), on_failure="continue")
         store, jobs, _ = self.started(Chain((group, _C)))
         self.after(store, self.end(jobs[3], result=b"3"), self.end(jobs[0], result=b"0"))
@@ -198,22 +198,22 @@ class GraphTests(StoreHarness):
         value = unpack(unpack(ready.body, "a body")[1], "an input")
         assert [leaf[2] for leaf in value] == [b"0", b"3"]
 
-    def test_a_cancelled_callback_stays_so(self) -> None:
-        """The members go on, and their end finds no job."""
+    def test_a_cancelled_callback_stays_cancelled(self) -> None:
+        """The members run on, and nothing follows their end."""
         store, jobs, _ = self.started(Chain((_A, _B)))
         self.after(store, self.end(jobs[1], JobState.CANCELLED))
         assert self.after(store, self.end(jobs[0])) == GraphChanges([], [], [])
 
-    def test_much_is_told_without_bodies(self) -> None:
-        """They are read by `ReadQueued` when their time comes."""
+    def test_many_ready_jobs_are_returned_without_bodies(self) -> None:
+        """The broker reads these by `ReadQueued` later."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 10))))
         followed = self.after(store, self.end(jobs[0], result=b"x" * 100), max_bytes=500)
         assert 1 <= len(followed.ready) <= 5
         assert len(followed.ready) + len(followed.more) == 10
         assert {job.body for job in followed.more} == {b""}
 
-    def test_a_job_that_is_queued_again_by_an_operator_counts_no_more(self) -> None:
-        """Its graph has gone on without it."""
+    def test_a_job_that_an_operator_retries_does_not_count_in_its_graph(self) -> None:
+        """The graph has continued without it."""
         store, jobs, _ = self.started(Chain((_A, _B)))
         self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         audit = AuditFields(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
@@ -223,7 +223,7 @@ class GraphTests(StoreHarness):
     # Handlers
 
     def test_a_handler_is_called_for_the_first_failure(self) -> None:
-        """Once, with what is known of it; those of outer parts too."""
+        """Once, with id, state and error of that job; handlers of outer parts are called too."""
         inner = Group((_A, _B)).on_error(Signature("x"))
         outer = Chain((inner, _C)).on_error(Signature("y"))
         store, jobs, _ = self.started(outer)
@@ -242,8 +242,8 @@ class GraphTests(StoreHarness):
         assert (row.job.id, row.state) == (jobs[2].id, JobState.CANCELLED)
         assert self.counts(store) == QueueCounts()
 
-    def test_a_handler_is_one_whatever_became_of_it(self) -> None:
-        """Before it is called, afterwards, and when all has ended."""
+    def test_a_graph_page_marks_handlers(self) -> None:
+        """Before a handler is called, afterwards, and when the graph has ended."""
         store, jobs, _ = self.started(Chain((_A.on_error(Signature("x")), _B)))
         for rows in ([], [self.end(jobs[0], JobState.FAILED)], [self.end(jobs[2])]):
             self.after(store, *rows)
@@ -254,7 +254,7 @@ class GraphTests(StoreHarness):
     # The whole
 
     def test_a_graph_is_cancelled_whole(self) -> None:
-        """By the id of any of its jobs; what has ended stays as it is."""
+        """By the id of any of its jobs; jobs that have ended keep their states."""
         store, jobs, _ = self.started(Chain((_A, Group((_B, _C)), _D)))
         self.after(store, self.end(jobs[0]))
         audit = AuditFields(self.clock.now(), 60.0)
@@ -262,10 +262,10 @@ class GraphTests(StoreHarness):
         assert (root, _names(affected.jobs)) == (jobs[0].id, ["b", "c", "d"])
         assert self.states(store, jobs) == ["succeeded", *["cancelled"] * 3]
         assert self.counts(store) == QueueCounts()
-        assert self.commit(self.stores[-1], CancelGraph("nobody", audit))[0][0] == ""
+        assert self.commit(self.stores[-1], CancelGraph("unknown", audit))[0][0] == ""
 
-    def test_deadlines_cancel_their_part(self) -> None:
-        """The rest of it, when its time has come; the next one is told."""
+    def test_a_deadline_cancels_its_part_of_the_graph(self) -> None:
+        """Its unfinished jobs; the write result has the time of the next deadline."""
         part = Group((_A, _B), on_failure="continue", deadline=10.0)
         store, jobs, _ = self.started(Group((Chain((part, _C)), Group((_D,), deadline=99.0))))
         store, recovered = self.reopen(store)
@@ -280,8 +280,8 @@ class GraphTests(StoreHarness):
         assert (_names(affected.jobs), next_deadline) == (["b"], begin + 99.0)
         assert _names(followed.ready) == ["c"]
 
-    def test_kin_and_pages_say_who_waits_for_whom(self) -> None:
-        """By the id of any job, also when all have ended."""
+    def test_lineage_and_pages_show_the_structure_of_a_graph(self) -> None:
+        """By the id of any of its jobs."""
         store, jobs, _ = self.started(Chain((_A, Group((_B, _C)), _D)).on_error(Signature("x")))
         lineage = [self.commit(store, FindLineage(job.id))[0] for job in jobs]
         assert [entry.root for entry in lineage] == [jobs[0].id] * 5
@@ -292,10 +292,13 @@ class GraphTests(StoreHarness):
         assert [row.found.job.id for row in page.rows] == [job.id for job in jobs[1:4]]
         assert page.rows[0].input == page.rows[1].input != page.rows[2].input
         assert page.rows[0].output == page.rows[2].input
-        assert self.commit(store, ListGraph("nobody", 0, 9), FindLineage("nobody")) == [None, None]
+        assert self.commit(store, ListGraph("unknown", 0, 9), FindLineage("unknown")) == [
+            None,
+            None,
+        ]
 
     def test_an_ended_graph_is_forgotten_with_its_outcomes(self) -> None:
-        """A store that is reopened knows that none is left."""
+        """After a restart the store reports that no graph is left."""
         store, jobs, _ = self.started(Chain((_A, _B)))
         self.after(store, self.end(jobs[0]))
         self.after(store, self.end(jobs[1]))
@@ -306,8 +309,8 @@ class GraphTests(StoreHarness):
         _, recovered = self.reopen(store)
         assert recovered.graphs is False
 
-    def test_what_becomes_of_graphs_makes_events(self) -> None:
-        """Each job is admitted, becomes ready and ends once; all say its root and its parent."""
+    def test_jobs_of_graphs_have_events_with_root_and_parent(self) -> None:
+        """Each job has one event when it is admitted, one when it is ready and one when it ends."""
         store, jobs, _ = self.started(Chain((_A, _B, _C)))
         [ready] = self.after(store, self.end(jobs[0])).ready
         self.after(store, self.end(ready, JobState.FAILED, result=b""))

@@ -1,4 +1,4 @@
-"""What a queue store does with results that are too much for the body of who takes them."""
+"""Conformance tests of queue stores: inputs of a join that are too large for the body of a job."""
 
 # ruff: noqa: PLR2004, S101 - suites assert; the expected number is the point
 
@@ -23,7 +23,7 @@ __all__ = ["InputTests"]
 
 _A, _B, _C = map(Signature, "abc")
 
-#: Bytes of a result, and of the longest body.
+#: Bytes of a result, and of the largest body.
 _SIZE, _BODY = 1000, 2000
 
 
@@ -33,7 +33,7 @@ class InputTests(GraphTests):
     def chord(
         self, members: int = 4, takers: int = 1
     ) -> tuple[QueueStore, list[JobRecord], list[JobRecord]]:
-        """Return a store in which the members of a chord have ended, these, and who takes it."""
+        """Return a store with a chord whose members have ended, the members, and the takers."""
         after = _B if takers == 1 else Group((_B,) * takers)
         store, jobs, _ = self.started(Chain((Group((_A,) * members), after)))
         rows = [
@@ -47,17 +47,17 @@ class InputTests(GraphTests):
     def page(
         self, store: QueueStore, job: JobRecord, cursor: int = 0, max_bytes: int = 10**9
     ) -> InputsPage:
-        """Return a page."""
+        """Return one page of the inputs of a job."""
         page = self.commit(store, ReadInputs(job.id, cursor, max_bytes))[0]
         assert page is not None
         return page  # type: ignore[no-any-return]
 
     def keeps(self, store: QueueStore, job: JobRecord) -> bool:
-        """Return whether something is kept for a job."""
+        """Return whether the store keeps inputs for a job."""
         return self.commit(store, ReadInputs(job.id, 0, 1))[0] is not None
 
-    def test_what_is_too_much_for_a_body_is_ids(self) -> None:
-        """In order; the header says so, and the results are there although nobody keeps them."""
+    def test_inputs_that_are_too_large_become_ids(self) -> None:
+        """In order, with a flag in the headers; the results are kept although their ttl is 0."""
         store, members, [taker] = self.chord()
         body, value = unpack(taker.body, "a body")
         assert (body, unpack(value, "an input")) == (b"b", [job.id for job in members])
@@ -67,8 +67,8 @@ class InputTests(GraphTests):
             0,
         )
 
-    def test_they_are_read_page_by_page(self) -> None:
-        """Each has as much as was asked for, or one result."""
+    def test_inputs_are_read_page_by_page(self) -> None:
+        """A page has as many bytes as requested, or one result."""
         store, members, [taker] = self.chord()
         first = self.page(store, taker, max_bytes=2 * _SIZE)
         second = self.page(store, taker, first.next, max_bytes=1)
@@ -78,16 +78,16 @@ class InputTests(GraphTests):
         assert pages == [ids[:2], ids[2:3], ids[3:]]
         assert third.next == 0
 
-    def test_they_are_found_after_a_restart(self) -> None:
-        """The job too, as it was."""
+    def test_inputs_survive_a_restart(self) -> None:
+        """So does the job that takes them."""
         store, members, [taker] = self.chord()
         store, _ = self.reopen(store)
         assert len(self.page(store, taker).rows) == len(members)
         record = self.find(store, taker)[taker.id].job
         assert (record.headers, record.body) == (taker.headers, taker.body)
 
-    def test_they_go_with_the_last_job_that_takes_them(self) -> None:
-        """Whatever its end is."""
+    def test_inputs_are_deleted_when_their_last_taker_has_ended(self) -> None:
+        """Whatever its outcome."""
         store, _, [first, second] = self.chord(takers=2)
         self.after(store, self.end(first))
         assert (self.keeps(store, first), self.keeps(store, second)) == (False, True)
@@ -95,15 +95,15 @@ class InputTests(GraphTests):
         self.commit(store, ApplyToJobs("cancel", [second.id], AuditFields(self.clock.now(), 60.0)))
         assert not self.keeps(store, second)
 
-    def test_many_copies_are_ids_too(self) -> None:
-        """The bound is of one body, and of all of one join together."""
+    def test_inputs_with_too_many_copies_become_ids(self) -> None:
+        """One limit is for a body, another for all bodies of a join together."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 10))))
         ready = self.after(store, self.end(jobs[0], result=b"x" * 200), max_copies=1000).ready
         assert {unpack(unpack(job.body, "a body")[1], "an input") for job in ready} == {jobs[0].id}
         assert len(ready) == 10
 
-    def test_those_of_a_failed_job_are_there_for_its_retry(self) -> None:
-        """Also when its graph has ended; they go with what ends it after that."""
+    def test_inputs_of_a_failed_job_are_kept_for_its_retry(self) -> None:
+        """Even after its graph has ended, until the retried job ends."""
         store, members, [taker] = self.chord()
         self.after(store, self.end(taker, JobState.FAILED))
         audit = AuditFields(self.clock.now(), 60.0, seq=taker.seq + 1)
@@ -112,23 +112,23 @@ class InputTests(GraphTests):
         self.after(store, self.end(affected.jobs[0]))
         assert not self.keeps(store, taker)
 
-    def test_those_of_a_failed_job_go_when_it_is_dropped(self) -> None:
-        """By an operator."""
+    def test_inputs_of_a_failed_job_are_deleted_with_it(self) -> None:
+        """When an operator drops it."""
         store, _, [taker] = self.chord()
         self.after(store, self.end(taker, JobState.FAILED))
         self.commit(store, ApplyToJobs("drop", [taker.id], AuditFields(self.clock.now(), 60.0)))
         assert not self.keeps(store, taker)
 
-    def test_those_of_a_failed_job_count_for_what_failed_jobs_take(self) -> None:
-        """And are forgotten with it."""
+    def test_inputs_count_towards_the_bytes_of_failed_jobs(self) -> None:
+        """They are pruned with the failed job."""
         store, _, [taker] = self.chord()
         self.after(store, self.end(taker, JobState.FAILED))
         [pruned] = self.commit(store, PruneFailed(0.0, 4 * _SIZE, 100))
         assert pruned.queues == {"q": 1}
         assert not self.keeps(store, taker)
 
-    def test_too_much_for_one_job_fails_it(self) -> None:
-        """What waits for it is cancelled."""
+    def test_a_job_with_too_large_inputs_fails(self) -> None:
+        """Jobs that wait for it are cancelled."""
         store, jobs, _ = self.started(Chain((_A, _B, _C)))
         followed = self.after(
             store, self.end(jobs[0], result=b"x" * 2000), max_body=1000, max_input_bytes=1500
@@ -138,8 +138,8 @@ class InputTests(GraphTests):
         assert error.type == "eventmq.errors.ResultTooLarge"
         assert "the limit is 1500, from the setting max_input_bytes" in error.message
 
-    def test_nothing_is_kept_for_other_jobs(self) -> None:
-        """Nor for those that got all in their body."""
+    def test_no_inputs_are_kept_for_jobs_that_have_them_in_their_body(self) -> None:
+        """Small inputs are part of the body."""
         store, jobs, _ = self.started(Chain((_A, _B)))
         rows = [self.end(jobs[0])]
         _, followed, page, stored = self.commit(

@@ -1,4 +1,4 @@
-"""What every queue store must do when operators act on jobs and queues, and with histories."""
+"""Conformance tests of queue stores: operations on jobs and queues, failed jobs, histories."""
 
 # ruff: noqa: S101 - suites assert
 
@@ -44,16 +44,16 @@ _ANY = Operation("")
 
 
 class OperationTests(StoreHarness):
-    """Part of `QueueStoreSuite`."""
+    """Part of `eventmq.testing.QueueStoreSuite`."""
 
     def apply(self, store: QueueStore, action: str, *ids: str, seq: int = 10_000) -> AffectedJobs:
-        """Do something with jobs by id."""
+        """Apply an operation to jobs by id."""
         audit = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
         affected: AffectedJobs = self.commit(store, ApplyToJobs(action, ids, audit))[0]
         return affected
 
     def broken(self, store: QueueStore, n: int, **changes: object) -> list[JobRecord]:
-        """Admit jobs and let them fail, a second after the other."""
+        """Admit jobs and let them fail, one per second."""
         jobs = self.admitted(store, n, **changes)
         for job in jobs:
             self.finish(store, self.end(job, JobState.FAILED, result=b"error"))
@@ -63,7 +63,7 @@ class OperationTests(StoreHarness):
     def bulk(
         self, store: QueueStore, operation: Operation, bound: int, *, begin: bool = True
     ) -> list[int]:
-        """Go on to the end, two jobs at a time; return how many each slice touched."""
+        """Run a bulk operation to its end; return the number of jobs of each slice."""
         record = BulkOperation("s", operation, self.clock.now(), bound)
         if begin:
             self.commit(store, BeginBulkOperation(record))
@@ -78,7 +78,7 @@ class OperationTests(StoreHarness):
     def slice(
         self, store: QueueStore, excluded: Collection[int] = (), seq: int = 20_000
     ) -> tuple[AffectedJobs, BulkOperation]:
-        """Do one slice of two jobs."""
+        """Run one slice of two jobs."""
         audit = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
         write_result: tuple[AffectedJobs, BulkOperation] = self.commit(
             store, ContinueBulkOperation("s", audit, excluded, 2)
@@ -87,12 +87,12 @@ class OperationTests(StoreHarness):
 
     # Cancelling
 
-    def test_cancelled_jobs_have_ended_as_they_were(self) -> None:
-        """Queued or delayed; the write result has their state before, their number and queue."""
+    def test_queued_and_delayed_jobs_can_be_cancelled(self) -> None:
+        """The write result has their state before, their number and their queue."""
         store = self.begin()
         queued, delayed = self.job(), self.delayed(60.0)
         self.commit(store, Admit([queued, delayed]))
-        affected = self.apply(store, "cancel", queued.id, delayed.id, "nobody")
+        affected = self.apply(store, "cancel", queued.id, delayed.id, "unknown")
         assert [(j.id, j.state, j.queue, j.seq) for j in affected.jobs] == [
             (queued.id, JobState.QUEUED, "q", queued.seq),
             (delayed.id, JobState.DELAYED, "q", delayed.seq),
@@ -109,7 +109,7 @@ class OperationTests(StoreHarness):
         assert recovered.counts == {"q": QueueCounts()}
 
     def test_ended_jobs_are_not_cancelled(self) -> None:
-        """Their states are said; doing it twice changes nothing."""
+        """The write result has their states; cancelling twice changes nothing."""
         store = self.begin()
         jobs = self.admitted(store, 3)
         self.finish(store, self.end(jobs[0]), self.end(jobs[1], JobState.FAILED))
@@ -120,7 +120,7 @@ class OperationTests(StoreHarness):
         assert affected == AffectedJobs([], expected)
 
     def test_a_cancelled_job_ends_no_second_time(self) -> None:
-        """Its lease is over: an answer of the same commit is stale, and so is a hand-back."""
+        """Its lease is over: an outcome or a requeue in the same commit is stale."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         audit = AuditFields(self.clock.now(), 60.0)
@@ -133,7 +133,7 @@ class OperationTests(StoreHarness):
     # Retrying and dropping
 
     def test_a_failed_job_is_queued_again_as_its_next_attempt(self) -> None:
-        """Under a new number, with its body, its error being a part of its history."""
+        """With a new number and the same body; its error becomes part of its history."""
         store = self.begin()
         (job,) = self.broken(store, 1, body=b"body", deaths=2, delivery=4)
         affected = self.apply(store, "retry", job.id, seq=77)
@@ -149,7 +149,7 @@ class OperationTests(StoreHarness):
         assert recovered.next_seq > 77  # noqa: PLR2004 - the number above
 
     def test_only_the_attempt_that_is_named_is_retried(self) -> None:
-        """Whoever asks a second time does nothing a second time."""
+        """So a repeated request changes nothing."""
         store = self.begin()
         one, two = self.broken(store, 2)
         write = ApplyToJobs(
@@ -173,17 +173,17 @@ class OperationTests(StoreHarness):
 
     @pytest.mark.parametrize("action", ["retry", "drop"])
     def test_only_failed_jobs_are_retried_or_dropped(self, action: str) -> None:
-        """The states of others are said."""
+        """The write result has the states of the others."""
         store = self.begin()
         waiting, ended = self.admitted(store, 2)
         self.finish(store, self.end(ended))
-        affected = self.apply(store, action, waiting.id, ended.id, "nobody")
+        affected = self.apply(store, action, waiting.id, ended.id, "unknown")
         assert affected == AffectedJobs([], {waiting.id: "queued", ended.id: "succeeded"})
 
     # Bulk operations
 
-    def test_a_bulk_operation_goes_slice_by_slice_over_what_fits(self) -> None:
-        """Other queues, later jobs and those to keep are left alone."""
+    def test_a_bulk_operation_runs_in_slices_over_matching_jobs(self) -> None:
+        """Jobs of other queues, later jobs and excluded ones are not affected."""
         store = self.begin()
         first = self.admitted(store, 3)
         self.admitted(store, 2, queue="other")
@@ -202,14 +202,14 @@ class OperationTests(StoreHarness):
         cancelled = JobState.CANCELLED
         assert states == [JobState.QUEUED, *[cancelled] * 4, JobState.QUEUED]
 
-    def test_a_bulk_operation_goes_on_after_opening_again(self) -> None:
-        """From the durable record; what was done is counted once."""
+    def test_a_bulk_operation_continues_after_a_restart(self) -> None:
+        """From its stored record; each job is counted once."""
         store = self.begin()
         jobs = self.admitted(store, 5)
         operation = Operation("cancel", queue="q", reason="purged")
         record = BulkOperation("s", operation, self.clock.now(), jobs[-1].seq)
-        (operation_started,) = self.commit(store, BeginBulkOperation(record))
-        assert (operation_started.id, operation_started.operation, operation_started.done) == ("s", operation, False)
+        (bulk,) = self.commit(store, BeginBulkOperation(record))
+        assert (bulk.id, bulk.operation, bulk.done) == ("s", operation, False)
         self.slice(store)
         store, recovered = self.reopen(store)
         (bulk,) = recovered.bulk_operations
@@ -221,7 +221,7 @@ class OperationTests(StoreHarness):
         assert {self.state(store, job) for job in jobs} == {JobState.CANCELLED}
 
     def test_a_bulk_operation_begins_once(self) -> None:
-        """A caller may resend: the write result is how far it is. An unknown one has no slices."""
+        """A repeated request gets the progress of the first; an unknown operation has no slices."""
         store = self.begin()
         jobs = self.admitted(store, 2)
         operation = Operation("cancel", queue="q")
@@ -232,8 +232,8 @@ class OperationTests(StoreHarness):
         write = ContinueBulkOperation("other", AuditFields(0.0), (), 2)
         assert self.commit(store, write) == [(AffectedJobs([], {}), None)]
 
-    def test_a_bulk_operation_of_waiting_jobs_keeps_to_task_and_state(self) -> None:
-        """Filters are joined by and."""
+    def test_a_bulk_operation_on_waiting_jobs_filters_by_task_and_state(self) -> None:
+        """A job must match all filters."""
         store = self.begin()
         self.admitted(store, 2)
         fits = self.delayed(60.0)
@@ -244,8 +244,8 @@ class OperationTests(StoreHarness):
         assert self.state(store, fits) is JobState.CANCELLED
 
     @pytest.mark.parametrize("action", ["retry", "drop"])
-    def test_a_bulk_operation_of_failed_jobs_keeps_to_its_filters(self, action: str) -> None:
-        """Each is touched once, although a retried one may fail again."""
+    def test_a_bulk_operation_on_failed_jobs_filters_by_queue_and_time(self, action: str) -> None:
+        """Each job is affected once, even if it fails again after its retry."""
         store = self.begin()
         start = self.clock.now()
         jobs = self.broken(store, 5)
@@ -259,8 +259,8 @@ class OperationTests(StoreHarness):
 
     # Queues
 
-    def test_a_paused_queue_is_paused_after_opening_again(self) -> None:
-        """Also one that has no job yet."""
+    def test_a_paused_queue_is_paused_after_a_restart(self) -> None:
+        """Even a queue that never had a job."""
         store = self.begin()
         self.admitted(store, 1)
         assert self.commit(store, Pause("q", True), Pause("new", True)) == [None, None]  # noqa: FBT003
@@ -273,8 +273,8 @@ class OperationTests(StoreHarness):
         _, recovered = self.reopen(store)
         assert recovered.counts["q"] == QueueCounts(waiting=1)
 
-    def test_an_empty_queue_is_forgotten_and_comes_back(self) -> None:
-        """Outcomes keep its name; one with a job, or a failed one, or that is paused stays."""
+    def test_an_empty_queue_can_be_removed_and_used_again(self) -> None:
+        """Outcomes keep its name. A queue with jobs, even failed ones, or a paused one stays."""
         store = self.begin()
         now = self.clock.now()
         (old,) = self.admitted(store, 1, queue="old")
@@ -292,8 +292,8 @@ class OperationTests(StoreHarness):
         store, recovered = self.reopen(store)
         assert recovered.counts["old"] == QueueCounts(waiting=1)
 
-    def test_a_queue_that_gets_a_job_in_the_same_commit_is_not_forgotten(self) -> None:
-        """Whatever comes first in it."""
+    def test_a_queue_with_a_job_in_the_same_commit_is_not_lost(self) -> None:
+        """Whichever write comes first."""
         store = self.begin()
         job = self.job(queue="q")
         removal = ForgetQueues(["q"], self.clock.now())
@@ -306,7 +306,7 @@ class OperationTests(StoreHarness):
 
     # Failed jobs
 
-    def test_failed_jobs_are_listed_the_last_first(self) -> None:
+    def test_failed_jobs_are_listed_newest_first(self) -> None:
         """Page by page, without bodies, with their errors."""
         store = self.begin()
         jobs = self.broken(store, 5, body=b"long")
@@ -321,8 +321,8 @@ class OperationTests(StoreHarness):
         assert cursor == ""
         assert self.commit(store, ListFailed(Operation("", queue="no"), "", 2)) == [([], "")]
 
-    def test_failed_jobs_are_forgotten_by_age(self) -> None:
-        """The oldest first, and no more in one commit than allowed."""
+    def test_failed_jobs_are_pruned_by_age(self) -> None:
+        """The oldest first, up to a limit per commit."""
         store = self.begin()
         start = self.clock.now()
         jobs = self.broken(store, 4)
@@ -334,8 +334,8 @@ class OperationTests(StoreHarness):
         _, recovered = self.reopen(store)
         assert recovered.counts == {"q": QueueCounts(failed=1)}
 
-    def test_failed_jobs_are_forgotten_by_bytes(self) -> None:
-        """Also those of an earlier opening; a dropped one takes nothing any more."""
+    def test_failed_jobs_are_pruned_by_bytes(self) -> None:
+        """Those stored before a restart count, dropped ones do not."""
         store = self.begin()
         jobs = self.broken(store, 4, body=b"x" * 1000)
         self.apply(store, "drop", jobs[3].id)
@@ -354,28 +354,28 @@ class OperationTests(StoreHarness):
         return Attempt(job.id, number, number, now, now - 2.0, 1.5, "w", "error", b"%d" % number)
 
     def test_the_last_ten_failed_attempts_are_kept(self) -> None:
-        """The oldest first, over an opening, and after the end of the job."""
+        """The oldest first, after a restart, and after the end of the job."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         attempts = [self.attempt(job, number) for number in range(1, 14)]
         for attempt in attempts:
             job.attempt += 1
             self.commit(store, Requeue([job], [attempt]))
-        assert self.commit(store, History(job.id), History("nobody")) == [attempts[3:], []]
+        assert self.commit(store, History(job.id), History("unknown")) == [attempts[3:], []]
         store, _ = self.reopen(store)
         self.finish(store, self.end(job))
         assert self.commit(store, History(job.id)) == [attempts[3:]]
 
-    def test_a_job_that_is_gone_gets_no_history(self) -> None:
-        """Its end came first."""
+    def test_a_job_that_has_ended_gets_no_further_history(self) -> None:
+        """A requeue after its end is stale."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         self.finish(store, self.end(job))
         self.commit(store, Requeue([job], [self.attempt(job, 1)]))
         assert self.commit(store, History(job.id)) == [[]]
 
-    def test_the_history_of_a_forgotten_job_is_forgotten(self) -> None:
-        """Dropped, or failed too long ago."""
+    def test_the_history_is_deleted_with_its_job(self) -> None:
+        """When it is dropped, or pruned as a failed job."""
         store = self.begin()
         jobs = self.admitted(store, 2)
         for job in jobs:

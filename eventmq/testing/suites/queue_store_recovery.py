@@ -1,4 +1,4 @@
-"""What every queue store must do when it is opened, opened again, and when a commit fails."""
+"""Conformance tests of queue stores: opening, restarts, time, chunks, and commits that fail."""
 
 # ruff: noqa: S101 - suites assert
 
@@ -41,30 +41,30 @@ __all__ = ["RecoveryTests"]
 
 
 class RecoveryTests(StoreHarness):
-    """Part of `QueueStoreSuite`."""
+    """Part of `eventmq.testing.QueueStoreSuite`."""
 
-    #: Whether several owners may have one path open.
+    #: Whether several stores may have one path open.
     shared = False
 
     # Opening
 
     def test_a_new_store_is_empty(self) -> None:
-        """It has an id of its own, and numbers to begin with."""
+        """It has an id, an epoch and a first number."""
         _, recovered = self.open()
         assert recovered.store_id
         assert recovered.epoch >= 1
         assert recovered.next_seq >= 1
         assert (recovered.counts, recovered.chunks, recovered.next_ready_at) == ({}, [], None)
 
-    def test_a_store_that_is_where_it_was_opened_is_verified(self) -> None:
-        """After it was opened, and after a commit; the broker asks once a second."""
+    def test_verify_passes_while_the_store_is_in_place(self) -> None:
+        """After it was opened, and after a commit; the broker calls it once a second."""
         store, _ = self.open()
         store.verify()
         self.admitted(store, 3)
         store.verify()
 
-    def test_token_buckets_are_there_after_opening_again(self) -> None:
-        """As they were written last, until they are full in any case."""
+    def test_token_buckets_survive_a_restart(self) -> None:
+        """With their last values, until they would be full anyway."""
         store, recovered = self.open()
         assert recovered.limiters == []
         now = self.clock.now()
@@ -79,8 +79,8 @@ class RecoveryTests(StoreHarness):
         store, recovered = self.reopen(store)
         assert recovered.limiters == [second]
 
-    def test_suspects_are_there_after_opening_again(self) -> None:
-        """As they were written last; of jobs that have ended nothing is kept."""
+    def test_suspects_survive_a_restart(self) -> None:
+        """With their last values; those of ended jobs are deleted."""
         store, recovered = self.open()
         assert recovered.suspects == []
         first, second, third = self.admitted(store, 3)
@@ -98,19 +98,22 @@ class RecoveryTests(StoreHarness):
         stored = self.find(store, first, second)
         assert [stored[job.id].job.deaths for job in (first, second)] == [0, 2]
 
-    def test_subqueues_with_queued_jobs_are_there_after_opening_again(self) -> None:
-        """Queue, task and key of each; a subqueue of ended jobs is none."""
+    def test_subqueues_with_queued_jobs_survive_a_restart(self) -> None:
+        """With queue, task and limit key; a subqueue without queued jobs does not."""
         store = self.begin()
         self.admitted(store, 2, headers="content-type:json,task:t,limit-key:k%2C")
         self.admitted(store, 2, headers="task:plain")
-        [ended] = self.admitted(store, 1, headers="content-type:json,task:t,limit-key:gone")
+        [ended] = self.admitted(store, 1, headers="content-type:json,task:t,limit-key:ended")
         self.finish(store, self.end(ended))
         _, recovered = self.reopen(store)
         subqueues = [(queue, subqueue) for queue, subqueue, _ in recovered.subqueues]
-        assert sorted(subqueues, key=str) == [("q", SubqueueKey("t", "k,")), ("q", SubqueueKey(None))]
+        assert sorted(subqueues, key=str) == [
+            ("q", SubqueueKey("t", "k,")),
+            ("q", SubqueueKey(None)),
+        ]
 
-    def test_an_epoch_is_larger_than_any_before(self) -> None:
-        """While the id of the store stays, and no number is given twice."""
+    def test_each_restart_has_a_larger_epoch(self) -> None:
+        """The id of the store stays, and no number is used twice."""
         store, recovered = self.open()
         seen = [recovered]
         for _ in range(3):
@@ -123,8 +126,8 @@ class RecoveryTests(StoreHarness):
         assert epochs == sorted(set(epochs))
         assert len({recovered.store_id for recovered in seen}) == 1
 
-    def test_jobs_are_there_after_opening_again(self) -> None:
-        """Waiting, delayed, ended and failed: every field, every outcome."""
+    def test_jobs_survive_a_restart(self) -> None:
+        """Waiting, delayed, ended and failed ones, with every field and outcome."""
         store = self.begin()
         jobs = [*self.admitted(store, 5, body=b"\x00body"), self.delayed(50.0)]
         self.commit(store, Admit(jobs[-1:]))
@@ -146,10 +149,10 @@ class RecoveryTests(StoreHarness):
     # Time
 
     @pytest.mark.parametrize("step", [400 * 86_400.0, -365 * 86_400.0])
-    def test_its_time_goes_on_over_a_restart_whatever_the_wall_clock_does(
+    def test_store_time_continues_over_a_restart_whatever_the_wall_clock_does(
         self, step: float
     ) -> None:
-        """On the same boot by boot time, which counts the machine's sleep."""
+        """In the same boot it follows boot time, which includes the machine's sleep."""
         store, recovered = self.open()
         begin = recovered.keeper.now
         self.clock.advance(5.0)
@@ -163,8 +166,8 @@ class RecoveryTests(StoreHarness):
         assert recovered.keeper.status()["step"] == step
 
     @pytest.mark.parametrize("off", [60.0, 7 * 86_400.0])
-    def test_after_another_boot_no_more_than_an_hour_has_passed(self, off: float) -> None:
-        """The rest is unconfirmed, and is kept over further boots until it is accepted."""
+    def test_after_another_boot_at_most_an_hour_of_store_time_has_passed(self, off: float) -> None:
+        """The remaining time is unconfirmed, over further boots too, until it is accepted."""
         store, recovered = self.open()
         begin = recovered.keeper.now
         self.commit(store, KeepTime())
@@ -182,8 +185,8 @@ class RecoveryTests(StoreHarness):
         assert recovered.keeper.now == begin + off
         assert not any(recovered.keeper.status().values())
 
-    def test_jobs_for_a_wall_time_are_ready_by_it_and_rank_by_when_that_was(self) -> None:
-        """Those for a store time are ready by that, however far the two are apart."""
+    def test_jobs_with_an_eta_are_ready_by_wall_time_and_ranked_by_it(self) -> None:
+        """Jobs with a countdown are ready by store time, however far the two are apart."""
         store = self.begin()
         now = self.clock.now()
         waits = self.delayed(100.0)
@@ -198,7 +201,7 @@ class RecoveryTests(StoreHarness):
         assert ([job.id for job in jobs], next_ready_at) == ([waits.id], None)
 
     def test_a_second_owner_is_refused(self) -> None:
-        """Two brokers on one data directory would hand every job out twice."""
+        """Two brokers on one data directory would dispatch every job twice."""
         if self.shared or not self.durable:
             pytest.skip("this store may be opened more than once")
         self.begin()
@@ -206,7 +209,7 @@ class RecoveryTests(StoreHarness):
             self.open()
 
     def test_closing_twice_is_legal(self) -> None:
-        """Also before it was opened."""
+        """So is closing a store that was never opened."""
         store = self.begin()
         store.close()
         store.close()
@@ -215,7 +218,7 @@ class RecoveryTests(StoreHarness):
     # Chunks
 
     def test_open_chunks_are_recovered_with_jobs_and_deliveries(self) -> None:
-        """Exactly these jobs wait for their session after a restart of the broker."""
+        """After a restart of the broker, these jobs wait for their sessions."""
         store = self.begin()
         jobs = self.admitted(store, 6)
         leases = [(job, position + 1) for position, job in enumerate(jobs)]
@@ -225,7 +228,7 @@ class RecoveryTests(StoreHarness):
             Chunk("s2", 1, leases[3:], leased=12.5),
         ]
         assert self.commit(store, *map(LeaseChunk, chunks)) == [{}, {}, {}]
-        assert self.commit(store, CloseChunk("s1", 2), CloseChunk("nobody", 7)) == [{}, {}]
+        assert self.commit(store, CloseChunk("s1", 2), CloseChunk("unknown", 7)) == [{}, {}]
         _, recovered = self.reopen(store)
         assert self.leased(recovered) == {
             ("s1", 1): [(jobs[0].id, 1), (jobs[1].id, 2)],
@@ -234,8 +237,8 @@ class RecoveryTests(StoreHarness):
         times = [(chunk.session, chunk.leased) for chunk in recovered.chunks]
         assert times == [("s1", 0.0), ("s2", 12.5)]
 
-    def test_a_job_that_ended_keeps_its_place_in_its_chunk(self) -> None:
-        """Positions are what a worker answers with, so they must not move."""
+    def test_an_ended_job_keeps_its_position_in_its_chunk(self) -> None:
+        """Workers answer by position, so positions must not change."""
         store = self.begin()
         jobs = self.admitted(store, 4)
         self.commit(store, LeaseChunk(Chunk("s", 1, [(job, 1) for job in jobs])))
@@ -244,8 +247,8 @@ class RecoveryTests(StoreHarness):
         assert self.leased(recovered) == {("s", 1): [None, (jobs[1].id, 1), None, (jobs[3].id, 1)]}
         assert list(recovered.chunks[0].ids) == [job.id for job in jobs]
 
-    def test_chunks_of_earlier_openings_stay_until_they_are_closed(self) -> None:
-        """A broker may restart again before a session came back."""
+    def test_chunks_survive_several_restarts_until_they_are_closed(self) -> None:
+        """A broker may restart again before a session has come back."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         self.commit(store, LeaseChunk(Chunk("s", 1, [(job, 1)])))
@@ -256,8 +259,8 @@ class RecoveryTests(StoreHarness):
         store, recovered = self.reopen(store)
         assert recovered.chunks == []
 
-    def test_a_job_that_was_handed_back_is_not_in_its_chunk_any_more(self) -> None:
-        """The rest of the chunk is still held; the job may be leased again meanwhile."""
+    def test_a_job_that_was_handed_back_has_left_its_chunk(self) -> None:
+        """The other jobs of the chunk stay leased; the job may be leased again."""
         store = self.begin()
         jobs = self.admitted(store, 2)
         self.commit(store, LeaseChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
@@ -268,7 +271,7 @@ class RecoveryTests(StoreHarness):
         assert self.leased(recovered) == expected
 
     def test_the_numbers_of_ended_jobs_in_open_chunks_are_not_used_again(self) -> None:
-        """Else a late answer for an old chunk would end a new job."""
+        """Or a late answer to an old chunk would end a new job."""
         store = self.begin()
         jobs = self.admitted(store, 2)
         self.commit(store, LeaseChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
@@ -301,7 +304,7 @@ class RecoveryTests(StoreHarness):
         assert store.finished() == []
 
     def test_writes_see_what_those_before_them_wrote(self) -> None:
-        """A batch is one transaction, in its order."""
+        """A batch is one transaction; its writes are applied in order."""
         store = self.begin()
         job = self.job()
         write_results = self.commit(
@@ -311,7 +314,7 @@ class RecoveryTests(StoreHarness):
         assert self.state(store, job) is JobState.SUCCEEDED
 
     def test_a_commit_that_fails_changes_nothing(self) -> None:
-        """The failure is a write result, not an exception; before and after it all is kept."""
+        """The failure is returned as its result, not raised; other commits are not affected."""
         store = self.begin()
         waiting, ended = self.admitted(store, 2)
         wrong: Any = object()
@@ -326,7 +329,7 @@ class RecoveryTests(StoreHarness):
         assert self.commit(store, Admit([refused])) == [{}]
 
     def test_many_jobs_in_one_commit(self) -> None:
-        """What a turn under load has."""
+        """As in a tick under load."""
         store = self.begin()
         jobs = self.admitted(store, 3000)
         assert self.finish(store, *map(self.end, jobs)) == {}
@@ -335,7 +338,7 @@ class RecoveryTests(StoreHarness):
     # Counts
 
     def test_counts_follow_every_change(self) -> None:
-        """Compared with a plain model over a long random life; seeded, so a failure repeats."""
+        """Compared with a simple model over random changes; seeded, so a failure repeats."""
         store, random = self.begin(), Random(20250101)
         alive: dict[str, JobRecord] = {}
         failed: dict[str, int] = {}
@@ -347,9 +350,9 @@ class RecoveryTests(StoreHarness):
             rows = [self.end(job, random.choice(list(_ENDS))) for job in ending]
             for row in rows:
                 failed[row.job.queue] = failed.get(row.job.queue, 0) + (row.state in _FAILED)
-            turned = [alive[i] for i in random.sample(sorted(alive), min(len(alive), 2))]
+            requeued = [alive[i] for i in random.sample(sorted(alive), min(len(alive), 2))]
             writes: list[Any] = [Admit(fresh), Finish(rows)]
-            self.commit(store, *writes, Requeue([self.turn(job) for job in turned]))
+            self.commit(store, *writes, Requeue([self.toggle_delay(job) for job in requeued]))
             if step % 40 == 39 and self.durable:  # noqa: PLR2004 - some of the steps
                 store, recovered = self.reopen(store)
                 self.compare(recovered.counts, alive, failed)
@@ -359,8 +362,8 @@ class RecoveryTests(StoreHarness):
         queue = random.choice("abc")
         return self.delayed(50.0, queue=queue) if random.random() < 0.3 else self.job(queue=queue)  # noqa: PLR2004
 
-    def turn(self, job: JobRecord) -> JobRecord:
-        """Return the job delayed if it was queued, and the other way round."""
+    def toggle_delay(self, job: JobRecord) -> JobRecord:
+        """Make a queued job delayed, or a delayed one queued, and return it."""
         job.state = JobState.QUEUED if job.state is JobState.DELAYED else JobState.DELAYED
         return job
 

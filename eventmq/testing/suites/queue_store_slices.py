@@ -1,4 +1,4 @@
-"""What ends cause in a large graph is done slice by slice, one per commit."""
+"""Conformance tests of queue stores: large graphs advance in slices, one per commit."""
 
 # ruff: noqa: S101 - suites assert; the expected number is the point
 
@@ -28,15 +28,15 @@ class SliceTests(LookupTests):
     def go_on(
         self, store: QueueStore, first: GraphChanges, limit: int, **more: int
     ) -> list[GraphChanges]:
-        """Commit until nothing is left to do; return what each commit did."""
+        """Commit until no change is left; return the changes of each commit."""
         changes = [first]
         while changes[-1].unfinished:
             write = AdvanceGraphs(self.clock.now(), 60.0, 100.0, limit=limit, **more)
             changes += self.commit(store, write)
         return changes
 
-    def test_many_become_ready_slice_by_slice(self) -> None:
-        """In order, each with what it takes."""
+    def test_many_jobs_become_ready_in_slices(self) -> None:
+        """In order, each with its input."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 7))))
         changes = self.go_on(store, self.after(store, self.end(jobs[0]), limit=3), 3)
         assert [len(change.ready) for change in changes] == [3, 3, 1]
@@ -45,19 +45,19 @@ class SliceTests(LookupTests):
         assert {job.body for job in ready} == {ready[0].body}
         assert self.states(store, jobs) == ["succeeded", *["queued"] * 7]
 
-    def test_a_restart_in_the_middle_goes_on(self) -> None:
-        """Whether there is more to do is told when the store is opened."""
+    def test_slices_continue_after_a_restart(self) -> None:
+        """The recovered state says that slices are left."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 7))))
         assert self.after(store, self.end(jobs[0]), limit=3).unfinished
         store, recovered = self.reopen(store)
         assert recovered.graphs
         assert recovered.counts["q"] == QueueCounts(waiting=3, blocked=4)
-        [changes] = self.commit(store, AdvanceGraphs(self.clock.now(), limit=9))
-        assert [job.id for job in changes.ready] == [job.id for job in jobs[4:]]
-        assert not changes.unfinished
+        [change] = self.commit(store, AdvanceGraphs(self.clock.now(), limit=9))
+        assert [job.id for job in change.ready] == [job.id for job in jobs[4:]]
+        assert not change.unfinished
 
-    def test_a_failure_cancels_slice_by_slice(self) -> None:
-        """All that waits at a join, and at those that follow, for the first reason."""
+    def test_a_failure_cancels_in_slices(self) -> None:
+        """All jobs that wait for it, directly or not, with the first failure as the reason."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C, _C)))
         first = self.after(store, self.end(jobs[0], JobState.FAILED), limit=2)
         changes = self.go_on(store, first, 2)
@@ -67,8 +67,8 @@ class SliceTests(LookupTests):
         assert [reason[:10] for reason in reasons] == ["dependency"]
         assert self.counts(store) == QueueCounts(failed=1)
 
-    def test_what_ends_meanwhile_counts(self) -> None:
-        """Jobs of a slice may end before the others are ready."""
+    def test_jobs_that_end_between_slices_count(self) -> None:
+        """Jobs of a slice may end before others are ready."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C)))
         self.after(store, self.end(jobs[0]), limit=2)
         changes = self.after(store, *(self.end(job) for job in jobs[1:3]), limit=1)
@@ -79,8 +79,8 @@ class SliceTests(LookupTests):
         self.after(store, self.end(jobs[5]))
         assert self.after(store) == GraphChanges([], [], [])
 
-    def test_results_are_kept_until_the_last_slice_has_them(self) -> None:
-        """Also where the jobs of the first have ended by then."""
+    def test_results_are_kept_until_the_last_slice(self) -> None:
+        """Even if the jobs of the first slice have ended by then."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4))))
         row = self.end(jobs[0], result=b"x" * 1000)
         first = self.after(store, row, limit=2, max_copies=1200)
@@ -94,8 +94,8 @@ class SliceTests(LookupTests):
         self.after(store, *(self.end(job) for job in last))
         assert not any(self.keeps(store, job) for job in jobs)
 
-    def test_large_results_are_forgotten_part_by_part(self) -> None:
-        """None is left in the end, also where a restart comes between."""
+    def test_large_results_are_deleted_in_slices(self) -> None:
+        """Until none is left."""
         members, size = 5, 5_000_000
         store, jobs, _ = self.started(Chain((Group((_A,) * members), _B)))
         for job in jobs[:members]:
@@ -108,22 +108,26 @@ class SliceTests(LookupTests):
         assert 1 < count <= members
         assert self.after(store) == GraphChanges([], [], [])
 
-    def test_a_graph_is_cancelled_slice_by_slice(self) -> None:
-        """The last jobs first, so that none is cancelled for another reason."""
+    def test_a_graph_is_cancelled_in_slices(self) -> None:
+        """The last jobs first, so that all have the same reason."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C)))
         audit = AuditFields(self.clock.now(), 60.0, content_type="error", result=b"enough")
         touched: list[JobRecord] = []
         for count in (4, 2, 0):
             write = CancelGraph(jobs[2].id, audit, 4)
             [(root, affected), changes] = self.commit(store, write, AdvanceGraphs(self.clock.now()))
-            assert (root, len(affected.jobs), changes) == (jobs[0].id, count, GraphChanges([], [], []))
+            assert (root, len(affected.jobs), changes) == (
+                jobs[0].id,
+                count,
+                GraphChanges([], [], []),
+            )
             touched += affected.jobs
         assert {job.id for job in touched} == {job.id for job in jobs}
         rows = self.find(store, *jobs)
         assert {rows[job.id].result for job in jobs} == {b"enough"}
 
-    def test_a_deadline_ends_its_part_slice_by_slice(self) -> None:
-        """It has passed until nothing is left."""
+    def test_a_deadline_ends_its_part_in_slices(self) -> None:
+        """It stays the next deadline until no job is left."""
         store, jobs, _ = self.started(Chain((Group((_A,) * 5, deadline=10.0), _B)))
         now = self.clock.now() + 20.0
         audit = AuditFields(now, 60.0)

@@ -1,4 +1,4 @@
-"""The conformance tests of queue stores for unique keys; `QueueStoreSuite` inherits them."""
+"""Conformance tests of queue stores: unique keys."""
 
 # ruff: noqa: S101 - suites assert
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["UniqueTests"]
 
-_PLAIN = "task:t,content-type:json"
+_HEADERS = "task:t,content-type:json"
 
 
 class UniqueTests(StoreHarness):
-    """Tests of unique keys."""
+    """Part of `eventmq.testing.QueueStoreSuite`."""
 
     def keyed(self, mode: str = "", *, key: str = "k", more: str = "", **changes: Any) -> JobRecord:
         """Return a new job with a unique key."""
-        parts = [_PLAIN, f"unique:{key}", f"unique-mode:{mode}" if mode else "", more]
+        parts = [_HEADERS, f"unique:{key}", f"unique-mode:{mode}" if mode else "", more]
         return self.job(headers=",".join(filter(None, parts)), **changes)
 
     def try_admit(
@@ -62,7 +62,7 @@ class UniqueTests(StoreHarness):
         unfinished = frozenset({JobState.BLOCKED, JobState.DELAYED, JobState.QUEUED})
         rule = UniqueRule("k", "reject", 0.0, unfinished | {JobState.RUNNING})
         assert unique_rule(self.keyed().headers) == rule
-        assert unique_rule(_PLAIN) is None
+        assert unique_rule(_HEADERS) is None
 
     @pytest.mark.parametrize("mode", ["reject", "replace", "keep_last"])
     def test_a_free_key_is_taken_and_free_again_at_the_end(self, mode: str) -> None:
@@ -186,7 +186,9 @@ class UniqueTests(StoreHarness):
         assert self.try_admit(store, second, {first.id}) == ("held", first.id)
         self.finish(store, self.end(first))
         assert self.commit(store, Promote(ready_at - 1, 10))[0][0] == []
-        assert [job.id for job in self.commit(store, Promote(ready_at + 1, 10))[0][0]] == [second.id]
+        assert [job.id for job in self.commit(store, Promote(ready_at + 1, 10))[0][0]] == [
+            second.id
+        ]
 
     @pytest.mark.parametrize("mode", ["reject", "replace", "keep_last"])
     @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED])

@@ -1,4 +1,4 @@
-"""What every result backend must do."""
+"""Conformance suite for result backends."""
 
 # ruff: noqa: S101 - suites are methods that assert
 
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 __all__ = ["ResultBackendSuite"]
 
-#: Bytes that a reference may have.
+#: Most bytes of a reference.
 LONGEST_REFERENCE = 1024
 
 
 class ResultBackendSuite:
-    """Subclass it and return your backend from `make`; give `pass_time` if you can.
+    """Subclass it, return your backend from `make`, and define `pass_time` if you can.
 
-    ``shared`` is False for a backend that only the object which put a result can read.
+    ``shared`` is False if only the object that put a result can read it.
     """
 
     shared = True
 
     def make(self) -> ResultBackend:
-        """Return the backend, another object for the same results each time."""
+        """Return the backend: each time another object for the same results."""
         raise NotImplementedError("define make() in your subclass: it returns your result backend")
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass for the backend that `make` returned, without waiting for it."""
-        pytest.skip("this suite was not told how to let time pass")
+        """Advance the clock of the backend, without waiting."""
+        pytest.skip("pass_time() is not defined")
 
     @pytest.fixture
     def backend(self) -> ResultBackend:
-        """Return the backend; skip what an inline one is never asked for."""
+        """Return the backend; skip the test if it is inline: put and get are not called then."""
         backend = self.make()
         if backend.inline:
             pytest.skip("results travel inline: put and get are not called")
         return backend
 
-    def test_inline_is_said_once_and_for_all(self) -> None:
-        """The worker decides by it, once, where it is wired."""
+    def test_inline_and_local_are_bools(self) -> None:
+        """The worker reads them once, at its start."""
         backend = self.make()
         assert type(backend.inline) is bool
         assert type(backend.local) is bool
@@ -57,33 +57,33 @@ class ResultBackendSuite:
         assert type(reference) is bytes
         assert backend.get(reference) == data
 
-    def test_results_of_jobs_are_kept_apart(self, backend: ResultBackend) -> None:
-        """One reference, one result, as often as it is asked for."""
+    def test_each_reference_has_its_own_result(self, backend: ResultBackend) -> None:
+        """It can be read more than once."""
         references = [backend.put(f"job-{i}", b"%d" % i, 60.0) for i in range(100)]
         expected = [b"%d" % i for i in range(100)]
         assert [backend.get(reference) for reference in references] == expected
         assert [backend.get(reference) for reference in references] == expected
 
     def test_putting_again_is_safe(self, backend: ResultBackend) -> None:
-        """A worker that got no answer does it again, and a job can run twice."""
+        """A worker repeats a put without an answer, and a job may run twice."""
         first = backend.put("job-1", b"first", 60.0)
         second = backend.put("job-1", b"second", 60.0)
         assert backend.get(second) == b"second"
         assert backend.get(first) in {b"first", b"second"}
 
-    def test_another_object_reads_what_one_has_put(self, backend: ResultBackend) -> None:
-        """The worker puts, the client gets: in other processes."""
+    def test_another_object_can_read_a_result(self, backend: ResultBackend) -> None:
+        """The worker puts it and the client gets it, in different processes."""
         if not self.shared:
-            pytest.skip("what this backend keeps is in the object itself")
+            pytest.skip("this backend keeps results in the object itself")
         reference = backend.put("job-1", b"data", 60.0)
         assert self.make().get(reference) == b"data"
 
     def test_a_reference_is_short(self, backend: ResultBackend) -> None:
-        """It travels instead of the result, and the broker keeps it."""
+        """It travels instead of the result, and the broker stores it."""
         assert len(backend.put("j" * 255, b"x" * 10_000, 60.0)) <= LONGEST_REFERENCE
 
     def test_a_result_is_kept_or_refused_whatever_its_size(self, backend: ResultBackend) -> None:
-        """A refusal fails the job and says the limit; half a result is none."""
+        """A refusal names the size; a part of a result is never returned."""
         data = b"0123456789abcdef" * (4 * 1024 * 1024)
         refusal = ""
         try:
@@ -92,22 +92,22 @@ class ResultBackendSuite:
             refusal = str(error)
         assert str(len(data)) in refusal or stored == data
 
-    def test_closing_is_final_for_nobody_else(self, backend: ResultBackend) -> None:
-        """The end of one app, or a second call, is no trouble for others."""
+    def test_closing_one_object_does_not_affect_others(self, backend: ResultBackend) -> None:
+        """Closing twice is legal."""
         other = self.make()
         reference = other.put("job-1", b"data", 60.0)
         backend.close()
         backend.close()
         assert other.get(reference) == b"data"
 
-    def test_an_unknown_reference_is_unavailable(self, backend: ResultBackend) -> None:
-        """Whatever it is: it came over the wire."""
+    def test_an_unknown_reference_raises_result_unavailable(self, backend: ResultBackend) -> None:
+        """Any bytes: a reference comes from the network."""
         for reference in (b"", b"nothing", b"\xff" * 100):
             with pytest.raises(ResultUnavailable):
                 backend.get(reference)
 
-    def test_a_result_is_gone_after_its_time(self, backend: ResultBackend) -> None:
-        """``ttl`` is in seconds, and others stay."""
+    def test_a_result_is_gone_after_its_ttl(self, backend: ResultBackend) -> None:
+        """The ttl is in seconds; other results stay."""
         short = backend.put("job-1", b"1", 10.0)
         long = backend.put("job-2", b"2", 1000.0)
         self.pass_time(11.0)

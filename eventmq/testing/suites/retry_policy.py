@@ -1,4 +1,4 @@
-"""What every retry policy must do."""
+"""Conformance suite for retry policies."""
 
 # ruff: noqa: S101 - suites are methods that assert
 
@@ -41,14 +41,14 @@ class RetryPolicySuite:
         return Failure(attempt=attempt, **{**fields, **changes})
 
     def test_every_attempt_has_a_delay_or_is_the_last(self) -> None:
-        """Seconds from 0, finite, or None; also for numbers that nobody expects."""
+        """A delay is None or finite and at least 0, also for very large attempt numbers."""
         policy = self.make()
         for attempt in [*range(1, 200), 10_000, 10**9]:
             delay = policy.delay(self.failure(attempt))
             assert delay is None or (delay >= 0 and isfinite(delay)), f"attempt {attempt}: {delay}"
 
     def test_any_failure_has_a_delay_or_is_the_last(self) -> None:
-        """Whatever the task raised, and whosever the job is: legacy jobs have no task."""
+        """Whatever the exception and the job; legacy jobs have no task."""
         policy = self.make()
         for changes in (
             {"exception": _Unprintable()}, {"exception": SystemExit(3)}, {"exception": KeyError()},
@@ -57,8 +57,8 @@ class RetryPolicySuite:
             delay = policy.delay(self.failure(2, **changes))
             assert delay is None or (delay >= 0 and isfinite(delay)), f"{changes}: {delay}"
 
-    def test_an_answer_does_not_depend_on_other_jobs(self) -> None:
-        """One object serves all jobs of a task: whether it goes on is decided by the failure."""
+    def test_the_last_attempt_does_not_depend_on_other_jobs(self) -> None:
+        """One object serves all jobs of a task."""
         policy = self.make()
         again = [policy.delay(self.failure(attempt)) is None for attempt in range(1, 20)]
         for number in range(50):

@@ -1,5 +1,5 @@
 # ruff: noqa: S101
-"""What every routing strategy must do."""
+"""Conformance suites for routing strategies."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ class RoutingStrategySuite:
     def check(
         self, strategy: RoutingStrategy, queue: str, workers: Sequence[WorkerView], n: int
     ) -> list[str]:
-        """Return what the strategy chooses, once it is what it may choose."""
+        """Return the choice of the strategy, checked against the contract."""
         chosen = list(strategy.choose(queue, workers, n))
         credit = {worker.session: worker.room for worker in workers}
-        assert len(chosen) <= n, f"chose {len(chosen)} sessions where {n} were wanted"
+        assert len(chosen) <= n, f"chose {len(chosen)} sessions for {n} chunks"
         assert set(chosen) <= set(credit), "chose a session that was not offered"
         over = [session for session, count in Counter(chosen).items() if count > credit[session]]
-        assert not over, f"chose {over} more often than there is room"
-        assert chosen, "chose nobody: the jobs would wait although there is room"
+        assert not over, f"chose {over} more often than their credit allows"
+        assert chosen, "chose no session: the jobs would wait although a worker has credit"
         return chosen
 
     def test_a_single_worker_gets_the_chunk(self) -> None:
-        """Where there is no choice there is no refusal."""
+        """A strategy cannot refuse the only worker."""
         assert self.check(self.make(), "q", [WorkerView("a", 3, 0)], 1) == ["a"]
 
-    def test_room_is_never_exceeded(self) -> None:
-        """Not with one worker and more chunks, not with many workers."""
+    def test_credit_is_never_exceeded(self) -> None:
+        """Neither with one worker nor with many."""
         strategy = self.make()
         self.check(strategy, "q", [WorkerView("a", 2, 5)], 9)
         self.check(strategy, "q", [WorkerView(str(i), 1, i) for i in range(5)], 9)
 
     def test_many_workers_and_chunks(self) -> None:
-        """The sizes of a large installation."""
+        """As in a large installation."""
         workers = [WorkerView(str(i), 1 + i % 7, i % 11) for i in range(1000)]
         self.check(self.make(), "q", workers, 5000)
 
     def test_any_sequence_of_calls_is_answered(self) -> None:
-        """Workers come and go, queues differ, rooms differ; seeded, so a failure repeats."""
+        """Workers, queues and credit are random; seeded, so a failure repeats."""
         strategy, random = self.make(), Random(20250101)
         for _ in range(2000):
             names = random.sample(range(20), random.randint(1, 8))
@@ -68,19 +68,19 @@ class RoutingStrategySuite:
         assert type(self.make().by_key) is bool
 
     def test_the_offered_workers_are_not_changed(self) -> None:
-        """The broker goes on with the same list."""
+        """The broker uses the same list afterwards."""
         workers = [WorkerView("a", 1, 0), WorkerView("b", 2, 1)]
         before = list(workers)
         self.check(self.make(), "q", workers, 3)
         assert workers == before
 
 
-#: Seconds after which no key may wait while a worker has room.
+#: Seconds after which no key may wait while a worker has credit.
 LONGEST_WAIT = 3600.0
 
 
 class KeyedRoutingSuite(RoutingStrategySuite):
-    """Subclass it, return your strategy from `make` and headers with a key from `headers`."""
+    """Subclass it, return your strategy from `make`, and headers with a key from `headers`."""
 
     def make(self) -> KeyedRouting:
         """Return the strategy; called once per test."""
@@ -95,18 +95,18 @@ class KeyedRoutingSuite(RoutingStrategySuite):
     def preferred(
         self, strategy: KeyedRouting, key: str, workers: Sequence[WorkerView], now: float
     ) -> str | None:
-        """Return what the strategy prefers, once it is what it may."""
+        """Return the session that the strategy prefers, checked against the contract."""
         session = strategy.prefer("q", key, workers, now)
         able = {worker.session for worker in workers if worker.room > 0}
-        assert session is None or session in able, f"{session!r} was not offered, or has no room"
+        assert session is None or session in able, f"{session!r} was not offered, or has no credit"
         return session
 
-    def test_it_says_that_it_has_keys(self) -> None:
+    def test_by_key_is_true(self) -> None:
         """Without this attribute the broker passes no keys to the strategy."""
         assert self.make().by_key is True
 
     def test_keys_come_from_headers(self) -> None:
-        """The same for the same headers; jobs that say nothing have none."""
+        """Equal headers have the same key; a job without headers has none."""
         strategy = self.make()
         first, second = (strategy.key("q", self.headers(key)) for key in ("a", "b"))
         assert first == strategy.key("q", self.headers("a"))
@@ -128,17 +128,17 @@ class KeyedRoutingSuite(RoutingStrategySuite):
         assert first == [self.preferred(strategy, key, workers, 9.0) for key in keys]
 
     def test_a_single_worker_gets_every_key(self) -> None:
-        """Whatever it holds, while it has room."""
+        """While it has credit, however busy it is."""
         assert self.preferred(self.make(), "a", [WorkerView("w", 1, 9)], 0.0) == "w"
 
-    def test_nobody_gets_a_key_without_room(self) -> None:
-        """Also when it waited for long."""
+    def test_a_worker_without_credit_gets_no_key(self) -> None:
+        """However long the key has waited."""
         strategy, full = self.make(), [WorkerView(f"w{i}", 0, 4) for i in range(3)]
         for now in (0.0, 1.0, LONGEST_WAIT):
             assert self.preferred(strategy, "a", full, now) is None
 
-    def test_no_key_waits_for_ever_while_a_worker_has_room(self) -> None:
-        """Whoever is full, and however full the others are."""
+    def test_no_key_waits_for_ever_while_a_worker_has_credit(self) -> None:
+        """Whichever worker it is."""
         for free in range(4):
             strategy = self.make()
             workers = [WorkerView(f"w{i}", int(i == free), 4 + i) for i in range(4)]
@@ -149,7 +149,7 @@ class KeyedRoutingSuite(RoutingStrategySuite):
                 assert last == f"w{free}"
 
     def test_any_sequence_of_loads_is_answered(self) -> None:
-        """Workers come and go, loads differ; seeded, so a failure repeats."""
+        """Workers and loads are random; seeded, so a failure repeats."""
         strategy, random = self.make(), Random(20250101)
         for number in range(2000):
             names = random.sample(range(20), random.randint(1, 8))

@@ -1,4 +1,4 @@
-"""What every schedule store must do."""
+"""Conformance suite for schedule stores."""
 
 # ruff: noqa: S101, PLR2004 - suites are methods that assert, with figures that are the point
 
@@ -33,7 +33,7 @@ class ScheduleStoreSuite:
     """Subclass it and return your store from `make`.
 
     Attributes:
-        too_many: More removed schedules than a store remembers; less makes a test shorter.
+        too_many: More removed schedules than a store remembers; lower it for a shorter test.
     """
 
     too_many = 20_000
@@ -48,12 +48,12 @@ class ScheduleStoreSuite:
 
     @pytest.fixture
     def clock(self) -> FakeClock:
-        """The clock of the store."""
+        """Return the clock of the store."""
         return FakeClock()
 
     @pytest.fixture
     def store(self, clock: FakeClock) -> Iterator[ScheduleStore]:
-        """An empty store."""
+        """Return an empty store, closed twice after the test."""
         store = self.make(clock)
         yield store
         store.close()
@@ -61,15 +61,15 @@ class ScheduleStoreSuite:
 
     @pytest.fixture
     def other(self, store: ScheduleStore, clock: FakeClock) -> Iterator[ScheduleStore]:
-        """A second connection to it."""
+        """Return a second connection to the store."""
         other = self.second(clock)
         if other is None:
-            pytest.skip("one process alone can use this store")
+            pytest.skip("this store has no second connection")
         yield other
         other.close()
 
-    def test_what_is_saved_is_found_unchanged(self, store: ScheduleStore) -> None:
-        """Every field comes back, and the version is a new one."""
+    def test_a_saved_schedule_is_found_unchanged(self, store: ScheduleStore) -> None:
+        """Every field comes back, with a new version."""
         schedule = made(
             "nightly", queue="fast", headers="task:a,content-type:msgpack", source="code",
             app="shop", created=5.5, nohaste=False, enabled=False, misfire="all", window=60.0,
@@ -84,14 +84,14 @@ class ScheduleStoreSuite:
         assert list(store.load().schedules) == [stored]
 
     def test_an_unknown_name_is_none(self, store: ScheduleStore) -> None:
-        """It is no error."""
-        assert store.find("nobody") is None
-        assert not store.remove("nobody", 1)
-        assert not store.remove("nobody", None)
-        assert list(store.advance([Progress("nobody", 1, 5.0, None, "")]).done) == [False]
+        """It is not an error."""
+        assert store.find("unknown") is None
+        assert not store.remove("unknown", 1)
+        assert not store.remove("unknown", None)
+        assert list(store.advance([Progress("unknown", 1, 5.0, None, "")]).done) == [False]
 
-    def test_a_save_needs_the_version_that_is_there(self, store: ScheduleStore) -> None:
-        """Who read an older one must read again."""
+    def test_a_save_needs_the_current_version(self, store: ScheduleStore) -> None:
+        """A caller with an older version must read the schedule again."""
         store.save([(made("a"), None)])
         first = store.find("a")
         assert first is not None
@@ -103,21 +103,21 @@ class ScheduleStoreSuite:
         assert (last.queue, last.version > first.version) == ("q", True)
 
     def test_the_results_of_a_save_are_in_order(self, store: ScheduleStore) -> None:
-        """One that is stale does not keep the others from being stored."""
+        """A stale version does not keep the other schedules from being stored."""
         store.save([(made("b"), None)])
         saved = store.save([(made("a"), None), (made("b"), None), (made("c"), None)])
         assert list(saved.done) == [True, False, True]
         assert sorted(s.name for s in store.load().schedules) == ["a", "b", "c"]
 
     def test_a_bad_schedule_is_not_stored(self, store: ScheduleStore) -> None:
-        """And neither is anything beside it."""
+        """Nor are the others of the same save."""
         for bad in (made("", queue="x"), made("x", run_count=0), made("x", misfire="twice")):
             with pytest.raises(SettingsError, match="allowed is"):
                 store.save([(made("good"), None), (bad, None)])
         assert not store.load().schedules
 
-    def test_advancing_moves_on_and_counts_the_version(self, store: ScheduleStore) -> None:
-        """By one, so that the caller knows it without reading."""
+    def test_advancing_increments_the_version(self, store: ScheduleStore) -> None:
+        """By one, so that the caller knows it without reading the schedule."""
         store.save([(made("a", remaining=3, run_count=3), None)])
         first = store.find("a")
         assert first is not None
@@ -129,8 +129,8 @@ class ScheduleStoreSuite:
             first, version=first.version + 1, last_fire_time=10.25, remaining=2, last_job="job"
         )
 
-    def test_steps_that_were_begun_end_as_others_do(self, store: ScheduleStore) -> None:
-        """A store may let its caller do something else meanwhile, also begin the next ones."""
+    def test_begin_advance_returns_before_the_result(self, store: ScheduleStore) -> None:
+        """If the store has it; the caller may begin the next one before it reads the result."""
         store.save([(made("a"), None), (made("b"), None)])
         first, second = store.find("a"), store.find("b")
         assert first is not None
@@ -139,8 +139,8 @@ class ScheduleStoreSuite:
         begin = lambda rows: partial(store.advance, rows)  # noqa: E731 - one of two
         if isinstance(store, DeferredScheduleStore):
             begin = store.begin_advance
-        nobody = Progress("nobody", 1, 5.0, None, "")
-        one = begin([Progress("a", first.version, 10.25, None, "x"), nobody])
+        unknown = Progress("unknown", 1, 5.0, None, "")
+        one = begin([Progress("a", first.version, 10.25, None, "x"), unknown])
         two = begin([Progress("b", second.version, 20.5, None, "y")])
         before, after = one(), two()
         assert (list(before.done), list(after.done)) == ([True, False], [True])
@@ -150,8 +150,8 @@ class ScheduleStoreSuite:
             (10.25, "x"), (20.5, "y"),
         ]  # fmt: skip
 
-    def test_a_removed_schedule_can_be_made_anew(self, store: ScheduleStore) -> None:
-        """With a version above any that the name ever had."""
+    def test_a_removed_schedule_can_be_saved_again(self, store: ScheduleStore) -> None:
+        """With a larger version than any before under that name."""
         store.save([(made("a"), None)])
         first = store.find("a")
         assert first is not None
@@ -166,8 +166,8 @@ class ScheduleStoreSuite:
         assert again.version > first.version
         assert store.remove("a", None)
 
-    def test_changes_can_be_followed(self, store: ScheduleStore) -> None:
-        """From a revision on: what is new, was edited, moved on or was removed."""
+    def test_changes_since_a_revision_can_be_loaded(self, store: ScheduleStore) -> None:
+        """New, edited, advanced and removed schedules."""
         store.save([(made(name), None) for name in "abcd"])
         seen = store.load()
         assert seen.whole
@@ -187,14 +187,14 @@ class ScheduleStoreSuite:
         assert (list(after.removed), after.whole, after.revision) == (["c"], False, saved.revision)
 
     def test_revisions_count_changes(self, store: ScheduleStore) -> None:
-        """One each, so that who wrote can tell whether others wrote too."""
+        """By one each, so that a writer notices the changes of others."""
         before = store.save([(made(name), None) for name in "abc"]).revision
         rows = [Progress(s.name, s.version, 1.0, None, "") for s in store.load().schedules]
         assert store.advance(rows).revision == before + 3
         assert store.advance(rows).revision == before + 3
 
-    def test_many_schedules_are_read_whole(self, store: ScheduleStore) -> None:
-        """More than fit into one message."""
+    def test_many_schedules_are_loaded_completely(self, store: ScheduleStore) -> None:
+        """Even if they do not fit into one message."""
         names = [f"s{n}" for n in range(2500)]
         store.save([(made(name), None) for name in names])
         large = made("large", body=b"x" * 900_000)
@@ -202,7 +202,7 @@ class ScheduleStoreSuite:
         assert {*names, "large", "huge"} == {s.name for s in store.load().schedules}
 
     def test_a_reader_that_missed_too_much_reads_everything(self, store: ScheduleStore) -> None:
-        """Removed schedules are not remembered for ever; what is there is never left out."""
+        """The names of removed schedules are not kept for ever."""
         store.save([(made("old"), None)])
         seen = store.load().revision
         at_once = self.too_many // 20
@@ -216,7 +216,7 @@ class ScheduleStoreSuite:
             assert [s.name for s in after.schedules] == ["old"]
 
     def test_the_lease_has_one_holder(self, store: ScheduleStore, clock: FakeClock) -> None:
-        """Until it ends, or is given back."""
+        """Until it ends, or is released."""
         assert store.lease("a", 1.0).held
         assert not store.lease("b", 1.0).held
         clock.advance(0.9)
@@ -231,34 +231,36 @@ class ScheduleStoreSuite:
         store.release("b")
         assert store.lease("a", 1.0).held
 
-    def test_a_clock_that_was_put_back_does_not_freeze_the_lease(
+    def test_a_lease_ends_in_time_when_the_clock_is_put_back(
         self, store: ScheduleStore, clock: FakeClock
     ) -> None:
-        """It ends after its seconds, and does not last for the hours that it seems to."""
+        """It does not last longer by the hours of the step."""
         assert store.lease("a", 1.0).held
         clock.set_now(clock.now() - 7200)
         clock.advance(1.5)
         assert store.lease("b", 1.0).held
 
     @pytest.mark.parametrize("step", [7200.0, 1.5, -1.5, -7200.0])
-    def test_a_step_of_the_wall_clock_takes_the_lease_from_no_one(
+    def test_a_step_of_the_wall_clock_does_not_end_a_lease(
         self, store: ScheduleStore, clock: FakeClock, step: float
     ) -> None:
-        """Its holder is not silent, and is not to fire beside another one."""
+        """Its holder still fires, and must not have another one beside it."""
         assert store.lease("a", 1.0).held
         clock.set_now(clock.now() + step)
         clock.advance(0.5)
         assert not store.lease("b", 1.0).held
         assert store.lease("a", 1.0).held
 
-    def test_the_lease_says_the_revision(self, store: ScheduleStore) -> None:
-        """So that a poll is enough to know that nothing changed."""
+    def test_the_lease_has_the_revision(self, store: ScheduleStore) -> None:
+        """So that renewing it is enough to notice changes."""
         before = store.lease("a", 1.0).revision
         revision = store.save([(made("a"), None)]).revision
         assert before < revision == store.lease("a", 1.0).revision == store.load().revision
 
-    def test_two_users_see_one_truth(self, store: ScheduleStore, other: ScheduleStore) -> None:
-        """Whoever comes second reads what the first one did."""
+    def test_two_connections_share_the_data(
+        self, store: ScheduleStore, other: ScheduleStore
+    ) -> None:
+        """Schedules, versions and the lease."""
         assert store.identity == other.identity
         store.save([(made("a"), None)])
         stored = other.find("a")

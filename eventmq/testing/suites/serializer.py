@@ -1,4 +1,4 @@
-"""What every serializer must do."""
+"""Conformance suite for serializers."""
 
 # ruff: noqa: S101 - suites are methods that assert
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SerializerSuite"]
 
-_PLAIN: list[Any] = [
+_JSON_DATA: list[Any] = [
     None,
     True,
     False,
@@ -45,7 +45,7 @@ _PLAIN: list[Any] = [
 class SerializerSuite:
     """Subclass it and return your serializer from `make`.
 
-    ``values`` are more values that must come back equal, with the same type.
+    ``values`` are further values that must come back equal, with the same type.
     """
 
     values: tuple[Any, ...] = ()
@@ -63,7 +63,7 @@ class SerializerSuite:
         return (item for item in "")
 
     def round_trip(self, value: object) -> Any:
-        """Return what is decoded of the encoded value, by two objects as in two processes."""
+        """Encode and decode a value, by two objects as in two processes."""
         envelope = self.envelope()
         data, signature = self.make().encode(value, envelope)
         return self.make().decode(data, replace(envelope, signature=signature))
@@ -74,15 +74,15 @@ class SerializerSuite:
         assert type(data) is bytes
         assert type(signature) is str
 
-    @pytest.mark.parametrize("value", _PLAIN, ids=repr)
-    def test_plain_data_comes_back_equal(self, value: object) -> None:
-        """What JSON can say, every serializer can carry, with the same types."""
+    @pytest.mark.parametrize("value", _JSON_DATA, ids=repr)
+    def test_json_data_comes_back_equal(self, value: object) -> None:
+        """Every serializer supports the data types of JSON, and keeps the types."""
         decoded = self.round_trip(value)
         assert decoded == value
         assert type(decoded) is type(value)
 
-    def test_the_suite_s_own_values_come_back_equal(self) -> None:
-        """See ``values``."""
+    def test_further_values_come_back_equal(self) -> None:
+        """Those of ``values``."""
         for value in self.values:
             decoded = self.round_trip(value)
             assert decoded == value
@@ -95,14 +95,14 @@ class SerializerSuite:
         assert kwargs == {"subject": "hi"}
 
     def test_a_value_that_cannot_be_encoded_is_named_by_its_type(self) -> None:
-        """A user must see which argument it is about."""
+        """So that a user sees which argument is wrong."""
         value = self.unencodable()
         with pytest.raises(SerializationError) as caught:
             self.make().encode([[1, value], {}], self.envelope())
         assert type(value).__name__ in str(caught.value)
 
     def test_a_value_that_contains_itself_is_refused_or_comes_back(self) -> None:
-        """Never an endless loop, never another error than ours."""
+        """It causes neither an endless loop nor another exception than `SerializationError`."""
         value: list[Any] = [1]
         value.append(value)
         try:
@@ -112,20 +112,20 @@ class SerializerSuite:
         assert decoded[1] is decoded
 
     @pytest.mark.parametrize("data", [b"", b"\xff", b"\x00" * 64, b"[" * 5000], ids=repr)
-    def test_bytes_that_no_encode_made_raise_a_content_error(self, data: bytes) -> None:
-        """A worker survives whatever arrives; decoding by luck is no error."""
+    def test_arbitrary_bytes_raise_no_other_error_than_a_content_error(self, data: bytes) -> None:
+        """They may also be decoded by chance."""
         with contextlib.suppress(ContentError):
             self.make().decode(data, self.envelope())
 
-    def test_cut_bytes_raise_a_content_error(self) -> None:
-        """Half a message is no message."""
+    def test_truncated_bytes_raise_a_content_error(self) -> None:
+        """The first half of a message is not decoded."""
         envelope = self.envelope()
         data, signature = self.make().encode([["text"] * 9, {"a": 1}], envelope)
         with pytest.raises(ContentError):
             self.make().decode(data[: len(data) // 2], replace(envelope, signature=signature))
 
     def test_a_signature_covers_the_body_and_the_envelope(self) -> None:
-        """Where there is a signature, nothing of what it covers can be changed."""
+        """No field that it covers can be changed without a `SignatureError`."""
         envelope = self.envelope()
         data, signature = self.make().encode([[1], {}], envelope)
         if not signature:

@@ -1,4 +1,4 @@
-"""Helpers of the tests of queue stores: make jobs, commit, reopen."""
+"""Helpers of the conformance tests of queue stores: make jobs, commit, reopen."""
 
 # ruff: noqa: S101 - suites assert
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoreHarness", "fields"]
 
-#: Seconds that a commit may take.
+#: Seconds until a commit has failed.
 _DEADLINE = 30.0
 
 _JOB_FIELDS = [
@@ -50,15 +50,15 @@ _JOB_FIELDS = [
 
 
 class StoreHarness:
-    """Opens stores on one path and commits to them."""
+    """Opens stores on one path, and commits to them."""
 
-    #: Seconds during which the id of a finished job is refused, and results are kept at most.
+    #: Seconds during which the id of an ended job is refused; results are kept no longer.
     dedupe_window = 86_400.0
-    #: Whether stored data is there when the path is opened again.
+    #: Whether the data is still there when the path is opened again.
     durable = True
 
     def open_store(self, path: Path, clock: Clock) -> QueueStore:
-        """Return a store for a directory of its own, not opened, with `dedupe_window`."""
+        """Return a store on a directory, not opened, with `dedupe_window`."""
         raise NotImplementedError(
             "define open_store() in your subclass: it returns your queue store, not opened"
         )
@@ -96,12 +96,12 @@ class StoreHarness:
         results: list[Sequence[Any] | Exception] = []
         deadline = time.monotonic() + _DEADLINE
         while len(results) < batches:
-            assert time.monotonic() < deadline, "the store did not end a commit"
+            assert time.monotonic() < deadline, "the store did not finish a commit"
             descriptor = store.fileno()
             if descriptor is not None:
                 select.select([descriptor], [], [], 1.0)
             results += store.finished()
-        assert len(results) == batches, "the store ended more commits than there were"
+        assert len(results) == batches, "the store returned more results than there were commits"
         return results
 
     def commit(self, store: QueueStore, *writes: Write) -> Sequence[Any]:
@@ -115,7 +115,7 @@ class StoreHarness:
     # Jobs
 
     def job(self, **changes: Any) -> JobRecord:
-        """Return a new job; numbers and ids ascend."""
+        """Return a new job, with the next number and id."""
         number = next(self.numbers)
         values: dict[str, Any] = {
             "id": self.ids.new(),
@@ -155,7 +155,7 @@ class StoreHarness:
         return self.commit(store, Finish(rows))[0]
 
     def find(self, store: QueueStore, *jobs: JobRecord) -> dict[str, JobRow]:
-        """Return the rows that the store has of jobs, by id."""
+        """Find jobs; return their rows by id."""
         rows: dict[str, JobRow] = self.commit(store, FindJobs([job.id for job in jobs]))[0]
         return rows
 

@@ -1,4 +1,4 @@
-"""What every trigger must do."""
+"""Conformance suite for triggers."""
 
 # ruff: noqa: S101 - suites are methods that assert
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TriggerSuite"]
 
-#: Where the tests begin: a Sunday in 2026 on which clocks in Europe are put back.
+#: Start of the tests: a Sunday in 2026 on which clocks in Europe are put back.
 START = 1_792_886_400.0
 
-#: Fire times that are looked at.
+#: Number of fire times that are checked.
 FIRE_TIMES = 200
 
 
@@ -41,16 +41,16 @@ class TriggerSuite:
         assert all(isinstance(fire_time, float) for fire_time in times)
         assert times == sorted(set(times))
 
-    def test_an_answer_depends_on_the_fire_time_alone(self) -> None:
-        """Beats on several hosts compute the same, in whatever order they ask."""
+    def test_the_next_fire_time_depends_on_the_last_one_alone(self) -> None:
+        """Beats on several hosts compute the same, in whatever order."""
         first, second = self.make(), self.make()
         times = self.fire_times(first)
         assert self.fire_times(second) == times == self.fire_times(first)
         for before, fire_time in reversed(list(pairwise(times))):
             assert second.next_after(before) == fire_time
 
-    def test_the_latest_fire_time_is_that_of_many_steps(self) -> None:
-        """So that a long pause costs no steps."""
+    def test_latest_agrees_with_next_after(self) -> None:
+        """It gives the last fire time of a long pause in one step."""
         trigger = self.make()
         times = self.fire_times(trigger)
         for index in (0, len(times) // 2, len(times) - 1):

@@ -1,5 +1,5 @@
 # ruff: noqa: S101
-"""What every worker pool must do."""
+"""Conformance suites for worker pools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-#: Seconds that any of these jobs may take.
+#: Seconds until a job of the suite has failed.
 DEADLINE = 30.0
 
 Call = tuple[str, tuple[Any, ...]]
@@ -60,12 +60,12 @@ def make_chunk(calls: Sequence[Call], expires: float = 0.0, headers: str = "") -
 
 
 class PoolHarness:
-    """Owns the pools of a test; see `eventmq.testing.WorkerPoolSuite`."""
+    """Helpers of `eventmq.testing.WorkerPoolSuite`; stops the pools of a test."""
 
     processes = True
 
     def make(self, slots: int) -> WorkerPool:
-        """Return a pool of so many slots, not started."""
+        """Return a pool with so many slots, not started."""
         raise NotImplementedError(
             "define make() in your subclass: it returns your pool, not started"
         )
@@ -80,26 +80,26 @@ class PoolHarness:
             pool.stop(0.0)
 
     def begin(self, slots: int = 1) -> WorkerPool:
-        """Return a pool that runs."""
+        """Return a started pool."""
         pool = self.make(slots)
         self.pools.append(pool)
         pool.start()
         return pool
 
-    def give(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> None:
-        """Give a slot a chunk of calls."""
+    def assign(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> None:
+        """Assign a chunk of calls to a slot."""
         pool.assign(slot, chunk, make_chunk(calls), len(calls))
 
     def pump(self, pool: WorkerPool, done: Callable[[], bool]) -> None:
-        """Poll as the job manager does until it is done."""
+        """Poll the pool, as the job manager does, until ``done`` returns True."""
         deadline = time.monotonic() + DEADLINE
         while not done():
-            assert time.monotonic() < deadline, f"the pool said only {self.events}"
+            assert time.monotonic() < deadline, f"the pool reported only {self.events}"
             select.select(pool.filenos(), [], [], 0.02)
             self.events += pool.poll()
 
     def rows(self, slot: int, chunk: int) -> list[OutcomeRow]:
-        """Return the outcomes of a chunk that came so far; a `SharedPool` names no slot."""
+        """Return the outcomes of a chunk so far; the events of a `SharedPool` name no slot."""
         slot = 0 if self.pools[0].shared else slot
         return [
             OutcomeRow(*row)
@@ -109,36 +109,36 @@ class PoolHarness:
         ]
 
     def run(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> list[OutcomeRow]:
-        """Give a slot a chunk and return all of its outcomes."""
-        self.give(pool, slot, chunk, *calls)
+        """Assign a chunk to a slot, and return all of its outcomes."""
+        self.assign(pool, slot, chunk, *calls)
         self.pump(pool, lambda: len(self.rows(slot, chunk)) >= len(calls))
         return self.rows(slot, chunk)
 
     def block(self, pool: WorkerPool, slot: int, chunk: int, *others: Call) -> str:
-        """Give a slot a chunk whose first job waits, and return when it runs."""
+        """Assign a chunk whose first job waits for a pipe; return the pipe when the job runs."""
         pipe = str(self.path / f"pipe-{slot}-{chunk}")
         os.mkfifo(pipe)
-        self.give(pool, slot, chunk, ("wait", (pipe,)), *others)
+        self.assign(pool, slot, chunk, ("wait", (pipe,)), *others)
         self.pump(pool, lambda: pool.running(slot) is not None)
         return pipe
 
     def release(self, pipe: str) -> None:
-        """Let the job that waits end."""
+        """Let the job that waits for a pipe end."""
         with open(pipe, "w", encoding="utf-8") as writer:  # noqa: PTH123 - a pipe, not a file
             writer.write("released")
 
     def died(self) -> list[SlotDied]:
-        """Return the ends of slots that were told so far."""
+        """Return the deaths of slots that were reported so far."""
         return [event for event in self.events if isinstance(event, SlotDied)]
 
 
 class WorkerPoolLimits(PoolHarness):
-    """A part of `eventmq.testing.WorkerPoolSuite`."""
+    """Part of `eventmq.testing.WorkerPoolSuite`: time limits and cancellation."""
 
     def begin_job(self, pool: WorkerPool, task: str, *more: Any, headers: str = "") -> Path:
-        """Give slot 0 chunk 1 with one job and one behind it; return the job's file when it runs.
+        """Assign chunk 1 with two jobs to slot 0; return the file of the first one when it runs.
 
-        The job behind it is taken back, as the job manager does.
+        The second one is taken back, as the job manager does.
         """
         path = self.path / task
         calls: list[Call] = [(task, (str(path), *more)), ("add", (1, 1))]
@@ -147,8 +147,8 @@ class WorkerPoolLimits(PoolHarness):
         assert pool.take_back(0) == 1
         return path
 
-    def test_it_says_which_job_runs(self) -> None:
-        """Chunk, position and monotonic time."""
+    def test_running_names_the_job_that_runs(self) -> None:
+        """Its chunk and its position; None for an idle slot."""
         pool = self.begin()
         assert pool.running(0) is None
         pipe = self.block(pool, 0, 7)
@@ -160,7 +160,7 @@ class WorkerPoolLimits(PoolHarness):
 
     @pytest.mark.parametrize("task", ["spin", "linger", "block"])
     def test_a_running_job_can_be_killed(self, task: str) -> None:
-        """The manager kills at the hard limit: one `SlotDied`, no answer, and the slot goes on."""
+        """As at the hard limit: one `SlotDied`, no outcome, and the slot runs further jobs."""
         pool = self.begin()
         self.begin_job(pool, task, *([3.0] if task == "block" else []))
         pool.kill(0)
@@ -173,7 +173,7 @@ class WorkerPoolLimits(PoolHarness):
         assert len(self.died()) == 1
 
     def test_the_late_answer_of_a_killed_job_is_dropped(self) -> None:
-        """Also where it could not be ended, and its thread runs on to its end."""
+        """Even if its thread could not be ended, and runs to its end."""
         pool = self.begin()
         pipe = self.block(pool, 0, 1)
         pool.kill(0)
@@ -186,7 +186,7 @@ class WorkerPoolLimits(PoolHarness):
         assert self.rows(0, 1) == []
 
     def test_an_idle_slot_can_be_killed(self) -> None:
-        """Whoever kills may be late; what the slot was given since is lost with it, and told."""
+        """The kill may come too late; it is reported, and the slot runs further jobs."""
         pool = self.begin()
         pool.kill(0)
         self.pump(pool, lambda: bool(self.died()))
@@ -194,21 +194,21 @@ class WorkerPoolLimits(PoolHarness):
         assert self.run(pool, 0, 2, ("add", (2, 2)))[0].kind == OutcomeKind.SUCCEEDED
 
     def test_a_job_that_checks_ends_when_it_is_cancelled(self) -> None:
-        """It is answered as cancelled, whatever retries it has, and the slot goes on."""
+        """Its outcome is cancelled, whatever its retries, and the slot runs further jobs."""
         pool = self.begin()
         self.begin_job(pool, "spin", headers=",retry-count:5")
         pool.interrupt(0, 1, 0)
         self.pump(pool, lambda: bool(self.rows(0, 1)))
         assert [row.kind for row in self.rows(0, 1)] == [OutcomeKind.CANCELLED]
-        self.goes_on(pool)
+        self.check_usable(pool)
 
-    def goes_on(self, pool: WorkerPool) -> None:
-        """See that the slot runs jobs, be it after its process was replaced."""
+    def check_usable(self, pool: WorkerPool) -> None:
+        """Check that the slot runs further jobs, if need be after its process was replaced."""
         chunk = 2
         while not self.rows(0, chunk):
             chunk += 1
             before = len(self.died())
-            self.give(pool, 0, chunk, ("add", (1, 1)))
+            self.assign(pool, 0, chunk, ("add", (1, 1)))
             self.pump(pool, partial(self.answered_or_died, chunk, before))
         assert self.rows(0, chunk)[0].kind == OutcomeKind.SUCCEEDED
 
@@ -224,10 +224,10 @@ class WorkerPoolLimits(PoolHarness):
         self.pump(pool, lambda: bool(self.rows(0, 1)))
         assert [row.kind for row in self.rows(0, 1)] == [OutcomeKind.CANCELLED]
         assert path.with_name("linger.cancelled").exists()
-        self.goes_on(pool)
+        self.check_usable(pool)
 
-    def test_a_cancel_that_comes_too_late_hits_no_other_job(self) -> None:
-        """It names chunk and position."""
+    def test_a_late_cancel_does_not_affect_another_job(self) -> None:
+        """A cancel names chunk and position."""
         pool = self.begin()
         pipe = self.block(pool, 0, 1)
         pool.interrupt(0, 1, 1)
@@ -237,7 +237,7 @@ class WorkerPoolLimits(PoolHarness):
         assert self.rows(0, 1)[0].kind == OutcomeKind.SUCCEEDED
 
     def test_the_soft_limit_is_raised_in_a_coroutine(self) -> None:
-        """As an exception that it can catch."""
+        """The coroutine can catch it."""
         pool = self.begin()
         self.begin_job(pool, "late", headers=",soft-limit:0.1")
         self.pump(pool, lambda: bool(self.rows(0, 1)))
@@ -253,8 +253,8 @@ class WorkerPoolLimits(PoolHarness):
         assert decode_error(row.result).type == "eventmq.errors.SoftTimeLimitExceeded"
         assert self.run(pool, 0, 2, ("add", (2, 2)))[0].kind == OutcomeKind.SUCCEEDED
 
-    def test_blocking_code_is_interrupted_where_the_pool_says_so(self) -> None:
-        """At the soft limit; a pool that cannot says ``interrupts = False`` and lets it run."""
+    def test_blocking_code_is_interrupted_if_the_pool_interrupts(self) -> None:
+        """At the soft limit; a pool with ``interrupts = False`` lets it run."""
         pool = self.begin()
         seconds = 20.0 if pool.interrupts else 0.3
         self.begin_job(pool, "block", seconds, headers=",soft-limit:0.1")
@@ -264,15 +264,15 @@ class WorkerPoolLimits(PoolHarness):
         assert row.run_time < seconds + 5.0
 
 
-#: Tasks that yield the numbers up to their argument.
+#: Tasks that yield the numbers below their argument.
 GENERATORS = pytest.mark.parametrize("task", ["count_up", "acount_up"])
 
 
 class WorkerPoolStreams(PoolHarness):
-    """A part of `eventmq.testing.WorkerPoolSuite`."""
+    """Part of `eventmq.testing.WorkerPoolSuite`: streams and progress."""
 
     def batches(self, chunk: int, position: int = 0) -> list[PartsYielded]:
-        """Return the parts of a job that came so far."""
+        """Return the batches of parts of a job so far."""
         return [
             event
             for event in self.events
@@ -281,7 +281,7 @@ class WorkerPoolStreams(PoolHarness):
         ]
 
     def parts(self, chunk: int, position: int = 0) -> list[object]:
-        """Return the values of them."""
+        """Return the parts of a job so far."""
         bodies = [decode_parts(event.body)[1] for event in self.batches(chunk, position)]
         return [msgpack.unpackb(payload) for body in bodies for payload in body]
 
@@ -295,23 +295,23 @@ class WorkerPoolStreams(PoolHarness):
         assert self.parts(1) == list(range(600))
         batches = self.batches(1)
         assert batches[0].first == 0
-        assert batches[0].count == 1  # the first one at once
+        assert batches[0].count == 1  # the first part at once
         assert all(a.first + a.count == b.first for a, b in pairwise(batches))
         assert len(batches) < 600  # noqa: PLR2004 - as many as there are parts
         answered = next(n for n, e in enumerate(self.events) if isinstance(e, JobsEnded))
         assert max(self.events.index(batch) for batch in batches) < answered
 
     @GENERATORS
-    def test_a_generator_without_parts_says_so(self, task: str) -> None:
-        """By one empty batch: nobody need wonder whether some were lost."""
+    def test_a_generator_without_parts_yields_one_empty_batch(self, task: str) -> None:
+        """So that readers can tell it from lost parts."""
         self.run(self.begin(), 0, 1, (task, (0,)))
         assert [(batch.first, batch.count) for batch in self.batches(1)] == [(0, 0)]
 
     @GENERATORS
     def test_a_full_window_pauses_the_task_until_there_is_credit(self, task: str) -> None:
-        """It is never further ahead of what was taken than the window."""
+        """It is never further ahead of the credit than the window."""
         pool = self.begin()
-        self.give(pool, 0, 1, (task, (2 * WINDOW + 10,)))
+        self.assign(pool, 0, 1, (task, (2 * WINDOW + 10,)))
         for taken in (0, WINDOW):
             pool.credit(0, 1, 0, taken)
             self.pump(pool, lambda taken=taken: len(self.parts(1)) >= taken + WINDOW)  # type: ignore[misc]
@@ -324,21 +324,21 @@ class WorkerPoolStreams(PoolHarness):
         assert self.parts(1) == list(range(2 * WINDOW + 10))
 
     @GENERATORS
-    def test_a_task_that_nobody_reads_goes_on_without_parts(self, task: str) -> None:
-        """Its result is as good."""
+    def test_a_generator_without_a_reader_runs_on_without_parts(self, task: str) -> None:
+        """Its result is not affected."""
         pool = self.begin()
-        self.give(pool, 0, 1, (task, (3 * WINDOW,)))
+        self.assign(pool, 0, 1, (task, (3 * WINDOW,)))
         self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
         pool.credit(0, 1, 0, NO_READER)
         self.pump(pool, lambda: bool(self.rows(0, 1)))
         assert self.rows(0, 1)[0].kind == OutcomeKind.SUCCEEDED
         assert len(self.parts(1)) == WINDOW
 
-    def test_credit_for_another_job_is_passed_over(self) -> None:
-        """It may be late."""
+    def test_credit_for_another_job_is_ignored(self) -> None:
+        """Such credit has come too late."""
         pool = self.begin()
         pool.credit(0, 9, 0, 5)
-        self.give(pool, 0, 1, ("count_up", (WINDOW + 10,)))
+        self.assign(pool, 0, 1, ("count_up", (WINDOW + 10,)))
         pool.credit(0, 9, 0, 5000)
         pool.credit(0, 1, 1, 5000)
         self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
@@ -346,11 +346,11 @@ class WorkerPoolStreams(PoolHarness):
         pool.credit(0, 1, 0, WINDOW)
         self.pump(pool, lambda: bool(self.rows(0, 1)))
 
-    def test_what_was_yielded_is_not_kept_waiting(self) -> None:
-        """Also if the task then takes its time."""
+    def test_parts_are_sent_without_delay(self) -> None:
+        """Even if the task yields no further part for a while."""
         pool = self.begin()
         pipe = self.path / "go-on"
-        self.give(pool, 0, 1, ("yield_and_wait", (3, str(pipe))))
+        self.assign(pool, 0, 1, ("yield_and_wait", (3, str(pipe))))
         self.pump(pool, lambda: len(self.parts(1)) == 3)  # noqa: PLR2004 - all that there are
         assert self.rows(0, 1) == []
         pipe.touch()
@@ -358,10 +358,10 @@ class WorkerPoolStreams(PoolHarness):
 
     @pytest.mark.parametrize("task", ["endless", "aendless"])
     def test_a_cancelled_generator_is_closed(self, task: str) -> None:
-        """Also in the middle of a full window; its ``finally`` has run before the answer."""
+        """Even while it waits for credit; its ``finally`` runs before the outcome."""
         pool = self.begin()
         path = self.path / "closed"
-        self.give(pool, 0, 1, (task, (str(path),)))
+        self.assign(pool, 0, 1, (task, (str(path),)))
         self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
         assert not path.exists()
         pool.interrupt(0, 1, 0)
@@ -369,10 +369,10 @@ class WorkerPoolStreams(PoolHarness):
         assert self.rows(0, 1)[0].kind == OutcomeKind.CANCELLED
         assert path.exists()
 
-    def test_a_killed_generator_says_nothing_more(self) -> None:
-        """The parts before its end are those of a run that has failed."""
+    def test_a_killed_generator_yields_no_further_parts(self) -> None:
+        """Not even when the slot runs the next generator."""
         pool = self.begin()
-        self.give(pool, 0, 1, ("endless", (str(self.path / "closed"),)))
+        self.assign(pool, 0, 1, ("endless", (str(self.path / "closed"),)))
         self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
         pool.kill(0)
         self.pump(pool, lambda: any(isinstance(event, SlotDied) for event in self.events))
@@ -382,7 +382,7 @@ class WorkerPoolStreams(PoolHarness):
 
     @pytest.mark.parametrize("task", ["yield_what", "ayield_what"])
     def test_a_part_that_cannot_be_serialised_fails_the_job(self, task: str) -> None:
-        """For good, and says which part it was; those before it have gone out."""
+        """Without a retry; the error names the part. The parts before it have been sent."""
         pool = self.begin()
         bad, good = self.run(pool, 0, 1, (task, ()), ("add", (1, 1)))
         assert (bad.kind, good.kind) == (OutcomeKind.FAILED, OutcomeKind.SUCCEEDED)
@@ -391,31 +391,31 @@ class WorkerPoolStreams(PoolHarness):
         assert "part 1, a object, cannot be serialised" in error.message
         assert self.parts(1) == ["fine"]
 
-    def test_a_generator_that_raises_fails_behind_its_parts(self) -> None:
-        """As any task that raises."""
+    def test_a_generator_that_raises_fails_after_its_parts(self) -> None:
+        """The parts before the exception have been sent."""
         (row,) = self.run(self.begin(), 0, 1, ("yield_and_fail", ("no",)))
         assert row.kind == OutcomeKind.FAILED
         assert decode_error(row.result).message == "no"
         assert self.parts(1) == [0]
 
     @pytest.mark.parametrize("task", ["tell", "atell"])
-    def test_progress_is_told_while_the_job_runs_and_not_each_time(self, task: str) -> None:
-        """The first value at once, of the others some, the last one not after the rest."""
+    def test_progress_is_reported_while_the_job_runs(self, task: str) -> None:
+        """In order, not every value, but always the last one."""
         pool = self.begin()
         path = self.path / "go-on"
-        self.give(pool, 0, 1, (task, (500, str(path))))
+        self.assign(pool, 0, 1, (task, (500, str(path))))
 
-        def told() -> list[tuple[float, float | None, str]]:
+        def reported() -> list[tuple[float, float | None, str]]:
             events = [event for event in self.events if isinstance(event, ProgressReported)]
             assert all((event.chunk, event.position) == (1, 0) for event in events)
             return [decode_progress(event.body) for event in events]
 
-        self.pump(pool, lambda: told()[-1:] == [(500, 500, "telling")])
+        self.pump(pool, lambda: reported()[-1:] == [(500, 500, "telling")])
         assert self.rows(0, 1) == []
         path.touch()
         self.pump(pool, lambda: bool(self.rows(0, 1)))
-        assert len(told()) < 100  # noqa: PLR2004 - of 500
-        assert told() == sorted(told())
+        assert len(reported()) < 100  # noqa: PLR2004 - of 500
+        assert reported() == sorted(reported())
 
 
 class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
@@ -427,16 +427,16 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
 
     # Running
 
-    def test_it_has_the_slots_that_were_wanted(self) -> None:
-        """And idle ones run nothing."""
+    def test_a_pool_has_the_requested_number_of_slots(self) -> None:
+        """Idle slots run nothing."""
         pool = self.begin(2)
-        assert pool.slots == 2  # noqa: PLR2004 - what was wanted
+        assert pool.slots == 2  # noqa: PLR2004 - the number above
         assert [pool.running(0), pool.running(1)] == [None, None]
         assert all(type(descriptor) is int for descriptor in pool.filenos())
         assert pool.poll() == []
 
     def test_a_job_is_answered_with_its_result(self) -> None:
-        """With times, and the type of the content."""
+        """Its outcome has the start, the run time and the content type."""
         before = time.time()
         (row,) = self.run(self.begin(), 0, 1, ("add", (2, 3)))
         assert (row.position, row.kind) == (0, OutcomeKind.SUCCEEDED)
@@ -445,10 +445,10 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         assert 0.0 <= row.run_time < DEADLINE
 
     def test_jobs_are_answered_in_the_order_of_their_chunks(self) -> None:
-        """Positions without gaps, chunk after chunk; ``count`` is how many an event has."""
+        """Positions without gaps, chunk after chunk; ``count`` is the outcomes of an event."""
         pool = self.begin()
         for chunk in (1, 2, 3):
-            self.give(pool, 0, chunk, *(("add", (chunk, i)) for i in range(300)))
+            self.assign(pool, 0, chunk, *(("add", (chunk, i)) for i in range(300)))
         self.pump(pool, lambda: sum(self.counts()) == 900)  # noqa: PLR2004 - three times 300
         answered = [event for event in self.events if isinstance(event, JobsEnded)]
         assert [event.chunk for event in answered] == sorted(event.chunk for event in answered)
@@ -459,11 +459,11 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         assert [len(decode_outcomes(event.outcomes)) for event in answered] == self.counts()
 
     def counts(self) -> list[int]:
-        """Return how many jobs each answer has."""
+        """Return the number of jobs of each event."""
         return [event.count for event in self.events if isinstance(event, JobsEnded)]
 
     def test_slots_do_not_wait_for_each_other(self) -> None:
-        """One that is busy keeps nothing back."""
+        """A busy slot does not delay another one."""
         pool = self.begin(2)
         pipe = self.block(pool, 0, 1)
         rows = self.run(pool, 1, 2, *(("add", (i, i)) for i in range(20)))
@@ -472,18 +472,18 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         self.release(pipe)
         self.pump(pool, lambda: len(self.rows(0, 1)) == 1)
 
-    def test_what_has_finished_is_answered_while_the_next_job_runs(self) -> None:
-        """Nothing waits behind a long job."""
+    def test_an_outcome_does_not_wait_for_the_next_job(self) -> None:
+        """Even if that job takes long."""
         pool = self.begin()
         pipe = str(self.path / "pipe")
         os.mkfifo(pipe)
-        self.give(pool, 0, 1, ("add", (1, 1)), ("wait", (pipe,)))
+        self.assign(pool, 0, 1, ("add", (1, 1)), ("wait", (pipe,)))
         self.pump(pool, lambda: len(self.rows(0, 1)) == 1)
         self.release(pipe)
         self.pump(pool, lambda: len(self.rows(0, 1)) == 2)  # noqa: PLR2004 - both
 
-    def test_a_job_that_cannot_succeed_has_an_outcome(self) -> None:
-        """It fails, it is unknown, it came too late; the jobs after it run."""
+    def test_every_job_has_an_outcome(self) -> None:
+        """One that fails, is unknown, or has expired; the jobs after it run."""
         pool = self.begin()
         failed, unknown, fine = self.run(
             pool, 0, 1, ("fail", ("no",)), ("nothing", ()), ("add", (1, 1))
@@ -499,8 +499,8 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         self.pump(pool, lambda: bool(self.rows(0, 2)))
         assert self.rows(0, 2)[0].kind == OutcomeKind.EXPIRED
 
-    def test_a_running_job_can_be_seen(self) -> None:
-        """Deadlines are measured by it, so it is monotonic time."""
+    def test_running_has_the_start_in_monotonic_time(self) -> None:
+        """Deadlines are computed from it."""
         pool = self.begin()
         before = time.monotonic()
         pipe = self.block(pool, 0, 1)
@@ -512,11 +512,11 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
 
     # Taking back
 
-    def test_what_has_not_started_can_be_taken_back(self) -> None:
-        """It never runs; what had started is answered, and the slot goes on."""
+    def test_jobs_that_have_not_started_can_be_taken_back(self) -> None:
+        """They never run; the running job has an outcome, and the slot runs further jobs."""
         pool = self.begin()
         pipe = self.block(pool, 0, 1, *[("add", (1, 1))] * 4)
-        self.give(pool, 0, 2, *[("add", (2, 2))] * 3)
+        self.assign(pool, 0, 2, *[("add", (2, 2))] * 3)
         assert pool.take_back(0) == 7  # noqa: PLR2004 - four and three
         assert pool.take_back(0) == 0
         self.release(pipe)
@@ -526,10 +526,10 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         assert self.rows(0, 2) == []
 
     def test_no_job_is_both_taken_back_and_run(self) -> None:
-        """Whatever the moment: answers and what was taken back make up the chunk."""
+        """Whenever it is called, outcomes and jobs taken back make up the chunk."""
         pool = self.begin()
         for chunk in range(1, 30):
-            self.give(pool, 0, chunk, *(("add", (i, i)) for i in range(50)))
+            self.assign(pool, 0, chunk, *(("add", (i, i)) for i in range(50)))
             self.events += pool.poll()
             remaining = 50 - pool.take_back(0)
             self.pump(pool, partial(self.has, chunk, remaining))
@@ -540,7 +540,7 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         return len(self.rows(0, chunk)) >= count
 
     def test_an_idle_slot_has_nothing_to_take_back(self) -> None:
-        """Zero, also after work."""
+        """0, before and after it has run jobs."""
         pool = self.begin()
         assert pool.take_back(0) == 0
         self.run(pool, 0, 1, ("add", (1, 1)))
@@ -548,12 +548,12 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
 
     # Ends
 
-    def test_a_death_is_told_with_the_job_that_ran(self) -> None:
-        """After the answers before it; the pool replaces the process by itself."""
+    def test_a_death_is_reported_with_the_job_that_ran(self) -> None:
+        """After the outcomes before it; the pool replaces the process by itself."""
         if not self.processes:
             pytest.skip("the slots of this pool cannot die alone")
         pool = self.begin()
-        self.give(pool, 0, 1, ("add", (1, 1)), ("die", ()), ("add", (2, 2)))
+        self.assign(pool, 0, 1, ("add", (1, 1)), ("die", ()), ("add", (2, 2)))
         self.pump(pool, lambda: any(isinstance(event, SlotDied) for event in self.events))
         (died,) = [event for event in self.events if isinstance(event, SlotDied)]
         assert (died.slot, died.chunk, died.position) == (0, 1, 1)
@@ -561,27 +561,27 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         assert [row.position for row in self.rows(0, 1)] in ([], [0])
         assert self.run(pool, 0, 2, ("add", (3, 3)))[0].kind == OutcomeKind.SUCCEEDED
 
-    def test_a_death_disturbs_no_other_slot(self) -> None:
-        """Nothing is shared that could break."""
+    def test_a_death_does_not_affect_other_slots(self) -> None:
+        """Their jobs run on."""
         if not self.processes:
             pytest.skip("the slots of this pool cannot die alone")
         pool = self.begin(2)
         pipe = self.block(pool, 1, 1)
-        self.give(pool, 0, 1, ("die", ()))
+        self.assign(pool, 0, 1, ("die", ()))
         self.pump(pool, lambda: any(isinstance(event, SlotDied) for event in self.events))
         self.release(pipe)
         self.pump(pool, lambda: len(self.rows(1, 1)) == 1)
         assert self.rows(1, 1)[0].kind == OutcomeKind.SUCCEEDED
 
     def test_stopping_twice_is_legal(self) -> None:
-        """Also before the start."""
+        """So is stopping a pool that was not started."""
         self.make(1).stop(0.0)
         pool = self.begin()
         pool.stop(1.0)
         pool.stop(1.0)
 
     def test_stop_lets_a_running_job_finish(self) -> None:
-        """Its answer is had from ``poll`` afterwards; what had not started never runs."""
+        """``poll`` returns its outcome afterwards; jobs that had not started never run."""
         pool = self.begin()
         pipe = self.block(pool, 0, 1, ("add", (1, 1)))
         self.release(pipe)
@@ -592,7 +592,7 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         assert msgpack.unpackb(rows[0].result) == "released"
 
     def test_stop_does_not_wait_longer_than_the_grace(self) -> None:
-        """A job that will not end is killed, or left behind where it cannot be."""
+        """A job that does not end is killed, or abandoned if that is impossible."""
         pool = self.begin()
         pipe = self.block(pool, 0, 1)
         before = time.monotonic()
