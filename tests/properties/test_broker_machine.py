@@ -214,7 +214,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def ready(self, data: st.DataObject, window: int) -> None:
         worker = self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
         if worker.alive:
-            messages = self.broker.ready(worker.identity, window, worker.received, tuple(worker.held))
+            held = tuple(worker.held)
+            messages = self.broker.ready(worker.identity, window, worker.received, held)
             self.note(worker, messages)
         self.collect()
 

@@ -115,13 +115,13 @@ policies = st.sampled_from(["cancel", "cancel", "continue"])
 
 
 def larger(parts: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
-    members_strategy = st.lists(parts, max_size=4)
+    lists = st.lists(parts, max_size=4)
     return st.one_of(
         st.lists(parts, min_size=1, max_size=4).map(chain),
-        st.builds(lambda members, policy: group(members, on_failure=policy), members_strategy, policies),
+        st.builds(lambda members, policy: group(members, on_failure=policy), lists, policies),
         st.builds(
             lambda members, last, policy: chord(members, last, on_failure=policy),
-            members_strategy, parts, policies,
+            lists, parts, policies,
         ),
         st.builds(lambda one, other: one | other, parts, parts),
     )  # fmt: skip

@@ -101,7 +101,7 @@ class Cluster:
         self.jobs += [work.delay(number + n) for n in range(1, BEHIND + 1)]
         until(lambda: str(number) in self.system.started(), "the job runs", PATIENCE)
         pid = self.system.started()[str(number)]
-        [executor] = [executor_pid for executor_pid in self.executors() if pid in _below(executor_pid)]
+        [executor] = [parent for parent in self.executors() if pid in _below(parent)]
         os.kill(executor, signal.SIGKILL)
         start = time.monotonic()
         self.struck.append(number)

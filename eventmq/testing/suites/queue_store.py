@@ -146,7 +146,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
             assert (record.body, record.headers) == (job.body, job.headers)
 
     def test_a_job_ends_once(self) -> None:
-        """A second outcome is ``stale_lease`` and changes nothing; others of its write are stored."""
+        """A second outcome is ``stale_lease``; the others of its write are stored."""
         store = self.begin()
         first, second, third = self.admitted(store, 3)
         self.finish(store, self.end(first))
