@@ -107,7 +107,9 @@ class Firing:
         done = results.index(False) if False in results else len(results)
         if results and not done:
             return None
-        accepted = [fire.id for fire, result in zip(self.fires, results[:done], strict=False) if result]
+        accepted = [
+            fire.id for fire, result in zip(self.fires, results[:done], strict=False) if result
+        ]
         fired = self.last_fire_time if done == len(results) else self.fires[done - 1].fire_time
         remaining = schedule.remaining
         if remaining is not None:

@@ -398,7 +398,11 @@ def decode(frames: Sequence[bytes]) -> Command:
         raise ProtocolError(msg, code="unknown-command")
     min_frames, max_frames, decoder = entry
     if not min_frames <= len(frames) - 3 <= max_frames:
-        span = str(min_frames + 3) if min_frames == max_frames else f"{min_frames + 3} to {max_frames + 3}"
+        span = (
+            str(min_frames + 3)
+            if min_frames == max_frames
+            else f"{min_frames + 3} to {max_frames + 3}"
+        )
         msg = f"{str(frames[2], 'ascii')} has {span} frames, this one {len(frames)}"
         raise ProtocolError(msg, code="frame-count")
     if not frames[3]:

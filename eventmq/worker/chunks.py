@@ -213,7 +213,9 @@ class SharedHeldChunks(HeldChunks):
         self, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
     ) -> list[tuple[HeldChunk, int]]:
         """Return all jobs that `withdraw_all` removed, the oldest first: each may have started."""
-        return [(chunk, position) for chunk, positions in reversed(withdrawn) for position in positions]
+        return [
+            (chunk, position) for chunk, positions in reversed(withdrawn) for position in positions
+        ]
 
     def withdraw_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
         """Remove all jobs; return them by chunk, the last chunk first."""

@@ -83,7 +83,9 @@ class WorkerStreams:
             self._pool.credit(chunk.slot, chunk.number, event.position, NO_READER)
             return
         if session.max_frame and len(event.body) > session.max_frame:
-            message = "parts of job %s are lost: they have %d bytes, and the broker takes frames of %d"
+            message = (
+                "parts of job %s are lost: they have %d bytes, and the broker takes frames of %d"
+            )
             job = chunk.index.entries[event.position].id
             _log.error(message, job, len(event.body), session.max_frame)
             return

@@ -104,7 +104,11 @@ def network_file_system(path: Path) -> str:
 
 
 def store_removed(missing: str) -> StoreError:
-    """Return the error of a broker whose store is not where it was; ``missing`` names what is missing."""
+    """Return the error of a broker whose store has been moved or removed.
+
+    Args:
+        missing: What is missing, for the message.
+    """
     return StoreError(
         f"the store was taken from under the broker, which gives no further receipt: {missing}; "
         "put the data directory back as it was, or start a broker on what is there"
@@ -145,7 +149,9 @@ class OpenedFiles:
             self._led_to = os.readlink(self._link)  # noqa: PTH115 - as below
         #: Those to look at with each commit; SQLite looks at the database itself.
         excluded = {database, index, log} if self._link else {database, index}
-        self._each = tuple((os.fspath(path), key) for path, key in self._all if path not in excluded)
+        self._each = tuple(
+            (os.fspath(path), key) for path, key in self._all if path not in excluded
+        )
         self.verify()
 
     def _open(self, log: Path) -> int:

@@ -20,7 +20,9 @@ ASK = "ask eventmq fsck what is wrong, and eventmq fsck --salvage DEST copies wh
 ALTERED = (ProtocolError, LookupError, TypeError, ValueError)
 
 
-def store_error(path: Path | str, error: Exception, problem: str = "cannot be written") -> StoreError:
+def store_error(
+    path: Path | str, error: Exception, problem: str = "cannot be written"
+) -> StoreError:
     """Return the error of a store that goes on no more.
 
     Args:

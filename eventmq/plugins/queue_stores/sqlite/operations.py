@@ -100,7 +100,9 @@ class OperatorWrites:
                 jobs[job_id] = row.job
             else:
                 unaffected[job_id] = state.value
-        return AffectedJobs(self._actions[write.action](list(jobs.values()), write.audit), unaffected)
+        return AffectedJobs(
+            self._actions[write.action](list(jobs.values()), write.audit), unaffected
+        )
 
     def cancel(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
         """End jobs as cancelled."""

@@ -107,8 +107,8 @@ class Reads:
                 common = crc32(body, prefix)
             if crc32(job_id.encode(), common) == crc:
                 job = JobRecord(
-                    job_id, queue, text, body, seq, rank, state, attempt, delivery, ready_at, expires,
-                    created, deaths,
+                    job_id, queue, text, body, seq, rank, state, attempt, delivery, ready_at,
+                    expires, created, deaths,
                 )  # fmt: skip
             else:
                 [job] = self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ?", (seq,))

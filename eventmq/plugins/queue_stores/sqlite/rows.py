@@ -380,7 +380,9 @@ class Tables:
                     attempt, delivery, 0.0, 0.0, created,
                 )  # fmt: skip
                 kept_result = result if until + keeper.spared(at) > keeper.now else None
-                return JobRow(job, at, content_type, kept_result, started, run_time, self.name(worker))
+                return JobRow(
+                    job, at, content_type, kept_result, started, run_time, self.name(worker)
+                )
         except (KeyError, TypeError, AttributeError):  # values of another kind
             pass
         return self.damaged_outcome(_as_text(job_id), label, queue)

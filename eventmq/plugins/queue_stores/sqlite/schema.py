@@ -231,10 +231,11 @@ def check_schema(db: apsw.Connection, path: Path | str) -> None:
 
 
 def other_schema(path: Path | str, version: int, stored_hash: object) -> StoreError:
-    """Return the error about a store of another version; ``stored_hash`` is the hash that it has."""
+    """Return the error about a store of another version; ``stored_hash`` is its own hash."""
+    tables = f"table definitions {stored_hash}" if stored_hash else "no hash of its tables"
     return StoreError(
         f"{path} was made by another development version of EventMQ: it has store version "
-        f"{version} with {f'table definitions {stored_hash}' if stored_hash else 'no hash of its tables'}, "
+        f"{version} with {tables}, "
         f"this EventMQ needs version {SCHEMA_VERSION} with table definitions {SCHEMA_HASH}; work "
         "off its jobs with the EventMQ that made it, or use another data directory (--data-dir)"
     )

@@ -542,7 +542,8 @@ def next_ready_at(db: apsw.Connection, ahead: float) -> float | None:
     sql = "SELECT min(eta) FROM jobs WHERE state = 1 AND eta > 0 AND ready_at < ?"
     (eta,) = first_row(db, sql, (HELD,))
     return min(
-        (at for at in (ready_at, None if eta is None else eta - ahead) if at is not None), default=None
+        (at for at in (ready_at, None if eta is None else eta - ahead) if at is not None),
+        default=None,
     )
 
 
