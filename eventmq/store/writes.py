@@ -686,9 +686,9 @@ class SealEvents(NamedTuple):
     """Write that a journal has all events up to a number, safely. Result: (EventLogHead, refused).
 
     These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
-    been dropped already, an event of kind ``gap`` says which. A journal of another id takes the
-    place of the one before if that did not say anything for ``timeout`` seconds; else ``refused`` is
-    true and nothing is changed.
+    been dropped already, an event of kind ``gap`` says which. A journal of another id replaces
+    the one before if that was silent for ``timeout`` seconds; else ``refused`` is true and nothing
+    is changed.
     """
 
     journal: str

@@ -184,10 +184,10 @@ class InputFetcher:
     def _drop_ended(self) -> None:
         for number in [number for number in self.kept if number not in self._held.chunks]:
             ids, _ = self.kept.pop(number)
-            others = {job for jobs, _ in self.kept.values() for job in jobs}
-            others |= {entry.id for fetch in self.waiting for _, entry in fetch.todo}
+            needed = {job for jobs, _ in self.kept.values() for job in jobs}
+            needed |= {entry.id for fetch in self.waiting for _, entry in fetch.todo}
             for job in ids:
-                if job not in others:
+                if job not in needed:
                     self._drop(job)
 
     def _drop(self, job: str) -> None:

@@ -100,20 +100,20 @@ def _find_culprit(
         event: The death of the slot.
         withdrawn: The jobs that were lost with it, the last chunk first.
     """
-    lost = [
+    lost_jobs = [
         (chunk.number, position)
         for chunk, positions in reversed(withdrawn)
         for position in positions
     ]
-    started = set(lost[: event.started])
+    started = set(lost_jobs[: event.started])
     running = (event.chunk, event.position)
-    if running in lost:
+    if running in lost_jobs:
         started.add(running)
     elif len(started) != 1:
         return None, started
     if event.shared_cause:
         return None, started
-    return (running if running in lost else next(iter(started))), started
+    return (running if running in lost_jobs else next(iter(started))), started
 
 
 class JobManager:
@@ -278,15 +278,15 @@ class JobManager:
         """
         self.overdue = False
         self._hand_back_waiting(now)
-        ran = []
+        started = []
         for slot in range(len(self._held.jobs)):
             withdrawn = self._held.withdraw_all(slot)
-            ran += [
-                joblog.id_and_task(chunk.index, place)
-                for chunk, place in self._held.started(withdrawn)
+            started += [
+                joblog.id_and_task(chunk.index, position)
+                for chunk, position in self._held.started(withdrawn)
             ]
             self._hand_back(withdrawn, now)
-        return ran
+        return started
 
     # Output
 
@@ -297,16 +297,16 @@ class JobManager:
 
     def seconds_to_tick(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
-        due = self._session.due()
+        deadline = self._session.due()
         if self._watchdog.deadlines:
-            due = min(due, self._watchdog.due())
+            deadline = min(deadline, self._watchdog.due())
         if self._suspects.waiting:
-            due = min(due, self._suspects.due())
+            deadline = min(deadline, self._suspects.due())
         if self._inputs.waiting:
-            due = min(due, self._inputs.due())
+            deadline = min(deadline, self._inputs.due())
         if self._drain_until is not None:
-            due = min(due, self._settle_until or self._drain_until)
-        return max(0.0, min(due, self._slots.check_due()) - now)
+            deadline = min(deadline, self._settle_until or self._drain_until)
+        return max(0.0, min(deadline, self._slots.check_due()) - now)
 
     # Chunks
 
@@ -358,8 +358,8 @@ class JobManager:
         sent = _sent_at(request.headers) if f",{NOW}:" in request.headers else 0.0
         if not sent:
             return request.body
-        behind, noted = self._broker_lag
-        if now - sent < behind or now - noted > SETTLED:
+        behind, measured_at = self._broker_lag
+        if now - sent < behind or now - measured_at > SETTLED:
             behind = now - sent
             self._broker_lag = behind, now
         ahead = self._clock.now() - (now - behind)
@@ -405,9 +405,9 @@ class JobManager:
         self._slots.slot_died(slot)
         killed = self._watchdog.slot_ended(slot)
         withdrawn = self._held.remove_lost(event)
-        others = sum(len(part) for _, part in withdrawn) - 1
+        other_jobs = sum(len(part) for _, part in withdrawn) - 1
         culprit, started = _find_culprit(event, withdrawn)
-        known = killed or culprit is not None
+        cause_known = killed or culprit is not None
         for chunk, positions in withdrawn:
             rows = [
                 self._watchdog.outcome(slot, chunk, position, now, killed=killed)
@@ -416,15 +416,15 @@ class JobManager:
                     chunk,
                     position,
                     culprit=None if killed else culprit,
-                    known=known,
+                    cause_known=cause_known,
                     started=started,
-                    others=others,
+                    other_jobs=other_jobs,
                 )
                 for position in positions
             ]
             self._session.reply(chunk, encode_outcomes(rows), now)
-        if not known and started:
-            joblog.lost(_exit_report(event), len(started), others + 1 - len(started))
+        if not cause_known and started:
+            joblog.lost(_exit_report(event), len(started), other_jobs + 1 - len(started))
         self._watchdog.forget(slot)
 
     def _loss(
@@ -434,9 +434,9 @@ class JobManager:
         position: int,
         *,
         culprit: tuple[int, int] | None,
-        known: bool,
+        cause_known: bool,
         started: set[tuple[int, int]],
-        others: int,
+        other_jobs: int,
     ) -> OutcomeRow:
         """Return the outcome of a job whose slot died.
 
@@ -445,18 +445,18 @@ class JobManager:
             chunk: Chunk of the job.
             position: Position of the job in the chunk.
             culprit: The job to which the death is charged, None where none is.
-            known: Whether the cause is known: the culprit, or that the worker killed the slot.
+            cause_known: Whether the culprit is known, or the worker itself killed the slot.
             started: The jobs that had started and were not answered.
-            others: How many jobs the slot had beside this one.
+            other_jobs: How many jobs the slot had beside this one.
         """
-        lost = chunk.number, position
-        if lost != culprit and lost not in started:
+        lost_job = chunk.number, position
+        if lost_job != culprit and lost_job not in started:
             return _row(position, _HANDED_BACK)
         reason = _exit_report(event)
         error = encode_error(RemoteError("eventmq.errors.WorkerLost", reason))
-        if lost != culprit:
-            return _row(position, _UNANSWERED if known else _LOST, error)
-        joblog.died(reason, chunk.index, position, others)
+        if lost_job != culprit:
+            return _row(position, _UNANSWERED if cause_known else _LOST, error)
+        joblog.died(reason, chunk.index, position, other_jobs)
         return _row(position, _DIED, error)
 
     def _cancel(self, job: str, delivery: str, now: float) -> None:

@@ -87,20 +87,20 @@ class Watchdog:
         old = self.deadlines.get(slot)
         if not timeout or (old is not None and old[:2] == running[:2]):
             return
-        due = running.since + timeout
-        self.deadlines[slot] = _Deadline(*running[:2], due, running.since, cancelled=False)
+        deadline = running.since + timeout
+        self.deadlines[slot] = _Deadline(*running[:2], deadline, running.since, cancelled=False)
 
     def cancel(self, slot: int, chunk: HeldChunk, position: int, now: float) -> None:
         """Interrupt a job that has started in a slot, and kill the slot after the grace."""
         if slot in self.killed:
             return
-        due = now + self._grace
+        deadline = now + self._grace
         old = self.deadlines.get(slot)
         if old is not None and old[:2] == (chunk.number, position):
             if old.cancelled:
                 return
-            due = min(due, old.due)
-        self.deadlines[slot] = _Deadline(chunk.number, position, due, now, cancelled=True)
+            deadline = min(deadline, old.due)
+        self.deadlines[slot] = _Deadline(chunk.number, position, deadline, now, cancelled=True)
         self._pool.interrupt(slot, chunk.number, position)
 
     def due(self) -> float:

@@ -100,7 +100,7 @@ def test_as_many_are_added_as_jobs_wait_and_at_most_as_many_again():
 
 @pytest.fixture
 def world():
-    world = Limited(slots=4, least=1)
+    world = Limited(slots=4, min_slots=1)
     world.connect()
     return world
 
