@@ -74,7 +74,7 @@ def swallow(*arguments):
 
 
 WRONG = [
-    (RoutingStrategySuite, Wrong(choose=over_room), "room_is_never_exceeded"),
+    (RoutingStrategySuite, Wrong(choose=over_room), "credit_is_never_exceeded"),
     (RoutingStrategySuite, Wrong(choose=lambda q, w, n: ["z"]), "a_single_worker_gets_the_chunk"),
     (RoutingStrategySuite, Wrong(choose=lambda q, w, n: []), "many_workers_and_chunks"),
     (QueueOrderSuite, Wrong(choose=lambda queues: "z"), "a_single_queue_is_chosen"),
@@ -89,8 +89,8 @@ WRONG = [
         Wrong(delay=lambda failure: float(len(str(failure.exception)))),
         "any_failure_has_a_delay_or_is_the_last",
     ),
-    (ResultBackendSuite, Wrong(inline=1), "inline_is_said_once_and_for_all"),
-    (ResultBackendSuite, Wrong(inline=True, local=0), "inline_is_said_once_and_for_all"),
+    (ResultBackendSuite, Wrong(inline=1), "inline_and_local_are_bools"),
+    (ResultBackendSuite, Wrong(inline=True, local=0), "inline_and_local_are_bools"),
     (
         SerializerSuite,
         Wrong(encode=lambda value, envelope: b""),
@@ -104,9 +104,9 @@ WRONG = [
         ),
         "a_signature_covers_the_body_and_the_envelope",
     ),
-    (MiddlewareSuite, Wrong(execute=lambda job, proceed: 7), "execute_goes_on_once_and_returns"),
-    (MiddlewareSuite, Wrong(execute=swallow), "execute_lets_errors_through"),
-    (MiddlewareSuite, Wrong(submit=lambda s, proceed: None), "submit_goes_on_once_and_returns"),
+    (MiddlewareSuite, Wrong(execute=lambda job, proceed: 7), "execute_proceeds_once_and_returns"),
+    (MiddlewareSuite, Wrong(execute=swallow), "execute_does_not_swallow_errors"),
+    (MiddlewareSuite, Wrong(submit=lambda s, proceed: None), "submit_proceeds_once_and_returns"),
 ]
 
 
