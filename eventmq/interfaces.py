@@ -439,8 +439,8 @@ class WorkerView(NamedTuple):
     """What a routing strategy sees of a worker session."""
 
     session: str
-    #: How many more chunks it wants now; at least 1 where `RoutingStrategy.choose` is asked.
-    room: int
+    #: How many more chunks it takes now; at least 1 in calls of `RoutingStrategy.choose`.
+    credit: int
     #: How many chunks it holds.
     busy: int
 
@@ -455,7 +455,7 @@ class RoutingStrategy(Protocol):
     by_key: bool
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
-        """Return the sessions of up to ``n`` chunks, none more often than it has room.
+        """Return the sessions of up to ``n`` chunks, none more often than its credit.
 
         ``workers`` is in the order in which they informed; ``n`` is at least 1.
         """
@@ -472,11 +472,11 @@ class KeyedRouting(RoutingStrategy, Protocol):
         """Return the key of the jobs with this header text, "" for none. Pure."""
 
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
-        """Return the session, with room, that gets the key's next chunk, or None to wait.
+        """Return the session, with credit, that gets the key's next chunk, or None to wait.
 
-        ``workers`` are all that may be given these jobs, also those whose room is 0; at least
+        ``workers`` are all that may be given these jobs, also those whose credit is 0; at least
         one. It is asked again within moments, and must not let a key wait for ever while a
-        worker has room. ``now`` is Unix time.
+        worker has credit. ``now`` is Unix time.
         """
 
 

@@ -74,10 +74,10 @@ class Affinity:
         return narrowed
 
     def _views(self, name: str, session: Session, text: str) -> list[WorkerView]:
-        """Return all sessions that may get the jobs of a header text, with or without room."""
+        """Return all sessions that may get the jobs of a header text, with or without credit."""
         refused = set().union(*self._state.refusals.values())
         return [
-            WorkerView(s.id, max(s.room, 0), len(s.leases))
+            WorkerView(s.id, max(s.credit, 0), len(s.leases))
             for s in self._state.sessions.values()
             if s is session
             or (
@@ -92,7 +92,7 @@ class Affinity:
     def leased(self, queue: Queue, session: Session) -> None:
         """Record that a session got a chunk; with its last one it may pass keys on."""
         self._taking.add((queue.name, session.id))
-        if session.room <= 0:
+        if session.credit <= 0:
             self.declined(queue, session)
 
     def declined(self, queue: Queue, session: Session) -> None:

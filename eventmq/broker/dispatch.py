@@ -1,6 +1,6 @@
 """Dispatch: leases jobs to sessions, in chunks, and sends them.
 
-Each session with room is served from the queue that its queue order chooses; the routing strategy
+Each session with credit is served from the queue that its queue order chooses; the routing strategy
 chooses among the sessions that want the same queue. A chunk is leased by a write, and sent when
 that is on disk. `Refill` reads windows from the store, `Throttle` runs the limiters of a tick, and
 `InputPages` serves the results that a job takes, where they are too long for its body.
@@ -294,7 +294,7 @@ class Dispatch:
         self.damage = DamagedJobs(state, outcomes)
         self.refill = Refill(state, self.damage)
         self.throttle = Throttle(state)
-        #: Sessions with room that are served from one queue in this round.
+        #: Sessions with credit that are served from one queue in this round.
         self._competitors = 1
 
     def run(self) -> None:
@@ -326,7 +326,7 @@ class Dispatch:
     # Choice
 
     def _round(self) -> bool:
-        """Serve each session with room once; return whether another round may lease more."""
+        """Serve each session with credit once; return whether another round may lease more."""
         state = self.state
         if not state.busy and not state.transient.queues:
             return False
@@ -339,7 +339,7 @@ class Dispatch:
             return False
         votes: dict[str, list[Session]] = {}
         for session in state.sessions.values():
-            if session.room > 0:
+            if session.credit > 0:
                 options = self._options(session, ready)
                 if options:
                     name = options[0][1] if len(options) == 1 else session.order.choose(options)
@@ -383,7 +383,7 @@ class Dispatch:
         self._competitors = len(sessions)
         if len(sessions) == 1:
             return self._lease(queue, sessions[0])
-        views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
+        views = [WorkerView(s.id, s.credit, len(s.leases)) for s in sessions]
         by_id = {session.id: session for session in sessions}
         again = False
         # A session that is chosen and gets no job would count as used.
@@ -489,7 +489,7 @@ class Dispatch:
             one = load._replace(jobs=1)
             if jobs := self._select_unexpired(queue, session, (eligibility, cost_of, alone), one):
                 return jobs
-            if session.room <= 0:  # it is kept free for a suspect
+            if session.credit <= 0:  # it is kept free for a suspect
                 return []
         others = self._no_suspects(refuses)
         return self._select_unexpired(queue, session, (eligibility, cost_of, others), load)

@@ -163,7 +163,7 @@ class GraphTracker:
             row = self.operations.calls.row
             rows = [
                 {
-                    **row(each.found), "place": each.place, "input": each.input,
+                    **row(each.job_row), "place": each.node, "input": each.input,
                     "output": each.output, "handler": each.handler,
                 }
                 for each in page.rows

@@ -286,7 +286,7 @@ class OperatorCalls:
 
 def _unaffected(job_id: str, affected: AffectedJobs) -> tuple[str, str, str]:
     """Return the row of a job that was not affected."""
-    state = affected.others.get(job_id, "")
+    state = affected.unaffected.get(job_id, "")
     return job_id, state, state
 
 

@@ -209,8 +209,8 @@ class Session:
     idle_since: float = 0.0
 
     @property
-    def room(self) -> int:
-        """How many more chunks it wants now."""
+    def credit(self) -> int:
+        """How many more chunks it takes now."""
         if self.peer is None or self.closing or self.full or (self.reserved_for and self.leases):
             return 0
         if self.legacy:
@@ -231,11 +231,11 @@ class Session:
     def share(self, waiting: int, competitors: int) -> int:
         """Return how many of the jobs that wait it should get in one chunk.
 
-        Those that count chunks want as many as there is room for, those that count jobs all that
-        the others leave them.
+        Those that count chunks want as many as their credit, those that count jobs all that the
+        others leave them.
         """
         if self.legacy:
             return 1
         if self.jobs:
-            return max(1, min(self.room, -(-waiting // max(1, competitors))))
-        return max(1, -(-waiting // max(1, self.room)))
+            return max(1, min(self.credit, -(-waiting // max(1, competitors))))
+        return max(1, -(-waiting // max(1, self.credit)))

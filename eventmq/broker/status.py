@@ -67,7 +67,7 @@ def workers(state: State) -> dict[str, Any]:
             connected[name] = {
                 "queues": [list(pair) for pair in session.queues],
                 "hb": session.peer.last_seen + state.keeper.ahead,
-                "available_slots": max(0, session.room),
+                "available_slots": max(0, session.credit),
             }
             for weight, queue in session.queues:
                 queues.setdefault(queue, []).append([weight, name])

@@ -70,13 +70,13 @@ class JobRow(NamedTuple):
 class FindJobs(NamedTuple):
     """Look jobs up. Result: {id: JobRow} of those known.
 
-    With ``room`` bodies are not read, nor are all results of jobs that have succeeded: in the order
-    of the ids as long as what was read is less than ``room`` bytes. Those of at most 4,096 bytes do
-    not count and are read in any case. Of the others `JobRow.unread` is true.
+    With ``max_bytes`` no bodies are read, and results of succeeded jobs, in the order of the ids,
+    only until they have so many bytes. Results of at most 4,096 bytes do not count and are always
+    read; `JobRow.unread` marks those that were not.
     """
 
     ids: Sequence[str]
-    room: int | None = None
+    max_bytes: int | None = None
 
 
 class ListJobs(NamedTuple):
@@ -131,16 +131,16 @@ class FindLineage(NamedTuple):
 class GraphRow(NamedTuple):
     """A job of a graph. ``input`` and ``output`` are numbers of joins, 0 for none."""
 
-    place: int
+    node: int
     input: int
     output: int
     #: Whether it is there for failures.
     handler: bool
-    found: JobRow
+    job_row: JobRow
 
 
 class GraphPage(NamedTuple):
-    """Some jobs of a graph by place; ``size`` is the number of all."""
+    """Some jobs of a graph by node index; ``size`` is the number of all its jobs."""
 
     root: str
     size: int
@@ -148,7 +148,7 @@ class GraphPage(NamedTuple):
 
 
 class ListGraph(NamedTuple):
-    """Read jobs of the graph of a job, from a place on. Result: GraphPage, or None."""
+    """Read jobs of the graph of a job, from a node index on. Result: GraphPage, or None."""
 
     id: str
     first: int
@@ -179,7 +179,7 @@ class ScheduleRows(NamedTuple):
     """A page of schedules. ``revision`` is where the next page goes on."""
 
     rows: Sequence[ScheduleRow]
-    gone: Sequence[str]
+    removed: Sequence[str]
     revision: int
     #: Of the whole table.
     head: int

@@ -241,7 +241,7 @@ class Expire(NamedTuple):
     now: float
     ttl: float
     #: Numbers of the jobs that are left alone: they are leased.
-    keep: Container[int]
+    excluded: Container[int]
     limit: int
     #: Seconds by which wall time is ahead of store time.
     ahead: float = 0.0
@@ -533,11 +533,11 @@ class AuditFields(NamedTuple):
 class AffectedJobs(NamedTuple):
     """Jobs that an action touched: as they were, those retried as they are; perhaps without bodies.
 
-    ``others`` has the states of jobs that it could not be done to; unknown ids are in neither.
+    ``unaffected`` has the states of the jobs to which it did not apply; unknown ids are in neither.
     """
 
     jobs: list[JobRecord]
-    others: dict[str, str]
+    unaffected: dict[str, str]
 
 
 class ApplyToJobs(NamedTuple):
@@ -578,7 +578,7 @@ class BeginBulkOperation(NamedTuple):
 
 
 class ContinueBulkOperation(NamedTuple):
-    """Do the next part of a bulk operation: up to ``limit`` jobs by number, except ``keep``.
+    """Do the next part of a bulk operation: up to ``limit`` jobs by number, except ``excluded``.
 
     Result: (AffectedJobs, BulkOperation as it is now); for an unknown id AffectedJobs is empty and
     the other None.
@@ -586,7 +586,7 @@ class ContinueBulkOperation(NamedTuple):
 
     id: str
     audit: AuditFields
-    keep: Collection[int]
+    excluded: Collection[int]
     limit: int
 
 

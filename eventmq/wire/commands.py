@@ -84,7 +84,7 @@ class Ack(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A worker has room: one slot for a legacy peer, ``status`` (absolute) for others."""
+    """A worker has credit: one slot for a legacy peer, ``status`` (absolute) for others."""
 
     id: str
     status: str | None = None

@@ -36,18 +36,23 @@ class LeastLoaded:
         count, start = len(workers), self._round
         self._round += 1
         loads = [
-            (worker.busy / (worker.busy + worker.room), (index - start) % count, index, worker.busy)
+            (
+                worker.busy / (worker.busy + worker.credit),
+                (index - start) % count,
+                index,
+                worker.busy,
+            )
             for index, worker in enumerate(workers)
         ]
         heapify(loads)
-        target = min(n, sum(worker.room for worker in workers))
+        target = min(n, sum(worker.credit for worker in workers))
         chosen: list[str] = []
         while len(chosen) < target:
             _, rank, index, busy = loads[0]
             worker = workers[index]
             chosen.append(worker.session)
             # At 1.0 it is full; those that are not come before it.
-            load = (busy + 1) / (worker.busy + worker.room)
+            load = (busy + 1) / (worker.busy + worker.credit)
             heapreplace(loads, (load, rank, index, busy + 1))
         return chosen
 

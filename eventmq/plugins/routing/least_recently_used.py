@@ -35,7 +35,7 @@ class LeastRecentlyUsed:
         """Return up to ``n`` sessions, the least recently used first."""
         used = self._used
         if len(workers) == 1:
-            chosen = [workers[0].session] * min(n, workers[0].room)
+            chosen = [workers[0].session] * min(n, workers[0].credit)
         elif n == 1:
             chosen = [min(workers, key=lambda worker: used.get(worker.session, 0)).session]
         else:
@@ -50,11 +50,11 @@ class LeastRecentlyUsed:
 
 
 def _deal(workers: Sequence[WorkerView], n: int) -> list[str]:
-    """Deal chunks to workers in order, round after round, while they have room."""
+    """Deal chunks to workers in order, round after round, while they have credit."""
     dealt: list[str] = []
     round_ = 0
     while len(dealt) < n:
-        able = [worker.session for worker in workers if worker.room > round_]
+        able = [worker.session for worker in workers if worker.credit > round_]
         if not able:
             break
         dealt += able[: n - len(dealt)]

@@ -21,7 +21,7 @@ MAX_REMEMBERED = 10_000
 class RoundRobin:
     """A `RoutingStrategy` with a turn per queue; O(workers + n).
 
-    It counts places, not sessions: where workers come and go, or have no room, the turn goes on
+    It counts places, not sessions: where workers come and go, or have no credit, the turn goes on
     from the same place among those that are left.
     """
 
@@ -34,13 +34,13 @@ class RoundRobin:
         """Return up to ``n`` sessions, going round from where this queue's last turn ended."""
         count = len(workers)
         index = self._positions.pop(queue, 0)
-        room = [worker.room for worker in workers]
-        target = min(n, sum(room))
+        credit = [worker.credit for worker in workers]
+        target = min(n, sum(credit))
         chosen: list[str] = []
         while len(chosen) < target:
             at = index % count
-            if room[at]:
-                room[at] -= 1
+            if credit[at]:
+                credit[at] -= 1
                 chosen.append(workers[at].session)
             index += 1
         self._positions[queue] = index

@@ -7,7 +7,7 @@ The key is the value of a header, ``routing-key`` unless the option ``header`` n
 Keys are spread by consistent hashing: a worker that comes or goes moves only the keys next to it.
 Loads are bounded as in "Consistent Hashing with Bounded Loads" (Mirrokni, Thorup, Zadimoghaddam,
 2016): a worker that holds more than its share passes a key on to the next on the ring, and so does
-one that had no room for ``timeout`` seconds. Jobs without a key go to the least loaded worker.
+one that had no credit for ``timeout`` seconds. Jobs without a key go to the least loaded worker.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Sticky:
     Args:
         header: Header whose value is the key; ``task`` keeps the jobs of a task together.
         bound: A half full worker passes keys on while it holds more than the average times this.
-        timeout: Seconds that a key waits for a worker without room.
+        timeout: Seconds that a key waits for a worker without credit.
     """
 
     by_key = True
@@ -87,7 +87,7 @@ class Sticky:
         self._timeout = timeout
         self._others = LeastLoaded()
         self._rings: dict[tuple[str, ...], _Ring] = {}
-        #: Session -> since when it has no room.
+        #: Session -> since when it has no credit.
         self._full: dict[str, float] = {}
         self._workers: Sequence[WorkerView] = ()
         self._updated_at = 0.0
@@ -112,9 +112,9 @@ class Sticky:
         spare: str | None = None
         for index in self._ring.walk(key):
             worker = workers[index]
-            half = worker.busy >= max(FREE_CHUNKS, worker.room)
+            half = worker.busy >= max(FREE_CHUNKS, worker.credit)
             over = half and worker.busy + 1 > self._max_busy
-            if worker.room > 0:
+            if worker.credit > 0:
                 if not over:
                     return worker.session
                 spare = spare or worker.session
@@ -129,7 +129,7 @@ class Sticky:
         self._max_busy = self._bound * (sum([worker.busy for worker in workers]) + 1) / len(workers)
         full = self._full
         for worker in workers:
-            if worker.room > 0:
+            if worker.credit > 0:
                 full.pop(worker.session, None)
             elif full.get(worker.session, now + 1.0) > now:  # not known, or the clock went back
                 full[worker.session] = now

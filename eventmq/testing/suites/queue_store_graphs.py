@@ -289,7 +289,7 @@ class GraphTests(StoreHarness):
         assert [entry.parent for entry in lineage] == ["", a, a, b, a]
         [page] = self.commit(store, ListGraph(jobs[3].id, 1, 3))
         assert (page.root, page.size) == (jobs[0].id, 5)
-        assert [row.found.job.id for row in page.rows] == [job.id for job in jobs[1:4]]
+        assert [row.job_row.job.id for row in page.rows] == [job.id for job in jobs[1:4]]
         assert page.rows[0].input == page.rows[1].input != page.rows[2].input
         assert page.rows[0].output == page.rows[2].input
         assert self.commit(store, ListGraph("unknown", 0, 9), FindLineage("unknown")) == [

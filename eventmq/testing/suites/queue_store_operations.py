@@ -97,7 +97,7 @@ class OperationTests(StoreHarness):
             (queued.id, JobState.QUEUED, "q", queued.seq),
             (delayed.id, JobState.DELAYED, "q", delayed.seq),
         ]
-        assert affected.others == {}
+        assert affected.unaffected == {}
         rows = self.find(store, queued, delayed)
         assert {f.job.state for f in rows.values()} == {JobState.CANCELLED}
         assert {(f.content_type, f.result) for f in rows.values()} == {("error", b"why")}
@@ -157,7 +157,7 @@ class OperationTests(StoreHarness):
         )
         (affected,) = self.commit(store, write)
         assert [(job.id, job.attempt) for job in affected.jobs] == [(one.id, 2)]
-        assert affected.others == {two.id: "failed"}
+        assert affected.unaffected == {two.id: "failed"}
         assert self.commit(store, write) == [AffectedJobs([], {one.id: "queued", two.id: "failed"})]
 
     def test_a_dropped_job_is_unknown(self) -> None:

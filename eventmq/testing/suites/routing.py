@@ -30,7 +30,7 @@ class RoutingStrategySuite:
     ) -> list[str]:
         """Return the choice of the strategy, checked against the contract."""
         chosen = list(strategy.choose(queue, workers, n))
-        credit = {worker.session: worker.room for worker in workers}
+        credit = {worker.session: worker.credit for worker in workers}
         assert len(chosen) <= n, f"chose {len(chosen)} sessions for {n} chunks"
         assert set(chosen) <= set(credit), "chose a session that was not offered"
         over = [session for session, count in Counter(chosen).items() if count > credit[session]]
@@ -97,7 +97,7 @@ class KeyedRoutingSuite(RoutingStrategySuite):
     ) -> str | None:
         """Return the session that the strategy prefers, checked against the contract."""
         session = strategy.prefer("q", key, workers, now)
-        able = {worker.session for worker in workers if worker.room > 0}
+        able = {worker.session for worker in workers if worker.credit > 0}
         assert session is None or session in able, f"{session!r} was not offered, or has no credit"
         return session
 

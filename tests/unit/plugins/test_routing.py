@@ -20,8 +20,8 @@ from eventmq.plugins.routing import (
 from eventmq.testing import FakeClock
 
 
-def workers(*rooms):
-    return [WorkerView(name, room, 0) for name, room in zip("abcdefgh", rooms, strict=False)]
+def workers(*credits):
+    return [WorkerView(name, credit, 0) for name, credit in zip("abcdefgh", credits, strict=False)]
 
 
 def text(chosen):
@@ -136,7 +136,7 @@ def test_sticky_keeps_keys_over_a_restart_of_the_broker():
 
 
 def loads(strategy, key, **loads):
-    """Return whom a key goes to first, and views with the (room, busy) given by rank for it."""
+    """Return whom a key goes to first, and views with the (credit, busy) given by rank for it."""
     names = list("abcd")
     order = []
     while names:
@@ -148,7 +148,7 @@ def loads(strategy, key, **loads):
 
 
 def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
-    """For ``timeout`` seconds; when the worker has room again, its keys come back."""
+    """For ``timeout`` seconds; when the worker has credit again, its keys come back."""
     strategy = sticky.Sticky(bound=100.0, timeout=0.5)
     ranks, full = loads(strategy, "k", first=(0, 4))
     assert strategy.prefer("q", "k", full, 10.0) is None

@@ -120,7 +120,7 @@ class OperatorWrites:
         sql = f"""SELECT {BARE_COLUMNS} FROM jobs WHERE expires > 0 AND expires <= ?
                   AND state IN {_WAITING} ORDER BY expires"""
         with closing(tables.rows(sql, (wall,))) as rows:
-            waiting = (tables.job(row) for row in rows if row[0] not in write.keep)
+            waiting = (tables.job(row) for row in rows if row[0] not in write.excluded)
             jobs = list(islice(waiting, write.limit))
         end = transition(JobState.QUEUED, JobState.EXPIRED)
         self.writes.finish(Finish([Finished(job, end, now, write.ttl, "", b"") for job in jobs]))
@@ -209,7 +209,7 @@ class OperatorWrites:
         bulk = _bulk(row)
         end = min(bulk.bound, bulk.cursor + _SPAN)
         scanned, fitting = self._select(bulk, end, write.limit)
-        jobs = [job for job in fitting if job.seq not in write.keep]
+        jobs = [job for job in fitting if job.seq not in write.excluded]
         cursor = scanned[-1] if len(scanned) == write.limit else end
         affected = AffectedJobs(self._actions[bulk.operation.action](jobs, write.audit), {})
         bulk = bulk._replace(

@@ -136,8 +136,8 @@ class Reads:
     def find(self, write: FindJobs) -> dict[str, JobRow]:
         """Look jobs up by id: one by one, or where they are many table by table."""
         ids = list(dict.fromkeys(write.ids))
-        if write.room is not None:
-            return self._find_bare(ids, write.room)
+        if write.max_bytes is not None:
+            return self._find_bare(ids, write.max_bytes)
         if len(ids) >= _MANY:
             return self._find_many(ids)
         rows = {job_id: self.find_one(job_id) for job_id in ids}

@@ -35,7 +35,7 @@ class RandomTwoChoices:
             worker = workers[able[place]]
             given[able[place]] += 1
             chosen.append(worker.session)
-            if given[able[place]] == worker.room:
+            if given[able[place]] == worker.credit:
                 able[place] = able[-1]
                 able.pop()
         return chosen
