@@ -176,10 +176,10 @@ class InputsPage(NamedTuple):
 
 
 class ScheduleRows(NamedTuple):
-    """A page of schedules. ``revision`` is where the next page goes on."""
+    """A page of schedules, sent with these names. ``revision`` is where the next page goes on."""
 
     rows: Sequence[ScheduleRow]
-    removed: Sequence[str]
+    gone: Sequence[str]
     revision: int
     #: Of the whole table.
     head: int

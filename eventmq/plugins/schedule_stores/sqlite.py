@@ -206,7 +206,7 @@ class SqliteSchedules:
         """Return what changed after a revision."""
         with self._lock:
             page = self._table.load(LoadSchedules(after, _ALL, max_bytes=_ALL))
-        return Loaded(page.revision, read_rows(page.rows), page.removed, page.whole)
+        return Loaded(page.revision, read_rows(page.rows), page.gone, page.whole)
 
     def find(self, name: str) -> Schedule | None:
         """Return a schedule by its name."""
