@@ -339,13 +339,13 @@ class Factory(Protocol[T_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOption:
-    """An option on the command line that a gateway or pool declares: ``--tls-cert FILE``.
+    """An option on the command line that a gateway or pool declares: ``--virtual-host NAME``.
 
     Its value is the option of the same name in ``context.options``, where the factory reads it.
 
     Attributes:
-        name: With underscores, such as ``tls_cert``.
-        metavar: What stands for the value in the help, such as ``FILE``.
+        name: With underscores, such as ``virtual_host``.
+        metavar: What stands for the value in the help, such as ``NAME``.
         help: A sentence.
         minimum: Of a whole number; None for text.
     """
@@ -361,7 +361,7 @@ class TaskRole:
     """What an option of ``@app.task`` that a plugin declares makes of the task.
 
     Attributes:
-        what: The role, for people, such as ``the majordomo service 'upper'``.
+        what: The role, for people, such as ``the STOMP queue 'upper'``.
         queue: Queue of the task's jobs, "" for that of the task.
         serves: Name in messages of jobs that the task runs beside its own, "" for none. Two tasks
             of an app cannot serve one.

@@ -58,10 +58,10 @@ def check_reach(address: str, *, insecure: bool, protected: str = "") -> None:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``tcp://host:port``, ``host:port`` or ``tls://host:port``.
+    """Return host and port of ``host:port``, with or without a scheme such as ``tcp://``.
 
     Raises:
-        PluginError: It is none of them.
+        PluginError: It is no such address.
     """
     rest = address.rpartition("://")[2]
     host, colon, port = rest.rpartition(":")

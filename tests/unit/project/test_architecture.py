@@ -8,6 +8,7 @@ for among all imports.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -33,6 +34,21 @@ PLUGIN_IMPORTS = sys.stdlib_module_names | {"click", CORE, CONTRIB}
 #: The one file that opens databases: its library is a dependency of the package, as msgpack is, and
 #: whatever plugin needs it takes it from there.
 DATABASE, DATABASE_LIBRARY = "eventmq/plugins/database.py", "apsw"
+#: The modules of the contracts that plugins keep.
+CONTRACTS = ("eventmq.interfaces", "eventmq.schedule")
+#: Names of gateways and pools, and words of their protocols.
+PLUGIN_NAMES = re.compile(r"spark|majordomo|mc0|\bemp\b|\btls|prefork|sticky", re.IGNORECASE)
+#: Where the core names a plugin, in lines with these words.
+NAMES_ALLOWED: Mapping[str, Sequence[str]] = {
+    # The table of what is built in.
+    "eventmq/registry/built_ins.py": ["routing.sticky", "pools.prefork"],
+    # Defaults are names of plugins, and so are examples of values.
+    "eventmq/settings/record.py": ['pool: str = option("prefork"', '"reports:sticky,'],
+    # Type checkers know no plugins.
+    "eventmq/task/options.py": ["        majordomo: str | None"],
+    # Names of libraries.
+    "eventmq/shadows.py": ['"pyspark"'],
+}
 NO_NOUNS = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
 
 
@@ -273,6 +289,37 @@ def contrib_uses_public_names(source: Source) -> Iterator[str]:
                 yield f"{module.path}:{line}: {target} {name} is not public"
 
 
+def the_core_names_no_plugin(source: Source) -> Iterator[str]:
+    """What a plugin adds to commands and tasks it declares; the core reads what is declared."""
+    for module in source.of(CORE):
+        if module.package == "plugins":
+            continue
+        for number, line in enumerate(module.source.splitlines(), 1):
+            found = PLUGIN_NAMES.search(line)
+            if found and not any(text in line for text in NAMES_ALLOWED.get(module.path, ())):
+                yield f"{module.path}:{number}: names {found[0]}"
+
+
+def capabilities_are_declared(source: Source) -> Iterator[str]:
+    """What a plugin object can do is an attribute or a protocol of its contract, never guessed."""
+    members = {
+        getattr(item, "name", None) or ast.unparse(getattr(item, "target", item))
+        for path in CONTRACTS
+        if path in source.modules
+        for node in ast.walk(source.modules[path].tree)
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(b) for b in node.bases)
+        for item in node.body
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign)
+    }
+    for module in source.of(CORE):
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]
+                ) if name in members and name != "__call__":  # which is not the plugin's
+                    yield f"{module.path}:{node.lineno}: guesses whether there is {name!r}"
+
+
 def files_are_nouns(source: Source) -> Iterator[str]:
     """A file is named for one thing."""
     for module in source.modules.values():
@@ -289,6 +336,8 @@ RULES: list[Rule] = [
     plugins_start_without_libraries,
     databases_have_one_library,
     contrib_uses_public_names,
+    the_core_names_no_plugin,
+    capabilities_are_declared,
     files_are_nouns,
 ]
 
@@ -374,6 +423,16 @@ BAD: list[tuple[Rule, dict[str, str], str]] = [
         contrib_uses_public_names,
         {"job.py": "__all__ = ['Job']", "../eventmq_contrib/a.py": "from eventmq.job import x"},
         "eventmq.job x",
+    ),
+    (the_core_names_no_plugin, {"job.py": "x = 1\nname == 'prefork'"}, "job.py:2: names prefork"),
+    (the_core_names_no_plugin, {"app.py": "x = 1  # TLS"}, "names TLS"),
+    (
+        capabilities_are_declared,
+        {
+            "interfaces.py": "class Backend(Protocol):\n  local: bool\n  def put(self): ...",
+            "app.py": "getattr(backend, 'local', False)",
+        },
+        "app.py:1: guesses whether there is 'local'",
     ),
     (files_are_nouns, {"wire/utils.py": ""}, "by noun"),
 ]
