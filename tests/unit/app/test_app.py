@@ -20,6 +20,7 @@ from eventmq.errors import (
     JobFailed,
     JobNotFound,
     NotAllowed,
+    PluginCollision,
     PluginError,
     PluginNotFound,
     ProtocolError,
@@ -28,6 +29,8 @@ from eventmq.errors import (
 )
 from eventmq.execution.context import current_job
 from eventmq.hookspecs import hookimpl
+from eventmq.interfaces import TaskRole
+from tests.support.plugin_harness import providing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -332,6 +335,63 @@ def test_a_service_is_its_queue_and_has_one_task(app: EventMQ) -> None:
     app.task(name="three", majordomo="s")(lambda frames: b"")
     with pytest.raises(SettingsError, match="two tasks serve the majordomo service 's'"):
         app.make_executor()
+
+
+def role(name: object) -> TaskRole:
+    """Read the option ``stomp`` of a plugin."""
+    if not isinstance(name, str):
+        raise SettingsError(f"stomp is {name!r}; allowed is: text")
+    return TaskRole(what=f"the STOMP queue {name!r}", queue=name, serves=f"stomp/{name}")
+
+
+def test_a_plugin_declares_options_of_tasks() -> None:
+    """It reads the value where the task is declared."""
+    app = EventMQ(plugins=[providing(eventmq_task_options={"stomp": role})])
+    task = app.task(name="a", stomp="q")(lambda: 1)
+    assert (task.declared.queue, task.declared.roles) == ("q", (role("q"),))
+    assert app.task(name="b", stomp=None)(lambda: 2).declared.roles == ()
+    with pytest.raises(SettingsError, match="stomp is 7; allowed is: text"):
+        app.task(stomp=7)
+    with pytest.raises(SettingsError, match=r"no argument 'stmp'; did you mean 'stomp'"):
+        app.task(stmp="q")
+    with pytest.raises(SettingsError, match=r"queue is 'x'; allowed is: that of the STOMP queue"):
+        app.task(stomp="q", queue="x")
+
+
+def test_reading_an_option_of_a_plugin_is_no_use_of_the_app() -> None:
+    """A command overrides settings after the module with the tasks is imported."""
+    app = EventMQ(plugins=[providing(eventmq_task_options={"stomp": role})])
+    app.task(name="a", stomp="q")(lambda: 1)
+    app.override(broker="tcp://127.0.0.1:1")
+    assert app.settings.broker == ("tcp://127.0.0.1:1",)
+
+
+def test_a_task_runs_under_the_further_name_of_its_role() -> None:
+    app = EventMQ(plugins=[providing(eventmq_task_options={"stomp": role})])
+    app.task(name="a", stomp="q")(lambda: 1)
+    assert {"a", "stomp/q"} <= {*app.make_executor().tasks}
+    app.task(name="b", stomp="q")(lambda: 2)
+    with pytest.raises(SettingsError, match="two tasks serve the STOMP queue 'q': a and b"):
+        app.make_executor()
+
+
+def test_a_task_option_has_one_plugin() -> None:
+    first, second = (providing(eventmq_task_options={"stomp": role}) for _ in range(2))
+    app = EventMQ(plugins=[first, second])
+    with pytest.raises(PluginCollision, match="'stomp' of plugin 'Made#2' is another plugin's too"):
+        app.task(stomp="q")
+
+
+def test_the_options_of_a_plugin_that_is_switched_off_are_gone() -> None:
+    app = EventMQ(disabled_plugins=["majordomo"])
+    with pytest.raises(SettingsError, match="a task takes no argument 'majordomo'"):
+        app.task(majordomo="s")
+
+
+@pytest.mark.parametrize("value", ["", 7, "x" * 256], ids=repr)
+def test_the_name_of_a_service_is_text(app: EventMQ, value: object) -> None:
+    with pytest.raises(SettingsError, match=r"majordomo is .*; allowed is: text of 1 to 255"):
+        app.task(majordomo=value)
 
 
 def test_a_frame_is_bytes(app: EventMQ) -> None:
