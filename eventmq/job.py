@@ -129,6 +129,7 @@ class JobRecord:
         expires: Unix time after which it must not start, 0.0 for never.
         created: Store time of admission.
         deaths: Counted deaths of processes that were running it.
+        id_crc: CRC-32 of the id's bytes, 0 where it has not been computed.
         damaged: The record was altered in the store: the job must not run.
         eta: Unix time at which a delayed job becomes ready, if its client gave one, else 0.0;
             ``ready_at`` is that in store time, as of the admission.
@@ -147,6 +148,7 @@ class JobRecord:
     expires: float = 0.0
     created: float = 0.0
     deaths: int = 0
+    id_crc: int = 0
     damaged: bool = False
     eta: float = 0.0
 

@@ -1,11 +1,12 @@
 """Checksums of rows: what was altered on the disk is an error that names its job.
 
 A damaged page that still looks like one would else hand another job, or other arguments, to a
-worker. The checksum of a job is a CRC-32 over its queue, headers, body and id, in this order: what
-many jobs have in common is reckoned once. Another one, of the *head*, leaves the body out, for
-those who do not read it. An outcome has its label, state, content type and result in the place of
-headers and body. The name of the queue is in it, not only its number, so a name that is altered is
-found as well. What changes while a job waits, such as its attempt, is not in it.
+worker. The checksum of a job is the exclusive or of two CRC-32: one over its queue, headers and
+body, which many jobs have in common, so that it is computed once for them, and one over its id,
+which is computed once for a job and its outcome. Another checksum, of the *head*, leaves the body
+out, for those who do not read it. An outcome has its label, state, content type and result in the
+place of headers and body. The name of the queue is in it, not only its number, so a name that is
+altered is found as well. What changes while a job waits, such as its attempt, is not in it.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def as_text(data: bytes | None) -> str | bytes | None:
 
 
 def job_prefix(queue: str, text: str) -> int:
-    """Return what the checksums of a queue's rows with these headers, or this label, begin with."""
+    """Return the CRC-32 that a queue's rows with these headers, or this label, have in common."""
     return crc32(f"{queue}\0{text}\0".encode())
 
 
 def outcome_prefix(prefix: int, state: int, kind: str) -> int:
-    """Return what the checksums of outcomes of a state and content type begin with.
+    """Return the CRC-32 that outcomes of a state and content type have in common.
 
     Args:
         prefix: What `job_prefix` returned for their queue and label.
@@ -68,7 +69,7 @@ def outcome_crc(prefix: int, job_id: str, result: bytes | None) -> int:
         job_id: Of the job.
         result: None was not kept, which is not the same as an empty one.
     """
-    return crc32(job_id.encode(), prefix ^ 1 if result is None else crc32(result, prefix))
+    return crc32(job_id.encode()) ^ (prefix ^ 1 if result is None else crc32(result, prefix))
 
 
 def data_crc(head: int, kind: str, data: bytes) -> int:
@@ -85,17 +86,17 @@ def is_sound(crc: int, job_id: str, kind: str, data: bytes) -> bool:
 
 
 def _head(queue: bytes, text: bytes, job_id: bytes) -> int:
-    return crc32(b"%b\0%b\0%b" % (queue, text, job_id))
+    return crc32(b"%b\0%b\0" % (queue, text)) ^ crc32(job_id)
 
 
 def _outcome(*values: Any) -> int:
     """Return the checksum of queue, label, state, content type, result and id."""
     prefix, result = crc32(b"%b\0%b\0%d\0%b\0" % values[:4]), values[4]
-    return crc32(values[5], prefix ^ 1 if result is None else crc32(result, prefix))
+    return crc32(values[5]) ^ (prefix ^ 1 if result is None else crc32(result, prefix))
 
 
 def _whole(queue: bytes, text: bytes, body: bytes, job_id: bytes) -> int:
-    return crc32(job_id, crc32(body, crc32(b"%b\0%b\0" % (queue, text))))
+    return crc32(body, crc32(b"%b\0%b\0" % (queue, text))) ^ crc32(job_id)
 
 
 def _never(function: Callable[..., int]) -> Callable[..., int]:

@@ -105,10 +105,11 @@ class Reads:
             if body != data:  # as those who pass no arguments have
                 data = body
                 common = crc32(body, prefix)
-            if crc32(job_id.encode(), common) == crc:
+            id_crc = crc32(job_id.encode())
+            if id_crc ^ common == crc:
                 job = JobRecord(
                     job_id, queue, text, body, seq, rank, state, attempt, delivery, ready_at,
-                    expires, created, deaths,
+                    expires, created, deaths, id_crc,
                 )  # fmt: skip
             else:
                 [job] = self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ?", (seq,))

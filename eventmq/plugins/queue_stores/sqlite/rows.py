@@ -293,12 +293,12 @@ class Tables:
 
     def row(self, job: JobRecord) -> tuple[Any, ...]:
         """Return the row of a job in ``jobs``, as of `INSERT_COLUMNS`."""
-        prefix, job_id = job_prefix(job.queue, job.headers), job.id.encode()
+        prefix, id_crc = job_prefix(job.queue, job.headers), crc32(job.id.encode())
         return (
             job.seq, job.id, self.queue_id(job.queue), job.rank, STATE_CODES[job.state],
             job.attempt, job.delivery, job.deaths, job.ready_at, job.expires, job.created,
             job.headers, job.body, job.eta,
-            crc32(job_id, crc32(job.body, prefix)), crc32(job_id, prefix),
+            id_crc ^ crc32(job.body, prefix), id_crc ^ prefix,
         )  # fmt: skip
 
     def job(self, row: tuple[Any, ...]) -> JobRecord:
@@ -310,7 +310,7 @@ class Tables:
                 self._prefix = headers, queue, job_prefix(name, headers)
             prefix, body = self._prefix[2], row[12]
             prefix, body = (prefix, b"") if body is None else (crc32(body, prefix), body)
-            if crc32(row[1].encode(), prefix) == row[14]:
+            if crc32(row[1].encode()) ^ prefix == row[14]:
                 return JobRecord(
                     row[1], name, headers, body, row[0], row[3], _STATES[row[4]],
                     row[5], row[6], row[8], row[9], row[10], row[7], eta=row[13],

@@ -244,11 +244,11 @@ class Writes:
             if body != data:
                 data = body
                 common = crc32(body, prefix)
-            coded = job_id.encode()
+            j.id_crc = id_crc = crc32(job_id.encode())
             rows.append((
                 j.seq, job_id, queue, j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.ready_at,
-                j.expires, j.created, text, body, j.eta, crc32(coded, common),
-                crc32(coded, prefix), subqueue,
+                j.expires, j.created, text, body, j.eta, id_crc ^ common,
+                id_crc ^ prefix, subqueue,
             ))  # fmt: skip
         self.highest_id = highest
         count = change_many(self.tables.db, _INSERT, rows) if rows else 0
@@ -287,7 +287,7 @@ class Writes:
         return first_row(self.tables.db, sql, (job_id,)) is not None
 
     def _place(self, job: JobRecord) -> tuple[int, int, int]:
-        """Return the numbers of a job's queue and subqueue, and how its checksum begins."""
+        """Return the numbers of a job's queue and subqueue, and what its checksum has in common."""
         tables, prefix = self.tables, job_prefix(job.queue, job.headers)
         return tables.queue_id(job.queue), tables.subqueue_id(job.queue, job.headers), prefix
 
@@ -408,10 +408,10 @@ class Writes:
                 hashed = stored
                 common = prefix ^ 1 if stored is None else crc32(stored, prefix)
             job_id = job.id
+            id_crc = job.id_crc or crc32(job_id.encode())
             ended.append((
                 job_id, code, at, at + ttl, content_type, stored, queue, task, attempt,
-                job.delivery, job.created, started, run_time, number,
-                crc32(job_id.encode(), common),
+                job.delivery, job.created, started, run_time, number, id_crc ^ common,
             ))  # fmt: skip
         if last:
             counts[last] = counts.get(last, 0) + len(rows) - since
