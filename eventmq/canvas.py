@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventmq.client.graphs import GraphMember, empty_handle, make_handle, write_graph
+from eventmq.client.graphs import GraphMember, empty_handle, write_graph
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.graph import TAKES, Chain, Chord, Group, Signature, build
 from eventmq.graph.expressions import members_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
+    from eventmq.client.client import Pending
     from eventmq.client.submit import Submitter
     from eventmq.client.templates import Template
     from eventmq.graph import Built, Expression
 
-__all__ = ["TaskFactory", "asend", "chain", "chord", "group", "send"]
+__all__ = ["TaskFactory", "chain", "chord", "group", "send"]
 
 
 def chain(*links: Any) -> Chain:
@@ -82,13 +83,24 @@ def chord(
 class _Nothing:
     """Submits expressions without jobs: nothing is sent, and the result is known."""
 
-    def send_graph(self, expression: Expression) -> Any:
-        """Return the handle."""
-        return empty_handle(build(expression).tree)
+    def send_graph(self, expression: Expression) -> _Known:
+        """Return the operation, which sends nothing."""
+        return _Known(empty_handle(build(expression).tree))
 
-    async def asend_graph(self, expression: Expression) -> Any:
-        """Do the same in a coroutine."""
-        return empty_handle(build(expression).tree)
+
+class _Known:
+    """An operation whose value is known; see `eventmq.client.client.Pending`."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def wait(self) -> Any:
+        """Return the value."""
+        return self._value
+
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
+        return self._value
 
 
 _NOTHING = _Nothing()
@@ -111,8 +123,8 @@ class TaskFactory(Protocol):
 
 def send(
     expression: Expression, factory: TaskFactory, named: Callable[[Signature], TaskFactory]
-) -> Any:
-    """Submit an expression and wait for the receipt; see `eventmq.graph.Expression.delay`.
+) -> Pending[Any] | _Known:
+    """Submit an expression, until the receipt; see `eventmq.graph.Expression.delay`.
 
     Args:
         expression: What to submit.
@@ -121,37 +133,16 @@ def send(
     """
     built = build(expression)
     if not built.nodes:
-        return empty_handle(built.tree)
+        return _Known(empty_handle(built.tree))
     submitter = factory.graph_submitter
     parts = _parts(built, named, submitter.mark)
     if expression is built.nodes[0].signature and len(parts) == 1:
         job_id = built.nodes[0].signature.options.get("job_id")
-        return submitter.submit(parts[0].template, parts[0].args, parts[0].kwargs, job_id)
+        return submitter.asubmit(parts[0].template, parts[0].args, parts[0].kwargs, job_id)
     _check(built)
     ids = submitter.begin_graph(len(parts))
     encoded = write_graph(parts, built.plan, ids, submitter.writer)
-    sent = submitter.submit_raw(encoded)
-    return make_handle(sent, ids, built.tree, submitter.results)
-
-
-async def asend(
-    expression: Expression, factory: TaskFactory, named: Callable[[Signature], TaskFactory]
-) -> Any:
-    """Do the same as `send` in a coroutine."""
-    built = build(expression)
-    if not built.nodes:
-        return empty_handle(built.tree)
-    submitter = factory.graph_submitter
-    parts = _parts(built, named, submitter.mark)
-    if expression is built.nodes[0].signature and len(parts) == 1:
-        job_id = built.nodes[0].signature.options.get("job_id")
-        part = parts[0]
-        return await submitter.asubmit(part.template, part.args, part.kwargs, job_id)
-    _check(built)
-    ids = submitter.begin_graph(len(parts))
-    encoded = write_graph(parts, built.plan, ids, submitter.writer)
-    sent = await submitter.asubmit_raw(encoded)
-    return make_handle(sent, ids, built.tree, submitter.results)
+    return submitter.submit_graph(encoded, ids, built.tree)
 
 
 def _parts(

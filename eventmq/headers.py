@@ -42,6 +42,7 @@ class Headers:
     Attributes:
         reply_requested: Send a REPLY when the job is finished.
         ack_requested: Acknowledge the message.
+        late_ack: Send a REPLY when the job is finished, and an ACK only if that takes long.
         guarantee: True or False as in the text, None if the client set none.
         retry_count: How often a failed job is tried again.
         timeout: Seconds the job may run; 0.0 is no limit.
@@ -84,6 +85,7 @@ class Headers:
 
     reply_requested: bool = False
     ack_requested: bool = False
+    late_ack: bool = False
     guarantee: bool | None = None
     retry_count: int = 0
     timeout: float = 0.0

@@ -12,7 +12,7 @@ from eventmq.app.wiring import Components
 from eventmq.app.worker import Callbacks, WorkerFactory, WorkerOptions
 from eventmq.client.handle import DEFAULT
 from eventmq.client.submit import SubmitBatch
-from eventmq.client.waiting import Completed, Waited, await_, wait
+from eventmq.client.waiting import Completed, Waited, wait
 from eventmq.clock import SystemClock
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.graph import Signature
@@ -197,11 +197,11 @@ class EventMQ:
             JobNotFound: No broker has it.
             BrokerUnavailable: A broker that may have it did not answer.
         """
-        return self.components.client.results.find(job_id)
+        return self.components.client.results.find(job_id).wait()
 
     async def ajob(self, job_id: str) -> Job[Any]:
         """Do the same as `job` in a coroutine."""
-        return await self.components.client.results.afind(job_id)
+        return await self.components.client.results.find(job_id)
 
     def cancel(self, job_id: str, reason: str = "") -> bool:
         """Cancel a job by its id; see `Job.cancel`.
@@ -319,7 +319,7 @@ class EventMQ:
         """
         components = self.components
         written = write_raw(queue, body, headers, job_id or components.ids.new())
-        return components.submitter.submit_raw(written)
+        return components.submitter.submit_raw(written).wait()
 
     async def asend_raw(
         self,
@@ -332,7 +332,7 @@ class EventMQ:
         """Do the same as `send_raw` in a coroutine."""
         components = self.components
         written = write_raw(queue, body, headers, job_id or components.ids.new())
-        return await components.submitter.asubmit_raw(written)
+        return await components.submitter.submit_raw(written)
 
     def follow_raw(
         self,
@@ -395,13 +395,13 @@ class EventMQ:
         Returns:
             ``(done, pending)``, each in the order of ``jobs``.
         """
-        return wait(list(jobs), self.components.client.results, timeout)
+        return wait(list(jobs), self.components.client.results, timeout).wait()
 
     async def await_(
         self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT
     ) -> Waited:
         """Do the same as `wait` in a coroutine."""
-        return await await_(list(jobs), self.components.client.results, timeout)
+        return await wait(list(jobs), self.components.client.results, timeout)
 
     def as_completed(
         self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT
@@ -420,17 +420,17 @@ class EventMQ:
         Raises:
             BrokerUnavailable: No broker could be reached within ``submit_timeout``.
         """
-        self.components.client.topics.publish(topic, value)
+        self.components.client.topics.publish(topic, value).wait()
 
     async def apublish(self, topic: str, value: object) -> None:
         """Do the same as `publish` in a coroutine."""
-        await self.components.client.topics.apublish(topic, value)
+        await self.components.client.topics.publish(topic, value)
 
     def publish_raw(
         self, topic: str, body: bytes, headers: Mapping[str, Any] | None = None
     ) -> None:
         """Publish bytes as they are, with headers as in `send_raw`; else as `publish`."""
-        self.components.client.topics.publish_raw(topic, header_text(headers or {}), body)
+        self.components.client.topics.publish_raw(topic, header_text(headers or {}), body).wait()
 
     def subscribe(self, *topics: str) -> Subscription:
         """Return a subscription: ``for`` and ``async for`` iterate over messages of these topics.
@@ -446,7 +446,7 @@ class EventMQ:
         Raises:
             BrokerUnavailable: No answer within ``submit_timeout``.
         """
-        return self.components.client.runner.ask(self.components.new_call(name, arguments))
+        return self.components.ask(name, arguments).wait()
 
     def begin_ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], Any]:
         """Call the broker without waiting for the answer.
@@ -458,11 +458,11 @@ class EventMQ:
         Raises:
             BrokerUnavailable: The app was closed.
         """
-        return self.components.client.runner.begin_ask(self.components.new_call(name, arguments))
+        return self.components.ask(name, arguments, begin=True).wait
 
     async def aask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Do the same as `ask` in a coroutine."""
-        return await self.components.client.runner.aask(self.components.new_call(name, arguments))
+        return await self.components.ask(name, arguments)
 
     # Schedules
 

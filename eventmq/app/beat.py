@@ -83,7 +83,7 @@ class BrokerBeatClient:
             (Job(job.id, client.results, JobOrigin(job.task, sent=False)), self._written(job))
             for job in jobs
         ]
-        finish = client.submitter.begin_bulk(EncodedSource(entries))
+        finish = client.submitter.send_bulk(EncodedSource(entries)).wait
         return partial(self._receipts, jobs, finish)
 
     def _receipts(
@@ -110,7 +110,7 @@ class BrokerBeatClient:
         frames = Request(job.id, written.queue, job.headers, job.body).frames()
         deadline = runner.deadline(self._app.settings.submit_timeout)
         try:
-            runner.send(OneWayMessage(frames, id=job.id, deadline=deadline))
+            runner.send(OneWayMessage(frames, id=job.id, deadline=deadline)).wait()
         except EventMQError as error:
             return _verdict(job, error)
         return True
@@ -128,7 +128,7 @@ class BrokerBeatClient:
             return None
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        return self._app.client.runner.ask(self._app.new_call(name, arguments))
+        return self._app.ask(name, arguments).wait()
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         """Ask for the states of jobs; a legacy broker does not know them."""

@@ -278,7 +278,7 @@ class Schedules:
         headers = job_headers(made, self._app.clock.now())
         queue = made.queue or self._app.default_queue
         written = EncodedJob(self._app.ids.new(), queue, headers, made.body)
-        return self._app.submitter.submit_raw(written)
+        return self._app.submitter.submit_raw(written).wait()
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from eventmq.app.embedded import Embedded
-    from eventmq.client.client import ClientRunner, Transport
-    from eventmq.client.requests import PendingCall
+    from eventmq.client.client import ClientRunner, Pending, Transport
     from eventmq.clock import Clock
     from eventmq.interfaces import Serializer, Trigger
     from eventmq.policies import Backoff
@@ -291,10 +290,15 @@ class Components:
             if replaced is not None:
                 replaced.runner.close()
 
-    def new_call(self, name: str, arguments: Mapping[str, Any] | None = None) -> PendingCall:
-        """Return a new call, one of the operations of `eventmq.wire.calls`."""
-        timeout = self.settings.submit_timeout
-        return self.client.runner.new_call(name, dict(arguments or {}), timeout=timeout)
+    def ask(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, begin: bool = False
+    ) -> Pending[Any]:
+        """Call one of the operations of `eventmq.wire.calls`; with ``begin`` it is sent at once."""
+        runner = self.client.runner
+        call = runner.new_call(name, dict(arguments or {}), timeout=self.settings.submit_timeout)
+        if begin:
+            runner.begin(call)
+        return runner.ask(call)
 
     # For tasks
 

@@ -112,7 +112,7 @@ class _Submission(NamedTuple):
     positions: list[int]
     refused: dict[int, tuple[str, str]]
     wants_reply: bool = False
-    coalesce: bool = False
+    late: bool = False
 
 
 class Admission:
@@ -164,14 +164,14 @@ class Admission:
         self, peer: Peer, message_id: str, headers: Headers, job: JobRecord
     ) -> _Submission:
         """Return the submission of one job; register the peer for a REPLY at its end."""
-        wants_reply = headers.reply_requested
+        wants_reply = headers.reply_requested or headers.late_ack
         wants_ack = headers.ack_requested or bool(headers.guarantee)
         if wants_reply:
             self.waiters.owe_reply(job.id, peer)
         return _Submission(
             peer, message_id, wants_reply or wants_ack, batch=False, jobs=[job], positions=[0],
             refused={},
-            wants_reply=wants_reply, coalesce=wants_reply and not wants_ack and peer.reads_rows,
+            wants_reply=wants_reply, late=headers.late_ack and not wants_ack and peer.reads_rows,
         )  # fmt: skip
 
     def _headers(self, text: str) -> Headers:
@@ -455,8 +455,10 @@ class Admission:
             peer, extra = submission.peer, None
             if submission.wants_reply and state.reply_to.get(submission.jobs[0].id) is not peer:
                 extra = NO_REPLY if peer.reads_rows else None
-            coalesce = submission.coalesce and extra is None
-            state.receipt(peer, submission.message_id, extra, coalesce=coalesce)
+            if submission.late and extra is None:
+                self.waiters.expect_receipt(submission.message_id)
+            else:
+                state.receipt(peer, submission.message_id, extra)
 
     def _not_stored(
         self, submission: _Submission, i: int, job: JobRecord, write_result: WriteResult

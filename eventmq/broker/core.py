@@ -189,6 +189,7 @@ class BrokerCore:
     def close(self, now: float) -> None:
         """Say goodbye to all peers; the runner sends it and stops."""
         self.state.now = now
+        self.waiters.send_receipts(float("inf"))
         if not self.state.closing:  # a DISCONNECT has done it already
             self.state.closing = True
             self.sessions.queue_kbai()
@@ -284,6 +285,7 @@ class BrokerCore:
 
     def _disconnect(self, peer: Peer, message: Disconnect) -> None:
         self.state.ack(peer, message.id)
+        self.waiters.send_receipts(float("inf"))
         self.state.closing = True
         self.sessions.queue_kbai()
 
@@ -356,6 +358,8 @@ class BrokerCore:
             self.graphs.tick()
         if self.bulk.open:
             self.bulk.run()
+        if self.waiters.receipts:
+            self.waiters.send_receipts(now)
         if self.waiters.lookups.requested:
             self.waiters.lookups.run()
         self.dispatch.run()
@@ -371,7 +375,7 @@ class BrokerCore:
         moments = (
             state.next_ready_at, state.next_deadline, self.dispatch.throttle.ready_at,
             transient.next_ready_at if transient.delayed or transient.by_wall else None,
-            self.heartbeats.due, self.sessions.next_grace_end,
+            self.heartbeats.due, self.sessions.next_grace_end, self.waiters.next_receipt,
         )  # fmt: skip
         for each in moments:
             if each is not None and each < due:

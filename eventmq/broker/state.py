@@ -148,15 +148,13 @@ class State:
         frames = Ack(self.message_id(), acked).frames()
         self.deferred_sends.append(DeferredSend(peer.key, frames, coalesce=True))
 
-    def receipt(
-        self, peer: Peer, acked: str, extra: bytes | None = None, *, coalesce: bool = False
-    ) -> None:
+    def receipt(self, peer: Peer, acked: str, extra: bytes | None = None) -> None:
         """Queue the ACK of a REQUEST, which goes after everything else of the tick."""
         if peer.muted:
             return
         peer.sent = self.now
         frames = Ack(self.message_id(), acked, extra).frames()
-        self.receipts.append(DeferredSend(peer.key, frames, coalesce=coalesce))
+        self.receipts.append(DeferredSend(peer.key, frames))
 
     def reply(self, peer: Peer, result: bytes, request: str, outcome: str | None = None) -> None:
         """Queue a REPLY."""

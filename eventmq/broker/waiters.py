@@ -51,6 +51,9 @@ RETRY_AFTER = 0.02
 #: Bytes of results that are given to a peer for which much waits already.
 SHORT = 64 * 1024
 
+#: Seconds after the commit in which the result of a job may take the place of its receipt.
+LATE_RECEIPT = 1.0
+
 #: [id, state, content type, bytes or None]
 Row = tuple[str, str, str, "bytes | None"]
 
@@ -224,6 +227,8 @@ class ResultWaiters:
         self.state = state
         self.streams = streams
         self.lookups = Lookups(state, self._remaining, self._resolve)
+        #: Job whose receipt was not sent, since its REPLY is one -> when it is sent after all.
+        self.receipts: dict[str, float] = {}
         #: Rows of this tick by (peer, call), sent together by `flush`.
         self._rows: dict[tuple[Peer, str], list[Row]] = {}
 
@@ -281,13 +286,16 @@ class ResultWaiters:
         for job_id in sorted(ids, key=lambda job_id: ends.get(job_id, 0.0)):
             known = found.get(job_id)
             if known is None:
-                if job_id not in self.state.jobs and job_id not in self.state.transient.jobs:
+                if not self._is_in_memory(job_id):
                     self._answer(peer, call, (job_id, "", "", None))
             elif not self._may_read(peer, known.job.headers):
                 self._answer(peer, call, (job_id, "", "", None))
             elif known.job.state in TERMINAL:
                 state = known.job.state.value
                 self._answer(peer, call, (job_id, state, known.content_type, known.result))
+
+    def _is_in_memory(self, job_id: str) -> bool:
+        return job_id in self.state.jobs or job_id in self.state.transient.jobs
 
     @staticmethod
     def _may_read(peer: Peer, headers: str) -> bool:
@@ -298,6 +306,8 @@ class ResultWaiters:
         other = self.state.reply_to.get(job_id)
         if other is not None and other.grant is not peer.grant:
             return  # the job belongs to another owner
+        if other is not None and other is not peer and other.reads_rows:
+            return  # it relies on the REPLY; the other one is told that none comes
         if len(self.state.reply_to) < self.state.limits.max_replies:
             self.cancel_reply(job_id)
             self.state.reply_to[job_id] = peer
@@ -310,7 +320,26 @@ class ResultWaiters:
         peer = self.state.reply_to.pop(job_id, None)
         if peer is not None:
             peer.owed -= 1
+            self.receipts.pop(job_id, None)
         return peer
+
+    def expect_receipt(self, job_id: str) -> None:
+        """Send the receipt of a job late, if its REPLY has not gone out by then."""
+        self.receipts[job_id] = self.state.now + LATE_RECEIPT
+
+    def send_receipts(self, until: float) -> None:
+        """Send the receipts that are due by a time."""
+        while self.receipts:
+            job_id, due = next(iter(self.receipts.items()))
+            if due > until:
+                return
+            del self.receipts[job_id]
+            self.state.receipt(self.state.reply_to[job_id], job_id)
+
+    @property
+    def next_receipt(self) -> float | None:
+        """When the next receipt is due, None for none."""
+        return next(iter(self.receipts.values()), None)
 
     def check_ended(self, job_id: str) -> None:
         """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
@@ -320,8 +349,14 @@ class ResultWaiters:
 
     def _reply_if_ended(self, job_id: str, found: Mapping[str, JobRow]) -> None:
         known = found.get(job_id)
-        if known is not None and known.job.state in TERMINAL:
-            self._send_owed(known.job, known.job.state, known.content_type, known.result)
+        if known is not None:
+            if known.job.state in TERMINAL:
+                self._send_owed(known.job, known.job.state, known.content_type, known.result)
+            return
+        peer = self.state.reply_to[job_id]
+        if peer.reads_rows and not self._is_in_memory(job_id):
+            self.cancel_reply(job_id)
+            self.state.reply(peer, pack((job_id, "", "", None)), job_id, ENDED)
 
     # Answering
 

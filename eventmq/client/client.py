@@ -12,26 +12,33 @@ import os
 import threading
 import weakref
 from collections import deque
-from contextlib import aclosing
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from eventmq.client.io_loop import AsyncWaiter, IoLoop, Waiter
 from eventmq.client.machine import ClientMachine
-from eventmq.client.requests import NEVER, NO_BROKER, OneWayMessage, PendingCall, PendingSubmit
+from eventmq.client.requests import NEVER, NO_BROKER, News, PendingCall, PendingRequest
 from eventmq.errors import BrokerUnavailable, ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     import zmq
 
-    from eventmq.client.requests import PendingRequest
+    from eventmq.client.requests import OneWayMessage, PendingSubmit
     from eventmq.clock import Clock
     from eventmq.wire.commands import Schedule
     from eventmq.wire.curve import ClientKeys
 
-__all__ = ["ClientRunner", "Transport"]
+__all__ = ["ClientRunner", "Pending", "Transport"]
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    #: What the steps of an operation yield.
+    Awaited = PendingRequest | News | Callable[[], Any]
+    #: The steps of an operation, see `Pending`.
+    Steps = Generator[Awaited, Any, T]
 
 #: Seconds that closing may take.
 CLOSE_TIMEOUT = 1.0
@@ -57,6 +64,65 @@ class Transport(NamedTuple):
     addresses: Sequence[str]
     context: zmq.Context[Any] | None = None
     keys: ClientKeys | None = None
+
+
+class Pending(Generic[T]):
+    """One operation of the client, for a thread (`wait`) or a coroutine (``await``). Use it once.
+
+    Args:
+        runner: Waits for what the steps yield.
+        steps: Yields each request to wait for until it is settled, `News`, and functions that may
+            block; it is sent whether there were news in time, or what the function returned. It
+            returns the value of the operation.
+    """
+
+    __slots__ = ("_runner", "_steps")
+
+    def __init__(self, runner: ClientRunner, steps: Steps[T]) -> None:
+        self._runner = runner
+        self._steps = steps
+
+    def wait(self) -> T:
+        """Return the value, or raise; blocks this thread."""
+        steps, wait_for = self._steps, self._runner.wait_for
+        resume: Callable[[Any], Awaited] = steps.send
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    awaited = resume(answer)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+                try:
+                    resume, answer = steps.send, wait_for(awaited)
+                except Exception as error:  # noqa: BLE001 - the steps get it
+                    resume, answer = steps.throw, error
+        finally:
+            steps.close()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._finish().__await__()
+
+    async def _finish(self) -> T:
+        steps, await_for = self._steps, self._runner.await_for
+        resume: Callable[[Any], Awaited] = steps.send
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    awaited = resume(answer)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+                try:
+                    resume, answer = steps.send, await await_for(awaited)
+                except Exception as error:  # noqa: BLE001 - the steps get it
+                    resume, answer = steps.throw, error
+        finally:
+            steps.close()
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
 
 
 class ClientRunner:
@@ -147,67 +213,16 @@ class ClientRunner:
         """Return what a coroutine waits with."""
         return AsyncWaiter()
 
-    # Submissions and one-way messages
+    # Requests
 
     def begin(self, request: PendingRequest) -> None:
         """Begin a request. ``request.notify`` is called from any thread."""
+        request.begun = True
         self._running().begin(request)
 
     def deadline(self, timeout: float | None) -> float:
         """Return the deadline of a request that may take ``timeout`` seconds from now."""
         return NEVER if timeout is None else self.clock.monotonic() + timeout
-
-    def send(self, request: PendingSubmit | OneWayMessage) -> None:
-        """Send a submission or a one-way message and wait until it is settled.
-
-        Raises:
-            BrokerUnavailable: There was no receipt before its deadline.
-            EventMQError: It was refused.
-        """
-        if not self._running().drive_until_done(request):
-            self.wait_until_done(request, self.start(request))
-        if request.error is not None:
-            raise request.error
-
-    async def asend(self, request: PendingSubmit | OneWayMessage) -> None:
-        """Do the same as `send` in a coroutine. Cancelling it does not take the job back."""
-        await self.await_until_done(request, self.astart(request))
-        if request.error is not None:
-            raise request.error
-
-    def start(self, request: PendingRequest) -> Waiter:
-        """Begin a request; return the waiter for `wait_until_done`."""
-        waiter = self.waiter()
-        request.notify = waiter.notify
-        self._running().begin(request)
-        return waiter
-
-    def astart(self, request: PendingRequest) -> AsyncWaiter:
-        """Begin a request in a coroutine; return the waiter for `await_until_done`."""
-        waiter = self.async_waiter()
-        request.notify = waiter.notify
-        self._running().begin(request)
-        return waiter
-
-    def wait_until_done(self, request: PendingRequest, waiter: Waiter) -> None:
-        """Wait until a request is settled; its error is not raised."""
-        while not request.done:
-            self.wait_for_news(request, waiter)
-
-    async def await_until_done(self, request: PendingRequest, waiter: AsyncWaiter) -> None:
-        """Do the same as `wait_until_done` in a coroutine."""
-        while not request.done:
-            await waiter.wait()
-
-    def wait_for_news(self, request: PendingRequest, waiter: Waiter) -> None:
-        """Wait until a request has an answer or is settled."""
-        limit = None
-        if request.deadline != NEVER:
-            limit = request.deadline - self.clock.monotonic() + _GUARD
-        if not waiter.wait(limit) and not request.done:
-            raise request.failure("the client's own thread did not answer")
-
-    # Calls
 
     def new_call(
         self,
@@ -220,7 +235,7 @@ class ClientRunner:
         store: str = "",
         limit: int = 0,
     ) -> PendingCall:
-        """Return a new call for `answers` or `aanswers`; nothing is sent yet."""
+        """Return a new call for `ask`; nothing is sent yet."""
         return PendingCall(
             [],
             id=self._running().machine.message_id(),
@@ -234,68 +249,105 @@ class ClientRunner:
             limit=limit,
         )
 
-    def ask(self, call: PendingCall) -> Any:
-        """Return the only answer to a call; the errors are those of `answers`."""
-        try:
-            if not self._running().drive_until_done(call):
-                self.wait_until_done(call, self.start(call))
-        finally:
-            self.forget(call)
-        return _only(call)
+    # Operations
 
-    def begin_ask(self, call: PendingCall) -> Callable[[], Any]:
-        """Begin a call; return a function, to be called once, that waits as `ask` does."""
-        return partial(self._finish, call, self.start(call))
+    def run(self, steps: Steps[T]) -> Pending[T]:
+        """Return an operation of these steps."""
+        return Pending(self, steps)
 
-    def _finish(self, call: PendingCall, waiter: Waiter) -> Any:
-        try:
-            self.wait_until_done(call, waiter)
-        finally:
-            self.forget(call)
-        return _only(call)
+    def send(self, request: PendingSubmit | OneWayMessage) -> Pending[None]:
+        """Send a submission or a one-way message, until it is settled.
 
-    def answers(self, call: PendingCall) -> Iterator[Any]:
-        """Begin a call, and yield its answers as they come.
+        Raises when it is waited for:
+            BrokerUnavailable: There was no receipt before its deadline.
+            EventMQError: It was refused.
+        """
+        return Pending(self, self.sending(request))
 
-        Raises:
-            ResultTimeout: A ``get`` was not answered fully before its deadline.
+    @staticmethod
+    def sending(request: PendingRequest) -> Steps[None]:
+        """Return the steps of `send`. Cancelling them does not take a job back."""
+        yield request
+        if request.error is not None:
+            raise request.error
+
+    def ask(self, call: PendingCall, read: Callable[[Any], T] = _as_it_is) -> Pending[T]:
+        """Send a call and return its only answer.
+
+        Args:
+            call: The call; it may have begun.
+            read: Makes the value of the answer.
+
+        Raises when it is waited for:
+            ResultTimeout: A ``get`` was not answered before its deadline.
             BrokerUnavailable: Another call was not.
             EventMQError: The broker refused.
         """
-        waiter = self.start(call)
+        return Pending(self, self.asking(call, read))
+
+    def asking(self, call: PendingCall, read: Callable[[Any], T] = _as_it_is) -> Steps[T]:
+        """Return the steps of `ask`."""
         try:
-            while True:
-                while call.answers:
-                    yield call.answers.popleft()
-                if call.done:
-                    break
-                self.wait_for_news(call, waiter)
-            if call.error is not None:
-                raise call.error
+            yield call
         finally:
             self.forget(call)
+        if call.error is not None:
+            raise call.error
+        if not call.answers:
+            raise ProtocolError(f"the broker answered {call.name} with nothing")
+        return read(call.answers.popleft())
 
-    async def aask(self, call: PendingCall) -> Any:
-        """Return the only answer to a call, in a coroutine."""
-        async with aclosing(self.aanswers(call)) as answers:
-            async for answer in answers:
-                return answer
-        raise ProtocolError(f"the broker answered {call.name} with nothing")
+    # Waiting
 
-    async def aanswers(self, call: PendingCall) -> AsyncGenerator[Any, None]:
-        """Do the same as `answers` in a coroutine."""
-        waiter = self.astart(call)
-        try:
-            while True:
-                while call.answers:
-                    yield call.answers.popleft()
-                if call.done:
-                    break
+    def wait(self, request: PendingRequest) -> None:
+        """Begin a request unless it has begun, and wait until it is settled.
+
+        Its error is not raised.
+        """
+        if not request.begun and self._running().drive_until_done(request):
+            return
+        waiter = self.waiter()
+        request.notify = waiter.notify
+        if not request.begun:
+            self.begin(request)
+        while not request.done:
+            limit = None
+            if request.last_deadline != NEVER:
+                limit = request.last_deadline - self.clock.monotonic() + _GUARD
+            if not waiter.wait(limit) and not request.done:
+                raise request.failure("the client's own thread did not answer")
+
+    def wait_for(self, awaited: Awaited) -> Any:
+        """Wait, in a thread, for what an operation yields; return what its steps are sent."""
+        if isinstance(awaited, PendingRequest):
+            return self.wait(awaited)
+        if not isinstance(awaited, News):
+            return awaited()
+        waiter = self.waiter()
+        awaited.watch(waiter.notify)
+        return awaited.ready or waiter.wait(awaited.timeout) or awaited.ready
+
+    async def await_for(self, awaited: Awaited) -> Any:
+        """Wait, in a coroutine, for what an operation yields; return what its steps are sent."""
+        if not isinstance(awaited, (PendingRequest, News)):
+            from asyncio import to_thread
+
+            return await to_thread(awaited)
+        waiter = self.async_waiter()
+        if isinstance(awaited, PendingRequest):
+            awaited.notify = waiter.notify
+            if not awaited.begun:
+                self.begin(awaited)
+            while not awaited.done:
                 await waiter.wait()
-            if call.error is not None:
-                raise call.error
-        finally:
-            self.forget(call)
+            return None
+        awaited.watch(waiter.notify)
+        with suppress(TimeoutError):
+            if not awaited.ready:
+                await waiter.wait(awaited.timeout)
+        return awaited.ready
+
+    # Calls with several answers
 
     def forget(self, call: PendingCall) -> None:
         """End a call whose further answers are not needed. Does not wait or raise."""
@@ -333,15 +385,6 @@ class ClientRunner:
     def brokers(self) -> int:
         """Number of brokers."""
         return len(self._running().machine.connections)
-
-
-def _only(call: PendingCall) -> Any:
-    """Return the only answer to a call that is settled."""
-    if call.error is not None:
-        raise call.error
-    if not call.answers:
-        raise ProtocolError(f"the broker answered {call.name} with nothing")
-    return call.answers.popleft()
 
 
 def _in_child() -> None:

@@ -117,7 +117,7 @@ class BrokerConnection:
         if self.features is not None:
             return f"broker {self.address} lacks the protocol extension {extension!r}"
         msg = f"broker {self.address} is a legacy one, without FEATURES: "
-        if extension == "call":
+        if extension in {"call", "late-ack"}:
             return f"{msg}it answers no calls, so states and results of jobs cannot be read"
         what = "many jobs in one message" if extension == "batch" else f"a {extension}"
         return (

@@ -19,6 +19,7 @@ from eventmq.wire.graphs import encode_graph
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from eventmq.client.client import Pending, Steps
     from eventmq.client.handle import Default, JobOrigin, ResultClient
     from eventmq.graph import Plan
 
@@ -47,13 +48,15 @@ class GraphJob(Job[T]):
 
     def cancel(self, reason: str = "") -> bool:
         """Cancel all jobs of the graph that have not ended; return whether there was one."""
-        call = self._results.job_call(self, "cancel_graph", {"id": self.root, "reason": reason})
-        return _count(self._results.runner.ask(call))
+        return self._cancelling(reason).wait()
 
     async def acancel(self, reason: str = "") -> bool:
         """Do the same as `cancel` in a coroutine."""
+        return await self._cancelling(reason)
+
+    def _cancelling(self, reason: str) -> Pending[bool]:
         call = self._results.job_call(self, "cancel_graph", {"id": self.root, "reason": reason})
-        return _count(await self._results.runner.aask(call))
+        return self._results.runner.ask(call, _any_cancelled)
 
     def graph(self) -> list[dict[str, Any]]:
         """Return all jobs of the graph, in the order in which they were encoded.
@@ -66,28 +69,24 @@ class GraphJob(Job[T]):
             JobNotFound: The broker does not know it, or not any more.
             BrokerUnavailable: No answer within ``submit_timeout``.
         """
-        rows: list[dict[str, Any]] = []
-        while True:
-            page = self._results.runner.ask(self._page_call(len(rows)))
-            rows += map(with_error, page["jobs"])
-            if len(rows) >= page["size"] or not page["jobs"]:
-                return rows
+        return self._results.runner.run(self._listing()).wait()
 
     async def agraph(self) -> list[dict[str, Any]]:
         """Do the same as `graph` in a coroutine."""
+        return await self._results.runner.run(self._listing())
+
+    def _listing(self) -> Steps[list[dict[str, Any]]]:
         rows: list[dict[str, Any]] = []
         while True:
-            page = await self._results.runner.aask(self._page_call(len(rows)))
+            arguments = {"id": self.root, "first": len(rows), "limit": MAX_ROWS}
+            call = self._results.job_call(self, "graph", arguments)
+            page: dict[str, Any] = yield from self._results.runner.asking(call)
             rows += map(with_error, page["jobs"])
             if len(rows) >= page["size"] or not page["jobs"]:
                 return rows
 
-    def _page_call(self, first: int) -> Any:
-        arguments = {"id": self.root, "first": first, "limit": MAX_ROWS}
-        return self._results.job_call(self, "graph", arguments)
 
-
-def _count(answer: dict[str, Any]) -> bool:
+def _any_cancelled(answer: dict[str, Any]) -> bool:
     return bool(answer["count"] > 0)
 
 
@@ -144,39 +143,40 @@ class JobGroup:
             ResultTimeout: They had not ended in time.
             JobError: As `Job.get`.
         """
-        for job in self._completed(timeout):
-            if not return_errors:
-                job.get(timeout)
-        return self._read(return_errors=return_errors)
+        if self._results is None:
+            return _nested(self._tree, iter(()))
+        return self._getting(self._results, timeout, return_errors=return_errors).wait()
 
     async def aget(
         self, timeout: float | Default | None = DEFAULT, *, return_errors: bool = False
     ) -> list[Any]:
         """Do the same as `get` in a coroutine."""
-        if self.jobs:
-            async for job in self._completed(timeout):
-                if not return_errors:
-                    await job.aget(timeout)
-        return self._read(return_errors=return_errors)
+        if self._results is None:
+            return _nested(self._tree, iter(()))
+        return await self._getting(self._results, timeout, return_errors=return_errors)
 
-    def _completed(self, timeout: float | Default | None) -> Any:
-        return () if self._results is None else Completed(self.jobs, self._results, timeout)
-
-    def _read(self, *, return_errors: bool) -> list[Any]:
-        rest = iter(self.jobs)
-
-        def value(part: Any) -> Any:
-            if isinstance(part, list):
-                return list(map(value, part))
+    def _getting(
+        self, results: ResultClient, timeout: float | Default | None, *, return_errors: bool
+    ) -> Pending[list[Any]]:
+        def steps() -> Steps[list[Any]]:
+            completed = Completed(self.jobs, results, timeout)
             try:
-                return next(rest).get()
-            except Exception as error:
-                if return_errors:
-                    return error
-                raise
+                while (job := (yield from completed.next())) is not None:
+                    if not return_errors:
+                        yield from results.getting(job, timeout)
+            finally:
+                completed.close()
+            values: list[Any] = []
+            for job in self.jobs:
+                try:
+                    values.append((yield from results.getting(job, timeout)))
+                except Exception as error:
+                    if not return_errors:
+                        raise
+                    values.append(error)
+            return _nested(self._tree, iter(values))
 
-        values: list[Any] = value(self._tree)
-        return values
+        return results.runner.run(steps())
 
     def ready(self) -> bool:
         """Return whether all jobs have ended; raises what `Job.state` raises."""
@@ -203,6 +203,11 @@ class JobGroup:
     async def agraph(self) -> list[dict[str, Any]]:
         """Do the same as `graph` in a coroutine."""
         return [] if self._whole is None else await self._whole.agraph()
+
+
+def _nested(tree: list[Any], values: Iterator[Any]) -> list[Any]:
+    """Return values in the shape of groups in groups."""
+    return [_nested(part, values) if isinstance(part, list) else next(values) for part in tree]
 
 
 class GraphMember(NamedTuple):

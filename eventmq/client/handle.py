@@ -9,12 +9,12 @@ from __future__ import annotations
 import enum
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eventmq.client.diagnose import DIAGNOSIS_TIMEOUT, diagnose
-from eventmq.client.machine import WaitPredictor
 from eventmq.client.outcomes import EndRow, with_errors
-from eventmq.client.requests import NO_BROKER
+from eventmq.client.requests import NO_BROKER, News
 from eventmq.errors import (
     BrokerUnavailable,
     EventMQError,
@@ -29,13 +29,11 @@ from eventmq.wire.results import is_reference
 from eventmq.wire.streams import WINDOW, WINDOW_BYTES, PartHead, decode_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Self
 
-    from eventmq.client.client import ClientRunner
+    from eventmq.client.client import ClientRunner, Pending, Steps
     from eventmq.client.outcomes import OutcomeReader
-    from eventmq.client.requests import PendingCall
+    from eventmq.client.requests import PendingCall, PendingSubmit
 
 __all__ = ["DEFAULT", "Default", "Job", "JobOrigin", "JobStream", "ResultClient"]
 
@@ -113,11 +111,11 @@ class Job(Generic[T]):
             JobNotFound: The broker does not know it.
             ResultUnavailable: It succeeded, and its result was not kept.
         """
-        return self._results.get(self, timeout)  # type: ignore[no-any-return]
+        return self._results.get(self, timeout).wait()  # type: ignore[no-any-return]
 
     async def aget(self, timeout: float | Default | None = DEFAULT) -> T:
         """Do the same as `get` in a coroutine."""
-        return await self._results.aget(self, timeout)  # type: ignore[no-any-return]
+        return await self._results.get(self, timeout)  # type: ignore[no-any-return]
 
     # State
 
@@ -138,11 +136,11 @@ class Job(Generic[T]):
             JobNotFound: The broker does not know it.
             BrokerUnavailable: No answer within ``submit_timeout``.
         """
-        return self.row.state if self.row else self._results.state(self)
+        return self.row.state if self.row else self._results.state(self).wait()
 
     async def astate(self) -> str:
         """Do the same as `state` in a coroutine."""
-        return self.row.state if self.row else await self._results.astate(self)
+        return self.row.state if self.row else await self._results.state(self)
 
     def ready(self) -> bool:
         """Return whether the job has ended; raises what `state` raises."""
@@ -165,11 +163,11 @@ class Job(Generic[T]):
             JobNotFound: The broker does not know it.
             BrokerUnavailable: No answer within ``submit_timeout``.
         """
-        return self._results.info(self)
+        return self._results.info(self).wait()
 
     async def ainfo(self) -> dict[str, Any]:
         """Do the same as `info` in a coroutine."""
-        return await self._results.ainfo(self)
+        return await self._results.info(self)
 
     # Cancelling
 
@@ -189,11 +187,11 @@ class Job(Generic[T]):
             JobNotFound: The broker does not know it.
             BrokerUnavailable: No answer within ``submit_timeout``; it may be cancelled.
         """
-        return self._results.cancel(self, reason)
+        return self._results.cancel(self, reason).wait()
 
     async def acancel(self, reason: str = "") -> bool:
         """Do the same as `cancel` in a coroutine."""
-        return await self._results.acancel(self, reason)
+        return await self._results.cancel(self, reason)
 
     # Streams
 
@@ -257,7 +255,6 @@ class ResultClient:
     ) -> None:
         self.runner = runner
         self.reader = reader
-        self.predictor = WaitPredictor(runner.clock.monotonic)
         self._answer_timeout = answer_timeout
         self._result_timeout = result_timeout
 
@@ -274,31 +271,44 @@ class ResultClient:
 
     # Results
 
-    def get(self, job: Job[Any], timeout: float | Default | None) -> Any:
+    def get(self, job: Job[Any], timeout: float | Default | None) -> Pending[Any]:
         """Return the result of a job, waiting for it."""
-        if job.row is None:
-            call = self._get_call(job, timeout)
-            try:
-                row = self.runner.ask(call)
-            except ResultTimeout as error:
-                raise self.explained(job, timeout, error) from None
-            self.record(job, row)
-        return self._value(job)
+        return self.runner.run(self.getting(job, timeout))
 
-    async def aget(self, job: Job[Any], timeout: float | Default | None) -> Any:
-        """Do the same as `get` in a coroutine."""
+    def getting(self, job: Job[Any], timeout: float | Default | None) -> Steps[Any]:
+        """Return the steps of `get`."""
         if job.row is None:
-            call = self._get_call(job, timeout)
-            try:
-                row = await self.runner.aask(call)
-            except ResultTimeout as error:
-                raise await self.aexplained(job, timeout, error) from None
-            self.record(job, row)
-        if job.row is not None and is_reference(job.row.content_type):
-            from asyncio import to_thread
+            yield from self.ending(job, self.end_of(job, timeout), timeout)
+        row = job.row
+        assert row is not None  # noqa: S101 - recorded before
+        if is_reference(row.content_type):
+            return (yield partial(self.reader.value, row))  # backends may block
+        return self.reader.value(row)
 
-            return await to_thread(self._value, job)  # backends may block
-        return self._value(job)
+    def ending(
+        self, job: Job[Any], call: PendingCall, timeout: float | Default | None
+    ) -> Steps[None]:
+        """Return the steps that wait for the end of a job, and for its submission before.
+
+        Args:
+            job: The job.
+            call: As of `end_of`, perhaps with a submission.
+            timeout: That of the caller, for the diagnosis.
+        """
+        try:
+            row: list[Any] = yield from self.runner.asking(call)
+        except ResultTimeout as error:
+            self.record_broker(job, call)
+            raise (yield from self.explaining(job, timeout, error)) from None
+        self.record_broker(job, call)
+        self.record(job, row)
+
+    @staticmethod
+    def record_broker(job: Job[Any], call: PendingCall) -> None:
+        """Record the broker that has a job, if it was submitted with the call for its end."""
+        if call.target != NO_BROKER:
+            origin = job.origin
+            origin.broker, origin.store, origin.sent = call.target, call.store, True
 
     def record(self, job: Job[Any], row: list[Any]) -> None:
         """Keep how a job ended; raise `JobNotFound` for an id that the broker does not know."""
@@ -307,96 +317,66 @@ class ResultClient:
         else:
             raise JobNotFound(job.id)
 
-    def end_of(self, job: Job[Any]) -> PendingCall:
-        """Return the call for a job's end, without a deadline."""
-        return self._get_call(job, None)
-
-    def _get_call(self, job: Job[Any], timeout: float | Default | None) -> PendingCall:
-        self.predictor.waiting(job.id)
-        origin = self.sent(job)
-        return self.runner.new_call(
+    def end_of(
+        self,
+        job: Job[Any],
+        timeout: float | Default | None,
+        submit: PendingSubmit | None = None,
+    ) -> PendingCall:
+        """Return the call for a job's end, with a submission that comes before it."""
+        origin = self.sent(job) if submit is None else job.origin
+        call = self.runner.new_call(
             "get",
             timeout=self.timeout(timeout),
             ids=[job.id],
             target=origin.broker,
             store=origin.store,
         )
-
-    def _value(self, job: Job[Any]) -> Any:
-        assert job.row is not None  # noqa: S101 - recorded before
-        return self.reader.value(job.row)
+        call.submit = submit
+        return call
 
     # Diagnosis
 
-    def explained(
+    def explaining(
         self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
-    ) -> ResultTimeout:
-        """Return the error with a diagnosis, or as it is if none comes in `DIAGNOSIS_TIMEOUT`."""
-        answers: list[Any] = []
-        with suppress(EventMQError):
-            for call in self._diagnosis_calls(job, error):
-                answers.append(self.runner.ask(call))
-        return self._explain(job, timeout, answers) or error
+    ) -> Steps[ResultTimeout]:
+        """Return the steps to an error with a diagnosis.
 
-    async def aexplained(
-        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
-    ) -> ResultTimeout:
-        """Do the same as `explained` in a coroutine."""
-        answers: list[Any] = []
-        with suppress(EventMQError):
-            for call in self._diagnosis_calls(job, error):
-                answers.append(await self.runner.aask(call))
-        return self._explain(job, timeout, answers) or error
-
-    def _diagnosis_calls(self, job: Job[Any], error: ResultTimeout) -> Iterator[PendingCall]:
-        """Yield the calls for a diagnosis, none if the error has one already."""
+        The error stays as it is if it has one, or none comes in `DIAGNOSIS_TIMEOUT`.
+        """
         if error.state:
-            return
+            return error
+        answers: list[Any] = []
         deadline = self.runner.deadline(DIAGNOSIS_TIMEOUT)
-        for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
-            call = self.job_call(job, name, arguments)
-            call.deadline = deadline
-            yield call
-
-    def _explain(
-        self, job: Job[Any], timeout: float | Default | None, answers: list[Any]
-    ) -> ResultTimeout | None:
+        with suppress(EventMQError):
+            for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
+                call = self.job_call(job, name, arguments)
+                call.deadline = deadline
+                answers.append((yield from self.runner.asking(call)))
         if not answers:
-            return None
+            return error
         info, queues, workers = [*answers, None, None][:3]
         text = diagnose(info, queues, workers, f"{self.timeout(timeout):.1f} s")
         return ResultTimeout(text, job_id=job.id, state=info["state"])
 
     # State
 
-    def state(self, job: Job[Any]) -> str:
+    def state(self, job: Job[Any]) -> Pending[str]:
         """Return the state of a job."""
-        return _state(job, self.runner.ask(self.job_call(job, "state", {"ids": [job.id]})))
+        return self.runner.run(self._asking_state(job))
 
-    async def astate(self, job: Job[Any]) -> str:
-        """Do the same as `state` in a coroutine."""
+    def _asking_state(self, job: Job[Any]) -> Steps[str]:
         call = self.job_call(job, "state", {"ids": [job.id]})
-        return _state(job, await self.runner.aask(call))
+        return self.runner.asking(call, partial(_state, job))
 
-    def info(self, job: Job[Any]) -> dict[str, Any]:
+    def info(self, job: Job[Any]) -> Pending[dict[str, Any]]:
         """Return what the broker knows of a job."""
-        return with_errors(self.runner.ask(self.job_call(job, "info", {"id": job.id})))
+        return self.runner.ask(self.job_call(job, "info", {"id": job.id}), with_errors)
 
-    async def ainfo(self, job: Job[Any]) -> dict[str, Any]:
-        """Do the same as `info` in a coroutine."""
-        return with_errors(await self.runner.aask(self.job_call(job, "info", {"id": job.id})))
-
-    def cancel(self, job: Job[Any], reason: str) -> bool:
+    def cancel(self, job: Job[Any], reason: str) -> Pending[bool]:
         """Cancel a job; return whether it is cancelled now."""
-        arguments = {"ids": [job.id], "reason": reason}
-        rows = self.runner.ask(self.job_call(job, "cancel", arguments))
-        return _cancelled(job, rows)
-
-    async def acancel(self, job: Job[Any], reason: str) -> bool:
-        """Do the same as `cancel` in a coroutine."""
-        arguments = {"ids": [job.id], "reason": reason}
-        rows = await self.runner.aask(self.job_call(job, "cancel", arguments))
-        return _cancelled(job, rows)
+        call = self.job_call(job, "cancel", {"ids": [job.id], "reason": reason})
+        return self.runner.ask(call, partial(_cancelled, job))
 
     def job_call(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> PendingCall:
         """Return a call about a job, for the broker that has it."""
@@ -422,31 +402,20 @@ class ResultClient:
 
     # Handles from ids
 
-    def find(self, job_id: str) -> Job[Any]:
+    def find(self, job_id: str) -> Pending[Job[Any]]:
         """Return a handle of a job that one of the brokers knows.
 
-        Raises:
+        Raises when it is waited for:
             JobNotFound: None of them knows it.
             BrokerUnavailable: One of them did not answer, and the others do not know it.
         """
-        unavailable: BrokerUnavailable | None = None
-        for job in self._candidates(job_id):
-            try:
-                self.state(job)
-            except JobNotFound:
-                continue
-            except BrokerUnavailable as error:
-                unavailable = error
-                continue
-            return job
-        raise unavailable or JobNotFound(job_id)
+        return self.runner.run(self._finding(job_id))
 
-    async def afind(self, job_id: str) -> Job[Any]:
-        """Do the same as `find` in a coroutine."""
+    def _finding(self, job_id: str) -> Steps[Job[Any]]:
         unavailable: BrokerUnavailable | None = None
         for job in self._candidates(job_id):
             try:
-                await self.astate(job)
+                yield from self._asking_state(job)
             except JobNotFound:
                 continue
             except BrokerUnavailable as error:
@@ -494,7 +463,6 @@ class JobStream(Generic[T]):
         self._timeout = timeout
         self._seconds = results.timeout(timeout)
         self._call: PendingCall | None = None
-        self._waiter: Any = None
         #: The delivery that is read, and the index of its next part.
         self._delivery = self._next = 0
         #: Index after the last part that was returned, of any delivery.
@@ -528,40 +496,39 @@ class JobStream(Generic[T]):
 
     def __next__(self) -> Any:
         """Return the next part; raises the errors of `Job.stream`."""
-        while True:
-            part = self._pop()
-            if part is not _NOTHING:
-                return part
-            if self._done:
-                raise StopIteration
-            if self._call is None:
-                self._waiter = self._runner.waiter()
-                self._ask()
-            if not self._waiter.wait(self._seconds) and not self._news:
-                raise self._results.explained(self._job, self._timeout, self._timed_out())
+        part = self._pop()
+        if part is _NOTHING:
+            part = self._runner.run(self._reading()).wait()
+        if part is _NOTHING:
+            raise StopIteration
+        return part
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
         """Return the next part in a coroutine."""
-        while True:
+        part = self._pop()
+        if part is _NOTHING:
+            part = await self._runner.run(self._reading())
+        if part is _NOTHING:
+            raise StopAsyncIteration
+        return part
+
+    def _reading(self) -> Steps[Any]:
+        """Return the steps to the next part, `_NOTHING` after the last."""
+        while not self._done:
+            if self._call is None:
+                self._ask()
+            assert self._call is not None  # noqa: S101 - it was sent
+            if not (yield News((self._call,), self._seconds)):
+                raise (
+                    yield from self._results.explaining(self._job, self._timeout, self._timed_out())
+                )
             part = self._pop()
             if part is not _NOTHING:
                 return part
-            if self._done:
-                raise StopAsyncIteration
-            if self._call is None:
-                self._waiter = self._runner.async_waiter()
-                self._ask()
-            try:
-                await self._waiter.wait(self._seconds)
-            except TimeoutError:
-                if not self._news:
-                    timed_out = self._timed_out()
-                    raise await self._results.aexplained(
-                        self._job, self._timeout, timed_out
-                    ) from None
+        return _NOTHING
 
     # Calls
 
@@ -572,15 +539,9 @@ class JobStream(Generic[T]):
             "stream", about, timeout=None, target=origin.broker, store=origin.store
         )
         call.subject = self._job.id
-        call.notify = self._waiter.notify
         self._call = call
         self._credited, self._uncredited_bytes = self._next, 0
         self._runner.begin(call)
-
-    @property
-    def _news(self) -> bool:
-        call = self._call
-        return call is not None and (bool(call.answers) or call.done)
 
     def _leave(self) -> None:
         call, self._call = self._call, None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from eventmq.client.connection import LOST, BrokerConnection, ConnectionPhase
 from eventmq.client.outcomes import add_rows, credit_frames, read_answer, read_row, refusal
@@ -27,7 +27,6 @@ from eventmq.client.requests import (
     PendingRequest,
     PendingSubmit,
 )
-from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, REPLY_REQUESTED
 from eventmq.errors import BrokerUnavailable, ProtocolError
 from eventmq.wire.batches import decode_exceptions, pack, unpack
 from eventmq.wire.commands import (
@@ -47,20 +46,10 @@ from eventmq.wire.results import ENDED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ClientMachine", "InFlightRequests", "PushedResults", "WaitPredictor"]
+__all__ = ["ClientMachine", "InFlightRequests"]
 
 #: The end of the error text where no broker can be reached.
 _HINT = 'start one with "eventmq broker"'
-
-#: Maximum number of pushed results that no ``get`` waits for; the oldest are forgotten.
-MAX_PUSHED = 100
-
-#: Jobs in a row whose caller waited for the result, after which the next is expected to.
-MIN_STREAK = 2
-
-#: Seconds between receipt and ``get`` of a caller that does nothing in between: the receipt may
-#: then come with the result.
-PROMPT = 0.001
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +97,6 @@ class ClientMachine:
         self._features = Features(session=session, name=name).format()
         self._heartbeat = heartbeat
         self._heartbeat_timeout = heartbeat_timeout
-        self._pushed = PushedResults(heartbeat)
         self._legacy = legacy and role == "client"
         self._ids = count(1)
         self._prefix = session[:8] or "client"
@@ -117,12 +105,18 @@ class ClientMachine:
 
     def begin(self, request: PendingRequest, now: float) -> None:
         """Begin a request; it is resent until it is settled or its deadline passes."""
+        if type(request) is PendingCall and request.submit is not None:
+            request.submit.result = request
+            request = request.submit
         if self._in_flight.add(request):
             self._assign(request, now)
 
     def forget(self, call: PendingCall) -> None:
         """End a call whose further answers are not needed."""
         if call.done:
+            return
+        if call.submit is not None:
+            self._in_flight.abandon_result(call.submit)
             return
         connection = self.connections[call.assigned_to] if call.assigned_to != NO_BROKER else None
         self._in_flight.settle(call, None)
@@ -220,7 +214,7 @@ class ClientMachine:
             if type(command) is Ack:
                 self._on_ack(connection, command, now)
             elif type(command) is Reply:
-                self._on_reply(command)
+                self._on_reply(command, now)
             elif type(command) is Error:
                 self._on_error(connection, command, now)
             elif type(command) is Kbai:
@@ -313,9 +307,6 @@ class ClientMachine:
         if connection is None:
             return
         if type(request) is PendingCall:
-            if self._pushed.wait_for(request, connection.index, now):
-                self._in_flight.wait_for_push(request, connection, now)
-                return
             request.encode()
         error = connection.incompatibility(request)
         if error is not None:
@@ -331,7 +322,6 @@ class ClientMachine:
         """Take all requests from a broker that is not ready, and assign them to others."""
         connection.phase = ConnectionPhase.INFORMING
         self._in_flight.release_all(connection)
-        self._pushed.forget(connection.index)
         self._assign_all(now)
 
     def _inform(self, connection: BrokerConnection, now: float) -> None:
@@ -383,9 +373,8 @@ class ClientMachine:
         if type(pending) is PendingSubmit:
             if pending.count and ack.extra:
                 pending.refused = decode_exceptions(ack.extra)
-            elif pending.reply_requested and not ack.extra and connection.supports("ended"):
-                self._pushed.expect(pending.id, connection.index, now)
-            self._in_flight.settle(pending, None)
+            pushed = connection if connection.ready and not ack.extra else None
+            self._on_receipt(pending, pushed, now)
         elif ack.acked == connection.inform_id and not connection.ready:
             connection.features = Features.parse(str(ack.extra, "utf-8")) if ack.extra else None
             connection.phase = ConnectionPhase.READY
@@ -399,9 +388,26 @@ class ClientMachine:
         self._release(connection, now)
         connection.inform.sent = now
 
-    def _on_reply(self, reply: Reply) -> None:
+    def _on_receipt(
+        self, pending: PendingSubmit, connection: BrokerConnection | None, now: float
+    ) -> None:
+        """Settle a submission, and begin the calls for its result.
+
+        Args:
+            pending: The submission.
+            connection: Where its result will be pushed, None where it has to be asked for.
+            now: The time.
+        """
+        for call in self._in_flight.settle(pending, None):
+            self._in_flight.add(call)
+            if connection is not None and call.subject not in self._in_flight.pushed:
+                self._in_flight.expect_push(call, connection, now)
+            else:  # it comes once, and another call has it
+                self._assign(call, now)
+
+    def _on_reply(self, reply: Reply, now: float) -> None:
         if reply.outcome == ENDED:
-            self._on_pushed_result(reply)
+            self._on_pushed_result(reply, now)
             return
         call = self._in_flight.find(reply.request or "")
         if type(call) is not PendingCall:
@@ -426,14 +432,13 @@ class ClientMachine:
         else:
             self._in_flight.settle(call, None)
 
-    def _on_pushed_result(self, reply: Reply) -> None:
+    def _on_pushed_result(self, reply: Reply, now: float) -> None:
         """Handle a pushed result, which is also the receipt of its job."""
         row = read_row(unpack(reply.result, "the end of a job"))
         pending = self._in_flight.find(row[0])
-        if type(pending) is PendingSubmit and pending.assigned_to != NO_BROKER:
-            self._pushed.expect(pending.id, pending.assigned_to, 0.0)
-            self._in_flight.settle(pending, None)
-        call = self._pushed.arrived(row)
+        if type(pending) is PendingSubmit and pending.sent:
+            self._on_receipt(pending, self.connections[pending.broker], now)
+        call = self._in_flight.pushed.get(row[0])
         if call is not None:
             add_rows(call, [row])
             self._in_flight.settle(call, None)
@@ -472,6 +477,8 @@ class InFlightRequests:
         self.to_notify: list[PendingRequest] = []
         #: When the first of them times out.
         self.next_deadline = NEVER
+        #: Job -> the ``get`` whose answer a broker pushes: no CALL was sent for it.
+        self.pushed: dict[str, PendingCall] = {}
 
     def add(self, request: PendingRequest) -> bool:
         """Add a request; return False if it follows one of the same id."""
@@ -500,12 +507,11 @@ class InFlightRequests:
         connection.assign(now)
         connection.unsent.append(request)
 
-    def wait_for_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
-        """Let a call wait for a pushed result, or end it with one that is here."""
+    def expect_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
+        """Assign a ``get`` to a broker that pushes the result; if it gets lost, it is asked for."""
         call.assigned_to = connection.index
         connection.assign(now)
-        if call.answers:
-            self.settle(call, None)
+        self.pushed[call.subject] = call
 
     def release(self, request: PendingRequest) -> None:
         """Take a request from its broker."""
@@ -520,22 +526,51 @@ class InFlightRequests:
             if request.assigned_to == connection.index:
                 self.release(request)
 
-    def settle(self, request: PendingRequest, error: Exception | None) -> None:
-        """End a request, with its followers."""
+    def settle(self, request: PendingRequest, error: Exception | None) -> list[PendingCall]:
+        """End a request, with its followers; return the calls for results that now begin."""
         del self._open[request.id]
         self._end(request, error)
-        if isinstance(request, PendingSubmit):
-            for follower in request.followers:
-                follower.refused, follower.sent = request.refused, request.sent
-                follower.broker, follower.store = request.broker, request.store
-                follower.confirmed = request.confirmed
-                self._end(follower, error)
+        if type(request) is not PendingSubmit or not (request.followers or request.result):
+            return []
+        for follower in request.followers:
+            follower.refused, follower.sent = request.refused, request.sent
+            follower.broker, follower.store = request.broker, request.store
+            follower.confirmed = request.confirmed
+            self._end(follower, error)
+        calls = [self._end_submit(each, error) for each in (request, *request.followers)]
+        return [call for call in calls if call is not None]
 
     def _end(self, request: PendingRequest, error: Exception | None) -> None:
         self.release(request)
         request.done = True
         request.error = error
         self.to_notify.append(request)
+        if type(request) is PendingCall and self.pushed.get(request.subject) is request:
+            del self.pushed[request.subject]
+
+    def _end_submit(self, pending: PendingSubmit, error: Exception | None) -> PendingCall | None:
+        """Return the call for the result of a job, None without one; with an error it ends too."""
+        call, pending.result = pending.result, None
+        if call is None:
+            return None
+        call.submit = None
+        if error is not None:
+            self._end(call, error)
+            return None
+        call.target, call.store = pending.broker, pending.store
+        return call
+
+    def abandon_result(self, pending: PendingSubmit) -> None:
+        """Ask for the result of a job no more; the submission goes on."""
+        call, pending.result = pending.result, None
+        if call is not None:
+            call.submit = None
+            self._end(call, None)
+
+    def _end_by(self, pending: PendingSubmit, error: Exception) -> None:
+        """End a submission by an error, with the call for its result."""
+        self._end(pending, error)
+        self._end_submit(pending, error)
 
     def overdue(self, now: float) -> list[PendingRequest]:
         """Return the requests whose deadline has passed."""
@@ -569,14 +604,15 @@ class InFlightRequests:
         return silent, new_leaders
 
     def _with_followers(self) -> list[PendingRequest]:
-        found = list(self._open.values())
-        return found + [t for e in found if isinstance(e, PendingSubmit) for t in e.followers]
+        requests = list(self._open.values())
+        submits = [request for request in requests if isinstance(request, PendingSubmit)]
+        return requests + [follower for pending in submits for follower in pending.followers]
 
     def _expire_followers(self, pending: PendingSubmit, now: float) -> None:
         for follower in [follower for follower in pending.followers if follower.deadline <= now]:
             pending.followers.remove(follower)
             follower.sent = pending.sent
-            self._end(follower, follower.failure(self._reason(pending)))
+            self._end_by(follower, follower.failure(self._reason(pending)))
 
     def _time_out(self, request: PendingRequest) -> list[PendingRequest]:
         """Settle an overdue request; return the follower that is the new leader, if any."""
@@ -587,7 +623,7 @@ class InFlightRequests:
         leader, *leader.followers = request.followers
         leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
         self._open[request.id] = leader
-        self._end(request, error)
+        self._end_by(request, error)
         return [leader]
 
     def _reason(self, request: PendingRequest) -> str:
@@ -606,107 +642,3 @@ class InFlightRequests:
             is_call = isinstance(request, PendingCall)
             error = BrokerUnavailable(reason) if is_call else request.failure(reason)
             self.settle(request, error)
-
-
-class PushedResults:
-    """Results that brokers push unasked: ``get`` waits for one instead of sending a CALL.
-
-    Args:
-        timeout: Seconds in which a ``get`` must follow. A broker that receives nothing from a
-            client for longer may forget it, with the results that it was to push.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        #: Job -> result that no ``get`` waits for.
-        self._idle: dict[str, _PushedResult] = {}
-        #: Job -> (broker, ``get`` that waits for it).
-        self._awaited: dict[str, tuple[int, PendingCall]] = {}
-
-    def expect(self, job_id: str, broker: int, now: float) -> None:
-        """Record that a broker will push the result of a job."""
-        if len(self._idle) >= MAX_PUSHED:
-            del self._idle[next(iter(self._idle))]
-        self._idle[job_id] = _PushedResult(broker, now)
-
-    def wait_for(self, call: PendingCall, broker: int, now: float) -> bool:
-        """Let a ``get`` of one job wait for a pushed result; return whether one is expected.
-
-        A result that is here already is then among its answers.
-        """
-        if call.name != "get" or len(call.ids) != 1:
-            return False
-        (job_id,) = call.ids
-        pushed = self._idle.pop(job_id, None)
-        if pushed is None or pushed.broker != broker:
-            return False
-        if pushed.row is not None:
-            call.ids.clear()
-            call.add(pushed.row)
-        elif now - pushed.since > self._timeout:
-            return False
-        else:
-            self._awaited[job_id] = (broker, call)
-        return True
-
-    def arrived(self, row: list[Any]) -> PendingCall | None:
-        """Record a pushed result; return the ``get`` that waits for it."""
-        job_id: str = row[0]
-        _, call = self._awaited.pop(job_id, (0, None))
-        if call is not None and not call.done:
-            return call
-        pushed = self._idle.get(job_id)
-        if pushed is not None:
-            self._idle[job_id] = pushed._replace(row=row)
-        return None
-
-    def forget(self, broker: int) -> None:
-        """Forget the results that a broker was to push: the connection was lost."""
-        self._idle = {i: pushed for i, pushed in self._idle.items() if pushed.broker != broker}
-        self._awaited = {i: each for i, each in self._awaited.items() if each[0] != broker}
-
-
-class _PushedResult(NamedTuple):
-    broker: int
-    since: float
-    row: list[Any] | None = None
-
-
-class WaitPredictor:
-    """Predicts from the last jobs whether the caller will wait for the next one at once.
-
-    Threads may share it: a wrong prediction costs a message, or 10 ms, nothing else.
-
-    Args:
-        monotonic: Reads the time.
-    """
-
-    __slots__ = ("_last", "_monotonic", "_prompt", "_streak", "_submitted")
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._last = ""
-        self._submitted = 0.0
-        #: How many jobs in a row were waited for, and how many of them within `PROMPT`.
-        self._streak = self._prompt = 0
-
-    def submitting(self, job_id: str) -> str:
-        """Record that a job is submitted; return what its REQUEST should ask for."""
-        if self._last:
-            self._streak = self._prompt = 0
-        self._last = job_id
-        if self._streak < MIN_STREAK:
-            return ACK_REQUESTED
-        return REPLY_REQUESTED if self._prompt >= MIN_STREAK else ACK_AND_REPLY_REQUESTED
-
-    def submitted(self) -> None:
-        """Record that the caller has the receipt."""
-        self._submitted = self._monotonic()
-
-    def waiting(self, job_id: str) -> None:
-        """Record that the caller waits for a job."""
-        if job_id == self._last:
-            self._last = ""
-            self._streak += 1
-            prompt = self._monotonic() - self._submitted < PROMPT
-            self._prompt = self._prompt + 1 if prompt else 0

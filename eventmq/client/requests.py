@@ -1,26 +1,29 @@
 """What a client has under way: requests, each pending until it is settled.
 
 A `PendingSubmit` is one REQUEST, with one job or a batch, until its receipt; a `PendingCall` is one
-CALL until its last answer; a `OneWayMessage` is settled when it was sent. The runner calls
-``notify`` in its thread when a request has news. Times are on the monotonic clock of the caller.
+CALL until its last answer; a `OneWayMessage` is settled when it was sent. A ``get`` with ``submit``
+is one exchange: the REQUEST asks for the result of its job, and the CALL is sent only where that
+does not come by itself. The runner calls ``notify`` in its thread when a request has news. Times
+are on the monotonic clock of the caller.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import BrokerUnavailable, EventMQError, ResultTimeout
 from eventmq.wire.batches import pack
 from eventmq.wire.commands import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 __all__ = [
     "NEVER",
     "NO_BROKER",
+    "News",
     "OneWayMessage",
     "OutgoingMessage",
     "PendingCall",
@@ -65,6 +68,7 @@ class PendingRequest(OutgoingMessage):
         notify: Called when it has an answer or is settled.
         assigned_to: Index of the broker that has it, or `NO_BROKER`.
         error: Why it failed.
+        begun: It was handed to the I/O loop.
     """
 
     id: str = ""
@@ -72,6 +76,12 @@ class PendingRequest(OutgoingMessage):
     notify: Callable[[], None] = no_notify
     assigned_to: int = NO_BROKER
     error: Exception | None = None
+    begun: bool = False
+
+    @property
+    def last_deadline(self) -> float:
+        """When it is settled at the latest."""
+        return self.deadline
 
     def failure(self, reason: str) -> EventMQError:
         """Return the exception of a request that has timed out."""
@@ -89,7 +99,8 @@ class PendingSubmit(PendingRequest):
         refused: For a batch with a receipt: position -> (code, text).
         followers: Later submissions of the same id, settled together with this one.
         extension: The protocol extension that the broker must have, "" for none.
-        reply_requested: It asks for the result of its job as well; see `PushedResults`.
+        result: The ``get`` for the result of its job, which the REQUEST asks for as well; None
+            where only the receipt is waited for, and after the receipt.
         confirmed: False if it was settled without a receipt: the broker gives none.
     """
 
@@ -99,7 +110,7 @@ class PendingSubmit(PendingRequest):
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
     followers: list[PendingSubmit] = field(default_factory=list)
     extension: str = ""
-    reply_requested: bool = False
+    result: PendingCall | None = None
     confirmed: bool = True
 
     def failure(self, reason: str) -> EventMQError:
@@ -122,6 +133,8 @@ class PendingCall(PendingRequest):
         answers: Answers that the caller has not read yet: rows of a ``get``, else results.
         limit: Maximum length of ``answers``, 0 for none; the oldest are dropped.
         dropped: Number of answers dropped.
+        submit: For ``get``: the submission that comes before it, None for none and after the
+            receipt; ``target`` and ``store`` then say which broker has the job.
     """
 
     name: str = ""
@@ -133,6 +146,12 @@ class PendingCall(PendingRequest):
     answers: deque[Any] = field(default_factory=deque)
     limit: int = 0
     dropped: int = 0
+    submit: PendingSubmit | None = None
+
+    @property
+    def last_deadline(self) -> float:
+        """When it is settled at the latest: a submission has a deadline of its own."""
+        return self.deadline if self.submit is None else max(self.deadline, self.submit.deadline)
 
     def encode(self) -> None:
         """Encode its CALL, without the jobs that are answered."""
@@ -150,6 +169,8 @@ class PendingCall(PendingRequest):
 
     def failure(self, reason: str) -> EventMQError:
         """Return the exception of a request that has timed out."""
+        if self.submit is not None:
+            return self.submit.failure(reason)
         if self.name != "get":
             return BrokerUnavailable(reason)
         what = f"job {self.subject}" if self.subject else f"{len(self.ids)} jobs"
@@ -159,3 +180,25 @@ class PendingCall(PendingRequest):
 @dataclass(slots=True, eq=False)
 class OneWayMessage(PendingRequest):
     """A message without a receipt, such as PUBLISH; settled when it was sent."""
+
+
+class News(NamedTuple):
+    """The next answers of calls that have begun: waited for until one has some, or is settled.
+
+    Attributes:
+        calls: The calls.
+        timeout: Seconds to wait, None for no limit.
+    """
+
+    calls: Collection[PendingCall]
+    timeout: float | None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are some."""
+        return any(call.answers or call.done for call in self.calls)
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Call a function, from any thread, whenever there are some."""
+        for call in self.calls:
+            call.notify = notify

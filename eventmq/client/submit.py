@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eventmq.client.events import TrackedJob
-from eventmq.client.handle import Job, JobOrigin
+from eventmq.client.graphs import make_handle
+from eventmq.client.handle import DEFAULT, Job, JobOrigin
 from eventmq.client.outcomes import refusal
 from eventmq.client.requests import PendingSubmit
-from eventmq.client.templates import ACK_REQUESTED, REPLY_REQUESTED
+from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, LATE_ACK
 from eventmq.errors import BatchError, BrokerUnavailable, MessageTooLarge, NotAllowed
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import Submission, SubmissionHook, current
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from eventmq.client.client import ClientRunner
-    from eventmq.client.handle import ResultClient
-    from eventmq.client.io_loop import AsyncWaiter, Waiter
+    from eventmq.client.client import ClientRunner, Pending, Steps
+    from eventmq.client.handle import Default, ResultClient
     from eventmq.client.templates import EncodedJob, Template
     from eventmq.interfaces import JobContext, Middleware
     from eventmq.job import IdFactory
@@ -55,6 +55,9 @@ __all__ = [
 
 #: Maximum number of messages without a receipt at a time: enough to keep the broker busy.
 IN_FLIGHT = 4
+
+#: Seconds up to which the timeout of a call is too short for a receipt that comes late.
+LATE_RECEIPT = 2.0
 
 #: Maximum number of jobs in one message: the broker commits so many in about 10 ms.
 PART_JOBS = 1000
@@ -108,39 +111,94 @@ class Submitter:
             return self._encode(template, args, kwargs, job_id, self._collect(batch.add))
         return self._encode(template, args, kwargs, job_id, self._send)
 
-    async def asubmit(
+    def asubmit(
         self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str | None = None
-    ) -> Job[Any]:
+    ) -> Pending[Job[Any]]:
         """Do the same as `submit` in a coroutine.
 
         What middlewares do after ``proceed`` runs before the receipt.
         """
         batch = open_batch(self)
-        if batch is not None:
-            return self._encode(template, args, kwargs, job_id, self._collect(batch.add))
         entries: list[tuple[Job[Any], EncodedJob]] = []
-        sink = self._collect(lambda job, encoded: entries.append((job, encoded)))
+        add = batch.add if batch is not None else lambda *entry: entries.append(entry)
+        job = self._encode(template, args, kwargs, job_id, self._collect(add))
+
+        def steps() -> Steps[Job[Any]]:
+            for each, encoded in entries:
+                yield from self._submitting(each, encoded)
+            return job
+
+        return self._runner.run(steps())
+
+    def call(
+        self,
+        template: Template,
+        args: Any,
+        kwargs: Mapping[str, Any],
+        job_id: str | None = None,
+        *,
+        timeout: float | Default | None = DEFAULT,
+    ) -> Pending[Job[Any]]:
+        """Submit one job and wait for its end, in one exchange; `Job.get` then has its result.
+
+        What middlewares do after ``proceed`` runs before it is sent.
+
+        Args:
+            template: As for `submit`.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            job_id: The id of the job, made here if None.
+            timeout: Seconds for all of it, as in `Job.get`.
+
+        Raises:
+            NotAllowed: A batch is open.
+            SerializationError: The arguments cannot be encoded.
+            BrokerUnavailable: When it is waited for: there was no receipt in time.
+            SubmitError: When it is waited for: the broker refused the job.
+            ResultTimeout: When it is waited for: the job had not ended in time.
+        """
+        if open_batch(self) is not None:
+            msg = "call() waits for a result, and a batch is sent at its end: use delay() in it"
+            raise NotAllowed(msg)
+        seconds = self._results.timeout(timeout)
+        entries: list[tuple[Job[Any], EncodedJob]] = []
+        sink = self._collect(lambda *entry: entries.append(entry))
         job = self._encode(template, args, kwargs, job_id, sink)
-        for each, encoded in entries:
-            await self._asend(each, encoded)
-        return job
 
-    def submit_raw(self, encoded: EncodedJob) -> Job[Any]:
+        def steps() -> Steps[Job[Any]]:
+            for each, encoded in entries:
+                if each is not job:  # a middleware's own
+                    yield from self._submitting(each, encoded)
+                    continue
+                submit = self._pending_call(encoded, seconds)
+                end = self._results.end_of(job, timeout, submit)
+                yield from self._results.ending(job, end, timeout)
+            return job
+
+        return self._runner.run(steps())
+
+    def _pending_call(self, encoded: EncodedJob, seconds: float | None) -> PendingSubmit:
+        """Return the REQUEST for a job and its result."""
+        # Where the result has to come sooner than a late receipt, the receipt comes at once.
+        late = seconds is None or seconds > LATE_RECEIPT
+        pending = self._pending_submit(encoded, LATE_ACK if late else ACK_AND_REPLY_REQUESTED)
+        pending.extension = "late-ack"
+        return pending
+
+    def submit_raw(self, encoded: EncodedJob) -> Pending[Job[Any]]:
         """Submit a body as it is, without serializer and middleware."""
-        batch = open_batch(self)
-        sink = self._send if batch is None else self._collect(batch.add)
-        return sink(with_lineage(encoded), JobOrigin(sent=False))
-
-    async def asubmit_raw(self, encoded: EncodedJob) -> Job[Any]:
-        """Do the same as `submit_raw` in a coroutine."""
         encoded = with_lineage(encoded)
         job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
         batch = open_batch(self)
-        if batch is not None:
-            batch.add(job, encoded)
-        else:
-            await self._asend(job, encoded)
-        return job
+
+        def steps() -> Steps[Job[Any]]:
+            if batch is not None:
+                batch.add(job, encoded)
+            else:
+                yield from self._submitting(job, encoded)
+            return job
+
+        return self._runner.run(steps())
 
     def track(
         self, encoded: EncodedJob, on_end: Callable[[Job[Any], Exception | None], None]
@@ -155,12 +213,8 @@ class Submitter:
             BrokerUnavailable: The client was closed.
         """
         job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
-        pending = self._pending_submit(encoded, REPLY_REQUESTED)
-        tracked = TrackedJob(
-            job, pending, self._results, on_receipt=lambda job, p: _set_broker(job.origin, p),
-            on_end=on_end,
-        )  # fmt: skip
-        tracked.begin()
+        end = self._results.end_of(job, None, self._pending_call(encoded, None))
+        TrackedJob(job, end, self._results, on_end=on_end).begin()
         return job
 
     def _encode(
@@ -183,34 +237,28 @@ class Submitter:
         submission = Submission(task, tuple(args), dict(kwargs), job_id, queue)
         return proceed(submission)  # type: ignore[no-any-return]
 
-    def _pending_submit(self, encoded: EncodedJob, requested: str) -> PendingSubmit:
+    def _pending_submit(self, encoded: EncodedJob, requested: str = ACK_REQUESTED) -> PendingSubmit:
         """Return the REQUEST for a job; a graph has no result of its own to be asked for."""
         deadline = self._runner.deadline(self._timeout)
         if encoded.headers.startswith("nodes:"):
             return PendingSubmit(
                 encoded.frames(), id=encoded.id, deadline=deadline, extension="graph"
             )
-        reply_requested = requested != ACK_REQUESTED
-        return PendingSubmit(
-            encoded.frames(requested),
-            id=encoded.id,
-            deadline=deadline,
-            reply_requested=reply_requested,
-        )
+        return PendingSubmit(encoded.frames(requested), id=encoded.id, deadline=deadline)
 
+    # hot loop: python -m benchmarks enqueue_one
     def _send(self, encoded: EncodedJob, origin: JobOrigin) -> Job[Any]:
-        predictor = self._results.predictor
-        pending = self._pending_submit(encoded, predictor.submitting(encoded.id))
-        self._runner.send(pending)
-        predictor.submitted()
+        pending = self._pending_submit(encoded)
+        self._runner.wait(pending)
+        if pending.error is not None:
+            raise pending.error
         _set_broker(origin, pending)
         return Job(encoded.id, self._results, origin)
 
-    async def _asend(self, job: Job[Any], encoded: EncodedJob) -> None:
-        predictor = self._results.predictor
-        pending = self._pending_submit(encoded, predictor.submitting(encoded.id))
-        await self._runner.asend(pending)
-        predictor.submitted()
+    def _submitting(self, job: Job[Any], encoded: EncodedJob) -> Steps[None]:
+        """Return the steps that submit one job."""
+        pending = self._pending_submit(encoded)
+        yield from self._runner.sending(pending)
         _set_broker(job.origin, pending)
 
     def _collect(
@@ -243,6 +291,16 @@ class Submitter:
             raise NotAllowed(msg)
         return self._ids.new_many(count)
 
+    def submit_graph(self, encoded: EncodedJob, ids: Sequence[str], tree: Any) -> Pending[Any]:
+        """Submit the message of a graph; see `eventmq.client.graphs.make_handle`."""
+
+        def steps() -> Steps[Any]:
+            job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
+            yield from self._submitting(job, encoded)
+            return make_handle(job, ids, tree, self._results)
+
+        return self._runner.run(steps())
+
     @property
     def writer(self) -> Callable[..., EncodedJob] | None:
         """Writes (template, args, kwargs, id) through the middlewares; None without any."""
@@ -263,20 +321,14 @@ class Submitter:
 
     def submit_many(
         self, template: Template, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
-    ) -> list[Job[Any]]:
-        """Submit one job per argument tuple and wait for the receipts.
+    ) -> Pending[list[Job[Any]]]:
+        """Submit one job per argument tuple.
 
         Raises:
             SerializationError: The first jobs cannot be encoded; nothing was sent.
-            BatchError: Some jobs were not confirmed.
+            BatchError: When it is waited for: some jobs were not confirmed.
         """
         return self.send_bulk(self._source(template, calls, kwargs))
-
-    async def asubmit_many(
-        self, template: Template, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
-    ) -> list[Job[Any]]:
-        """Do the same as `submit_many` in a coroutine."""
-        return await self.asend_bulk(self._source(template, calls, kwargs))
 
     def _source(
         self, template: Template, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
@@ -296,45 +348,31 @@ class Submitter:
             batch.add(job, encoded)
         return EncodedSource([])
 
-    def send_bulk(self, source: BulkSource) -> list[Job[Any]]:
-        """Send many jobs in parts, several at a time, and wait for the receipts."""
-        return self.begin_bulk(source)()
+    def send_bulk(self, source: BulkSource) -> Pending[list[Job[Any]]]:
+        """Send many jobs in parts, several at a time, the first of them at once.
 
-    def begin_bulk(self, source: BulkSource) -> Callable[[], list[Job[Any]]]:
-        """Send the first parts of many jobs; return a function for the rest of `send_bulk`."""
+        Raises:
+            SerializationError: The first jobs cannot be encoded; nothing was sent.
+            BatchError: When it is waited for: some jobs were not confirmed.
+        """
         bulk = self._bulk_submit(source)
-        open_parts: deque[tuple[BulkPart, Waiter]] = deque()
+        open_parts: deque[BulkPart] = deque()
         self._send_parts(bulk, open_parts)
-        return partial(self._finish, bulk, open_parts)
 
-    def _send_parts(self, bulk: BulkSubmit, open_parts: deque[tuple[BulkPart, Waiter]]) -> None:
-        while len(open_parts) < IN_FLIGHT and (part := bulk.next()) is not None:
-            open_parts.append((part, self._runner.start(part.pending)))
-
-    def _finish(
-        self, bulk: BulkSubmit, open_parts: deque[tuple[BulkPart, Waiter]]
-    ) -> list[Job[Any]]:
-        while open_parts:
-            part, waiter = open_parts.popleft()
-            self._runner.wait_until_done(part.pending, waiter)
-            bulk.settled(part)
-            self._send_parts(bulk, open_parts)
-        return bulk.result()
-
-    async def asend_bulk(self, source: BulkSource) -> list[Job[Any]]:
-        """Do the same as `send_bulk` in a coroutine."""
-        bulk = self._bulk_submit(source)
-        open_parts: deque[tuple[BulkPart, AsyncWaiter]] = deque()
-        while True:
-            part = bulk.next() if len(open_parts) < IN_FLIGHT else None
-            if part is not None:
-                open_parts.append((part, self._runner.astart(part.pending)))
-            elif open_parts:
-                part, waiter = open_parts.popleft()
-                await self._runner.await_until_done(part.pending, waiter)
+        def steps() -> Steps[list[Job[Any]]]:
+            while open_parts:
+                part = open_parts.popleft()
+                yield part.pending
                 bulk.settled(part)
-            else:
-                return bulk.result()
+                self._send_parts(bulk, open_parts)
+            return bulk.result()
+
+        return self._runner.run(steps())
+
+    def _send_parts(self, bulk: BulkSubmit, open_parts: deque[BulkPart]) -> None:
+        while len(open_parts) < IN_FLIGHT and (part := bulk.next()) is not None:
+            self._runner.begin(part.pending)
+            open_parts.append(part)
 
     def _bulk_submit(self, source: BulkSource) -> BulkSubmit:
         runner, timeout = self._runner, self._timeout
@@ -402,7 +440,7 @@ class SubmitBatch:
     ) -> None:
         entries = self._leave(failed=kind is not None)
         if entries:
-            self.submitter.send_bulk(EncodedSource(entries))
+            self.submitter.send_bulk(EncodedSource(entries)).wait()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -415,7 +453,7 @@ class SubmitBatch:
     ) -> None:
         entries = self._leave(failed=kind is not None)
         if entries:
-            await self.submitter.asend_bulk(EncodedSource(entries))
+            await self.submitter.send_bulk(EncodedSource(entries))
 
     def _leave(self, *, failed: bool) -> list[tuple[Job[Any], EncodedJob]]:
         """Close the batch and return the jobs to be sent now."""

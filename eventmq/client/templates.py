@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     KeyMaker = Callable[[Sequence[Any], Mapping[str, Any]], str]
 
-__all__ = ["ACK_AND_REPLY_REQUESTED", "ACK_REQUESTED", "REPLY_REQUESTED", "EncodedJob", "Template"]
+__all__ = ["ACK_AND_REPLY_REQUESTED", "ACK_REQUESTED", "LATE_ACK", "EncodedJob", "Template"]
 
 
 #: What a REQUEST asks for: the receipt at once; the result as well; the result, and the receipt
-#: with it, or after 10 ms.
-ACK_REQUESTED, ACK_AND_REPLY_REQUESTED, REPLY_REQUESTED = (
+#: only if that takes longer than a second.
+ACK_REQUESTED, ACK_AND_REPLY_REQUESTED, LATE_ACK = (
     "ack-requested",
     "ack-requested,reply-requested",
-    "reply-requested",
+    "late-ack",
 )
 
 

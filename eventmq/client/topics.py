@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.requests import OneWayMessage
+from eventmq.client.requests import News, OneWayMessage
 from eventmq.errors import BrokerUnavailable, SerializationError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import Envelope
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from eventmq.client.client import ClientRunner
+    from eventmq.client.client import ClientRunner, Pending, Steps
     from eventmq.client.outcomes import OutcomeReader
     from eventmq.interfaces import Serializer
 
@@ -67,22 +67,18 @@ class TopicClient:
         self._new_id = new_id
         self._timeout = timeout
 
-    def publish(self, topic: str, value: object) -> None:
-        """Publish a value; returns when it was handed to a connection.
+    def publish(self, topic: str, value: object) -> Pending[None]:
+        """Publish a value, until it was handed to a connection.
 
         Raises:
-            BrokerUnavailable: No broker could be reached in time.
             SerializationError: The value cannot be encoded.
+            BrokerUnavailable: When it is waited for: no broker could be reached in time.
         """
-        self._runner.send(self._encode(topic, value))
+        return self._runner.send(self._encode(topic, value))
 
-    async def apublish(self, topic: str, value: object) -> None:
-        """Do the same as `publish` in a coroutine."""
-        await self._runner.asend(self._encode(topic, value))
-
-    def publish_raw(self, topic: str, headers: str, body: bytes) -> None:
+    def publish_raw(self, topic: str, headers: str, body: bytes) -> Pending[None]:
         """Publish a body as it is, under a header text; the rest is as in `publish`."""
-        self._runner.send(self._publish_message(self._new_id(), topic, headers, body))
+        return self._runner.send(self._publish_message(self._new_id(), topic, headers, body))
 
     def _encode(self, topic: str, value: object) -> OneWayMessage:
         name, serializer = self._serializer()
@@ -131,11 +127,9 @@ class Subscription:
         self._runner = runner
         self._reader = reader
         self._timeout = timeout
-        self._waiter = runner.waiter()
         self._call = runner.new_call(
             "subscribe", {"topics": list(topics)}, timeout=None, limit=BUFFER
         )
-        self._call.notify = self._waiter.notify
         runner.begin(self._call)
 
     @property
@@ -148,26 +142,14 @@ class Subscription:
         self._runner.forget(self._call)
 
     def __enter__(self) -> Self:
-        while not self._call.answers and not self._call.done:
-            if not self._waiter.wait(self._timeout):
-                self.close()
-                raise BrokerUnavailable(_UNCONFIRMED)
-        self._read_confirmation()
+        self._runner.run(self._confirming()).wait()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
-        waiter = self._runner.async_waiter()
-        self._call.notify = waiter.notify
-        while not self._call.answers and not self._call.done:
-            try:
-                await waiter.wait(self._timeout)
-            except TimeoutError:
-                self.close()
-                raise BrokerUnavailable(_UNCONFIRMED) from None
-        self._read_confirmation()
+        await self._runner.run(self._confirming())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -177,33 +159,37 @@ class Subscription:
         return self
 
     def __next__(self) -> Message:
-        while True:
-            message = self._next()
-            if message is not None:
-                return message
-            if self._call.done:
-                raise StopIteration
-            self._waiter.wait(None)
+        message = self._next() or self._runner.run(self._reading()).wait()
+        if message is None:
+            raise StopIteration
+        return message
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        waiter = self._runner.async_waiter()
-        self._call.notify = waiter.notify
-        while True:
-            message = self._next()
-            if message is not None:
-                return message
-            if self._call.done:
-                raise StopAsyncIteration
-            await waiter.wait()
+        message = self._next() or await self._runner.run(self._reading())
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
-    def _read_confirmation(self) -> None:
+    def _confirming(self) -> Steps[None]:
+        """Return the steps to the broker's confirmation."""
+        if not (yield News((self._call,), self._timeout)):
+            self.close()
+            raise BrokerUnavailable(_UNCONFIRMED)
         if self._call.error is not None:
             raise self._call.error
         if self._call.answers and self._call.answers[0] is None:
             self._call.answers.popleft()
+
+    def _reading(self) -> Steps[Message | None]:
+        """Return the steps to the next message, None at the end."""
+        message = None
+        while message is None and not self._call.done:
+            yield News((self._call,), None)
+            message = self._next()
+        return message
 
     def _next(self) -> Message | None:
         """Return the next message that is here, None without one; skip the confirmation."""

@@ -7,16 +7,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.client.outcomes import EndRow
+from eventmq.client.requests import News
 from eventmq.errors import ResultTimeout
 from eventmq.wire.calls import MAX_IDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
+    from eventmq.client.client import Pending, Steps
     from eventmq.client.handle import Default, Job, ResultClient
     from eventmq.client.requests import PendingCall
 
-__all__ = ["Completed", "Waited", "await_", "wait"]
+__all__ = ["Completed", "Waited", "wait"]
 
 #: Maximum number of open calls, of 1,000 jobs each: a broker bounds what a peer waits for.
 MAX_OPEN_CALLS = 50
@@ -61,9 +63,10 @@ class Completed:
         self._ended: deque[Job[Any]] = deque()
         #: Ids that no call has, by (broker, store).
         self._remaining: dict[tuple[int, str], list[str]] = {}
-        #: Ids of open calls, and calls with answers that were not read.
-        self._open: set[str] = set()
-        self._news: deque[PendingCall] = deque()
+        #: Open calls by id.
+        self._open: dict[str, PendingCall] = {}
+        #: When the timeout has passed, None before the first `next`.
+        self._deadline: float | None = None
         for job in jobs:
             self._add(job)
 
@@ -78,94 +81,69 @@ class Completed:
         if len(handles) == 1:
             self._remaining.setdefault((origin.broker, origin.store), []).append(job.id)
 
-    def _calls(self, deadline: float) -> Iterator[PendingCall]:
-        """Yield the calls that may begin now."""
+    def _begin_calls(self) -> None:
+        """Begin the calls that may begin now."""
+        if self._deadline is None:
+            self._deadline = self._runner.deadline(self._timeout)
         while self._remaining and len(self._open) < MAX_OPEN_CALLS:
             (broker, store), ids = next(iter(self._remaining.items()))
             call = self._runner.new_call(
                 "get", timeout=None, ids=ids[:MAX_IDS], target=broker, store=store
             )
-            call.deadline = deadline
+            call.deadline = self._deadline
             del ids[:MAX_IDS]
             if not ids:
                 del self._remaining[broker, store]
-            self._open.add(call.id)
-            yield call
-
-    def _ask(self, deadline: float, notify: Callable[[], None], begun: list[PendingCall]) -> None:
-        """Begin the calls that may begin; those with answers go to ``_news``."""
-
-        def notifier(call: PendingCall) -> Callable[[], None]:
-            def news() -> None:
-                self._news.append(call)
-                notify()
-
-            return news
-
-        for call in self._calls(deadline):
-            call.notify = notifier(call)
-            begun.append(call)
+            self._open[call.id] = call
             self._runner.begin(call)
 
     def _read(self) -> None:
         """Read the answers."""
-        while self._news:
-            call = self._news.popleft()
+        for call in list(self._open.values()):
             while call.answers:
                 row = EndRow(*call.answers.popleft())
                 for job in self._handles.pop(row.id, ()):
                     job.row = row if row.state else None
                     self._ended.append(job)
-            if call.done and call.id in self._open:
-                self._open.discard(call.id)
+            if call.done:
+                del self._open[call.id]
                 if call.error is not None:
                     raise call.error
 
-    @property
-    def _finished(self) -> bool:
-        return not self._open and not self._remaining
-
     def __iter__(self) -> Iterator[Job[Any]]:
-        waiter = self._runner.waiter()
-        deadline = self._runner.deadline(self._timeout)
-        begun: list[PendingCall] = []
         try:
-            while True:
-                while self._ended:
-                    yield self._ended.popleft()
-                if self._finished:
-                    return
-                self._ask(deadline, waiter.notify, begun)
-                waiter.wait(None)
-                self._read()
-        except ResultTimeout as error:
-            job = self._first_remaining()
-            if job is not None:
-                error = self._results.explained(job, self._timeout, error)
-            raise self._timed_out(error) from None
+            while (job := self._runner.run(self.next()).wait()) is not None:
+                yield job
         finally:
-            self._forget(begun)
+            self.close()
 
     async def __aiter__(self) -> AsyncIterator[Job[Any]]:
-        waiter = self._runner.async_waiter()
-        deadline = self._runner.deadline(self._timeout)
-        begun: list[PendingCall] = []
         try:
-            while True:
-                while self._ended:
-                    yield self._ended.popleft()
-                if self._finished:
-                    return
-                self._ask(deadline, waiter.notify, begun)
-                await waiter.wait()
+            while (job := await self._runner.run(self.next())) is not None:
+                yield job
+        finally:
+            self.close()
+
+    def next(self) -> Steps[Job[Any] | None]:
+        """Return the steps to the next job that has ended, None after the last."""
+        try:
+            while not self._ended:
                 self._read()
+                self._begin_calls()
+                if self._ended or not self._open:
+                    break
+                yield News(self._open.values(), None)
         except ResultTimeout as error:
             job = self._first_remaining()
             if job is not None:
-                error = await self._results.aexplained(job, self._timeout, error)
+                error = yield from self._results.explaining(job, self._timeout, error)
             raise self._timed_out(error) from None
-        finally:
-            self._forget(begun)
+        return self._ended.popleft() if self._ended else None
+
+    def close(self) -> None:
+        """Ask for no more answers."""
+        for call in self._open.values():
+            self._runner.forget(call)
 
     def _first_remaining(self) -> Job[Any] | None:
         """Return a job that has not ended, if the error should have a diagnosis."""
@@ -178,31 +156,25 @@ class Completed:
         text = f"{remaining} of {self._count} jobs had not ended in time; the first: {error}"
         return ResultTimeout(text, job_id=error.job_id, state=error.state)
 
-    def _forget(self, begun: list[PendingCall]) -> None:
-        for call in begun:
-            self._runner.forget(call)
 
-
-def wait(jobs: list[Job[Any]], results: ResultClient, timeout: float | Default | None) -> Waited:
-    """Wait until all jobs have ended or the timeout has passed."""
-    done: set[int] = set()
-    with suppress(ResultTimeout):
-        done.update(id(job) for job in Completed(jobs, results, timeout, explain=False))
-    return _sorted(jobs, done)
-
-
-async def await_(
+def wait(
     jobs: list[Job[Any]], results: ResultClient, timeout: float | Default | None
-) -> Waited:
-    """Do the same as `wait` in a coroutine."""
-    done: set[int] = set()
-    with suppress(ResultTimeout):
-        async for job in Completed(jobs, results, timeout, explain=False):
-            done.add(id(job))
-    return _sorted(jobs, done)
+) -> Pending[Waited]:
+    """Wait until all jobs have ended or the timeout has passed."""
+    return results.runner.run(_waiting(jobs, results, timeout))
 
 
-def _sorted(jobs: list[Job[Any]], done: set[int]) -> Waited:
+def _waiting(
+    jobs: list[Job[Any]], results: ResultClient, timeout: float | Default | None
+) -> Steps[Waited]:
+    completed = Completed(jobs, results, timeout, explain=False)
+    ended: set[int] = set()
+    try:
+        with suppress(ResultTimeout):
+            while (job := (yield from completed.next())) is not None:
+                ended.add(id(job))
+    finally:
+        completed.close()
     return Waited(
-        [job for job in jobs if id(job) in done], [job for job in jobs if id(job) not in done]
+        [job for job in jobs if id(job) in ended], [job for job in jobs if id(job) not in ended]
     )

@@ -28,10 +28,7 @@ class GraphSender(Protocol):
     """Submits expressions; implemented by tasks."""
 
     def send_graph(self, expression: Expression) -> Any:
-        """Submit an expression; return its handle."""
-
-    async def asend_graph(self, expression: Expression) -> Any:
-        """Do the same in a coroutine."""
+        """Return the operation that submits an expression: with ``wait()``, and for ``await``."""
 
 
 class Expression(ABC):
@@ -76,11 +73,11 @@ class Expression(ABC):
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
             SubmitError: The broker refused the whole of it.
         """
-        return self._origin().send_graph(self)
+        return self._origin().send_graph(self).wait()
 
     async def adelay(self) -> Any:
         """Do the same as `delay` in a coroutine."""
-        return await self._origin().asend_graph(self)
+        return await self._origin().send_graph(self)
 
     @abstractmethod
     def parts(self) -> tuple[Expression, ...]:

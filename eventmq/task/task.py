@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from eventmq import canvas
+from eventmq.client.handle import DEFAULT
 from eventmq.client.main_module import real_name
 from eventmq.client.templates import EncodedJob, Template
 from eventmq.errors import ProtocolError, SettingsError
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from eventmq.client.handle import Job
+    from eventmq.client.client import Pending
+    from eventmq.client.handle import Default, Job
     from eventmq.client.submit import Submitter
     from eventmq.graph import Expression
     from eventmq.interfaces import Serializer
@@ -131,12 +133,8 @@ class SubmittableTask(ABC):
         return self.app.submitter
 
     def send_graph(self, expression: Expression) -> Any:
-        """Submit an expression through the app of this task."""
+        """Return the operation that submits an expression through the app of this task."""
         return canvas.send(expression, self, self._named)
-
-    async def asend_graph(self, expression: Expression) -> Any:
-        """Do the same in a coroutine."""
-        return await canvas.asend(expression, self, self._named)
 
     def _named(self, signature: Signature) -> SubmittableTask:
         """Return the task factory of a signature that was made by name."""
@@ -206,6 +204,50 @@ class Task(SubmittableTask, Generic[P, R]):
         """Do the same as `delay` in a coroutine."""
         self.check(args, kwargs)
         return await self.app.submitter.asubmit(self.template, args, kwargs)
+
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def call(self, *args: Any, timeout: float | Default | None, **kwargs: Any) -> R: ...
+
+    def call(self, *args: Any, **kwargs: Any) -> R:
+        """Submit a job, wait for its end and return its result, in one exchange.
+
+        The job is stored like any other; only the messages are fewer than for ``delay().get()``.
+        Arguments are typed where ``timeout`` is left out.
+
+        Args:
+            *args: Positional arguments.
+            timeout: Seconds for all of it, 60 unless the setting ``result_timeout`` says otherwise;
+                None waits without limit. A parameter of the function that has this name is given
+                by position.
+            **kwargs: Keyword arguments.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            TypeError: The function does not take these arguments, or ``timeout`` may be its own.
+            NotAllowed: Inside ``app.batch()``, which sends at its end.
+            SerializationError: The arguments cannot be encoded.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            SubmitError: The broker refused the job.
+            ResultTimeout: The job had not ended in time; it goes on. For what else a job can end
+                with see `Job.get`.
+            ProtocolError: A legacy broker has no results; nothing was submitted.
+        """
+        return call_task(self, args, kwargs).wait().get()
+
+    @overload
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def acall(self, *args: Any, timeout: float | Default | None, **kwargs: Any) -> R: ...
+
+    async def acall(self, *args: Any, **kwargs: Any) -> R:
+        """Do the same as `call` in a coroutine. Cancelling it does not take the job back."""
+        return await (await call_task(self, args, kwargs)).aget()
 
     def options(self, **options: Unpack[CallKeywords]) -> BoundTask[P, R]:
         """Return the task with options of one call, for a typed ``delay``.
@@ -291,12 +333,13 @@ class Task(SubmittableTask, Generic[P, R]):
             SerializationError: Arguments of the first message cannot be encoded; nothing was sent.
             BatchError: Some jobs were not confirmed; ``jobs`` has the reasons.
         """
-        return self.app.submitter.submit_many(self.template, self.tuples(calls, kwargs), kwargs)
+        tuples = self.tuples(calls, kwargs)
+        return self.app.submitter.submit_many(self.template, tuples, kwargs).wait()
 
     async def amap(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
         """Do the same as `map` in a coroutine."""
         tuples = self.tuples(calls, kwargs)
-        return await self.app.submitter.asubmit_many(self.template, tuples, kwargs)
+        return await self.app.submitter.submit_many(self.template, tuples, kwargs)
 
     def tuples(
         self, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
@@ -395,12 +438,32 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         submitter = self._task.app.submitter
         return await submitter.asubmit(self.template, args, kwargs, self._call.job_id)
 
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def call(self, *args: Any, timeout: float | Default | None, **kwargs: Any) -> R: ...
+
+    def call(self, *args: Any, **kwargs: Any) -> R:
+        """Submit a job and return its result, as `Task.call` does."""
+        return call_task(self, args, kwargs, self._call.job_id).wait().get()
+
+    @overload
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def acall(self, *args: Any, timeout: float | Default | None, **kwargs: Any) -> R: ...
+
+    async def acall(self, *args: Any, **kwargs: Any) -> R:
+        """Do the same as `call` in a coroutine."""
+        return await (await call_task(self, args, kwargs, self._call.job_id)).aget()
+
     def map(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
         """Submit one job per argument tuple, as `Task.map` does."""
         if self._call.job_id is not None:
             raise SettingsError("job_id is the id of one job; map makes the ids of its jobs")
         tuples = self._task.tuples(calls, kwargs)
-        return self._task.app.submitter.submit_many(self.template, tuples, kwargs)
+        return self._task.app.submitter.submit_many(self.template, tuples, kwargs).wait()
 
     def submit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job[R]:
         """Submit a job with any arguments."""
@@ -416,6 +479,16 @@ class BoundTask(SubmittableTask, Generic[P, R]):
     def app(self) -> TaskApp:
         """The app that it is submitted through."""
         return self._task.app
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self._task.name
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The signature of its function."""
+        return self._task.signature
 
     @property
     def graph_template(self) -> Template:
@@ -438,6 +511,32 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         )
         self._template = weakref.ref(app), template
         return template
+
+
+def call_task(
+    task: Task[P, R] | BoundTask[P, R],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    job_id: str | None = None,
+) -> Pending[Job[R]]:
+    """Submit a job of a task and wait for its end; see `Task.call`.
+
+    Raises:
+        TypeError: The function does not take these arguments, or ``timeout`` may be its own.
+        NotAllowed: A batch is open.
+        SerializationError: The arguments cannot be encoded.
+    """
+    timeout: float | Default | None = kwargs.pop("timeout", DEFAULT)
+    if timeout is not DEFAULT and "timeout" in task.signature.parameters:
+        bound = task.signature.bind_partial(*args)
+        if "timeout" not in bound.arguments:
+            msg = (
+                f"task {task.name}: timeout is the seconds that call() waits, and the function has "
+                "a parameter of that name: give that one by position, or use delay().get()"
+            )
+            raise TypeError(msg)
+    task.check(args, kwargs)
+    return task.app.submitter.call(task.template, args, kwargs, job_id, timeout=timeout)
 
 
 class NamedTask(SubmittableTask):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from eventmq.app.broker import limits_of, make_routing
 from eventmq.broker.core import BrokerCore
 from eventmq.client.machine import ClientMachine
+from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, LATE_ACK
 from eventmq.execution.coroutines import CoroutineRunner
 from eventmq.execution.streaming import FlowControl
 from eventmq.headers import parse_headers
@@ -323,7 +324,9 @@ class SimulatedCluster:
         """Remember what is submitted, so that waiting jobs can be listed with their arguments."""
         headers = parse_headers(request.headers)
         if not headers.batch and not headers.nodes:
-            text = request.headers.removeprefix("ack-requested").removeprefix(",")
+            text = request.headers
+            for requested in (ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, LATE_ACK):
+                text = text.removeprefix(requested).removeprefix(",")
             self.submitted.setdefault(request.id, (request.queue, text, request.body))
             return
         if headers.nodes:

@@ -27,7 +27,7 @@ __all__ = [
 #: The extensions of this implementation, in the order of the table in ``docs/protocol.rst``.
 EXTENSIONS = (
     "session", "batch", "chunk", "outcome", "call", "cancel", "error", "graph", "stream", "inputs",
-    "ended",
+    "ended", "late-ack",
 )  # fmt: skip
 
 _SAFE = "_.-~*/"

@@ -27,7 +27,7 @@ PREFIX = "wire:"
 #: Headers that say when a job runs, not what it is, or to whom an answer goes.
 _ABOUT_TIME: dict[str, Any] = {
     "nohaste": False, "run_count": None, "interval": None, "cron": "",
-    "ack_requested": False, "reply_requested": False,
+    "ack_requested": False, "late_ack": False, "reply_requested": False,
 }  # fmt: skip
 
 

@@ -11,13 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eventmq.client.client import ClientRunner, Transport
-from eventmq.client.requests import OneWayMessage, PendingSubmit
+from eventmq.client.requests import News, OneWayMessage, PendingSubmit
 from eventmq.clock import SystemClock
 from eventmq.errors import BrokerUnavailable, QueueFull, ResultTimeout
 from eventmq.wire.commands import Publish, Request
@@ -76,7 +75,7 @@ def test_nothing_runs_before_the_first_use(make_runner: MakeRunner) -> None:
 def test_a_job_gets_its_receipt(make_runner: MakeRunner, broker: RouterBroker) -> None:
     runner = make_runner(broker.address)
     job = submit(runner, "j1")
-    runner.send(job)
+    runner.send(job).wait()
     assert job.store == "s1"
     assert list(broker.broker.jobs) == ["j1"]
 
@@ -85,7 +84,7 @@ def test_a_refusal_is_raised(make_runner: MakeRunner, broker: RouterBroker) -> N
     broker.broker.refuse["j1"] = ("queue-full", "no room")
     runner = make_runner(broker.address)
     with pytest.raises(QueueFull, match="no room"):
-        runner.send(submit(runner, "j1"))
+        runner.send(submit(runner, "j1")).wait()
 
 
 def test_eight_threads_submit_and_wait_at_the_same_time(
@@ -99,9 +98,11 @@ def test_eight_threads_submit_and_wait_at_the_same_time(
         try:
             for n in range(50):
                 job_id = f"{name}.{n}"
-                runner.send(submit(runner, job_id))
+                runner.send(submit(runner, job_id)).wait()
                 broker.finish(job_id, "succeeded", "msgpack", job_id.encode())
-                answers.append(runner.ask(runner.new_call("get", ids=[job_id], timeout=DEADLINE)))
+                answers.append(
+                    runner.ask(runner.new_call("get", ids=[job_id], timeout=DEADLINE)).wait()
+                )
         except BaseException as error:  # noqa: BLE001 - shown below
             errors.append(error)
 
@@ -122,8 +123,8 @@ def test_a_thread_that_is_alone_needs_no_other(
     """Every thread that must be woken on the way costs time."""
     runner = make_runner(broker.address)
     for n in range(3):
-        runner.send(submit(runner, f"j{n}"))
-        assert runner.ask(runner.new_call("state", {"ids": ["j1"]}, timeout=DEADLINE))
+        runner.send(submit(runner, f"j{n}")).wait()
+        assert runner.ask(runner.new_call("state", {"ids": ["j1"]}, timeout=DEADLINE)).wait()
     assert "eventmq-client" not in threads()
 
 
@@ -133,11 +134,11 @@ def test_what_is_left_open_by_the_thread_that_drives_goes_on(
     """The second job waits for its receipt when the first thread has left."""
     broker.broker.hold.update({"held", "first"})
     runner = make_runner(broker.address, heartbeat=0.1)
-    first = threading.Thread(target=lambda: runner.send(submit(runner, "first")))
+    first = threading.Thread(target=lambda: runner.send(submit(runner, "first")).wait())
     first.start()
     broker.wait_for(lambda fake: fake.kinds().count("Request") == 1)
     held = submit(runner, "held")
-    waiter = runner.start(held)
+    runner.begin(held)
     broker.wait_for(lambda fake: fake.kinds().count("Request") == 2)
     with broker.lock:
         broker.broker.hold.discard("first")
@@ -146,7 +147,7 @@ def test_what_is_left_open_by_the_thread_that_drives_goes_on(
     with broker.lock:
         broker.broker.hold.clear()
         broker.broker.restart()
-    runner.wait_until_done(held, waiter)
+    runner.wait(held)
     assert held.error is None
 
 
@@ -187,14 +188,14 @@ def test_an_interrupted_wait_leaves_everything_in_order(
 
     signals(interrupt)
     runner = make_runner(broker.address)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
     loop = runner._loop
     thread = signal_in_get(runner, broker)
     with pytest.raises(Interrupt):
-        runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE))
+        runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE)).wait()
     thread.join(DEADLINE)
     broker.wait_for(lambda fake: not fake.waits)
-    runner.send(submit(runner, "j2"))
+    runner.send(submit(runner, "j2")).wait()
     assert runner._loop is loop
 
 
@@ -202,15 +203,15 @@ def test_a_signal_handler_may_submit_while_its_thread_waits(
     make_runner: MakeRunner, broker: RouterBroker, signals: Any
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
 
     def submit_from_handler() -> None:
-        runner.send(submit(runner, "from-handler"))
+        runner.send(submit(runner, "from-handler")).wait()
         broker.finish("j1", "succeeded", "msgpack", b"1")
 
     signals(submit_from_handler)
     thread = signal_in_get(runner, broker)
-    row = runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE))
+    row = runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE)).wait()
     thread.join(DEADLINE)
     assert row[3] == b"1"
     assert "from-handler" in broker.broker.jobs
@@ -220,11 +221,11 @@ def test_a_signal_handler_may_close_the_client_whose_thread_waits(
     make_runner: MakeRunner, broker: RouterBroker, signals: Any
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
     signals(runner.close)
     thread = signal_in_get(runner, broker)
     with pytest.raises(BrokerUnavailable, match="closed"):
-        runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE))
+        runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE)).wait()
     thread.join(DEADLINE)
     broker.wait_for(lambda fake: "Kbai" in fake.kinds())
 
@@ -233,12 +234,12 @@ def test_closing_ends_the_wait_of_another_thread(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
     errors: list[Exception] = []
 
     def wait() -> None:
         try:
-            runner.ask(runner.new_call("get", ids=["j1"], timeout=None))
+            runner.ask(runner.new_call("get", ids=["j1"], timeout=None)).wait()
         except BrokerUnavailable as error:
             errors.append(error)
 
@@ -255,10 +256,10 @@ def test_a_broker_that_comes_later_gets_the_job(make_runner: MakeRunner) -> None
     address = free_address()
     runner = make_runner(address)
     job = submit(runner, "j1")
-    waiter = runner.start(job)
+    runner.begin(job)
     broker = RouterBroker(address=address)
     try:
-        runner.wait_until_done(job, waiter)
+        runner.wait(job)
         assert job.error is None
         assert list(broker.broker.jobs) == ["j1"]
     finally:
@@ -269,7 +270,7 @@ def test_a_broker_that_never_comes_is_unavailable_at_the_deadline(make_runner: M
     runner = make_runner(free_address())
     begin = time.monotonic()
     with pytest.raises(BrokerUnavailable) as caught:
-        runner.send(submit(runner, "j1", timeout=0.3))
+        runner.send(submit(runner, "j1", timeout=0.3)).wait()
     assert 0.25 < time.monotonic() - begin < 5.0
     assert caught.value.job_id == "j1"
     assert not caught.value.maybe_accepted
@@ -281,7 +282,7 @@ def test_a_broker_that_does_not_answer_may_have_the_job(
     broker.broker.hold.add("j1")
     runner = make_runner(broker.address)
     with pytest.raises(BrokerUnavailable) as caught:
-        runner.send(submit(runner, "j1", timeout=0.3))
+        runner.send(submit(runner, "j1", timeout=0.3)).wait()
     assert caught.value.maybe_accepted
 
 
@@ -289,9 +290,9 @@ def test_waiting_goes_on_over_a_restart_of_the_broker(make_runner: MakeRunner) -
     """The transport says that the connection is lost: no interval has to pass."""
     first = RouterBroker()
     runner = make_runner(first.address, heartbeat=100.0, heartbeat_timeout=1000.0)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
     call = runner.new_call("get", ids=["j1"], timeout=DEADLINE)
-    waiter = runner.start(call)
+    runner.begin(call)
     first.wait_for(lambda broker: broker.waits)
     first.stop()
     state = first.broker
@@ -299,7 +300,7 @@ def test_waiting_goes_on_over_a_restart_of_the_broker(make_runner: MakeRunner) -
     state.finish("j1", "succeeded", "msgpack", b"1")
     second = RouterBroker(state, first.address)
     try:
-        runner.wait_until_done(call, waiter)
+        runner.wait(call)
         assert list(call.answers) == [["j1", "succeeded", "msgpack", b"1"]]
     finally:
         second.stop()
@@ -309,25 +310,25 @@ def test_a_silent_broker_gets_a_new_connection(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address, heartbeat=0.1, heartbeat_timeout=0.3)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
     peers = len(broker.broker.peers)
     with broker.lock:
         broker.broker.silent = True
     job = submit(runner, "j2")
-    waiter = runner.start(job)
+    runner.begin(job)
     broker.wait_for(lambda fake: fake.kinds().count("Inform") >= 2)
     with broker.lock:
         broker.broker.silent = False
-    runner.wait_until_done(job, waiter)
+    runner.wait(job)
     assert job.error is None
     assert len(broker.broker.peers) > peers
 
 
 def test_a_result_that_is_late_is_a_timeout(make_runner: MakeRunner, broker: RouterBroker) -> None:
     runner = make_runner(broker.address)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
     with pytest.raises(ResultTimeout):
-        runner.ask(runner.new_call("get", ids=["j1"], timeout=0.2))
+        runner.ask(runner.new_call("get", ids=["j1"], timeout=0.2)).wait()
     broker.wait_for(lambda fake: not fake.waits)
 
 
@@ -335,17 +336,19 @@ def test_a_call_left_early_is_forgotten_by_the_broker(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(submit(runner, "j1"))
-    answers = runner.answers(runner.new_call("get", ids=["j1", "nobody"], timeout=None))
-    assert next(answers)[0] == "nobody"
-    answers.close()  # type: ignore[attr-defined]
+    runner.send(submit(runner, "j1")).wait()
+    call = runner.new_call("get", ids=["j1", "nobody"], timeout=None)
+    runner.begin(call)
+    runner.wait_for(News([call], DEADLINE))
+    assert [row[0] for row in call.answers] == ["nobody"]
+    runner.forget(call)
     broker.wait_for(lambda fake: not fake.waits)
 
 
 def test_a_notice_returns_when_it_was_sent(make_runner: MakeRunner, broker: RouterBroker) -> None:
     runner = make_runner(broker.address)
     frames = Publish("p1", "topic", None, b"x").frames()
-    runner.send(OneWayMessage(frames, id="p1", deadline=runner.deadline(DEADLINE)))
+    runner.send(OneWayMessage(frames, id="p1", deadline=runner.deadline(DEADLINE))).wait()
     broker.wait_for(lambda fake: "Publish" in fake.kinds())
 
 
@@ -356,9 +359,9 @@ def test_coroutines_submit_and_wait(make_runner: MakeRunner, broker: RouterBroke
     runner = make_runner(broker.address)
 
     async def one(n: int) -> bytes:
-        await runner.asend(submit(runner, f"j{n}"))
+        await runner.send(submit(runner, f"j{n}"))
         broker.finish(f"j{n}", "succeeded", "msgpack", b"%d" % n)
-        row = await runner.aask(runner.new_call("get", ids=[f"j{n}"], timeout=DEADLINE))
+        row = await runner.ask(runner.new_call("get", ids=[f"j{n}"], timeout=DEADLINE))
         return bytes(row[3])
 
     async def main() -> list[bytes]:
@@ -371,11 +374,11 @@ def test_a_cancelled_coroutine_forgets_its_call(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
 
     async def main() -> None:
         call = runner.new_call("get", ids=["j1"], timeout=None)
-        task = asyncio.ensure_future(runner.aask(call))
+        task = asyncio.ensure_future(runner.ask(call))
         await asyncio.to_thread(broker.wait_for, lambda fake: fake.waits)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -392,11 +395,13 @@ def test_answers_come_one_by_one_to_a_coroutine(
 
     async def main() -> list[Any]:
         call = runner.new_call("subscribe", {"topics": ["a"]}, timeout=None)
-        async with aclosing(runner.aanswers(call)) as answers:
-            confirmed = await answers.__anext__()
-            frames = Publish("p1", "abc", None, b"x").frames()
-            await runner.asend(OneWayMessage(frames, id="p1", deadline=runner.deadline(DEADLINE)))
-            return [confirmed, await answers.__anext__()]
+        runner.begin(call)
+        assert await runner.await_for(News([call], DEADLINE))
+        confirmed = call.answers.popleft()
+        frames = Publish("p1", "abc", None, b"x").frames()
+        await runner.send(OneWayMessage(frames, id="p1", deadline=runner.deadline(DEADLINE)))
+        assert await runner.await_for(News([call], DEADLINE))
+        return [confirmed, call.answers.popleft()]
 
     assert asyncio.run(main()) == [None, ["abc", "", b"x"]]
 
@@ -408,14 +413,14 @@ def test_closing_fails_what_is_open(make_runner: MakeRunner, broker: RouterBroke
     broker.broker.hold.add("j1")
     runner = make_runner(broker.address)
     job = submit(runner, "j1")
-    waiter = runner.start(job)
+    runner.begin(job)
     broker.wait_for(lambda fake: "Request" in fake.kinds())
     runner.close(DEADLINE)
-    runner.wait_until_done(job, waiter)
+    runner.wait(job)
     assert isinstance(job.error, BrokerUnavailable)
     assert job.error.maybe_accepted
     with pytest.raises(BrokerUnavailable, match="closed"):
-        runner.send(submit(runner, "j2"))
+        runner.send(submit(runner, "j2")).wait()
     broker.wait_for(lambda fake: "Kbai" in fake.kinds())
 
 
@@ -430,7 +435,7 @@ def test_an_error_inside_fails_what_is_open_and_the_next_use_starts_anew(
     alone: bool, make_runner: MakeRunner, broker: RouterBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
 
     def explode(*_: object) -> None:
         raise RuntimeError("a bug")
@@ -441,11 +446,12 @@ def test_an_error_inside_fails_what_is_open_and_the_next_use_starts_anew(
     job = submit(runner, "j2")
     if alone:
         with pytest.raises(BrokerUnavailable):
-            runner.send(job)
+            runner.send(job).wait()
     else:
-        runner.wait_until_done(job, runner.start(job))
+        runner.begin(job)
+        runner.wait(job)
         assert isinstance(job.error, BrokerUnavailable)
-    runner.send(submit(runner, "j3"))
+    runner.send(submit(runner, "j3")).wait()
     assert "j3" in broker.broker.jobs
 
 
@@ -473,29 +479,29 @@ def submit(job_id, timeout=20.0):
 """
 
 _FORKING = """
-runner.send(submit("before"))
+runner.send(submit("before")).wait()
 pid = os.fork()
 if pid == 0:
     job = submit("in-child")
-    runner.send(job)
+    runner.send(job).wait()
     print("child", job.done, flush=True)
     sys.exit(0)
 _, status = os.waitpid(pid, 0)
 job = submit("in-parent")
-runner.send(job)
+runner.send(job).wait()
 print("parent", job.done, status, flush=True)
 """
 
 _EXITING = """
 def wait():
     try:
-        runner.send(submit("held", 100.0))
+        runner.send(submit("held", 100.0)).wait()
     except Exception:
         pass
 
 threading.Thread(target=wait, daemon=True).start()
-runner.send(submit("sent"))
-runner.start(submit("held-too", 100.0))
+runner.send(submit("sent")).wait()
+runner.begin(submit("held-too", 100.0))
 print("end", flush=True)
 """
 
@@ -519,7 +525,7 @@ def test_a_process_with_open_requests_ends_promptly(broker: RouterBroker) -> Non
 
 def test_a_process_whose_broker_is_away_ends_promptly() -> None:
     begin = time.monotonic()
-    done = _run("runner.start(submit('never', 100.0))", free_address())
+    done = _run("runner.begin(submit('never', 100.0))", free_address())
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert time.monotonic() - begin < 10.0
@@ -528,7 +534,7 @@ def test_a_process_whose_broker_is_away_ends_promptly() -> None:
 def test_a_client_that_is_dropped_does_no_io(broker: RouterBroker) -> None:
     """There is no I/O in finalisers: sockets close at the exit, or by close."""
     runner = ClientRunner(lambda: Transport([broker.address]), clock=SystemClock())
-    runner.send(submit(runner, "j1"))
+    runner.send(submit(runner, "j1")).wait()
     loop = runner._loop
     assert loop is not None
     del runner

@@ -152,6 +152,21 @@ def test_what_cannot_be_known_is_said_at_once(router: OriginalRouter, make: Make
     assert router.commands() <= {"REQUEST"}
 
 
+def test_a_call_says_so_before_it_submits_a_job(router: OriginalRouter, make: MakeApp) -> None:
+    """The error is that of ``delay().get()``, and no job runs in vain."""
+    app = make(router, legacy_broker=True)
+
+    @app.task(serializer="json")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with pytest.raises(ProtocolError, match=r"legacy one.*it answers no calls"):
+        add.call(2, 3)
+    with pytest.raises(ProtocolError, match=r"legacy one.*it answers no calls"):
+        asyncio.run(add.acall(2, 3, timeout=0.5))
+    assert router.commands() == set()
+
+
 def test_many_jobs_in_one_message_are_refused(router: OriginalRouter, make: MakeApp) -> None:
     """The document has no such message."""
     app = make(router, serializer="json", legacy_broker=True)

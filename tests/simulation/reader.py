@@ -37,7 +37,6 @@ class Reader:
         self._job: Any = SimpleNamespace(id=job_id, row=None)
         self._stream: JobStream[Any] = JobStream(self._job, self, 60.0)  # type: ignore[arg-type]
         self._life = client._life
-        self._stream._waiter = self
         self._stream._ask()
 
     def notify(self) -> None:
@@ -73,6 +72,7 @@ class Reader:
         return PendingCall([], id=message, name=name, arguments=about)
 
     def begin(self, call: PendingCall) -> None:
+        call.notify = self.notify
         self.client.begin(call)
 
     def forget(self, call: PendingCall) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import zmq
 
@@ -33,9 +33,11 @@ from eventmq.wire.results import ENDED, ERROR_TYPE, NO_REPLY, RemoteError, encod
 from eventmq.wire.sockets import Unroutable, new_context, open_router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from eventmq.client.requests import PendingRequest
+
+T = TypeVar("T")
 
 #: Seconds that anything in these tests may take.
 DEADLINE = 20.0
@@ -64,6 +66,8 @@ class FakeBroker:
     #: Whether REPLYs to reply-requested are sent, and to whom they are owed.
     replies: bool = True
     owed: dict[str, bytes] = field(default_factory=dict)
+    #: Jobs whose receipt was not sent yet: their REPLY may take its place.
+    unconfirmed: dict[str, bytes] = field(default_factory=dict)
 
     def restart(self) -> None:
         """Forget everything but what is on disk."""
@@ -72,6 +76,7 @@ class FakeBroker:
         self.waits.clear()
         self.topics.clear()
         self.owed.clear()
+        self.unconfirmed.clear()
 
     def receive(self, peer: bytes, frames: Sequence[bytes]) -> Sent:
         """Take a message and return the answers."""
@@ -105,11 +110,15 @@ class FakeBroker:
             return [(peer, Error("b", message.id, *self.refuse[message.id]).frames())]
         if not count:
             self.jobs[message.id] = message
-            if not parse_headers(message.headers).reply_requested:
+            headers = parse_headers(message.headers)
+            if not headers.reply_requested and not headers.late_ack:
                 return [(peer, Ack("b", message.id).frames())]
             if not self.replies:
                 return [(peer, Ack("b", message.id, NO_REPLY).frames())]
             self.owed[message.id] = peer
+            if headers.late_ack:
+                self.unconfirmed[message.id] = peer
+                return self.flush()
             return [(peer, Ack("b", message.id).frames()), *self.flush()]
         templates, jobs = decode_batch(message.body, count)
         refused = {}
@@ -172,6 +181,8 @@ class FakeBroker:
     def flush(self) -> Sent:
         """Return answers for those who wait."""
         ended = [job_id for job_id in self.owed if job_id in self.results]
+        for job_id in ended:
+            self.unconfirmed.pop(job_id, None)
         sent: Sent = [
             (self.owed.pop(i), Reply("b", pack([i, *self.results[i]]), i, ENDED).frames())
             for i in ended
@@ -195,6 +206,11 @@ class FakeBroker:
             for (peer, call), topics in self.topics.items()
             if any(message.topic.startswith(topic) for topic in topics)
         ]
+
+    def confirm(self) -> Sent:
+        """Return the receipts that were not sent yet: a second has passed."""
+        late, self.unconfirmed = self.unconfirmed, {}
+        return [(peer, Ack("b", job_id).frames()) for job_id, peer in late.items()]
 
     def kinds(self) -> list[str]:
         """Return the commands that came, as words."""
@@ -369,6 +385,11 @@ class NetRunner(ClientRunner):
 
     def async_waiter(self) -> Any:
         return AsyncNetWaiter(self.net)
+
+
+async def awaited(pending: Awaitable[T]) -> T:
+    """Return what an operation returns, for ``asyncio.run``."""
+    return await pending
 
 
 class RouterBroker:

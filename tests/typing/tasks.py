@@ -59,6 +59,12 @@ def calls() -> None:
 def submissions() -> None:
     assert_type(send.delay("a", subject="b"), Job[int])
     assert_type(send.delay("a", subject="b").get(timeout=5), int)
+    assert_type(send.call("a", subject="b"), int)
+    assert_type(send.call("a", subject="b", timeout=5), int)
+    assert_type(send.options(queue="q").call("a", subject="b", timeout=None), int)
+    assert_type(fetch.call("a"), list[str])
+    assert_type(count.call(3, timeout=2.5), str)
+    assert_type(shared.call(1), float)
     assert_type(lookup.delay("a", b"x"), Job[bytes])
     assert_type(lookup.options(queue="q", countdown=5).delay("a"), Job[bytes])
     assert_type(fetch.delay("a"), Job[list[str]])
@@ -75,6 +81,8 @@ async def coroutines() -> None:
     assert_type(await send.adelay("a", subject="b"), Job[int])
     assert_type(await (await fetch.adelay("a")).aget(), list[str])
     assert_type(await fetch.options(queue="q").adelay("a"), Job[list[str]])
+    assert_type(await send.acall("a", subject="b"), int)
+    assert_type(await fetch.options(queue="q").acall("a", timeout=1.0), list[str])
     assert_type(await fetch("a"), list[str])
     assert_type(await send.amap([("a",)], subject="b"), list[Job[int]])
 
@@ -83,7 +91,11 @@ def mistakes() -> None:
     send.delay("a")  # type: ignore[call-arg]
     send.delay(1, subject="b")  # type: ignore[arg-type]
     send.delay("a", subject="b", other=1)  # type: ignore[call-arg]
+    send.call("a")  # type: ignore[call-overload]
+    send.call(1, subject="b")  # type: ignore[call-overload]
+    send.call("a", subject="b", timeout="soon")  # type: ignore[call-overload]
     lookup.options(queue="q").delay(5)  # type: ignore[arg-type]
+    lookup.options(queue="q").call(5)  # type: ignore[call-overload]
     lookup.options(quque="q")  # type: ignore[call-arg]
     fetch.delay(5)  # type: ignore[arg-type]
     app.task(retries="many")  # type: ignore[call-overload]

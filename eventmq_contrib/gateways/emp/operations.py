@@ -105,17 +105,14 @@ class EmpOperations:
             task.check((), data)
         except TypeError as error:
             raise EmpFailure("invalid_data", str(error)) from error
-        # Not adelay(**data): the names of parameters are the caller's, ``self`` among them.
-        job = await task.app.submitter.asubmit(task.template, (), data)
-        return await self._outcome(job, self._timeout)
-
-    async def _outcome(self, job: Job[Any], timeout: float) -> Data:
+        # Not acall(**data): the names of parameters are the caller's, ``self`` among them.
+        submitter = task.app.submitter
         try:
-            result = await job.aget(timeout=timeout)
+            job = await submitter.call(task.template, (), data, timeout=self._timeout)
         except ResultTimeout as error:
-            msg = f"job {job.id} had not ended after {timeout:g} s; it goes on"
-            raise EmpFailure("timeout", msg, {"job_id": job.id}) from error
-        return {"job_id": job.id, "result": _to_json(result)}
+            msg = f"job {error.job_id} had not ended after {self._timeout:g} s; it goes on"
+            raise EmpFailure("timeout", msg, {"job_id": error.job_id}) from error
+        return {"job_id": job.id, "result": _to_json(await job.aget())}
 
     # The broker
 

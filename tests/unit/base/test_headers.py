@@ -26,6 +26,7 @@ FORMS = [
     ("run_count:5", {"run_count": 5}),
     ("run_count:0", {"run_count": 0}),
     ("ack-requested", {"ack_requested": True}),
+    ("late-ack", {"late_ack": True}),
     ("interval:60", {"interval": 60.0}),
     ("cron:0 4 * * *", {"cron": "0 4 * * *"}),
     ("task:shop.add", {"task": "shop.add"}),

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.broker.limits import Limits
+from eventmq.broker.waiters import LATE_RECEIPT
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import unpack
-from eventmq.wire.commands import Ack, Inform, Reply, Request
+from eventmq.wire.commands import Ack, Inform, Kbai, Reply, Request, decode
 from eventmq.wire.features import EXTENSIONS, Features
 from eventmq.wire.results import NO_REPLY
 from tests.support.broker_harness import TASK, Broker, chunks, row
@@ -86,23 +87,116 @@ def test_a_repeated_request_of_a_job_that_has_ended_gets_its_end(broker: Broker)
     assert [(job_id, [job_id, "succeeded", "msgpack", b"r"])] == ends(got)
 
 
-@pytest.mark.parametrize(
-    ("wish", "coalesce"),
-    [("", True), (",ack-requested", False), (",guarantee", False), (",guarantee:True", False)],
-)
-def test_the_receipt_waits_for_the_end_where_no_ack_is_requested(
-    broker: Broker, wish: str, *, coalesce: bool
-) -> None:
-    """It goes out with the next message to the peer, or a little later."""
+def late(broker: Broker, job_id: str = "", client: bytes = b"client") -> tuple[str, list[Command]]:
+    """Submit a job whose receipt may come late; return its id and what came."""
+    job_id = job_id or broker.new_id()
+    got = broker.tell(client, Request(job_id, "default", f"{TASK},late-ack", b"x"))
+    return job_id, list(got)
+
+
+def acks(messages: Sequence[Command]) -> list[tuple[str, bytes | None]]:
+    return [(m.acked, m.extra) for m in messages if isinstance(m, Ack)]
+
+
+def test_the_end_is_the_receipt_where_it_comes_within_a_second(broker: Broker) -> None:
     inform(broker)
-    request = Request(broker.new_id(), "default", f"{TASK},reply-requested{wish}", b"x")
-    broker.put(b"client", request)
-    broker.core.decide(broker.clock.now())
-    entries, settle = broker.core.take_batch()
-    broker.store.submit(entries)
-    for write_results in broker.store.finished():
-        settle(write_results)
-    assert [coalesce] == [message.coalesce for message in broker.core.take_deferred_sends()]
+    job_id, got = late(broker)
+    assert got == []
+    [(chunk, _)] = chunks(broker.worker())
+    broker.wait(0.9)
+    assert acks(broker.took(b"client")) == []
+    broker.answer(b"worker", chunk, [row(result=b"r", content_type="msgpack")])
+    broker.wait(5.0)
+    got = broker.took(b"client")
+    assert [(job_id, [job_id, "succeeded", "msgpack", b"r"])] == ends(got)
+    assert acks(got) == []
+    assert broker.core.waiters.next_receipt is None
+
+
+def test_a_receipt_comes_a_second_after_the_commit_and_the_end_behind_it(broker: Broker) -> None:
+    """So that a client knows whether the broker is there, or the job takes long."""
+    inform(broker)
+    job_id, _ = late(broker)
+    broker.wait(LATE_RECEIPT - 0.1)
+    assert broker.core.next_tick(broker.now()) == pytest.approx(broker.now() + 0.1)
+    assert acks(broker.took(b"client")) == []
+    broker.wait(0.2)
+    assert [(job_id, None)] == acks(broker.took(b"client"))
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(result=b"r", content_type="msgpack")])
+    got = broker.took(b"client")
+    assert [(job_id, [job_id, "succeeded", "msgpack", b"r"])] == ends(got)
+    assert acks(got) == []
+
+
+def test_receipts_are_sent_before_the_broker_goes_away(broker: Broker) -> None:
+    """Whoever waits for one would take the job for lost."""
+    inform(broker)
+    job_id, _ = late(broker)
+    broker.core.close(broker.clock.now())
+    sent = [decode(message.frames) for message in broker.core.take_deferred_sends()]
+    assert [(job_id, None)] == acks(sent)
+
+
+@pytest.mark.parametrize("wish", [",ack-requested", ",guarantee"])
+def test_who_asks_for_a_receipt_too_gets_it_at_once(broker: Broker, wish: str) -> None:
+    inform(broker)
+    request = Request(broker.new_id(), "default", f"{TASK},late-ack{wish}", b"x")
+    assert [(request.id, None)] == acks(broker.tell(b"client", request))
+
+
+@pytest.mark.parametrize("header", ["late-ack", "reply-requested"])
+def test_a_peer_that_reads_no_rows_gets_the_receipt_at_once(broker: Broker, header: str) -> None:
+    request = Request(broker.new_id(), "default", f"{TASK},{header}", b"x")
+    assert [(request.id, None)] == acks(broker.tell(b"old", request))
+
+
+def test_a_repeated_request_gets_the_receipt_late_again(broker: Broker) -> None:
+    """A client whose connection was lost sends it again."""
+    inform(broker)
+    job_id, _ = late(broker)
+    broker.wait(0.6)
+    late(broker, job_id)
+    broker.wait(0.6)
+    assert acks(broker.took(b"client")) == []
+    broker.wait(0.6)
+    assert [(job_id, None)] == acks(broker.took(b"client"))
+
+
+def test_of_two_clients_that_submit_one_id_the_second_is_told_to_ask(broker: Broker) -> None:
+    """The first relies on the REPLY."""
+    for client in (b"client", b"second"):
+        features = Features(extensions=EXTENSIONS, session=client.decode())
+        broker.tell(client, Inform("1", "", "client", features.format()))
+    job_id, _ = late(broker)
+    _, got = late(broker, job_id, b"second")
+    assert [(job_id, NO_REPLY)] == acks(got)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(result=b"r", content_type="msgpack")])
+    assert [(job_id, [job_id, "succeeded", "msgpack", b"r"])] == ends(broker.took(b"client"))
+    assert ends(broker.took(b"second")) == []
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind(broker: Broker) -> None:
+    inform(broker)
+    late(broker)
+    broker.tell(b"client", Kbai("2"))
+    broker.wait(2.0)
+    assert broker.core.waiters.next_receipt is None
+    assert broker.call("status", client=b"other")["replies_owed"] == 0
+
+
+def test_a_repeated_request_of_a_job_whose_outcome_is_gone_is_told_so(broker: Broker) -> None:
+    """As ``get`` would: the broker remembers the id, and no more."""
+    inform(broker)
+    job_id, _ = late(broker)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(result=b"r", content_type="msgpack")])
+    broker.took(b"client")
+    answer = broker.core.waiters.lookups._answer
+    broker.core.waiters.lookups._answer = lambda peer, call, ids, _: answer(peer, call, ids, {})
+    _, got = late(broker, job_id)
+    assert [(job_id, [job_id, "", "", None])] == ends(got)
 
 
 def test_a_job_without_guarantee_ends_the_same_way(broker: Broker) -> None:

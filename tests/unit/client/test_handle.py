@@ -16,7 +16,7 @@ from eventmq import errors
 from eventmq.client.handle import Job, JobOrigin, ResultClient
 from eventmq.client.outcomes import EndRow, OutcomeReader, original
 from eventmq.client.requests import NO_BROKER
-from eventmq.client.waiting import Completed, await_, wait
+from eventmq.client.waiting import Completed, wait
 from eventmq.errors import (
     BrokerUnavailable,
     ContentNotAllowed,
@@ -36,7 +36,7 @@ from eventmq.errors import (
 from eventmq.interfaces import Envelope
 from eventmq.wire.commands import Call, Request
 from eventmq.wire.results import ERROR_TYPE, LEGACY_TYPE, RemoteError, ResultLocation, encode_error
-from tests.support.client_harness import FakeBroker, Net, NetRunner
+from tests.support.client_harness import FakeBroker, Net, NetRunner, awaited
 
 
 class Plain:
@@ -278,31 +278,31 @@ def test_a_job_of_an_unsent_batch_cannot_be_asked_for(bench: Bench) -> None:
 def test_a_handle_is_made_of_an_id_that_a_broker_knows() -> None:
     bench = Bench(FakeBroker(store="s1"), FakeBroker(store="s2"))
     bench.job("j2", broker=1)
-    job = bench.results.find("j2")
+    job = bench.results.find("j2").wait()
     assert job.origin.broker == 1
-    assert asyncio.run(bench.results.afind("j2")) == job
+    assert asyncio.run(awaited(bench.results.find("j2"))) == job
 
 
 def test_an_id_that_no_broker_knows_is_not_found() -> None:
     bench = Bench(FakeBroker(store="s1"), FakeBroker(store="s2"))
     with pytest.raises(JobNotFound):
-        bench.results.find("nobody")
+        bench.results.find("nobody").wait()
     with pytest.raises(JobNotFound):
-        bench.results.find("")
+        bench.results.find("").wait()
 
 
 def test_an_id_is_not_called_unknown_while_a_broker_is_away() -> None:
     bench = Bench(FakeBroker(store="s1"), FakeBroker(store="s2"))
     bench.net.lose(1)
     with pytest.raises(BrokerUnavailable):
-        bench.results.find("nobody")
+        bench.results.find("nobody").wait()
     with pytest.raises(BrokerUnavailable):
-        asyncio.run(bench.results.afind("nobody"))
+        asyncio.run(awaited(bench.results.find("nobody")))
 
 
 def test_with_one_broker_a_handle_has_no_address_of_its_own(bench: Bench) -> None:
     bench.job()
-    assert bench.results.find("j1").origin.broker == NO_BROKER
+    assert bench.results.find("j1").wait().origin.broker == NO_BROKER
 
 
 # Ends
@@ -596,7 +596,7 @@ def test_ten_thousand_jobs_are_ten_calls_over_a_restart_too(bench: Bench) -> Non
                     bench.end(job.id, "succeeded")
 
     bench.net.on_step = step
-    assert wait(jobs, bench.results, 60.0).pending == []
+    assert wait(jobs, bench.results, 60.0).wait().pending == []
     assert broker.waits == {}
 
 
@@ -604,7 +604,7 @@ def test_a_wait_of_no_time_takes_what_has_ended(bench: Bench) -> None:
     jobs = [bench.job("j1"), bench.job("j2")]
     bench.end("j1", "succeeded")
     began = bench.net.now
-    assert wait(jobs, bench.results, 0) == ([jobs[0]], [jobs[1]])
+    assert wait(jobs, bench.results, 0).wait() == ([jobs[0]], [jobs[1]])
     assert bench.net.now - began <= 1.0
     assert bench.brokers[0].waits == {}
 
@@ -618,8 +618,8 @@ def test_one_job_with_two_handles_is_asked_for_once_and_yielded_twice(bench: Ben
 def test_wait_returns_what_has_ended_when_the_time_is_up(bench: Bench) -> None:
     jobs = [bench.job("j1"), bench.job("j2")]
     bench.end("j2", "failed")
-    assert wait(jobs, bench.results, 2.0) == ([jobs[1]], [jobs[0]])
-    assert asyncio.run(await_(jobs, bench.results, 2.0)) == ([jobs[1]], [jobs[0]])
+    assert wait(jobs, bench.results, 2.0).wait() == ([jobs[1]], [jobs[0]])
+    assert asyncio.run(awaited(wait(jobs, bench.results, 2.0))) == ([jobs[1]], [jobs[0]])
     assert bench.brokers[0].waits == {}
 
 
@@ -646,7 +646,7 @@ def test_jobs_of_several_brokers_are_waited_for_together() -> None:
     jobs = [bench.job("a", 0), bench.job("b", 1)]
     for broker, job in zip(bench.brokers, jobs, strict=True):
         broker.finish(job.id, "succeeded")
-    assert wait(jobs, bench.results, 5.0).pending == []
+    assert wait(jobs, bench.results, 5.0).wait().pending == []
 
 
 def test_async_iteration_yields_the_same(bench: Bench) -> None:
@@ -661,4 +661,4 @@ def test_async_iteration_yields_the_same(bench: Bench) -> None:
 
 
 def test_no_jobs_are_done_at_once(bench: Bench) -> None:
-    assert wait([], bench.results, 5.0) == ([], [])
+    assert wait([], bench.results, 5.0).wait() == ([], [])

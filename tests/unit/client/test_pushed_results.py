@@ -1,4 +1,4 @@
-"""Ends of jobs that come without a ``get``, since the REQUEST asked for them."""
+"""A job and its result in one exchange: the broker pushes the result, which is a receipt too."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ from typing import Any
 
 import pytest
 
-from eventmq.client.machine import MAX_PUSHED, PROMPT, WaitPredictor
 from eventmq.client.requests import PendingCall, PendingSubmit
-from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, REPLY_REQUESTED
+from eventmq.errors import BrokerUnavailable, DuplicateJob, ProtocolError, ResultTimeout
 from eventmq.wire.batches import pack
-from eventmq.wire.commands import Call, Reply, Request
+from eventmq.wire.commands import Ack, Call, Reply, Request
 from tests.support.client_harness import FakeBroker, Net
 
-
-def submit(net: Net, job_id: str = "j1") -> PendingSubmit:
-    """Submit a job and ask for its end with it."""
-    frames = Request(job_id, "default", "ack-requested,reply-requested,task:t", b"x").frames()
-    pending = PendingSubmit(frames, id=job_id, deadline=net.now + 5.0, reply_requested=True)
-    net.begin(pending)
-    assert pending.done
-    assert pending.error is None
-    return pending
+#: How a job without a result of its own to speak of ended.
+ROW = ["j1", "succeeded", "msgpack", b""]
 
 
-def get(net: Net, job_id: str = "j1") -> PendingCall:
+def call(
+    net: Net, job_id: str = "j1", *, timeout: float = 60.0, requested: str = "late-ack"
+) -> PendingCall:
+    """Submit a job and ask for its result with it."""
+    frames = Request(job_id, "default", f"{requested},task:t", b"x").frames()
+    submit = PendingSubmit(frames, id=job_id, deadline=net.now + 5.0, extension="late-ack")
     asked = PendingCall(
-        [], id=net.machine.message_id(), deadline=net.now + 60.0, name="get", ids={job_id},
-        subject=job_id,
+        [], id=net.machine.message_id(), deadline=net.now + timeout, name="get", ids={job_id},
+        subject=job_id, submit=submit,
     )  # fmt: skip
     net.begin(asked)
     return asked
+
+
+def confirm(net: Net, broker: FakeBroker) -> None:
+    """Let the broker send the receipts that it holds."""
+    net.deliver(0, broker.confirm())
+    net.run()
 
 
 def gets(broker: FakeBroker) -> int:
@@ -41,161 +44,175 @@ def rows(asked: PendingCall) -> list[Any]:
     return list(asked.answers)
 
 
-def test_a_get_of_a_pushed_result_sends_nothing() -> None:
-    """The broker sends it by itself."""
+@pytest.mark.parametrize("receipt", ["none", "late", "at once"])
+def test_a_job_and_its_result_are_one_message_each_way(receipt: str) -> None:
     broker = FakeBroker()
     net = Net(broker)
-    submit(net)
-    asked = get(net)
+    requested = "ack-requested,reply-requested" if receipt == "at once" else "late-ack"
+    asked = call(net, requested=requested)
+    if receipt == "late":
+        confirm(net, broker)
     assert not asked.done
+    assert (asked.submit is None) == (receipt != "none")
     broker.finish("j1", "succeeded", data=b"r")
     net.advance(0.5)
     assert [["j1", "succeeded", "msgpack", b"r"]] == rows(asked)
-    assert asked.done
-    assert asked.error is None
-    assert gets(broker) == 0
+    assert (asked.done, asked.error, asked.target, asked.store) == (True, None, 0, "s1")
+    assert broker.kinds() == ["Inform", "Request"]
+    assert not net.machine.busy
 
 
-def test_an_end_that_came_before_anybody_asked_is_there_at_once() -> None:
+def test_a_job_that_had_ended_before_is_answered_at_once() -> None:
     broker = FakeBroker()
     broker.finish("j1", "failed", "error", b"e")
     net = Net(broker)
-    submit(net)
-    asked = get(net)
+    asked = call(net)
     assert [["j1", "failed", "error", b"e"]] == rows(asked)
-    assert asked.done
     assert gets(broker) == 0
 
 
-@pytest.mark.parametrize("why", ["no promise", "restart", "reconnection", "too late"])
-def test_a_result_that_is_not_pushed_any_more_is_asked_for(why: str) -> None:
-    """A broker that is not asked within the interval may have forgotten who it owes what."""
-    broker = FakeBroker(replies=why != "no promise")
-    net = Net(broker, heartbeat=3.0)
-    submit(net)
-    if why == "restart":
-        broker.restart()
-        net.machine.lost(0, net.now)
-    elif why == "reconnection":
-        net.lose(0)
-        net.restore(0)
-    elif why == "too late":
-        net.advance(4.0)
-    asked = get(net)
+def test_where_the_broker_will_push_nothing_the_result_is_asked_for() -> None:
+    broker = FakeBroker(replies=False)
+    net = Net(broker)
+    asked = call(net)
     assert gets(broker) == 1
     broker.finish("j1", "succeeded")
     net.advance(0.5)
-    assert [["j1", "succeeded", "msgpack", b""]] == rows(asked)
+    assert [ROW] == rows(asked)
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_a_get_of_a_pushed_result_asks_when_the_broker_is_back(*, cut: bool) -> None:
-    """A waiting get() survives a restart of the broker, and a lost connection."""
+@pytest.mark.parametrize("confirmed", [False, True])
+@pytest.mark.parametrize("why", ["restart", "reconnection", "both"])
+def test_a_call_survives_a_restart_and_a_lost_connection(why: str, *, confirmed: bool) -> None:
+    """Before the receipt the REQUEST is sent again, after it the result is asked for."""
     broker = FakeBroker()
     net = Net(broker, heartbeat=1.0)
-    submit(net)
-    asked = get(net)
-    broker.restart()
-    if cut:
+    asked = call(net)
+    if confirmed:
+        confirm(net, broker)
+    if why != "reconnection":
+        broker.restart()
+    if why != "restart":
         net.lose(0)
         net.restore(0)
     net.advance(3.0)
-    assert gets(broker) == 1
+    assert gets(broker) == confirmed
+    assert broker.kinds().count("Request") == 2 - confirmed
     broker.finish("j1", "succeeded")
     net.advance(0.5)
-    assert [["j1", "succeeded", "msgpack", b""]] == rows(asked)
+    assert [ROW] == rows(asked)
+    assert asked.error is None
 
 
-def test_an_end_is_a_receipt_too() -> None:
-    """The ACK may come behind it."""
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_receipt_or_an_end_from_a_broker_that_shuts_down_counts(*, confirmed: bool) -> None:
+    """They may come behind its KBAI."""
     broker = FakeBroker(hold={"j1"})
     net = Net(broker)
-    frames = Request("j1", "default", "reply-requested,task:t", b"x").frames()
-    pending = PendingSubmit(frames, id="j1", deadline=net.now + 5.0, reply_requested=True)
-    net.begin(pending)
-    assert not pending.done
-    row = ["j1", "succeeded", "msgpack", b"r"]
-    net.machine.received(0, Reply("b", pack(row), "j1", "ended").frames(), net.now)
+    asked = call(net)
+    net.machine._on_kbai(net.machine.connections[0], net.now)
+    answer = Ack("b", "j1") if confirmed else Reply("b", pack(ROW), "j1", "ended")
+    net.machine.received(0, answer.frames(), net.now)
+    assert asked.submit is None
+    assert asked.done is not confirmed
+    assert asked.assigned_to == -1
+
+
+def test_a_refused_job_ends_the_call() -> None:
+    broker = FakeBroker(refuse={"j1": ("duplicate", "j0")})
+    asked = call(Net(broker))
+    assert isinstance(asked.error, DuplicateJob)
+    assert asked.error.job_id == "j0"
+
+
+def test_without_a_receipt_the_broker_is_unavailable_at_the_deadline_of_the_submission() -> None:
+    """Also where the timeout of the result has passed: it says nothing about the job."""
+    broker = FakeBroker(hold={"j1"})
+    net = Net(broker)
+    asked = call(net, timeout=3.0)
+    net.advance(4.5)
+    assert not asked.done
+    assert asked.last_deadline == net.now + 0.5
+    net.advance(1.0)
+    assert isinstance(asked.error, BrokerUnavailable)
+    assert (asked.error.job_id, asked.error.maybe_accepted) == ("j1", True)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_result_that_does_not_come_is_a_timeout_once_there_is_a_receipt(*, late: bool) -> None:
+    broker = FakeBroker()
+    net = Net(broker)
+    asked = call(net, timeout=3.0)
+    if not late:
+        confirm(net, broker)
+    net.advance(3.5)
+    assert asked.done is not late
+    confirm(net, broker)
+    net.advance(0.5)
+    assert isinstance(asked.error, ResultTimeout)
+    assert not net.machine.busy
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_call_that_is_left_asks_for_nothing_more(*, confirmed: bool) -> None:
+    """The job goes on, and its submission too."""
+    broker = FakeBroker()
+    net = Net(broker)
+    asked = call(net)
+    if confirmed:
+        confirm(net, broker)
+    net.machine.forget(asked)
     net.run()
-    assert pending.done
-    assert pending.error is None
-    assert [row] == rows(get(net))
+    assert asked.done
+    assert net.machine.busy is not confirmed
+    confirm(net, broker)
+    broker.finish("j1", "succeeded")
+    net.advance(0.5)
+    assert not net.machine.busy
     assert gets(broker) == 0
 
 
-def test_a_second_caller_asks_for_itself() -> None:
+def test_a_second_call_of_the_same_id_gets_the_result_as_well() -> None:
+    """While the first waits for its receipt, and after that: the broker pushes it once."""
     broker = FakeBroker()
     net = Net(broker)
-    submit(net)
-    first, second = get(net), get(net)
+    first, second = call(net), call(net)
+    confirm(net, broker)
+    third = call(net)
+    confirm(net, broker)
     broker.finish("j1", "succeeded")
     net.advance(0.5)
-    assert rows(first) == rows(second) == [["j1", "succeeded", "msgpack", b""]]
-    assert gets(broker) == 1
+    assert rows(first) == rows(second) == rows(third) == [ROW]
+    assert gets(broker) == 2
 
 
-def test_pushed_results_without_a_get_are_bounded() -> None:
-    """The oldest are forgotten, and asked for."""
-    broker = FakeBroker()
+def test_the_followers_of_a_call_fail_with_it() -> None:
+    broker = FakeBroker(refuse={"j1": ("queue-full", "no room")}, silent=False)
     net = Net(broker)
-    ids = [f"j{n}" for n in range(MAX_PUSHED + 1)]
-    for job_id in ids:
-        broker.finish(job_id, "succeeded")
-        submit(net, job_id)
-    assert all(get(net, job_id).done for job_id in ids)
-    assert gets(broker) == 1
+    net.cut.add(0)
+    first, second = call(net), call(net)
+    net.cut.clear()
+    net.run()
+    assert type(first.error) is type(second.error)
+    assert "no room" in str(second.error)
+
+
+def test_a_broker_without_results_is_told_nothing() -> None:
+    """As ``delay().get()`` fails, but before the job is submitted."""
+    broker = FakeBroker(features=False)
+    asked = call(Net(broker))
+    assert isinstance(asked.error, ProtocolError)
+    assert "states and results of jobs cannot be read" in str(asked.error)
+    assert broker.kinds() == ["Inform"]
 
 
 def test_a_malformed_end_is_dropped() -> None:
     broker = FakeBroker()
     net = Net(broker)
-    submit(net)
-    asked = get(net)
+    asked = call(net)
     for body in (b"\xc1", pack(["j1", 3]), pack("j1")):
         net.machine.received(0, Reply("b", body, "j1", "ended").frames(), net.now)
     assert not asked.done
     broker.finish("j1", "succeeded")
     net.advance(0.5)
     assert asked.done
-
-
-def test_after_two_jobs_in_a_row_with_get_the_next_is_predicted() -> None:
-    """And one that is not ends it."""
-    now = 0.0
-    predictor = WaitPredictor(lambda: now)
-    said = []
-    for job_id in ("a", "b", "c"):
-        said.append(predictor.submitting(job_id))
-        predictor.submitted()
-        now += 1.0
-        predictor.waiting(job_id)
-    assert said == [ACK_REQUESTED, ACK_REQUESTED, ACK_AND_REPLY_REQUESTED]
-    assert predictor.submitting("d") == ACK_AND_REPLY_REQUESTED
-    assert predictor.submitting("e") == ACK_REQUESTED
-    predictor.waiting("d")
-    predictor.waiting("e")
-    assert predictor.submitting("f") == ACK_REQUESTED
-
-
-def test_the_receipt_is_not_waited_for_where_get_follows_at_once() -> None:
-    """Who does something else between ``delay`` and ``get`` has the receipt at once again."""
-    now = 0.0
-    predictor = WaitPredictor(lambda: now)
-
-    def said(job_id: str, pause: float) -> str:
-        nonlocal now
-        requested = predictor.submitting(job_id)
-        predictor.submitted()
-        now += pause
-        predictor.waiting(job_id)
-        return requested
-
-    assert [ACK_REQUESTED, ACK_REQUESTED, REPLY_REQUESTED] == [
-        said(job_id, 0.0) for job_id in "abc"
-    ]
-    assert [REPLY_REQUESTED, ACK_AND_REPLY_REQUESTED, ACK_AND_REPLY_REQUESTED] == [
-        said(job_id, PROMPT) for job_id in "def"
-    ]
-    assert [ACK_AND_REPLY_REQUESTED, ACK_AND_REPLY_REQUESTED, REPLY_REQUESTED] == [
-        said(job_id, 0.0) for job_id in "ghi"
-    ]

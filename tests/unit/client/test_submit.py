@@ -25,7 +25,7 @@ from eventmq.headers import Headers, parse_headers
 from eventmq.interfaces import Envelope, Submission
 from eventmq.job import IdFactory
 from eventmq.wire.commands import Request
-from tests.support.client_harness import FakeBroker, Net, NetRunner
+from tests.support.client_harness import FakeBroker, Net, NetRunner, awaited
 
 
 class Plain:
@@ -89,6 +89,30 @@ def test_a_job_says_queue_headers_and_arguments(bench: Bench) -> None:
     assert (job.origin.broker, job.origin.store) == (0, "s1")
 
 
+def test_a_submission_asks_for_its_receipt_at_once_whatever_came_before(bench: Bench) -> None:
+    """Nothing is guessed from callers who waited for their results."""
+    for number in range(6):
+        bench.broker.finish(f"j{number}", "succeeded", data=msgpack.packb(number))
+        assert bench.submitter.submit(bench.template(), (), {}, f"j{number}").get() == number
+    assert {"ack-requested,task:t,content-type:msgpack"} == {r.headers for r in bench.requests()}
+
+
+@pytest.mark.parametrize(
+    ("timeout", "requested"),
+    [(60.0, "late-ack"), (None, "late-ack"), (1.0, "ack-requested,reply-requested")],
+)
+def test_a_call_asks_for_the_result_and_for_a_receipt_that_may_be_late(
+    bench: Bench, timeout: float | None, requested: str
+) -> None:
+    """Where the timeout is shorter the receipt comes at once, to say that the broker is there."""
+    bench.broker.finish("j1", "succeeded", data=msgpack.packb(5))
+    job = bench.submitter.call(bench.template(), (1,), {}, "j1", timeout=timeout).wait()
+    assert (job.id, job.get(), job.origin.broker, job.origin.sent) == ("j1", 5, 0, True)
+    (request,) = bench.requests()
+    assert request.headers == f"{requested},task:t,content-type:msgpack"
+    assert bench.broker.kinds() == ["Inform", "Request"]
+
+
 def test_the_caller_may_choose_the_id(bench: Bench) -> None:
     assert bench.submitter.submit(bench.template(), (), {}, "mine").id == "mine"
     assert list(bench.broker.jobs) == ["mine"]
@@ -128,14 +152,14 @@ def test_jobs_without_a_signature_share_their_header_text(bench: Bench) -> None:
 
 
 def test_a_coroutine_submits_too(bench: Bench) -> None:
-    job = asyncio.run(bench.submitter.asubmit(bench.template(), (1,), {}))
+    job = asyncio.run(awaited(bench.submitter.asubmit(bench.template(), (1,), {})))
     assert list(bench.broker.jobs) == [job.id]
     assert job.origin.sent
 
 
 def test_a_raw_job_is_sent_as_it_is(bench: Bench) -> None:
-    bench.submitter.submit_raw(EncodedJob("j1", "q", "guarantee:True", b"raw"))
-    job = asyncio.run(bench.submitter.asubmit_raw(EncodedJob("j2", "q", "", b"raw")))
+    bench.submitter.submit_raw(EncodedJob("j1", "q", "guarantee:True", b"raw")).wait()
+    job = asyncio.run(awaited(bench.submitter.submit_raw(EncodedJob("j2", "q", "", b"raw"))))
     first, second = bench.requests()
     assert (first.headers, first.body) == ("ack-requested,guarantee:True", b"raw")
     assert (second.headers, job.id) == ("ack-requested", "j2")
@@ -145,7 +169,7 @@ def test_a_raw_job_is_sent_as_it_is(bench: Bench) -> None:
 
 
 def test_many_jobs_travel_in_one_message_in_order(bench: Bench) -> None:
-    jobs = bench.submitter.submit_many(bench.template(), [(n,) for n in range(5)], {"k": 1})
+    jobs = bench.submitter.submit_many(bench.template(), [(n,) for n in range(5)], {"k": 1}).wait()
     (request,) = bench.requests()
     assert parse_headers(request.headers).batch == 5
     assert [job.id for job in jobs] == list(bench.broker.jobs)
@@ -154,7 +178,7 @@ def test_many_jobs_travel_in_one_message_in_order(bench: Bench) -> None:
 
 
 def test_a_part_has_at_most_a_thousand_jobs(bench: Bench) -> None:
-    jobs = bench.submitter.submit_many(bench.template(), [(n,) for n in range(2500)], {})
+    jobs = bench.submitter.submit_many(bench.template(), [(n,) for n in range(2500)], {}).wait()
     assert [parse_headers(r.headers).batch for r in bench.requests()] == [1000, 1000, 500]
     assert [job.id for job in jobs] == list(bench.broker.jobs)
     assert len({job.id for job in jobs}) == 2500
@@ -163,7 +187,7 @@ def test_a_part_has_at_most_a_thousand_jobs(bench: Bench) -> None:
 def test_a_part_has_at_most_so_many_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submit, "PART_BYTES", 250)
     calls = [("x" * 90,), ("x" * 90,), ("x" * 90,), ("x" * 400,), ("x",)]
-    bench.submitter.submit_many(bench.template(), calls, {})
+    bench.submitter.submit_many(bench.template(), calls, {}).wait()
     assert [parse_headers(r.headers).batch for r in bench.requests()] == [2, 1, 1, 1]
     assert bench.arguments() == [list(call) for call in calls]
 
@@ -171,26 +195,26 @@ def test_a_part_has_at_most_so_many_bytes(bench: Bench, monkeypatch: pytest.Monk
 def test_a_part_that_is_too_long_for_the_broker_is_halved() -> None:
     """The broker's longest frame is not known when the first part is made."""
     bench = Bench(FakeBroker(max_frame=400))
-    jobs = bench.submitter.submit_many(bench.template(), [(n,) for n in range(20)], {})
+    jobs = bench.submitter.submit_many(bench.template(), [(n,) for n in range(20)], {}).wait()
     assert len(bench.requests()) > 1
     assert {job.id for job in jobs} == set(bench.broker.jobs)
     assert all(job.origin.sent for job in jobs)
 
 
 def test_no_calls_are_no_jobs(bench: Bench) -> None:
-    assert bench.submitter.submit_many(bench.template(), [], {}) == []
+    assert bench.submitter.submit_many(bench.template(), [], {}).wait() == []
     assert bench.requests() == []
 
 
 def test_a_coroutine_submits_many(bench: Bench) -> None:
     calls = [(n,) for n in range(1500)]
-    jobs = asyncio.run(bench.submitter.asubmit_many(bench.template(), calls, {}))
+    jobs = asyncio.run(awaited(bench.submitter.submit_many(bench.template(), calls, {})))
     assert [job.id for job in jobs] == list(bench.broker.jobs)
 
 
 def test_jobs_of_a_batch_with_own_headers_keep_them(bench: Bench) -> None:
     signing = Plain("abc")
-    bench.submitter.submit_many(bench.template(signing), [(1,), (2,)], {})
+    bench.submitter.submit_many(bench.template(signing), [(1,), (2,)], {}).wait()
     stored = list(bench.broker.jobs.values())
     assert all(parse_headers(job.headers).signature == "abc" for job in stored)
 
@@ -219,7 +243,7 @@ def test_a_refused_job_is_named_with_its_error(bench: Bench) -> None:
 def test_without_a_broker_all_jobs_are_refused_and_none_is_unknown(bench: Bench) -> None:
     bench.net.lose(0)
     with pytest.raises(BatchError) as caught:
-        bench.submitter.submit_many(bench.template(), [(n,) for n in range(6000)], {})
+        bench.submitter.submit_many(bench.template(), [(n,) for n in range(6000)], {}).wait()
     assert statuses(caught.value) == ["refused"] * 6000
     assert isinstance(caught.value.__cause__, BrokerUnavailable)
 
@@ -229,7 +253,7 @@ def test_a_part_without_receipt_is_unknown_and_nothing_more_is_sent() -> None:
     bench = Bench(broker)
     broker.silent = True
     with pytest.raises(BatchError) as caught:
-        bench.submitter.submit_many(bench.template(), [(n,) for n in range(6000)], {})
+        bench.submitter.submit_many(bench.template(), [(n,) for n in range(6000)], {}).wait()
     assert statuses(caught.value) == ["unknown"] * 4000 + ["refused"] * 2000
     assert len(bench.requests()) == 4
 
@@ -237,14 +261,14 @@ def test_a_part_without_receipt_is_unknown_and_nothing_more_is_sent() -> None:
 def test_a_job_that_is_too_long_alone_is_refused() -> None:
     bench = Bench(FakeBroker(max_frame=300))
     with pytest.raises(BatchError) as caught:
-        bench.submitter.submit_many(bench.template(), [("x",), ("x" * 500,), ("y",)], {})
+        bench.submitter.submit_many(bench.template(), [("x",), ("x" * 500,), ("y",)], {}).wait()
     assert statuses(caught.value) == ["confirmed", "refused", "confirmed"]
     assert isinstance(caught.value.__cause__, MessageTooLarge)
 
 
 def test_arguments_of_the_first_part_that_cannot_be_encoded_send_nothing(bench: Bench) -> None:
     with pytest.raises(SerializationError):
-        bench.submitter.submit_many(bench.template(), [(1,), (object(),)], {})
+        bench.submitter.submit_many(bench.template(), [(1,), (object(),)], {}).wait()
     assert bench.requests() == []
 
 
@@ -252,7 +276,7 @@ def test_arguments_of_a_later_part_that_cannot_be_encoded_end_the_submission(ben
     calls: list[tuple[Any, ...]] = [(n,) for n in range(1500)]
     calls[1200] = (object(),)
     with pytest.raises(BatchError) as caught:
-        bench.submitter.submit_many(bench.template(), calls, {})
+        bench.submitter.submit_many(bench.template(), calls, {}).wait()
     assert statuses(caught.value) == ["confirmed"] * 1000 + ["refused"] * 500
     assert isinstance(caught.value.__cause__, SerializationError)
 
@@ -260,7 +284,7 @@ def test_arguments_of_a_later_part_that_cannot_be_encoded_end_the_submission(ben
 def test_a_coroutine_learns_the_same(bench: Bench) -> None:
     bench.net.lose(0)
     with pytest.raises(BatchError) as caught:
-        asyncio.run(bench.submitter.asubmit_many(bench.template(), [(1,)], {}))
+        asyncio.run(awaited(bench.submitter.submit_many(bench.template(), [(1,)], {})))
     assert statuses(caught.value) == ["refused"]
 
 
@@ -270,8 +294,8 @@ def test_a_coroutine_learns_the_same(bench: Bench) -> None:
 def test_a_batch_is_sent_together_at_its_exit(bench: Bench) -> None:
     with SubmitBatch(bench.submitter) as batch:
         job = bench.submitter.submit(bench.template(), (1,), {})
-        bench.submitter.submit_raw(EncodedJob("raw", "other", "", b"x"))
-        bench.submitter.submit_many(bench.template(), [(2,), (3,)], {})
+        bench.submitter.submit_raw(EncodedJob("raw", "other", "", b"x")).wait()
+        bench.submitter.submit_many(bench.template(), [(2,), (3,)], {}).wait()
         assert len(batch) == 4
         assert bench.requests() == []
         with pytest.raises(NotAllowed):
@@ -338,8 +362,8 @@ def test_an_async_batch_waits_without_blocking(bench: Bench) -> None:
     async def main() -> None:
         async with SubmitBatch(bench.submitter):
             await bench.submitter.asubmit(bench.template(), (1,), {})
-            await bench.submitter.asubmit_raw(EncodedJob("raw", "q", "", b""))
-            await bench.submitter.asubmit_many(bench.template(), [(2,)], {})
+            await bench.submitter.submit_raw(EncodedJob("raw", "q", "", b""))
+            await bench.submitter.submit_many(bench.template(), [(2,)], {})
             assert bench.requests() == []
 
     asyncio.run(main())
@@ -390,13 +414,37 @@ def test_middlewares_wrap_a_submission_outermost_first() -> None:
     assert request.headers.endswith(f"a:{job.id},b:{job.id}")
 
 
+def test_middlewares_wrap_a_call_before_it_is_sent() -> None:
+    """One may submit another job, and one may answer with a job that is there already."""
+    sent: list[int] = []
+    first: list[Any] = []
+
+    class Asking:
+        def submit(self, submission: Submission, proceed: Any) -> Any:
+            if submission.job_id == "again":
+                return first[0]
+            job = proceed(submission)
+            sent.append(len(bench.requests()))
+            return job
+
+    bench = Bench(middleware=[Asking()])
+    for job_id in ("j1", "j2"):
+        bench.broker.finish(job_id, "succeeded", data=msgpack.packb(job_id))
+    first.append(bench.submitter.call(bench.template(), (), {}, "j1").wait())
+    again = bench.submitter.call(bench.template(), (), {}, "again").wait()
+    assert again is first[0]
+    assert again.get() == "j1"
+    assert sent == [0]
+    assert [request.id for request in bench.requests()] == ["j1"]
+
+
 def test_middlewares_wrap_every_job_of_many() -> None:
     seen: list[str] = []
     bench = Bench(middleware=[Tracing("a", seen)])
-    jobs = bench.submitter.submit_many(bench.template(), [(1,), (2,)], {})
+    jobs = bench.submitter.submit_many(bench.template(), [(1,), (2,)], {}).wait()
     assert len(seen) == 4
     assert [job.id for job in jobs] == list(bench.broker.jobs)
-    asyncio.run(bench.submitter.asubmit(bench.template(), (3,), {}))
+    asyncio.run(awaited(bench.submitter.asubmit(bench.template(), (3,), {})))
     assert bench.arguments() == [[1], [2], [3]]
 
 

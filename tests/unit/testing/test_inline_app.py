@@ -61,6 +61,25 @@ def test_waiting_for_a_result_runs_what_is_needed_and_no_more(inline, add):
     assert [job.state for job in jobs] == ["succeeded", "succeeded", "queued"]
 
 
+def test_a_call_runs_the_job_also_from_within_another_one(inline, add):
+    @inline.app.task(name="outer")
+    def outer():
+        return add.call(1, 2, timeout=1) + add.options(priority=3).call(3)
+
+    assert outer.call() == 6
+    assert asyncio.run(add.acall(4, b=5)) == 9
+    assert inline.drain() == 0
+
+
+def test_a_call_that_cannot_end_says_why_and_the_job_goes_on(inline, add):
+    with pytest.raises(ResultTimeout, match="due in 60 s: travel there first"):
+        add.options(countdown=60).call(1)
+    (waiting,) = inline.enqueued(add)
+    inline.travel(61)
+    assert inline.drain() == 1
+    assert inline.app.job(waiting.id).get() == 1
+
+
 def test_jobs_run_by_priority_and_then_in_order(inline):
     ran = []
     task = inline.app.task(name="note")(ran.append)

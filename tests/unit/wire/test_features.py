@@ -17,8 +17,8 @@ def test_a_worker_says_what_it_is() -> None:
         received=12, held=(11, 12),
     )  # fmt: skip
     text = (
-        "session,batch,chunk,outcome,call,cancel,error,graph,stream,inputs,ended,session:0a,"
-        "name:host%3A7,tasks:shop.add+a%2Bb%2Cc,callables:jobs.*,received:12,held:11+12"
+        "session,batch,chunk,outcome,call,cancel,error,graph,stream,inputs,ended,late-ack,"
+        "session:0a,name:host%3A7,tasks:shop.add+a%2Bb%2Cc,callables:jobs.*,received:12,held:11+12"
     )
     assert features.format() == text
     assert Features.parse(text) == features
@@ -28,8 +28,8 @@ def test_a_broker_says_what_it_is() -> None:
     """ACK: broker epoch, store id, max-frame, publish address."""
     features = Features(epoch=3, store="ab12", max_frame=1 << 24, publish="tcp://127.0.0.1:47299")
     text = (
-        "session,batch,chunk,outcome,call,cancel,error,graph,stream,inputs,ended,store:ab12,"
-        "publish:tcp%3A//127.0.0.1%3A47299,epoch:3,max-frame:16777216"
+        "session,batch,chunk,outcome,call,cancel,error,graph,stream,inputs,ended,late-ack,"
+        "store:ab12,publish:tcp%3A//127.0.0.1%3A47299,epoch:3,max-frame:16777216"
     )
     assert features.format() == text
     assert Features.parse(text) == features
