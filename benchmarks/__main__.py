@@ -16,14 +16,12 @@ from benchmarks import (
     life,
     limit,
     look_back,
-    pubsub,
     report,
     resources,
     rows,
     scaling,
     spark,
     spark_source,
-    wakes,
 )
 from benchmarks.figures import Figures
 from benchmarks.peers import compare
@@ -31,8 +29,7 @@ from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.measure import ROWS as COMPARED
 
 _PARTS = (
-    rows, life, limit, resources, wakes, crash, pubsub, gateways, journal, look_back, scaling,
-    spark, spark_source,
+    rows, life, limit, resources, crash, gateways, journal, look_back, scaling, spark, spark_source,
 )  # fmt: skip
 ROWS = {name: row for part in _PARTS for name, row in part.ROWS.items()}
 GOALS = {name: goals for part in _PARTS for name, goals in part.GOALS.items()}

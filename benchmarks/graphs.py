@@ -1,4 +1,4 @@
-"""The rows about graphs: what a chord costs over its members alone, and long chains."""
+"""The row about graphs: what a chord costs over its members alone."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.system import running
-from eventmq import EventMQ, chain, chord
+from eventmq import EventMQ, chord
 
 if TYPE_CHECKING:
     from benchmarks.figures import Figures
 
-__all__ = ["chain_links", "chord_members"]
+__all__ = ["chord_members"]
 
 _MEMBERS = 10_000
-_LINKS = 1000
 
 
 def _tasks(address: str) -> tuple[EventMQ, Any, Any]:
@@ -49,17 +48,4 @@ def chord_members(figures: Figures) -> None:
         assert job.get(timeout=120) == _MEMBERS
         whole = time.perf_counter() - begin
         figures.add(plain_s=plain, chord_s=whole, submit_s=sent, ratio=whole / plain)
-        app.close()
-
-
-def chain_links(figures: Figures) -> None:
-    """A chain of 1,000 links, from the submission to the result of the last one."""
-    with running(workers=2) as system:
-        app, same, _ = _tasks(system.address)
-        same.delay(1).get(timeout=10)
-        begin = time.perf_counter()
-        job = chain(same.s(1), *[same.s()] * (_LINKS - 1)).delay()
-        assert job.get(timeout=120) == 1
-        taken = time.perf_counter() - begin
-        figures.add(seconds=taken, ms_per_link=taken / _LINKS * 1000)
         app.close()

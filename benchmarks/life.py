@@ -1,4 +1,4 @@
-"""The rows about the life of a job: delays, long jobs among short ones, tasks that only wait."""
+"""The rows about the life of a job: long jobs among short ones, and tasks that only wait."""
 
 from __future__ import annotations
 
@@ -56,26 +56,6 @@ def _percentiles(values: list[float], prefix: str) -> dict[str, float]:
         f"{prefix}_p50_ms": values[len(values) // 2] * 1000,
         f"{prefix}_p99_ms": values[len(values) * 99 // 100] * 1000,
     }
-
-
-def delays(figures: Figures) -> None:
-    """A million delayed jobs: the broker's memory, and how late 2,000 others then start."""
-    with running(workers=2) as system:
-        app, started, _, _ = _client(system)
-        empty = system.rss()
-        later = started.options(countdown=86_400.0)
-        for _ in range(20):
-            later.map([()] * 50_000)
-        grown = system.rss() - empty
-        pace = random.Random(1)
-        jobs = []
-        for _ in range(2000):
-            wait = 1.0 + pace.random() * 9.0
-            due = time.time() + wait
-            jobs.append((due, started.options(countdown=wait).delay()))
-        late = [job.get(timeout=60) - due for due, job in jobs]
-        figures.add(grown_mib=grown / 2**20, **_percentiles(late, "late"))
-        app.close()
 
 
 def _ideal(sent: list[tuple[float, bool]], slots: int) -> list[float]:
@@ -164,10 +144,9 @@ def async_io(figures: Figures) -> None:
 
 
 #: Name -> one run of it.
-ROWS = {row.__name__: row for row in (delays, mixed, async_io)}
+ROWS = {row.__name__: row for row in (mixed, async_io)}
 
 #: Name -> figure -> what it must reach on two cores.
 GOALS: dict[str, dict[str, str]] = {
-    "delays": {"late_p99_ms": "< 50", "grown_mib": "< 64"},
     "async_io": {"of_ideal": ">= 0.95"},
 }

@@ -1,11 +1,8 @@
-"""What a machine gives: the memory of broker, job manager and child, and the syncs of the disk."""
+"""The row about memory: of broker, job manager and child."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.system import System, children, resident, running
@@ -20,12 +17,6 @@ __all__ = ["GOALS", "ROWS"]
 
 #: Jobs in all, and after how many of ten parts the slope begins: until then caches fill.
 _JOBS, _WARM = 1_000_000, 3
-
-#: Seconds for which a page is synced now and then, and between two of them.
-_SYNCING, _PAUSE = 40.0, 0.02
-
-#: Bytes of that page, and seconds of a sync that is told by itself.
-_PAGE, _STALLED = 4096, 0.05
 
 
 def memory(figures: Figures) -> None:
@@ -54,31 +45,6 @@ def memory(figures: Figures) -> None:
     )
 
 
-def syncs(figures: Figures) -> None:
-    """How long a page takes to be synced, 50 times a second: what a receipt waits for at least."""
-    times: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="eventmq-syncs-") as folder:
-        file = os.open(Path(folder) / "synced", os.O_CREAT | os.O_RDWR)
-        os.pwrite(file, bytes(_PAGE), 0)
-        os.fsync(file)  # from here on it does not grow
-        end = time.monotonic() + _SYNCING
-        while time.monotonic() < end:
-            page = os.urandom(_PAGE)
-            begin = time.perf_counter()
-            os.pwrite(file, page, 0)
-            os.fdatasync(file)
-            times.append(time.perf_counter() - begin)
-            time.sleep(_PAUSE)
-        os.close(file)
-    times.sort()
-    figures.add(
-        p50_ms=times[len(times) // 2] * 1000,
-        p99_ms=times[len(times) * 99 // 100] * 1000,
-        longest_ms=times[-1] * 1000,
-        over_50_ms=sum(seconds > _STALLED for seconds in times),
-    )
-
-
 def _nothing() -> None:
     """Do nothing."""
 
@@ -94,7 +60,7 @@ def _resident(system: System) -> dict[str, int]:
 
 
 #: Name -> one run of it.
-ROWS: dict[str, Callable[[Figures], None]] = {"memory": memory, "syncs": syncs}
+ROWS: dict[str, Callable[[Figures], None]] = {"memory": memory}
 
 #: Name -> figure -> what it must reach.
 GOALS: dict[str, dict[str, str]] = {"memory": {"slope_bytes_per_job": "< 1"}}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import bare
 from benchmarks.floor import inserts_per_second
-from benchmarks.graphs import chain_links, chord_members
+from benchmarks.graphs import chord_members
 from benchmarks.schedules import schedules
 from benchmarks.stream import stream
 from benchmarks.system import System, running
@@ -217,7 +217,6 @@ ROWS: dict[str, Callable[[Figures], None]] = {
         start,
         schedules,
         chord_members,
-        chain_links,
         stream,
     )
 }

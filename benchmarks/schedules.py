@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.figures import Figures
 
-__all__ = ["measure", "schedules"]
+__all__ = ["schedules"]
 
 _ALL, _DUE = 100_000, 10_000
 
@@ -29,27 +29,14 @@ _LEAD = 15.0
 #: Seconds from the first due one on until all have fired, whatever the disk does.
 _PATIENCE = 30.0
 
-#: So many jobs take longer than the ticks of ten milliseconds in which CPU time is counted.
-_ENOUGH = 1_000
-
 
 def schedules(figures: Figures) -> None:
     """100,000 schedules: start of a beat, lateness of 10,000 due in one second, memory."""
-    figures.add(**measure(_ALL, _DUE, lead=_LEAD))
-
-
-def measure(many: int, due: int, *, lead: float) -> dict[str, float]:
-    """Return what so many schedules cost and how late those are that are due in one second.
-
-    Args:
-        many: Schedules in all.
-        due: Those of them that are due.
-        lead: Seconds from when all are stored until the first is due.
-    """
+    many, due = _ALL, _DUE
     with running() as system:
         app = EventMQ("bench", broker=system.address)
         _store(app, 0, many - due, lambda n: time.time() - n / 10)
-        first = time.time() + lead
+        first = time.time() + _LEAD
         _store(app, many - due, many, lambda n: first - _INTERVAL + (n - many + due) / due)
         begin = time.perf_counter()
         beat = system.start_beat()
@@ -63,20 +50,18 @@ def measure(many: int, due: int, *, lead: float) -> dict[str, float]:
         spent = system.cpu(beat) - before[0], system.cpu() - before[1]
         late = sorted(_lateness(app))
         assert len(late) == due, len(late)
-        found = {
-            "ready_s": ready,
-            "p50_ms": late[due // 2] * 1000,
-            "p99_ms": late[due * 99 // 100] * 1000,
-            "max_ms": late[-1] * 1000,
-            "rss_mib": system.rss(beat) / 2**20,
-            "broker_rss_mib": system.rss() / 2**20,
-            "cpu_s": system.cpu(beat),
-        }
-        if due >= _ENOUGH:
-            found["beat_cpu_us_per_job"] = spent[0] / due * 1e6
-            found["broker_cpu_us_per_job"] = spent[1] / due * 1e6
+        figures.add(
+            ready_s=ready,
+            p50_ms=late[due // 2] * 1000,
+            p99_ms=late[due * 99 // 100] * 1000,
+            max_ms=late[-1] * 1000,
+            rss_mib=system.rss(beat) / 2**20,
+            broker_rss_mib=system.rss() / 2**20,
+            cpu_s=system.cpu(beat),
+            beat_cpu_us_per_job=spent[0] / due * 1e6,
+            broker_cpu_us_per_job=spent[1] / due * 1e6,
+        )
         app.close()
-    return found
 
 
 def _fired(app: EventMQ) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bare, wakes
+from benchmarks import bare
 from benchmarks.figures import Figures
 from benchmarks.peers import board, compare, measure, servers
 from benchmarks.peers.catalog import PEERS
@@ -147,9 +147,3 @@ def test_a_bare_call_waits_for_a_sync_each_way(tmp_path: Path, results: bool, sy
     assert len(times) == 20
     assert min(times) > 0.0
     assert synced.read_bytes().count(b"x" * 4096) == syncs * (20 + bare.WARM)
-
-
-def test_a_wake_is_that_of_all_processes_in_a_row() -> None:
-    one, four = (sorted(wakes.times_of(100, hops, 0.0)) for hops in (1, 4))
-    assert len(one) == len(four) == 100
-    assert 0.0 < one[50] < four[50]

@@ -167,7 +167,7 @@ class OpenedFiles:
             os.close(self._log)
             self._log = None
 
-    # hot path: benchmarks/life.py
+    # hot path: python -m benchmarks drain
     def committed(self) -> None:
         """Check the names after a commit.
 
