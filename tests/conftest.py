@@ -1,9 +1,10 @@
-"""What every test gets: a clean environment and log, and the services that it asks for."""
+"""What every test gets: a clean environment and log; fails what is skipped and may not be."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -13,14 +14,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Generator, Iterator
 
 TESTS = Path(__file__).parent
 
-#: Services that tests can ask for with `need_service`. The tests of this list's services are
-#: skipped with a reason where the service is missing, and fail where EVENTMQ_TEST_REQUIRE names
-#: it: ``all``, or names separated by commas. There is no such test yet.
-SERVICES: frozenset[str] = frozenset()
+#: The reason of a skip that says which service is missing: ``needs NAME: what is missing``.
+NEEDS = re.compile(r"(?:Skipped: )?needs ([\w-]+): ")
 
 #: Seconds that the tests of these folders should take together on two idle cores. Printed beside
 #: what they took and never enforced: a slow machine fails nothing. Only the time limit of a single
@@ -49,11 +48,6 @@ settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    unknown = required_services() - SERVICES
-    if unknown:
-        names = ", ".join(sorted(unknown))
-        msg = f"EVENTMQ_TEST_REQUIRE names what no test asks for: {names}"
-        raise pytest.UsageError(msg)
     # No setting of the person who runs the tests reaches them, nor the processes they start.
     for name in [name for name in os.environ if name.startswith("EVENTMQ_")]:
         if not name.startswith("EVENTMQ_TEST_"):
@@ -73,11 +67,16 @@ def keep_bytecode(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
-def required_services() -> frozenset[str]:
-    """Return the services without which tests must fail instead of being skipped."""
-    named = os.environ.get("EVENTMQ_TEST_REQUIRE", "")
-    names = frozenset(name.strip() for name in named.split(",") if name.strip())
-    return SERVICES if "all" in names else names
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail what is skipped for a service that EVENTMQ_TEST_REQUIRE names, or ``all``."""
+    report = yield
+    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    found = NEEDS.match(reason)
+    required = {name.strip() for name in os.environ.get("EVENTMQ_TEST_REQUIRE", "").split(",")}
+    if found is not None and required & {"all", found[1]}:
+        report.outcome, report.longrepr = "failed", f"required here: {reason}"
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -89,25 +88,6 @@ def log_of_before() -> Iterator[None]:
     root.setLevel(level)
     root.handlers[:] = handlers
     logging.captureWarnings(capture=False)
-
-
-@pytest.fixture(scope="session")
-def need_service() -> Callable[[str, str | None], None]:
-    """Call it with a service's name and what is missing: None, or a sentence for the reader.
-
-    It returns if nothing is missing, fails where the service is required, and skips elsewhere.
-    """
-
-    def need(name: str, missing: str | None) -> None:
-        if name not in SERVICES:
-            pytest.fail(f"{name} is not in SERVICES of tests/conftest.py", pytrace=False)
-        if missing is None:
-            return
-        if name in required_services():
-            pytest.fail(f"{name} is required here: {missing}", pytrace=False)
-        pytest.skip(f"{name}: {missing}")
-
-    return need
 
 
 class FolderTimes:
