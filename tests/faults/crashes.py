@@ -17,10 +17,10 @@ from unittest.mock import patch
 
 from eventmq.plugins.queue_stores.sqlite import checkpoint
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 from tests.faults.script import Script, finish, run_script
 from tests.support.broker_harness import FakeClock
+from tests.support.store_rules import audit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -166,7 +166,7 @@ class Tape:
             raise Lost(f"after {commits} commits: ended jobs run again: {sorted(again)[:5]}")
         if phantoms := ran - set(wanted):
             raise Lost(f"after {commits} commits: jobs that nobody wanted: {sorted(phantoms)[:5]}")
-        if findings := SqliteTools(folder / FILE_NAME, durable=True).check():
+        if findings := audit(folder):
             raise Lost(f"after {commits} commits: {findings}")
         before = {job_id for n, job_id in promises.ran if n <= commits}
         return {"confirmed": len(confirmed), "twice": len(before & ran)}

@@ -14,13 +14,12 @@ from unittest.mock import patch
 
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite import checkpoint
-from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from tests.faults.crashes import FINAL, Lost, states
 from tests.faults.script import Script, finish, run_script
 from tests.faults.shim import Shim, can_fail
 from tests.support.broker_harness import FakeClock
+from tests.support.store_rules import audit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -154,7 +153,7 @@ def strike(
         clock = FakeClock(script.clock.time) if script is not None else FakeClock()
         with contextlib.closing(Injected(folder, shim, clock=clock)) as second:
             _must_all_end(second, confirmed, script)
-    if findings := SqliteTools(folder / FILE_NAME, durable=True).check():
+    if findings := audit(folder):
         raise Lost(f"the store is not sound: {findings}")
     return Outcome(shim.failed, ended, len(confirmed))
 

@@ -20,9 +20,9 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.writes import Admit, Finish, Finished
 from tests.faults.crashes import Lost
+from tests.support.store_rules import audit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +118,7 @@ def race(folder: Path, commits: int, seed: int = 1, durability: str = "memory") 
     store.open()
     store.close()
     _compare(folder, model, commits)
-    if findings := SqliteTools(folder / FILE_NAME, durable=True).check():
+    if findings := audit(folder):
         raise Lost(f"the store is not sound: {findings}")
     return Raced(commits, model.made, begun, readers.reads)
 

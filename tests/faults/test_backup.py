@@ -24,6 +24,7 @@ from eventmq.store.reads import ReadEvents
 from eventmq.store.writes import SealEvents
 from tests.faults.script import Script, finish, run_script
 from tests.support.shell import Shell
+from tests.support.store_rules import audit
 from tests.support.system import until
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def test_a_broker_goes_on_from_a_backup(script: Script, tmp_path: Path) -> None:
     back_up(tmp_path / "data", tmp_path / "copy")
     confirmed = dict(script.promises.confirmed)
     script.batch(30, "task:later,content-type:json")
-    assert SqliteTools(tmp_path / "copy" / FILE_NAME, durable=True).check() == []
+    assert audit(tmp_path / "copy") == []
     restored = Script(tmp_path / "copy", script.clock)
     restored.join("another")
     finish(restored)
@@ -62,7 +63,7 @@ def test_a_broker_goes_on_from_a_backup(script: Script, tmp_path: Path) -> None:
     assert set(states.values()) <= {"succeeded", "failed", "cancelled"}, states
     later = [job_id for job_id in script.promises.confirmed if job_id not in confirmed]
     assert {state for _, state in restored.call("state", ids=later)} == {""}
-    assert SqliteTools(tmp_path / "copy" / FILE_NAME, durable=True).check() == []
+    assert audit(tmp_path / "copy") == []
     restored.close()
 
 
@@ -194,7 +195,7 @@ def test_a_backup_under_load_has_all_that_was_confirmed(tmp_path: Path) -> None:
         client.join()
         app.close()
         shell.close()
-    assert SqliteTools(tmp_path / "copy2" / FILE_NAME, durable=True).check() == []
+    assert audit(tmp_path / "copy2") == []
     restored = Shell(tmp_path)
     broker = restored.start("broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", "copy2")
     app = EventMQ("client", broker=broker.ready()["main"])

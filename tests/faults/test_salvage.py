@@ -32,6 +32,7 @@ from tests.support.broker_harness import Broker, chunks, row
 from tests.support.broker_harness import FakeClock as Clock
 from tests.support.graph_jobs import submit
 from tests.support.pages import PAGE, leaves, nodes, overwrite
+from tests.support.store_rules import audit
 
 if TYPE_CHECKING:
     from eventmq.interfaces import Salvaged
@@ -86,7 +87,7 @@ def drained(folder: Path, queue: str = "mail") -> dict[str, bytes]:
         broker.ready(b"worker", 1, received=done)
     assert all(each["waiting"] == 0 for each in broker.call("queues"))
     broker.close()
-    assert SqliteTools(folder / FILE_NAME, durable=True).check() == []
+    assert audit(folder) == []
     return ran
 
 

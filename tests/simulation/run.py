@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.broker.limits import Limits
-from eventmq.plugins.queue_stores.sqlite.tools.fsck import check_rows
 from eventmq.store.reads import FindJobs, ReadEvents
 from tests.simulation.auditor import Auditor, Violation
 from tests.simulation.beat import BeatProcess, make_schedule
@@ -19,6 +18,7 @@ from tests.simulation.graphs import needs_of
 from tests.simulation.legacy import LegacyWorker
 from tests.simulation.worker import WorkerProcess
 from tests.simulation.world import EPOCH, Process, World
+from tests.support.store_rules import audit_rows
 
 if TYPE_CHECKING:
     from tests.simulation.network import Socket
@@ -225,9 +225,9 @@ class Simulation:
             check_fire_times(self.auditor, name, every, stored, self.stopped)
 
     def _check_disk(self) -> None:
-        """Check that fsck finds nothing; called after each death of the broker, and at the end."""
-        for finding in check_rows(self.disk.file):
-            self.auditor.fail(f"fsck finds {finding}")
+        """Audit the store; called after each death of the broker, and at the end."""
+        for finding in audit_rows(self.disk.file):
+            self.auditor.fail(f"the store is not sound: {finding}")
 
     def close(self) -> None:
         """Release the disk."""

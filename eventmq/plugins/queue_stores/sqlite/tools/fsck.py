@@ -12,7 +12,7 @@ from eventmq.plugins.database import UNREADABLE, checkpoint, connect
 from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import check_schema
-from eventmq.plugins.queue_stores.sqlite.tools import checksums, events, graphs, jobs, other_tables
+from eventmq.plugins.queue_stores.sqlite.tools import checksums, rows
 from eventmq.plugins.queue_stores.sqlite.tools.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.sqlite.tools.files import check_log, check_page_sums, check_pages
 from eventmq.plugins.queue_stores.sqlite.tools.rule import RESTORE, run
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "SqliteTools", "check_rows", "mend_rows"]
 
 #: Our own rules, in the order in which what breaks them is told and mended.
-RULES = (*checksums.RULES, *jobs.RULES, *other_tables.RULES, *graphs.RULES, *events.RULES)
+RULES = (*checksums.RULES, *rows.RULES)
 
 #: What one repair lays bare, the next one mends; it ends after so many.
 _ROUNDS = 4
@@ -158,7 +158,7 @@ class SqliteTools:
 
 def check_rows(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what breaks our own rules in a database of the current version."""
-    jobs.add_functions(db)
+    rows.add_functions(db)
     yield from run(RULES, db)
 
 
@@ -178,7 +178,7 @@ def mend_rows(db: apsw.Connection) -> list[str]:
 
 def _mend_all(db: apsw.Connection) -> list[Finding]:
     """Mend a store in its transaction; return what is left."""
-    jobs.add_functions(db)
+    rows.add_functions(db)
     for _ in range(_ROUNDS):
         mend_rows(db)
     return list(check_rows(db))

@@ -1,0 +1,251 @@
+"""Audits a store file: does it keep what the broker's writes promise of each other.
+
+``eventmq fsck`` finds what is damaged, miscounted or never ends. These rules say again, in SQL,
+what the engine makes of its writes: a job is in one place, what is leased, blocked or kept is so
+for a reason that is there, events have no gap. The simulator and the tests of faults hold stores
+against them where a broker has ended; `audit` takes the file of any other store as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import EventMQError
+from eventmq.plugins.database import all_rows, first_row
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
+from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
+from eventmq.plugins.queue_stores.sqlite.tools import fsck
+from eventmq.plugins.queue_stores.sqlite.tools.rows import add_functions, leases_of, reads
+from eventmq.plugins.queue_stores.sqlite.tools.rule import Rule, run, text_of
+from eventmq.plugins.schedule_stores.table import read_row
+from eventmq.store.writes import unique_rule
+from eventmq.wire.batches import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import apsw
+
+    from eventmq.interfaces import Finding
+
+__all__ = ["RULES", "audit", "audit_rows"]
+
+
+def audit(folder: Path) -> list[Finding]:
+    """Return all that is wrong with the store in a data directory; no broker may have it open."""
+    found = fsck.SqliteTools(folder / FILE_NAME, durable=True).check()
+    with closing(open_to_read(folder / FILE_NAME)) as db:
+        add_functions(db)
+        return [*found, *run(RULES, db)]
+
+
+def audit_rows(db: apsw.Connection) -> Iterator[Finding]:
+    """Yield what is wrong with the rows of a database."""
+    yield from fsck.check_rows(db)
+    yield from run(RULES, db)
+
+
+# Jobs
+
+
+def _unreadable(db: apsw.Connection) -> Iterator[str]:
+    for table in ("jobs", "failed"):
+        sql = f"SELECT CAST(id AS BLOB), CAST(headers AS BLOB) FROM {table}"
+        for row in db.execute(sql):
+            job_id, headers = map(text_of, row)
+            if not reads(headers) or not reads(job_id.replace(":", "").replace(",", "")):
+                yield job_id
+
+
+def _bad_ends(db: apsw.Connection) -> Iterator[str]:
+    for bucket in buckets(db):
+        sql = f"SELECT CAST(id AS BLOB) FROM {bucket_name(bucket)} WHERE state NOT IN (4, 6, 7)"
+        yield from (text_of(job_id) for (job_id,) in db.execute(sql))
+
+
+def _nameless(db: apsw.Connection) -> Iterator[str]:
+    known = "(SELECT id FROM names)"
+    sqls = [
+        f"SELECT CAST(id AS BLOB) FROM {table} WHERE worker NOT IN {known}"
+        for table in ("failed", "attempts")
+    ]
+    for bucket in buckets(db):
+        where = f"task NOT IN {known} OR worker NOT IN {known}"
+        sqls.append(f"SELECT CAST(id AS BLOB) FROM {bucket_name(bucket)} WHERE {where}")
+    for sql in sqls:
+        yield from (text_of(job_id) for (job_id,) in db.execute(sql))
+
+
+def _twice(db: apsw.Connection) -> Iterator[str]:
+    """Yield ids that are in more than one place."""
+    tables = ["jobs", "failed", *map(bucket_name, buckets(db))]
+    for place, table in enumerate(tables):
+        for other in tables[place + 1 :]:
+            sql = f"SELECT CAST(a.id AS BLOB) FROM {other} AS a JOIN {table} AS b ON b.id = a.id"
+            yield from (f"{text_of(job_id)} ({table}, {other})" for (job_id,) in db.execute(sql))
+
+
+def _wrong_keys(db: apsw.Connection) -> Iterator[str]:
+    """Yield table and number of what is indexed under another unique key than its own."""
+    for table in ("jobs", "failed"):
+        sql = f"""SELECT seq, CAST(headers AS BLOB), CAST(unique_key AS BLOB) FROM {table}
+                  WHERE unique_key IS NOT NULL OR instr(headers, 'unique:')"""
+        for seq, packed, there in all_rows(db, sql):
+            headers, key = text_of(packed), None if there is None else text_of(there)
+            rule = unique_rule(headers) if reads(headers) else None
+            graph = "graph:" in headers and key is None
+            if not graph and key != (rule.key if rule else None):
+                yield f"{table} {seq}"
+
+
+# Other tables
+
+
+def _leased_twice(db: apsw.Connection) -> Iterator[str]:
+    """Yield the jobs that two chunks hold: their rows say an earlier delivery than either."""
+    held: Counter[str] = Counter()
+    sql = "SELECT CAST(id AS BLOB) FROM jobs WHERE seq = ? AND state = 2 AND delivery < ?"
+    for (packed,) in all_rows(db, "SELECT leases FROM chunks"):
+        for lease in leases_of(packed) or ():
+            held.update(text_of(job_id) for (job_id,) in db.execute(sql, lease))
+    yield from (job_id for job_id, n in held.items() if n > 1)
+
+
+def _unreadable_schedules(db: apsw.Connection) -> Iterator[str]:
+    if first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'schedules'") is None:
+        return
+    sql = """SELECT CAST(name AS BLOB), version, last_fire_time, remaining, CAST(last_job AS BLOB),
+             definition FROM schedules WHERE removed = 0"""
+    for packed, *row in db.execute(sql):
+        name = text_of(packed)
+        row[3] = text_of(row[3])
+        try:
+            read_row((name, *row))
+        except (EventMQError, ValueError, TypeError, KeyError, IndexError):
+            yield name
+
+
+def _missing_entries(db: apsw.Connection) -> Iterator[str]:
+    meta: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
+    for key, kind in (("store_id", str), ("epoch", int), ("failed_bytes", int)):
+        if not isinstance(meta.get(key), kind):
+            yield key
+
+
+def _unreadable_arguments(db: apsw.Connection) -> Iterator[str]:
+    sql = "SELECT joins.key, tree FROM joins LEFT JOIN join_arguments ON join_key = joins.key"
+    for key, packed in db.execute(sql):
+        try:
+            unpack(packed, "a tree")
+        except Exception:  # noqa: BLE001 - whatever it is, it is no tree
+            yield str(key)
+
+
+#: Rows of events that do not follow the one before: its end is where they should begin.
+_BEFORE = """SELECT first, offset, lag(first + count) OVER numbered AS due,
+  lag(offset + length(body)) OVER numbered AS place FROM events
+  WINDOW numbered AS (ORDER BY first)"""
+
+RULES = (
+    Rule(
+        "queues", "jobs", "{n} jobs are of no known queue: {some}",
+        """SELECT id FROM jobs WHERE queue NOT IN (SELECT id FROM queues) UNION ALL
+           SELECT id FROM failed WHERE queue NOT IN (SELECT id FROM queues)""",
+        "the broker ends when it meets one of them",
+    ),
+    Rule(
+        "ends", "outcomes", "{n} outcomes are of no final state: {some}", _bad_ends,
+        "whoever asks for these results gets a wrong answer",
+    ),
+    Rule(
+        "headers", "jobs", "{n} jobs have headers that cannot be read: {some}", _unreadable,
+        "the broker ends when it meets one of them",
+    ),
+    Rule(
+        "names", "names", "{n} records name a task or a worker that is not listed: {some}",
+        _nameless, "listings show them without it; nothing else depends on it",
+    ),
+    Rule(
+        "twice", "jobs", "{n} ids are in two places: {some}", _twice,
+        "a job may run again after it had ended",
+        'look at it with "eventmq job ID", and cancel it where it waits if it is not wanted',
+    ),
+    Rule(
+        "numbers", "jobs", "{n} waiting jobs have the number of a failed one: {some}",
+        "SELECT jobs.id FROM jobs JOIN failed ON failed.seq = jobs.seq",
+        "the failed one is overwritten if the other one fails",
+        'run the failed ones again or drop them with "eventmq failed" before these run',
+    ),
+    Rule(
+        "keys", "jobs", "{n} jobs are indexed under another unique key, by number: {some}",
+        _wrong_keys,
+        "a second job with their key is admitted, or one is refused without a reason",
+    ),
+    Rule(
+        "meta", "meta", "{n} entries that every store has are missing: {some}", _missing_entries,
+        "peers take it for another store: clients send nothing again, a journal begins anew",
+    ),
+    Rule(
+        "epochs", "chunks", "{n} leases are of a later run than the last, by session: {some}",
+        """SELECT session FROM chunks WHERE epoch >
+           (SELECT max(value) FROM meta WHERE key = 'epoch')""",
+        "the store was put back to an earlier time while its broker ran",
+        "jobs in them run again when their workers are not heard of; nothing need be done",
+    ),
+    Rule(
+        "leases", "chunks", "{n} jobs are leased twice at once: {some}", _leased_twice,
+        "they may run twice; the answer that comes first counts",
+        "nothing need be done, except where these tasks must not run twice",
+    ),
+    Rule(
+        "schedules", "schedules", "{n} schedules cannot be read: {some}", _unreadable_schedules,
+        "they do not fire", "define them again, with app.schedule() or by starting their beat",
+    ),
+    Rule(
+        "graph-nodes", "nodes", "{n} graphs have not as many nodes as jobs: {some}",
+        """SELECT key FROM graphs WHERE size <> (SELECT count(*) FROM nodes
+           WHERE nodes.key >= graphs.key AND nodes.key < graphs.key + size)""",
+        "jobs of these graphs may wait for ever", 'cancel them with "eventmq cancel", by any id',
+    ),
+    Rule(
+        "graph-jobs", "nodes", "{n} jobs of a graph have a node of another id: {some}",
+        """SELECT jobs.id FROM jobs JOIN nodes ON nodes.key = jobs.seq
+           WHERE nodes.id <> jobs.id""",
+        "what waits for these jobs starts too early, or never",
+    ),
+    Rule(
+        "join-arguments", "join_arguments", "{n} joins do not know what they hand on: {some}",
+        _unreadable_arguments,
+        "the broker ends when the jobs behind them become ready",
+    ),
+    Rule(
+        "inputs", "inputs", "{n} jobs are to read results that are not there: {some}",
+        """SELECT job FROM inputs WHERE NOT EXISTS (SELECT 1 FROM member_results WHERE
+           member_results.join_key = inputs.join_key
+           AND member_results.key BETWEEN inputs.first AND inputs.final)""",
+        "they fail when they run", "submit these graphs again",
+    ),
+    Rule(
+        "event-numbers", "events", "{n} rows of events do not follow the one before: {some}",
+        f"SELECT 'event ' || first || ' after ' || (due - 1) FROM ({_BEFORE}) WHERE due <> first",
+        "a journal reports the events between as missing; no job depends on them",
+        "nothing can be done about events that are gone",
+    ),
+    Rule(
+        "event-sizes", "events", "{n} rows of events have a wrong place in bytes: {some}",
+        f"SELECT first FROM ({_BEFORE}) WHERE due = first AND place <> offset",
+        "events are dropped too early, or too late, where space is short",
+        "nothing need be done",
+    ),
+    Rule(
+        "journal", "events", "a journal has more events than there are: {some}",
+        """SELECT 'up to ' || value FROM meta WHERE key = 'journal_sealed' AND value >=
+           (SELECT max(first + count) FROM events)""",
+        "the store is of an earlier time than the journal",
+        "give the journal another folder",
+    ),
+)  # fmt: skip
