@@ -19,7 +19,7 @@ from eventmq.rates import RATES, parse_rate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["EMPTY", "Headers", "format_headers", "parse_headers", "write_headers"]
+__all__ = ["EMPTY", "Headers", "format_headers", "parse_headers", "split_headers", "write_headers"]
 
 #: Characters that `quote` does not encode, beside letters, digits and ``_.-~``.
 _SAFE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
@@ -199,15 +199,18 @@ def parse_headers(text: str) -> Headers:
     return _parse_cached(text) if len(text) <= _CACHED_LENGTH else _parse(text)
 
 
+def split_headers(text: str) -> list[tuple[str, str]]:
+    """Return the names of a header field, each with its value as it is written, "" for none."""
+    pairs = (item.strip().partition(":") for item in text.split(","))
+    return [(name, value) for name, _, value in pairs if name]
+
+
 def _parse(text: str) -> Headers:
     if not text:
         return EMPTY
     known: dict[str, Any] = {}
     extra: list[tuple[str, str]] = []
-    for item in text.split(","):
-        name, _, raw = item.strip().partition(":")
-        if not name:
-            continue
+    for name, raw in split_headers(text):
         value = unquote(raw) if "%" in raw else raw
         entry = _TABLE.get(name)
         if entry is None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.core import WORKER_PORTS
 from eventmq.broker.grants import OWN_JOBS, REMOTE
 from eventmq.broker.peers import Key
 from eventmq.broker.state import DeferredSend
@@ -22,7 +21,7 @@ from eventmq.wire.batches import unpack
 from eventmq.wire.calls import MAX_IDS
 from eventmq.wire.commands import Call, Error, Inform, Publish, Request, Schedule
 from eventmq.wire.features import Features, parse_queues
-from eventmq.wire.sockets import IdentifiedLink, encrypt, event_fd, lost_connection, watch_failures
+from eventmq.wire.sockets import IdentifiedLink, encrypt
 from eventmq.wire.zap_thread import ZapThread
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from eventmq.broker.grants import Grant
     from eventmq.broker.peers import Peer
     from eventmq.store.reads import JobRow
+    from eventmq.wire.connections import Connections
     from eventmq.wire.sockets import Link
     from eventmq.wire.zap_thread import KeyRing
 
@@ -233,22 +233,26 @@ class Authenticator:
     Args:
         core: The broker.
         ring: Its keys, None for no CURVE.
+        connections: Of the ports that are watched.
         rate: Messages per second that a peer may send, 0.0 for any number.
     """
 
-    def __init__(self, core: BrokerCore, ring: KeyRing[Grant] | None, *, rate: float) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        ring: KeyRing[Grant] | None,
+        connections: Connections,
+        *,
+        rate: float,
+    ) -> None:
         self._ring = ring
+        self._connections = connections
+        connections.on_failure = self._count_failure
         self._grants = None if ring is None else ring.grants
         self._access = AccessControl(core, self._grants, rate=rate)
         self._zap: ZapThread | None = None
         self._counters = core.state.counters
-        self._connection_lost = core.heartbeats.connection_lost
-        #: Port -> its link, and the monitor that reports its failed handshakes.
-        self._watched: dict[str, tuple[Link, Link]] = {}
         self._warned: set[str] = set()
-        #: Peer -> number of its connection, and back, as long as it is there; only with keys.
-        self._connections: dict[tuple[str, bytes], int] = {}
-        self._routes: dict[tuple[str, int], tuple[str, bytes]] = {}
 
     @property
     def identified_by(self) -> str:
@@ -260,28 +264,11 @@ class Authenticator:
         if self._ring is not None:
             self._zap = ZapThread(context, self._ring)
 
-    def encrypt(self, context: zmq.Context[Any], port: str, link: Link) -> int | None:
-        """Turn CURVE on for a link that is not bound yet, where there are keys; watch the link.
-
-        Returns:
-            A descriptor that is readable when the monitor may have something; None without keys,
-            where the link is not watched, and for a port where no workers are.
-        """
-        if self._ring is None:
-            return None
-        encrypt(link, self._ring.broker.secret.encode())
-        self.unwatch(port)
-        monitor = watch_failures(context, link)
-        self._watched[port] = (link, monitor)
-        return event_fd(monitor.socket) if port in WORKER_PORTS else None
-
-    def unwatch(self, port: str) -> None:
-        """Stop the monitor of a link, before the link is closed."""
-        if port in self._watched:
-            link, failures = self._watched.pop(port)
-            if not link.socket.closed:
-                link.socket.disable_monitor()
-            failures.close(0)
+    def encrypt(self, port: str, link: Link) -> None:
+        """Turn CURVE on for a link that is not bound yet, where there are keys; watch the link."""
+        if self._ring is not None:
+            encrypt(link, self._ring.broker.secret.encode())
+            self._connections.watch(port, link)
 
     def test(self, addresses: Mapping[str, str]) -> None:
         """Check that a key which is not authorised is refused.
@@ -299,32 +286,22 @@ class Authenticator:
         """Receive up to ``limit`` messages of a link; return whether that was all."""
         assert isinstance(link, IdentifiedLink)  # noqa: S101 - opened so by the runner
         receive, check = link.receive, self._access.receive
-        keyed, connections = self._ring is not None, self._connections
+        keyed, peers = self._ring is not None, self._connections.peers
         for _ in range(limit):
             frames = receive()
             if frames is None:
                 return True
-            if keyed and connections.get((port, frames[0])) != link.connection:
-                self._add_connection(port, frames[0], link.connection)
+            if keyed and peers.get((port, frames[0])) != (link.connection, link.user):
+                self._connections.add(port, frames[0], link.connection, link.user)
             check(port, frames, link.user, now)
         return False
-
-    def _add_connection(self, port: str, identity: bytes, connection: int) -> None:
-        self._read_monitor(port)  # of the loss of one that had this number before
-        self._connections[port, identity] = connection
-        self._routes[port, connection] = (port, identity)
 
     def is_connected(self, port: str, identity: bytes) -> bool:
         """Return whether the connection is still open that a peer was last heard on.
 
         Another peer, which has not sent anything yet, may have its routing id by now.
         """
-        return self._ring is None or (port, identity) in self._connections
-
-    def read_monitors(self) -> None:
-        """Forget connections that were lost. To be called before anything is sent."""
-        for port in self._watched:
-            self._read_monitor(port)
+        return self._ring is None or (port, identity) in self._connections.peers
 
     def refresh(self, now: float, on_revoked: Callable[[], None]) -> None:
         """Apply changes of the authorised keys.
@@ -335,26 +312,13 @@ class Authenticator:
         """
         if self._ring is None or self._grants is None:
             return
-        self.read_monitors()
+        self._connections.read_all()
         grants = self._ring.refresh()
         if grants is not self._grants:
             old, self._grants = self._grants, grants
             self._access.update(grants, now)
             if old.keys() - grants.keys():
                 on_revoked()
-
-    def _read_monitor(self, port: str) -> None:
-        _, monitor = self._watched[port]
-        while (frames := monitor.receive()) is not None:
-            connection = lost_connection(frames)
-            if connection is None:
-                self._count_failure(port)
-                continue
-            if port in WORKER_PORTS:
-                self._connection_lost()
-            peer = self._routes.pop((port, connection), None)
-            if peer is not None and self._connections.get(peer) == connection:
-                del self._connections[peer]
 
     def _count_failure(self, port: str) -> None:
         self._counters["errors.handshake"] += 1
@@ -364,9 +328,7 @@ class Authenticator:
             logger.warning(what, port)
 
     def close(self) -> None:
-        """Stop the ZAP thread and the monitors. To be called before the links close; idempotent."""
-        for port in list(self._watched):
-            self.unwatch(port)
+        """Stop the ZAP thread. To be called before the links close; idempotent."""
         if self._zap is not None:
             self._zap.stop()
             self._zap = None

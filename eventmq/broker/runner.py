@@ -2,15 +2,13 @@
 
 One tick: read everything readable, decide, commit once, settle, send. The stop order is: KBAI to
 all peers, the deferred sends, sockets (with a linger), then the store, so that no receipt of a
-committed job is lost. Beside `BrokerRunner` are what it alone uses: `DisconnectMonitor`,
-`Observers` (the hook ``eventmq_job_event``, on its own thread) and `CoalescedSends`.
+committed job is lost. Beside `BrokerRunner` are what it alone uses: `Observers` (the hook
+``eventmq_job_event``, on its own thread) and `CoalescedSends`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import queue
 import threading
 from typing import TYPE_CHECKING, Any
@@ -25,18 +23,17 @@ from eventmq.errors import BindError, NotAllowed, StoreError
 from eventmq.events import rows_of
 from eventmq.store.writes import Announce, KeepTime
 from eventmq.timekeeping import Reading, Timekeeper
+from eventmq.wakeup import Wakeup
+from eventmq.wire.connections import Connections
 from eventmq.wire.sockets import (
     Link,
     RouterLink,
     TotalUsage,
     Unroutable,
-    event_fd,
     is_local,
-    lost_connection,
     new_context,
     open_pub,
     open_router,
-    watch_failures,
 )
 from eventmq.wire.zap_thread import KeyRing
 
@@ -56,7 +53,6 @@ __all__ = [
     "MAX_DELAY",
     "BrokerRunner",
     "CoalescedSends",
-    "DisconnectMonitor",
     "Observers",
 ]
 
@@ -87,47 +83,6 @@ KEEP_TIME = 10.0
 
 #: Seconds that the address of the PUB socket may take to become free.
 REBIND_TIMEOUT = 5.0
-
-
-class DisconnectMonitor:
-    """Reads the monitors of a broker's ROUTERs, where no authenticator does.
-
-    Args:
-        on_lost: Called when a connection was lost.
-    """
-
-    def __init__(self, on_lost: Callable[[], None]) -> None:
-        self._on_lost = on_lost
-        #: Descriptor -> link, and its monitor.
-        self._watched: dict[int, tuple[Link, Link]] = {}
-
-    def watch(self, context: zmq.Context[Any], port: str, link: Link) -> int | None:
-        """Watch a link that is not bound yet.
-
-        Returns:
-            The descriptor to poll; None for a port where no workers are, which is not watched.
-        """
-        if port not in WORKER_PORTS:
-            return None
-        monitor = watch_failures(context, link)
-        fd = event_fd(monitor.socket)
-        self._watched[fd] = (link, monitor)
-        return fd
-
-    def read(self, ready: Container[object]) -> None:
-        """Read the monitors whose descriptors are readable."""
-        for fd, (_, monitor) in self._watched.items():
-            if fd in ready:
-                while (frames := monitor.receive()) is not None:
-                    if lost_connection(frames) is not None:
-                        self._on_lost()
-
-    def close(self) -> None:
-        """Stop the monitors. To be called before the links close; idempotent."""
-        for link, monitor in self._watched.values():
-            link.socket.disable_monitor()
-            monitor.close(0)
-        self._watched.clear()
 
 
 class Observers:
@@ -268,11 +223,11 @@ class BrokerRunner:
         self._expected = expect_store
         self._authenticator: Authenticator | None = None
         self._links: dict[str, Link] = {}
-        self._disconnects = DisconnectMonitor(self.core.heartbeats.connection_lost)
+        self._connections = Connections(self._connection_lost)
         self._coalesced = CoalescedSends()
         self._total = TotalUsage(limits.max_unread_total)
         self._items: list[tuple[Any, int]] = []  # what `_serve` polls
-        self._wakeup_read, self._wakeup_write = _open_pipe()
+        self._wakeup: Wakeup | None = None  # made by bind
         self._keeper = Timekeeper()
         self._keep_at = self._jumped = 0.0
 
@@ -301,6 +256,7 @@ class BrokerRunner:
         self._authenticator = self._make_authenticator()
         if self._context is None:
             self._context = new_context()
+        self._wakeup = Wakeup()
         try:
             if self._authenticator is not None:
                 self._authenticator.open(self._context)
@@ -344,20 +300,17 @@ class BrokerRunner:
         rate = self._limits.max_message_rate
         if ring is None and not rate and all(map(is_local, self._binds.values())):
             return None
-        return Authenticator(self.core, ring, rate=rate)
+        return Authenticator(self.core, ring, self._connections, rate=rate)
 
     def _bind(self, name: str, address: str) -> None:
         assert self._context is not None  # noqa: S101 - made by bind
         is_pub = name == "subscribe"
         link = open_pub(self._context) if is_pub else self._open_router(self._context)
         self._links[name] = link
-        fd = (
-            None
-            if self._authenticator is None
-            else self._authenticator.encrypt(self._context, name, link)
-        )
-        if fd is None:
-            fd = self._disconnects.watch(self._context, name, link)
+        if self._authenticator is not None:
+            self._authenticator.encrypt(name, link)
+        if name in WORKER_PORTS and link.monitor_fd < 0:
+            self._connections.watch(name, link)
         try:
             self.addresses[name] = link.bind(address)
         except zmq.ZMQError as error:
@@ -366,8 +319,12 @@ class BrokerRunner:
             raise BindError(msg) from error
         if not is_pub:
             self._items.append((link.socket, _IN))
-            if fd is not None:
-                self._items.append((fd, _IN))
+            if name in WORKER_PORTS:
+                self._items.append((link.monitor_fd, _IN))
+
+    def _connection_lost(self, port: str) -> None:
+        if port in WORKER_PORTS:
+            self.core.heartbeats.connection_lost()
 
     def _open_router(self, context: zmq.Context[Any]) -> Link:
         return open_router(
@@ -381,8 +338,8 @@ class BrokerRunner:
     def stop(self) -> None:
         """Ask `run` to end. Callable from any thread or signal handler, any number of times."""
         self._stopping = True
-        with contextlib.suppress(OSError):  # full or closed: notified or ended already
-            os.write(self._wakeup_write, b"!")
+        if self._wakeup is not None:
+            self._wakeup.set()
 
     def run(self) -> None:
         """Serve until `stop` or a DISCONNECT is carried out; then release everything.
@@ -391,7 +348,8 @@ class BrokerRunner:
             StoreError: The store cannot be written, or is not where it was opened any more. What
                 was acknowledged before is on disk.
         """
-        self._items.append((self._wakeup_read, _IN))
+        assert self._wakeup is not None  # noqa: S101 - made by bind
+        self._items.append((self._wakeup.fd, _IN))
         if (fd := self.store.fileno()) is not None:
             self._items.append((fd, _IN))
         try:
@@ -408,7 +366,6 @@ class BrokerRunner:
     def _close(self) -> None:
         if self._authenticator is not None:
             self._authenticator.close()
-        self._disconnects.close()
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -419,10 +376,8 @@ class BrokerRunner:
         if self._own_context and self._context is not None:
             self._context.term()
             self._context = None
-        for fd in (self._wakeup_read, self._wakeup_write):
-            if fd >= 0:
-                os.close(fd)
-        self._wakeup_read = self._wakeup_write = -1
+        if self._wakeup is not None:
+            self._wakeup.close()
 
     # Ticks
 
@@ -482,7 +437,7 @@ class BrokerRunner:
 
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
-        self._disconnects.read(ready)
+        self._connections.read_ready(ready)
         if self._authenticator is not None:
             return self._read_known(self._authenticator, ready, now)
         core = self.core
@@ -514,14 +469,14 @@ class BrokerRunner:
         link = self._links.pop("subscribe", None)
         if link is None or self._authenticator is None:
             return
-        self._authenticator.unwatch("subscribe")
+        self._connections.forget("subscribe")
         link.close(0)
         end = self._clock.monotonic() + REBIND_TIMEOUT
         while "subscribe" not in self._links:
             try:
                 self._bind("subscribe", self.addresses["subscribe"])
             except BindError:
-                self._authenticator.unwatch("subscribe")
+                self._connections.forget("subscribe")
                 self._links.pop("subscribe").close(0)
                 if self._clock.monotonic() > end:
                     raise
@@ -554,7 +509,7 @@ class BrokerRunner:
         if sends or coalesced.waiting:
             sends = coalesced.release(sends, float("inf") if last else self._clock.monotonic())
         if authenticator is not None and sends:
-            authenticator.read_monitors()
+            self._connections.read_all()
         # Peers whose pipe is full: later messages must not overtake those that were not sent.
         full: set[Key] = set()
         for message in sends:
@@ -595,11 +550,3 @@ class BrokerRunner:
 
     def _not_sent(self, message: DeferredSend, *, reachable: bool) -> None:
         self.core.not_sent(message, self._now(), reachable=reachable)
-
-
-def _open_pipe() -> tuple[int, int]:
-    """Return the two ends of a pipe, neither of which blocks."""
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
-    return read, write

@@ -17,7 +17,6 @@ sockets.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections import deque
 from contextlib import suppress
@@ -28,26 +27,21 @@ from zmq.backend import zmq_poll
 
 from eventmq.client.connection import LOST
 from eventmq.client.requests import NEVER
-from eventmq.wire.sockets import (
-    Link,
-    event_fd,
-    event_of,
-    handshake_failure,
-    new_context,
-    open_dealer,
-)
+from eventmq.wakeup import Wakeup
+from eventmq.wire.sockets import new_context, open_dealer
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from eventmq.client.connection import BrokerConnection
     from eventmq.client.machine import ClientMachine
     from eventmq.client.requests import PendingCall, PendingRequest
     from eventmq.clock import Clock
     from eventmq.wire.curve import ClientKeys
+    from eventmq.wire.sockets import Link
 
-__all__ = ["AsyncWaiter", "BrokerSockets", "IoLoop", "Waiter", "Wakeup"]
+__all__ = ["AsyncWaiter", "BrokerSocket", "IoLoop", "Waiter"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +57,6 @@ STALE = 0.5
 _IN = int(zmq.POLLIN)
 
 _OUT = int(zmq.POLLOUT)
-
-_MADE, _LOST = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
-
-_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
 
 
 class IoLoop:
@@ -92,7 +78,7 @@ class IoLoop:
         self._clock = clock
         self._context = context
         self._own_context = context is None
-        self._brokers: list[BrokerSockets] = []
+        self._brokers: list[BrokerSocket] = []
         self._inbox: deque[tuple[Callable[..., None], PendingRequest]] = deque()
         #: The request that the driver waits for, None where it waits for all of them.
         self._awaited: PendingRequest | None = None
@@ -303,7 +289,7 @@ class IoLoop:
         self._context = context = self._context or new_context()
         now = self._clock.monotonic()
         for connection in self.machine.connections:
-            self._brokers.append(BrokerSockets(context, connection, self.keys))
+            self._brokers.append(BrokerSocket(context, connection, self.keys))
             self.machine.opened(connection.index, now)
 
     # hot loop: python -m benchmarks enqueue_one
@@ -332,7 +318,7 @@ class IoLoop:
         items: list[tuple[Any, int]] = [(self._wakeup.fd, _IN)]
         for broker in self._brokers:
             items.append((broker.link.socket, _IN | _OUT if broker.blocked else _IN))
-            items.append((broker.monitor_fd, _IN))
+            items.append((broker.link.monitor_fd, _IN))
         self._items = items
         return items
 
@@ -344,7 +330,7 @@ class IoLoop:
             self._wakeup.clear()
         self._last_read = now = self._clock.monotonic()
         for index, broker in enumerate(self._brokers):
-            if broker.monitor_fd in sources:
+            if broker.link.monitor_fd in sources:
                 self._read_monitor(index, broker, now)
             if broker.link.socket in sources:
                 self._read_link(index, broker.link, now)
@@ -362,19 +348,19 @@ class IoLoop:
             if self._awaited is not None and self._awaited.done:
                 return
 
-    def _read_monitor(self, index: int, broker: BrokerSockets, now: float) -> None:
-        for connected in broker.events():
+    def _read_monitor(self, index: int, broker: BrokerSocket, now: float) -> None:
+        for connected in broker.link.connections():
             if connected:
                 logger.debug("connected to broker %s", broker.address)
                 self.machine.restored(index, now)
             else:
                 logger.info("connection to broker %s lost", broker.address)
                 self.machine.lost(index, now)
-        if broker.last_error:
-            if broker.last_error != self.machine.connections[index].last_error:
-                logger.warning("broker %s cannot be used: %s", broker.address, broker.last_error)
-            self.machine.refused(index, broker.last_error, now)
-            broker.last_error = ""
+        if error := broker.link.handshake_error:
+            if error != self.machine.connections[index].last_error:
+                logger.warning("broker %s cannot be used: %s", broker.address, error)
+            self.machine.refused(index, error, now)
+            broker.link.handshake_error = ""
 
     def _reopen(self, index: int, now: float) -> None:
         broker = self._brokers[index]
@@ -383,7 +369,7 @@ class IoLoop:
         logger.log(level, "broker %s: %s; a new socket", broker.address, connection.last_error)
         assert self._context is not None  # noqa: S101 - made by _open
         broker.close()
-        self._brokers[index] = BrokerSockets(self._context, connection, self.keys)
+        self._brokers[index] = BrokerSocket(self._context, connection, self.keys)
         self._items = None
         self.machine.opened(index, now)
 
@@ -482,8 +468,8 @@ def _fail(request: PendingRequest, reason: str) -> None:
         request.notify()
 
 
-class BrokerSockets:
-    """The socket of one broker, and the monitor that reports its connections.
+class BrokerSocket:
+    """The socket of one broker.
 
     Args:
         context: The ZeroMQ context.
@@ -491,16 +477,7 @@ class BrokerSockets:
         keys: For CURVE.
     """
 
-    __slots__ = (
-        "_early",
-        "address",
-        "blocked",
-        "last_error",
-        "link",
-        "monitor",
-        "monitor_fd",
-        "send",
-    )  # fmt: skip
+    __slots__ = ("address", "blocked", "link", "send")
 
     def __init__(
         self,
@@ -510,34 +487,13 @@ class BrokerSockets:
     ) -> None:
         self.address = connection.address
         self.link = open_dealer(context, self.address, kind=connection.role, keys=keys)
+        self.link.watch()
         self.send = self.link.send
-        self.monitor = Link(self.link.socket.get_monitor_socket(_MADE | _LOST | _FAILED))
-        #: Readable when there are `events`.
-        self.monitor_fd = event_fd(self.monitor.socket)
-        #: Why the last handshake failed, for people.
-        self.last_error = ""
         #: The link takes nothing more for now.
         self.blocked = False
-        #: Events from before the descriptor existed.
-        self._early = list(self._read())
-
-    def events(self) -> Iterator[bool]:
-        """Yield True for every connection that was made, False for every one that was lost."""
-        yield from self._early
-        self._early.clear()
-        yield from self._read()
-
-    def _read(self) -> Iterator[bool]:
-        while (frames := self.monitor.receive()) is not None:
-            event = event_of(frames)
-            self.last_error = handshake_failure(event) or self.last_error
-            if event in {_MADE, _LOST}:
-                yield event == _MADE
 
     def close(self) -> None:
-        """Close both."""
-        self.link.socket.disable_monitor()
-        self.monitor.close(0)
+        """Close it."""
         self.link.close(CLOSE_LINGER_MS)
 
 
@@ -596,35 +552,3 @@ class AsyncWaiter:
             except asyncio.TimeoutError:
                 raise TimeoutError from None
         self._future = self._loop.create_future()
-
-
-class Wakeup:
-    """Wakes a thread that polls: its descriptor is readable from `set` to `clear`.
-
-    It is made of sockets, not of descriptors: writing to a closed one is an error, and never
-    goes to another file that has got its number since.
-    """
-
-    __slots__ = ("_reader", "_writer", "fd")
-
-    def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-        self._reader.settimeout(0)
-        self._writer.settimeout(0)
-        self.fd = self._reader.fileno()
-
-    def set(self) -> None:
-        """Make it readable. Any thread; nothing happens when it is closed."""
-        try:  # noqa: SIM105 - suppress() costs more than all the rest
-            self._writer.send(b"!")
-        except OSError:
-            pass  # full: it is set already; closed: nothing polls it
-
-    def clear(self) -> None:
-        """Make it not readable."""
-        self._reader.recv(4096)
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        self._reader.close()
-        self._writer.close()

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import KeyFileError, PluginError
 from eventmq.wire import zap
+from eventmq.wire.connections import Connections
 from eventmq.wire.curve import fingerprint
-from eventmq.wire.sockets import IdentifiedLink, encrypt, lost_connection, watch_failures
+from eventmq.wire.sockets import IdentifiedLink, encrypt
 from eventmq.wire.zap_thread import KeyRing, ZapThread
 
 if TYPE_CHECKING:
@@ -69,13 +70,8 @@ class GatewayAuthenticator:
         self._roles = dict(roles)
         self._any = any_key
         self._grants = self._ring.grants
-        #: (port, routing id) -> user and number of the connection that last sent under it.
-        self._users: dict[tuple[str, bytes], tuple[str, int]] = {}
-        #: (port, number of a connection) -> its routing id.
-        self._routes: dict[tuple[str, int], bytes] = {}
+        self._connections = Connections(lambda _: None, self._log_failure)
         self._zap: ZapThread | None = None
-        #: Port -> its link, and the monitor that reports its failed handshakes.
-        self._watched: dict[str, tuple[Link, Link]] = {}
         self._warned: set[str] = set()
 
     # Connections
@@ -84,10 +80,10 @@ class GatewayAuthenticator:
         """Start to answer libzmq. To be called before anything is bound."""
         self._zap = ZapThread(context, self._ring, self._connects)
 
-    def encrypt(self, context: zmq.Context[Any], port: str, link: Link) -> None:
+    def encrypt(self, port: str, link: Link) -> None:
         """Turn CURVE on for a link that is not bound yet."""
         encrypt(link, self._ring.broker.secret.encode(), _domain(port))
-        self._watched[port] = (link, watch_failures(context, link))
+        self._connections.watch(port, link)
 
     def test(self, addresses: Mapping[str, str]) -> None:
         """Check on every port that a key which is not authorised is refused.
@@ -127,11 +123,8 @@ class GatewayAuthenticator:
         if len(user) != _USER or not self._may(user, port):
             self._warn(user)
             return None
-        if self._users.get((port, identity)) != (user, connection):
-            # An earlier connection that had this number was lost: the monitor has said so already.
-            self._read_monitor(port)
-            self._users[port, identity] = user, connection
-            self._routes[port, connection] = identity
+        if self._connections.peers.get((port, identity)) != (connection, user):
+            self._connections.add(port, identity, connection, user)
         return identity + user.encode()
 
     def routing_id_of(self, port: str, peer: bytes) -> bytes | None:
@@ -139,48 +132,33 @@ class GatewayAuthenticator:
 
         Another peer may have that routing id now.
         """
-        self._read_monitor(port)
+        self._connections.read(port)
         identity, user = peer[:-_USER], peer[-_USER:].decode("ascii", "replace")
-        held = self._users.get((port, identity))
-        return identity if held is not None and held[0] == user else None
+        held = self._connections.peers.get((port, identity))
+        return identity if held is not None and held[1] == user else None
 
     def refresh(self) -> list[tuple[str, bytes]]:
         """Apply changes of the authorised keys; return the peers that must be disconnected."""
-        for port in self._watched:
-            self._read_monitor(port)
+        self._connections.read_all()
         grants = self._ring.refresh()
         if grants is self._grants:
             return []
         self._grants = grants
         revoked = [
-            (port, identity, user, connection)
-            for (port, identity), (user, connection) in self._users.items()
+            (port, identity, user)
+            for (port, identity), (_, user) in self._connections.peers.items()
             if not self._may(user, port)
         ]
         if revoked:
             logger.info("%d peers are cut: their keys were changed or revoked", len(revoked))
-        for port, identity, _, connection in revoked:
-            del self._users[port, identity], self._routes[port, connection]
-        return [(port, identity + user.encode()) for port, identity, user, _ in revoked]
+        for port, identity, _ in revoked:
+            self._connections.remove(port, identity)
+        return [(port, identity + user.encode()) for port, identity, user in revoked]
 
     def _warn(self, user: str) -> None:
         if user not in self._warned and len(self._warned) < _WARNED:
             self._warned.add(user)
             logger.warning("message of key %s refused: it is not authorised any more", user)
-
-    def _read_monitor(self, port: str) -> None:
-        """Forget the peers of lost connections, and log failed handshakes."""
-        _, monitor = self._watched[port]
-        while (frames := monitor.receive()) is not None:
-            connection = lost_connection(frames)
-            if connection is None:
-                self._log_failure(port)
-                continue
-            identity = self._routes.pop((port, connection), None)
-            if identity is not None:
-                held = self._users.get((port, identity))
-                if held is not None and held[1] == connection:
-                    del self._users[port, identity]
 
     def _log_failure(self, port: str) -> None:
         if port not in self._warned:
@@ -189,12 +167,7 @@ class GatewayAuthenticator:
             logger.warning(what, port)
 
     def close(self) -> None:
-        """Stop the ZAP thread and the monitors. To be called before the links close; idempotent."""
-        for link, failures in self._watched.values():
-            if not link.socket.closed:
-                link.socket.disable_monitor()
-            failures.close(0)
-        self._watched.clear()
+        """Stop the ZAP thread. To be called before the links close; idempotent."""
         if self._zap is not None:
             self._zap.stop()
             self._zap = None

@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventmq.client.io_loop import Wakeup
 from eventmq.errors import BindError
+from eventmq.wakeup import Wakeup
 from eventmq.wire.sockets import MAX_UNSENT_BYTES, Unroutable, new_context, open_router
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class RouterLoop:
             )
             self._links[port] = link
             if authenticator is not None:
-                authenticator.encrypt(context, port, link)
+                authenticator.encrypt(port, link)
             addresses[port] = _bound(link, address)
         if authenticator is not None:
             authenticator.test(addresses)
@@ -261,8 +260,7 @@ class RouterLoop:
         ready = self._poll(items, int(wait * 1000) + 1 if wait > 0 else 0)
         sources = {source for source, _ in ready}
         if wakeup.fd in sources:
-            with suppress(OSError):
-                wakeup.clear()
+            wakeup.clear()
         return ready, sources
 
     def _ask(self, member: LoopMember, now: float) -> tuple[Sequence[tuple[Any, int]], float]:

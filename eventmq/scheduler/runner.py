@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import selectors
 import signal
 from collections import deque
@@ -22,6 +21,7 @@ from eventmq.schedule import DeferredScheduleStore
 from eventmq.scheduler.clock import GuardedClock
 from eventmq.scheduler.code import synchronise
 from eventmq.scheduler.machine import MAX_AHEAD, SchedulerMachine, job_headers
+from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -301,20 +301,16 @@ class BeatRunner:
         self._unfired = False
         self._ended: list[Schedule] = []
         self._stopping = self._closed = False
-        self._wakeup_reader, self._wakeup_writer = os.pipe()
-        os.set_blocking(self._wakeup_reader, False)
-        os.set_blocking(self._wakeup_writer, False)
+        self._wakeup = Wakeup()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wakeup_reader, selectors.EVENT_READ)
+        self._selector.register(self._wakeup.fd, selectors.EVENT_READ)
 
     # Start and stop
 
     def stop(self) -> None:
         """Ask `run` to end. Idempotent; from any thread or signal handler."""
         self._stopping = True
-        if not self._closed:
-            with contextlib.suppress(OSError):  # full: notified already; or just closed
-                os.write(self._wakeup_writer, b"!")
+        self._wakeup.set()
 
     def install_signal_handlers(self) -> None:
         """Stop at SIGTERM and SIGINT. In the main thread only."""
@@ -346,8 +342,7 @@ class BeatRunner:
                     self._store.release(self._owner)
             self._store.close()
         self._selector.close()
-        for fd in (self._wakeup_reader, self._wakeup_writer):
-            os.close(fd)
+        self._wakeup.close()
 
     # Turns
 

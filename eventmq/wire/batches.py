@@ -29,6 +29,7 @@ __all__ = [
     "ChunkIndex",
     "OutcomeRow",
     "check_jobs",
+    "chunk_number",
     "decode_batch",
     "decode_chunk",
     "decode_exceptions",
@@ -264,17 +265,23 @@ def move_expiry(body: bytes, index: ChunkIndex, seconds: float) -> bytes:
     return b"".join([len(packed).to_bytes(4, "big"), packed, body[index.base :]])
 
 
+def chunk_number(text: str) -> int:
+    """Read the number of a chunk, 0 where it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0  # noqa: PLR2004
+
+
 def parse_chunk_number(outcome: str) -> int:
     """Read the OUTCOME frame of a REPLY to a chunk, ``chunk:NUMBER``.
 
     Raises:
         ProtocolError: It is not that.
     """
-    name, _, number = outcome.partition(":")
-    if name != "chunk" or not (number.isascii() and number.isdigit() and len(number) < 16):  # noqa: PLR2004
+    name, _, text = outcome.partition(":")
+    number = chunk_number(text) if name == "chunk" else 0
+    if not number:
         msg = f"OUTCOME is {outcome[:80]!r}; a REPLY to a chunk says chunk:NUMBER"
         raise ProtocolError(msg, code="bad-outcome")
-    return int(number)
+    return number
 
 
 def encode_outcomes(rows: Sequence[OutcomeRow]) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from eventmq.errors import ProtocolError
+from eventmq.headers import split_headers
 
 __all__ = [
     "EXTENSIONS",
@@ -39,15 +40,6 @@ def _join(values: tuple[str, ...]) -> str:
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(unquote(value) for value in text.split("+")) if text else ()
-
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs = {}
-    for item in text.split(","):
-        name, _, value = item.strip().partition(":")
-        if name:
-            pairs[name] = value
-    return pairs
 
 
 def _numbers(text: str, name: str) -> tuple[int, ...]:
@@ -124,7 +116,7 @@ class Features:
         Raises:
             ProtocolError: A number is not one.
         """
-        pairs = _pairs(text)
+        pairs = dict(split_headers(text))
         return cls(
             extensions=tuple(name for name in EXTENSIONS if name in pairs),
             session=unquote(pairs.get("session", "")),
@@ -169,7 +161,7 @@ class Status:
         Raises:
             ProtocolError: A number is not one.
         """
-        pairs = _pairs(text)
+        pairs = dict(split_headers(text))
         return cls(
             _number(pairs.get("received", ""), "received"),
             _number(pairs.get("window", ""), "window"),
@@ -189,7 +181,7 @@ def parse_waiting(text: str) -> int | None:
     Raises:
         ProtocolError: It is no number.
     """
-    value = _pairs(text).get("waiting")
+    value = dict(split_headers(text)).get("waiting")
     return None if value is None else _number(value, "waiting")
 
 

@@ -14,7 +14,7 @@ import ctypes
 import ctypes.util
 import logging
 import os
-import sys
+import struct
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
@@ -28,11 +28,12 @@ from eventmq.wire import zap
 from eventmq.wire.identity import routing_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from eventmq.wire.curve import ClientKeys
 
 __all__ = [
+    "FAILURES",
     "HANDSHAKES",
     "MAX_UNSENT_BYTES",
     "BufferUsage",
@@ -45,17 +46,13 @@ __all__ = [
     "Unroutable",
     "encrypt",
     "event_fd",
-    "event_of",
-    "handshake_failure",
     "is_local",
-    "lost_connection",
     "new_context",
     "new_keys",
     "open_dealer",
     "open_pub",
     "open_router",
     "use_keys",
-    "watch_failures",
 ]
 
 
@@ -89,13 +86,11 @@ SWEEP_ABOVE = 1024
 
 logger = logging.getLogger("eventmq.wire")
 
+#: Events of a monitor: a handshake failed before ZAP was asked.
+FAILURES = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+
 #: Events of a monitor that end a handshake.
-HANDSHAKES = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
+HANDSHAKES = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | FAILURES
 
 _send = _Base.send
 
@@ -104,6 +99,9 @@ _recv = _Base.recv
 _MORE = zmq.SNDMORE | zmq.DONTWAIT
 
 _LAST = zmq.DONTWAIT
+
+#: A message of a monitor: event and value.
+_EVENT = struct.Struct("=Hi")
 
 #: Milliseconds that a handshake may take.
 HANDSHAKE_MS = 10_000
@@ -366,16 +364,7 @@ def event_fd(socket: zmq.Socket[bytes]) -> int:
     return fd
 
 
-def event_of(frames: Sequence[bytes]) -> int:
-    """Return the event that a message of a socket's monitor reports.
-
-    Source: zmq_socket_monitor(3). pyzmq's own reader imports asyncio, which each command of the
-    command line would pay for.
-    """
-    return int.from_bytes(frames[0][:2], sys.byteorder)
-
-
-def handshake_failure(event: int) -> str:
+def _handshake_failure(event: int) -> str:
     """Return why a handshake failed, by an event of a monitor, as text; "" for other events."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "it refused the key: the broker's administrator authorises it"
@@ -385,16 +374,6 @@ def handshake_failure(event: int) -> str:
             "broker's; see the settings key_file and broker_key_file"
         )
     return ""
-
-
-def lost_connection(frames: Sequence[bytes]) -> int | None:
-    """Return the connection that was lost, None for a handshake that failed.
-
-    Args:
-        frames: A message of the monitor that `watch_failures` returned.
-    """
-    event, value = int.from_bytes(frames[0][:2], "little"), frames[0][2:6]
-    return int.from_bytes(value, "little") if event == zmq.EVENT_DISCONNECTED else None
 
 
 class Unroutable(Exception):
@@ -414,34 +393,64 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
 class Link:
     """A socket that sends and receives whole messages as lists of frames."""
 
-    __slots__ = ("_items", "_streak", "handshake_error", "monitor", "monitor_fd", "socket")
+    __slots__ = (
+        "_early",
+        "_items",
+        "_streak",
+        "handshake_error",
+        "monitor",
+        "monitor_fd",
+        "socket",
+    )
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
         self._items = [(socket, int(zmq.POLLIN))]
         #: Messages received since there was none.
         self._streak = 0
-        #: What `connections` reads; None without `watch`.
-        self.monitor: zmq.Socket[bytes] | None = None
-        #: Readable when `connections` may have something, -1 without `watch`; see `event_fd`.
+        #: What `events` reads; None without `watch`.
+        self.monitor: Link | None = None
+        #: Events from before the descriptor worked.
+        self._early: list[tuple[int, int]] = []
+        #: Readable when there are `events`, -1 without `watch`; see `event_fd`.
         self.monitor_fd = -1
         #: Why the last handshake failed, as text, as far as `connections` has seen.
         self.handshake_error = ""
 
-    def watch(self) -> None:
-        """Start to record connections made and lost; ``inproc://`` reports none."""
-        self.monitor = self.socket.get_monitor_socket(HANDSHAKES | zmq.EVENT_DISCONNECTED)
-        self.monitor_fd = event_fd(self.monitor)
+    def watch(self, events: int = HANDSHAKES | zmq.EVENT_DISCONNECTED) -> None:
+        """Start to record such events of the socket; ``inproc://`` reports none.
+
+        The monitor has no high-water mark: at one, libzmq's own thread would wait for us.
+        """
+        address = f"inproc://eventmq.monitor.{os.urandom(8).hex()}"
+        self.socket.monitor(address, events)
+        monitor = self.socket.context.socket(zmq.PAIR)
+        monitor.set(zmq.LINGER, 0)
+        monitor.set(zmq.RCVHWM, 0)
+        monitor.connect(address)
+        self.monitor, self.monitor_fd = Link(monitor), event_fd(monitor)
+        self._early = list(self._events())
+
+    def events(self) -> Iterator[tuple[int, int]]:
+        """Yield what happened since the last call: the event, and its value.
+
+        Of ``EVENT_DISCONNECTED`` the value is the number of the connection. Source:
+        zmq_socket_monitor(3). pyzmq's own reader imports asyncio, which each command of the command
+        line would pay for.
+        """
+        early, self._early = self._early, []
+        yield from early
+        yield from self._events()
+
+    def _events(self) -> Iterator[tuple[int, int]]:
+        while self.monitor is not None and (frames := self.monitor.receive()) is not None:
+            yield _EVENT.unpack(frames[0])
 
     def connections(self) -> list[bool]:
         """Return what happened since the last call: True for each connection made, False lost."""
         happened = []
-        while self.monitor is not None:
-            try:
-                event = event_of(self.monitor.recv_multipart(zmq.DONTWAIT))
-            except zmq.Again:
-                break
-            self.handshake_error = handshake_failure(event) or self.handshake_error
+        for event, _ in self.events():
+            self.handshake_error = _handshake_failure(event) or self.handshake_error
             if event in {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED}:
                 happened.append(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         return happened
@@ -508,7 +517,8 @@ class Link:
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Close the socket. Idempotent."""
         if self.monitor is not None:
-            self.socket.disable_monitor()
+            if not self.socket.closed:
+                self.socket.disable_monitor()
             self.monitor.close(0)
             self.monitor, self.monitor_fd = None, -1
         self.socket.close(linger_ms)
@@ -729,24 +739,6 @@ def encrypt(link: Link, secret: bytes, domain: bytes = zap.DOMAIN) -> None:
     link.socket.set(zmq.CURVE_SECRETKEY, secret)
     link.socket.set(zmq.ZAP_DOMAIN, domain)
     link.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-
-
-def watch_failures(context: zmq.Context[zmq.Socket[bytes]], link: Link) -> Link:
-    """Return a monitor of lost connections, and of handshakes that fail before ZAP is asked.
-
-    It has a message for each, which `lost_connection` reads, and no high-water mark: at one,
-    libzmq's own thread would wait for us.
-    """
-    address = f"inproc://eventmq.handshakes.{os.urandom(8).hex()}"
-    failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    link.socket.monitor(address, failed | zmq.EVENT_DISCONNECTED)
-    monitor = context.socket(zmq.PAIR)
-    monitor.set(zmq.LINGER, 0)
-    monitor.set(zmq.RCVHWM, 0)
-    monitor.connect(address)
-    events = Link(monitor)
-    events.receive()  # there is none yet, but `event_fd` works only after the first attempt
-    return events
 
 
 def new_keys() -> tuple[bytes, bytes]:

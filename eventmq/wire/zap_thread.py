@@ -8,7 +8,6 @@ may do. To revoke a key is to remove its file; nothing is restarted. Brokers and
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import zmq
 
 from eventmq.errors import KeyFileError, NotAllowed
+from eventmq.wakeup import Wakeup
 from eventmq.wire import zap
 from eventmq.wire.curve import (
     PUBLIC,
@@ -28,7 +28,7 @@ from eventmq.wire.curve import (
     read_public,
     read_secret,
 )
-from eventmq.wire.sockets import HANDSHAKES, event_of, new_keys, use_keys
+from eventmq.wire.sockets import HANDSHAKES, Link, new_keys, use_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -192,13 +192,12 @@ class ZapThread:
         self._warned: set[tuple[str, str]] = set()
         self._socket = context.socket(zmq.REP)
         self._socket.set(zmq.LINGER, 0)
-        self._read, self._write = os.pipe()
+        self._wakeup = Wakeup()
         try:
             self._socket.bind(zap.ADDRESS)
         except BaseException:
             self._socket.close(0)
-            os.close(self._read)
-            os.close(self._write)
+            self._wakeup.close()
             raise
         self._thread = threading.Thread(target=self._main, name="eventmq-zap", daemon=True)
         self._thread.start()
@@ -206,8 +205,8 @@ class ZapThread:
     def _main(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._read, zmq.POLLIN)
-        while self._read not in dict(poller.poll()):
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        while self._wakeup.fd not in dict(poller.poll()):
             frames = self._socket.recv_multipart()
             try:
                 answer = self._answer(frames)
@@ -262,10 +261,9 @@ class ZapThread:
 
     def stop(self) -> None:
         """End the thread and close the socket."""
-        os.write(self._write, b"!")
+        self._wakeup.set()
         self._thread.join()
-        os.close(self._read)
-        os.close(self._write)
+        self._wakeup.close()
 
 
 def _try_key(
@@ -288,16 +286,14 @@ def _try_key(
     socket = context.socket(zmq.SUB if subscribing else zmq.DEALER)
     socket.set(zmq.LINGER, 0)
     use_keys(socket, keys)
-    monitor = socket.get_monitor_socket(HANDSHAKES)
+    link = Link(socket)
+    link.watch(HANDSHAKES)
+    assert link.monitor is not None  # noqa: S101 - it watches
     try:
         socket.connect(address.replace("://0.0.0.0:", "://127.0.0.1:").replace("[::]", "[::1]"))
-        if not monitor.poll(int(timeout * 1000)):
-            return None
-        event = event_of(monitor.recv_multipart())
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            return True
-        return False if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else None
+        link.monitor.socket.poll(int(timeout * 1000))
+        event = next((event for event, _ in link.events()), 0)
+        answers = {zmq.EVENT_HANDSHAKE_SUCCEEDED: True, zmq.EVENT_HANDSHAKE_FAILED_AUTH: False}
+        return answers.get(event)
     finally:
-        socket.disable_monitor()
-        monitor.close(0)
-        socket.close(0)
+        link.close(0)

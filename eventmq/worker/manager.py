@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import ProtocolError
 from eventmq.execution import joblog
-from eventmq.headers import parse_headers
+from eventmq.headers import split_headers
 from eventmq.interfaces import JobsEnded, PartsYielded, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.timekeeping import SETTLED, STEP, say_seconds
 from eventmq.wire import commands
-from eventmq.wire.batches import ASK, NOW, OutcomeRow, decode_chunk, encode_outcomes, move_expiry
+from eventmq.wire.batches import (
+    ASK,
+    NOW,
+    OutcomeRow,
+    chunk_number,
+    decode_chunk,
+    encode_outcomes,
+    move_expiry,
+)
 from eventmq.wire.features import parse_waiting
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker.chunks import HeldChunk, HeldChunks, SharedHeldChunks
@@ -62,21 +70,9 @@ def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
     return OutcomeRow(position, kind, 0.0, 0.0, ERROR_TYPE if error else "", error)
 
 
-def _chunk_of(headers: str) -> int:
-    """Return the number of a chunk, 0 for none; it is mostly the only header."""
-    name, _, number = headers.partition(":")
-    if name == "chunk" and number.isascii() and number.isdigit() and len(number) < 16:  # noqa: PLR2004
-        return int(number)
-    return parse_headers(headers).chunk
-
-
-def _sent_at(headers: str) -> float:
+def _sent_at(text: str) -> float:
     """Return when a chunk was sent, by the broker's clock; 0.0 where that cannot be read."""
-    text = headers.partition(f",{NOW}:")[2].partition(",")[0]
-    try:
-        return float(text) if text.replace(".", "", 1).isdigit() else 0.0
-    except ValueError:
-        return 0.0
+    return float(text) if text.replace(".", "", 1).isdecimal() else 0.0
 
 
 def _exit_report(event: SlotDied) -> str:
@@ -319,18 +315,20 @@ class JobManager:
             self._session.receive_error(error, now)
 
     def _receive_chunk(self, request: commands.Request, now: float) -> None:
-        number = _chunk_of(request.headers)
+        headers = dict(split_headers(request.headers))
+        number = chunk_number(headers.get("chunk", ""))
         if not number:
             raise ProtocolError("a REQUEST to this worker needs the header chunk")
         if number <= self._held.received:
             return
         self._held.received = number
         chunk = HeldChunk(number, request.id, decode_chunk(request.body), 0)
-        body = self._localize_expiry(chunk, request, now)
+        sent = _sent_at(headers.get(NOW, ""))
+        body = self._localize_expiry(chunk, request.body, sent, now) if sent else request.body
         if self._drain_until is not None:
             self._held.add(chunk)
             self._hand_back(self._held.withdraw(chunk.slot, chunk.end), now)
-        elif f",{ASK}:" in request.headers:
+        elif ASK in headers:
             self._suspects.ask(chunk, body, now)
         else:
             self._fetch_or_assign(chunk, body, now)
@@ -348,16 +346,13 @@ class JobManager:
         rows = [_row(position, _HANDED_BACK) for position in range(chunk.end)]
         self._reply_unassigned(chunk, rows, now)
 
-    def _localize_expiry(self, chunk: HeldChunk, request: commands.Request, now: float) -> bytes:
+    def _localize_expiry(self, chunk: HeldChunk, body: bytes, sent: float, now: float) -> bytes:
         """Return the body of a chunk with expiry times in this machine's wall clock.
 
         Jobs expire by the broker's clock. A clock that differs from it by no more than a time
         service corrects is withdrawn for the same. How long a chunk travelled is not known: the
         fastest one of late tells the broker's time.
         """
-        sent = _sent_at(request.headers) if f",{NOW}:" in request.headers else 0.0
-        if not sent:
-            return request.body
         behind, measured_at = self._broker_lag
         if now - sent < behind or now - measured_at > SETTLED:
             behind = now - sent
@@ -368,7 +363,7 @@ class JobManager:
             text = "the clock of this worker differs by %s from the broker's, by which jobs expire"
             _log.warning(text, say_seconds(ahead))
         self._clock_differs = differs
-        return move_expiry(request.body, chunk.index, ahead) if differs else request.body
+        return move_expiry(body, chunk.index, ahead) if differs else body
 
     def _assign(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Assign a chunk to a slot."""

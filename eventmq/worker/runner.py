@@ -13,7 +13,7 @@ import signal
 import socket
 import uuid
 from collections import deque
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from zmq.backend import zmq_poll
 from eventmq.clock import SystemClock
 from eventmq.execution import joblog
 from eventmq.settings import Settings
+from eventmq.wakeup import Wakeup
 from eventmq.wire.sockets import new_context, open_dealer
 from eventmq.worker.manager import JobManager
 from eventmq.worker.slots import CHECK_EVERY
@@ -150,14 +151,6 @@ class ConnectionLog:
         self._never_connected = False
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets that never wait."""
-    pair = socket.socketpair()
-    for sock in pair:
-        sock.setblocking(False)  # noqa: FBT003 - positional only
-    return pair
-
-
 class WorkerRunner:
     """Runner of a worker: connects to the first of its brokers that answers and runs its jobs.
 
@@ -219,14 +212,13 @@ class WorkerRunner:
         self._pool_fds: Sequence[int] = ()
         self._connection_log = ConnectionLog()
         self._backlog: deque[list[bytes]] = deque()
-        self._wakeup_reader, self._wakeup_writer = _pair()
+        self._wakeup = Wakeup()
 
     def stop(self, *, now: bool = False) -> None:
         """End: gracefully, or with ``now`` at once. From any thread or signal handler."""
         self._stop_requested = max(self._stop_requested, AT_ONCE if now else GRACEFULLY)
         self.needs_restart = False
-        with suppress(OSError):  # full: it is notified already; closed: it has ended
-            self._wakeup_writer.send(b"!")
+        self._wakeup.set()
 
     def handle_signal(self, signum: int, frame: FrameType | None) -> None:
         """Stop: gracefully at the first signal, at once at the second."""
@@ -294,8 +286,7 @@ class WorkerRunner:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-        self._wakeup_reader.close()
-        self._wakeup_writer.close()
+        self._wakeup.close()
 
     # Parts of a step
 
@@ -363,9 +354,8 @@ class WorkerRunner:
         of a round trip.
         """
         ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
-        if self._wakeup_reader.fileno() in ready:
-            with suppress(BlockingIOError):
-                self._wakeup_reader.recv(4096)
+        if self._wakeup.fd in ready:
+            self._wakeup.clear()
         return ready
 
     def _poll_items(self, link: Link) -> Sequence[tuple[Any, int]]:
@@ -375,7 +365,7 @@ class WorkerRunner:
         if polled != self._polled:
             self._polled = polled
             events = _IN | _OUT if self._backlog else _IN
-            descriptors = (self._wakeup_reader.fileno(), link.monitor_fd, *fds)
+            descriptors = (self._wakeup.fd, link.monitor_fd, *fds)
             self._items = [(link.socket, events), *((fd, _IN) for fd in descriptors)]
         return self._items
 

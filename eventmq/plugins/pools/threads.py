@@ -6,11 +6,9 @@ The app sets its options, ``concurrency`` and ``executor``.
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
@@ -19,6 +17,7 @@ from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
 from eventmq.plugins.pools.assigned import AssignedChunk, PendingOutcomes, jobs_ended
 from eventmq.plugins.pools.options import PoolOptions
 from eventmq.plugins.pools.part_sink import PartSink, Timer
+from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +42,7 @@ class _SlotThread:
     """
 
     def __init__(
-        self, number: int, executor: Executor, wakeup_writer: socket.socket, call_later: CallLater
+        self, number: int, executor: Executor, wakeup: Wakeup, call_later: CallLater
     ) -> None:
         self.number = number
         self.executor = executor
@@ -57,7 +56,7 @@ class _SlotThread:
         #: Guards what `interrupt` and `abandon` decide about the job that runs.
         self._lock = threading.Lock()
         self._abandoned = False
-        self._wakeup_writer = wakeup_writer
+        self._wakeup = wakeup
         self._outcomes = PendingOutcomes()
         self._last_notified = 0.0
         name = f"eventmq-slot-{number}"
@@ -119,7 +118,7 @@ class _SlotThread:
             now = time.monotonic()
             if not self._jobs or now - self._last_notified > NOTIFY_AFTER:
                 self._last_notified = now
-                self._notify()
+                self._wakeup.set()
 
     def _next(self) -> tuple[AssignedChunk, int] | None:
         with self._lock:
@@ -136,12 +135,6 @@ class _SlotThread:
         payload = index.payload(chunk.body, entry)
         return self.executor.run(chunk.routes[entry.template], position, entry, payload)
 
-    def _notify(self) -> None:
-        try:
-            self._wakeup_writer.send(b"!")
-        except OSError:  # full: it was notified already; closed: the pool has stopped
-            return
-
     # Parts and progress
 
     def _current_job(self) -> tuple[int, int]:
@@ -157,7 +150,7 @@ class _SlotThread:
     def _emit(self, event: PoolEvent) -> None:
         if not self._abandoned:
             self._job_events.append(event)
-            self._notify()
+            self._wakeup.set()
 
     def take_events(self) -> list[PoolEvent]:
         """Return what happened since the last call: first parts and progress, then outcomes."""
@@ -199,15 +192,13 @@ class ThreadsPool:
     def start(self) -> None:
         """Start the threads."""
         self._executor.start()
-        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
-        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
-        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup = Wakeup()
         self._state = "running"
         for number in range(self.slots):
             self._threads.append(self._begin(number))
 
     def _begin(self, number: int) -> _SlotThread:
-        thread = _SlotThread(number, self._executor.for_slot(), self._wakeup_writer, self._timer)
+        thread = _SlotThread(number, self._executor.for_slot(), self._wakeup, self._timer)
         thread.thread.start()
         return thread
 
@@ -220,7 +211,7 @@ class ThreadsPool:
 
     def filenos(self) -> Sequence[int]:
         """Return the descriptor of a socket that threads write to."""
-        return [self._wakeup_reader.fileno()]
+        return [self._wakeup.fd]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         """Assign a chunk to a slot."""
@@ -255,14 +246,12 @@ class ThreadsPool:
         self._events.append(SlotDied(slot, chunk, position, reason))
         self._abandoned.append(thread)
         self._threads[slot] = self._begin(slot)
-        with suppress(OSError):
-            self._wakeup_writer.send(b"!")
+        self._wakeup.set()
 
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call, per slot in order."""
         if self._state == "running":
-            with suppress(BlockingIOError):
-                self._wakeup_reader.recv(4096)
+            self._wakeup.clear()
         events, self._events = self._events, []
         for thread in self._threads:
             events += thread.take_events()
@@ -279,8 +268,7 @@ class ThreadsPool:
             thread.end()
         for thread in self._threads:
             thread.thread.join(max(0.0, deadline - time.monotonic()))
-        self._wakeup_reader.close()
-        self._wakeup_writer.close()
+        self._wakeup.close()
 
 
 def make_threads_pool(context: PluginContext) -> WorkerPool:

@@ -337,7 +337,7 @@ class MajordomoGateway:
         return True
 
     def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
-        sent = _split_headers(headers)
+        sent = dict(parse_headers(headers).extra)
         client = _hex(sent.get(_CLIENT, "")) or job_id.encode()
         id = _hex(sent.get(_REQUEST_ID, "")) or job_id.encode()
         task = AssignedJob(job_id, client, id, frames, streams=_GATEWAY not in sent)
@@ -374,11 +374,6 @@ def _reply_of(value: Callable[[], Any]) -> list[bytes]:
     except EventMQError as error:
         return _failure(_code(error), str(error))
     return found if isinstance(found, list) else _failure("failed", "no frames came back")
-
-
-def _split_headers(headers: str) -> dict[str, str]:
-    """Return the headers of a job, of which ours need no decoding."""
-    return dict(item.partition(":")[::2] for item in headers.split(","))
 
 
 def _hex(text: str) -> bytes:

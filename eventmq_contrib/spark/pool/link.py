@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from eventmq.wakeup import Wakeup
 from eventmq_contrib.spark.pool.frames import pack, unpack
 from eventmq_contrib.spark.pool.remote import ALIVE_EVERY
 
@@ -53,9 +54,7 @@ class SlotLink:
         port = self._socket.bind_to_random_port(f"tcp://{socket.gethostbyname(host)}")
         self.endpoint = f"tcp://{host}:{port}"
         self._outbox: deque[tuple[str, bytes]] = deque()
-        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
-        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
-        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup = Wakeup()
         #: Identities of the slots that are sent pings.
         self.peers: set[str] = set()
         self._ended = False
@@ -65,33 +64,29 @@ class SlotLink:
     def send(self, identity: str, *message: object) -> None:
         """Send a message; it is dropped if the slot is gone."""
         self._outbox.append((identity, pack(*message)))
-        with suppress(BlockingIOError):
-            self._wakeup_writer.send(b"!")
+        self._wakeup.set()
 
     def close(self) -> None:
         """Send the waiting messages and end; a second call does nothing."""
         if self._ended:
             return
         self._ended = True
-        with suppress(BlockingIOError):
-            self._wakeup_writer.send(b"!")
+        self._wakeup.set()
         self._thread.join()
         self._socket.close()
         self._context.term()
-        self._wakeup_reader.close()
-        self._wakeup_writer.close()
+        self._wakeup.close()
 
     def _run(self) -> None:
         import zmq
 
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wakeup_reader, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
         ping_at = 0.0
         while True:
             poller.poll(int(ALIVE_EVERY * 1000))
-            with suppress(BlockingIOError):
-                self._wakeup_reader.recv(4096)
+            self._wakeup.clear()
             ended = self._ended
             self._send_all()
             if ended:

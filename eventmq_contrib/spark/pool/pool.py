@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
+from eventmq.wakeup import Wakeup
 from eventmq_contrib.spark.pool.frames import Ticket
 from eventmq_contrib.spark.pool.link import SlotLink
 from eventmq_contrib.spark.pool.remote import serve
@@ -95,9 +95,7 @@ class SparkPool:
         Raises:
             PluginError: Spark cannot be started, or the slots cannot.
         """
-        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
-        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
-        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup = Wakeup()
         self._state = "starting"
         self._link: SlotLink | None = None
         self._own = False
@@ -105,7 +103,7 @@ class SparkPool:
         try:
             self._context = self._begin_spark()
             host = self._link_host or self._context.getConf().get("spark.driver.host", "127.0.0.1")
-            self._link = SlotLink(host, self._notify)
+            self._link = SlotLink(host, self._wakeup.set)
             for number in range(self.slots):
                 slot = SparkSlot(number, self._link)
                 self._slots.append(slot)
@@ -159,7 +157,7 @@ class SparkPool:
         except Exception as error:  # noqa: BLE001 - any reason is reported
             reason = f"its Spark task ended: {_end_text(error)}"
         self._ended_tasks.append((identity, reason))
-        self._notify()
+        self._wakeup.set()
 
     def _await_slots(self) -> None:
         """Wait until the tasks of all used slots have connected."""
@@ -182,17 +180,13 @@ class SparkPool:
     def _wait(self, seconds: float) -> None:
         import select
 
-        select.select([self._wakeup_reader], [], [], seconds)
-
-    def _notify(self) -> None:
-        with suppress(OSError):  # full: it is notified already; closed: it has ended
-            self._wakeup_writer.send(b"!")
+        select.select([self._wakeup.fd], [], [], seconds)
 
     # Work
 
     def filenos(self) -> Sequence[int]:
         """Return the descriptor of a socket that other threads write to."""
-        return [self._wakeup_reader.fileno()]
+        return [self._wakeup.fd]
 
     def pids(self) -> list[int]:
         """Return the process id, on its machine, of the Spark task of each slot; 0 for none."""
@@ -257,7 +251,7 @@ class SparkPool:
             self._events.append(self._lose(killed, "it was killed before it was there"))
         else:
             self._events.append(killed.death("it was killed"))
-        self._notify()
+        self._wakeup.set()
 
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call, per slot in order.
@@ -285,8 +279,7 @@ class SparkPool:
 
     def _listen(self) -> list[PoolEvent]:
         """Return the events of the slots; handle the tasks that have ended."""
-        with suppress(BlockingIOError):
-            self._wakeup_reader.recv(4096)
+        self._wakeup.clear()
         ended, self._ended_tasks = self._ended_tasks, []
         events = self._receive()
         for identity, reason in ended:  # after their messages
@@ -360,8 +353,7 @@ class SparkPool:
         self._end_spark()
         if self._link is not None:
             self._link.close()
-        self._wakeup_reader.close()
-        self._wakeup_writer.close()
+        self._wakeup.close()
         self._state = "stopped"
 
     def _end_spark(self) -> None:

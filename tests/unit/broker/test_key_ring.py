@@ -17,6 +17,7 @@ from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
 from eventmq.errors import KeyFileError, NotAllowed
 from eventmq.wire import zap
+from eventmq.wire.connections import Connections
 from eventmq.wire.curve import fingerprint
 from eventmq.wire.sockets import new_context, open_router
 from eventmq.wire.zap_thread import KeyRing, ZapThread, has_keys
@@ -240,7 +241,7 @@ class Open(dict):
 def _authenticator(keys: Keys, context: zmq.Context) -> tuple[Authenticator, KeyRing]:
     ring = ring_of(keys)
     core = BrokerCore(Limits(), FirstWorker(), FirstQueue)
-    authenticator = Authenticator(core, ring, rate=0.0)
+    authenticator = Authenticator(core, ring, Connections(lambda _: None), rate=0.0)
     authenticator.open(context)
     return authenticator, ring
 
@@ -253,7 +254,7 @@ def test_the_self_test_sees_that_a_random_key_is_refused(
     caplog.set_level(logging.INFO)
     authenticator, _ = _authenticator(keys, context)
     link = open_router(context, identified_by=authenticator.identified_by)
-    authenticator.encrypt(context, "main", link)
+    authenticator.encrypt("main", link)
     authenticator.test({"main": link.bind(f"tcp://{host}:0")})
     authenticator.refresh(0.0, lambda: None)
     authenticator.close()
@@ -270,7 +271,7 @@ def test_the_self_test_finds_a_check_that_lets_everybody_in(
     ring.grants = Open()
     ring._refresh_at = time.monotonic() + 60
     link = open_router(context, identified_by=authenticator.identified_by)
-    authenticator.encrypt(context, "main", link)
+    authenticator.encrypt("main", link)
     with pytest.raises(NotAllowed, match="an unauthorised key was let in"):
         authenticator.test({"main": link.bind("tcp://127.0.0.1:0")})
     authenticator.close()
@@ -296,7 +297,7 @@ def test_without_the_zap_thread_no_peer_is_let_in(keys: Keys, context: zmq.Conte
     keys.authorize("alice", "client")
     authenticator, _ = _authenticator(keys, context)
     link = open_router(context, identified_by=authenticator.identified_by)
-    authenticator.encrypt(context, "main", link)
+    authenticator.encrypt("main", link)
     address = link.bind("tcp://127.0.0.1:0")
     authenticator.close()
     peer = context.socket(zmq.DEALER)

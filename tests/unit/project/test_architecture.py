@@ -25,7 +25,9 @@ else:
 
 ROOT = Path(__file__).resolve().parents[3]
 CORE, CONTRIB = "eventmq", "eventmq_contrib"
-IO_MODULES = frozenset({"zmq", "apsw", "socket", "threading", "time", "os", "subprocess"})
+IO_MODULES = frozenset({
+    "zmq", "apsw", "socket", "select", "selectors", "threading", "time", "os", "subprocess",
+})  # fmt: skip
 #: The packages whose modules decide, unless they import one of these.
 DECIDING = frozenset({
     "broker", "client", "events", "execution", "graph", "scheduler", "store", "wire", "worker",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-import socket
 import threading
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from eventmq.execution.coroutines import Interruptible
 from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
 from eventmq.plugins.pools.assigned import AssignedChunk, PendingOutcomes, jobs_ended
 from eventmq.plugins.pools.part_sink import PartSink, Timer
+from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -372,9 +372,7 @@ class AsyncioPool:
     def start(self) -> None:
         """Start the loop."""
         self._executor.start()
-        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
-        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
-        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup = Wakeup()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="eventmq-loop", daemon=True)
         self._state = "running"
@@ -422,14 +420,13 @@ class AsyncioPool:
         self._blocking.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(2 * END_TIMEOUT)
-        self._wakeup_reader.close()
-        self._wakeup_writer.close()
+        self._wakeup.close()
 
     # Work, in the manager's thread
 
     def filenos(self) -> Sequence[int]:
         """Return the descriptor of a socket that the loop and its threads write to."""
-        return [self._wakeup_reader.fileno()]
+        return [self._wakeup.fd]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         """Assign a chunk to all slots together."""
@@ -498,7 +495,7 @@ class AsyncioPool:
                 self._blocking.replace()
             self._cancel_soon(run)
             self._loop.call_soon_threadsafe(self._release, slot)
-        self._notify()
+        self._wakeup.set()
 
     def _cancel_soon(self, run: JobRun) -> None:
         with self._lock:
@@ -522,8 +519,7 @@ class AsyncioPool:
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call."""
         if self._state == "running":
-            with suppress(BlockingIOError):
-                self._wakeup_reader.recv(4096)
+            self._wakeup.clear()
             self.monitor.check_step(time.monotonic())
         with self._lock:
             self._notified = False
@@ -532,11 +528,6 @@ class AsyncioPool:
         events, self._events = [*job_events, *self._events], []
         events += [jobs_ended(0, chunk, rows, ordered=False) for chunk, rows in outcomes.items()]
         return events
-
-    def _notify(self) -> None:
-        """Notify the manager. From any thread."""
-        with suppress(OSError):  # full: it was notified already; closed: the pool has stopped
-            self._wakeup_writer.send(b"!")
 
     # In the thread of the loop
 
@@ -601,7 +592,7 @@ class AsyncioPool:
         with self._lock:
             notify, self._notified = not self._notified, True
         if notify:
-            self._notify()
+            self._wakeup.set()
 
     def _release(self, slot: int) -> None:
         self._free.append(slot)
@@ -636,7 +627,7 @@ class AsyncioPool:
             self._job_events.append(event)
             notify, self._notified = not self._notified, True
         if notify:
-            self._notify()
+            self._wakeup.set()
 
     # In a thread of `BlockingThreads`
 
@@ -649,6 +640,6 @@ class AsyncioPool:
             self._runs[run.slot] = None
             notify, self._notified = not self._notified, True
         if notify:
-            self._notify()
+            self._wakeup.set()
         with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._release, run.slot)

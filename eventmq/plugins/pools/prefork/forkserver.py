@@ -27,6 +27,7 @@ from eventmq.plugins.pools.prefork import control
 from eventmq.plugins.pools.prefork.child import PoolChild
 from eventmq.plugins.pools.prefork.pipes import RECORD_SIZE, ChildPipes
 from eventmq.plugins.pools.prefork.recycling import ChildRecycling
+from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,22 +112,20 @@ class ForkServer:
         #: Stopped children, and for how many seconds in which this process ran.
         self._stopped: dict[int, float] = {}
         self._reaped = time.monotonic()
-        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
-        self._wakeup_reader.setblocking(False)  # noqa: FBT003 - positional only
-        self._wakeup_writer.setblocking(False)  # noqa: FBT003 - positional only
+        self._wakeup = Wakeup()
 
     def run(self) -> None:
         """Serve until the manager is gone."""
         signal.signal(signal.SIGCHLD, _ignore)
-        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup.writer_fd, warn_on_full_buffer=False)
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
-        poller.register(self._wakeup_reader, select.POLLIN)
+        poller.register(self._wakeup.fd, select.POLLIN)
         try:
             while True:
                 ready = dict(poller.poll(REAP_EVERY_MS))
-                if self._wakeup_reader.fileno() in ready:
-                    self._wakeup_reader.recv(4096)
+                if self._wakeup.fd in ready:
+                    self._wakeup.clear()
                 self._reap()
                 if self._socket.fileno() in ready:
                     self._serve(*control.receive(self._socket))
@@ -157,8 +156,8 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for sock in (self._socket, self._wakeup_reader, self._wakeup_writer):
-                sock.close()
+            for resource in (self._socket, self._wakeup):
+                resource.close()
             recycling = ChildRecycling(*self._recycling) if any(self._recycling) else None
             offset = slot * RECORD_SIZE
             PoolChild(self._executor.for_slot(), pipes, self._records, offset, recycling).serve()
