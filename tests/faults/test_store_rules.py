@@ -34,6 +34,7 @@ def folder(worked: Path, tmp_path: Path) -> Path:
 
 
 _A_JOB = "(SELECT min(seq) FROM jobs WHERE state = 2)"
+_A_BLOCKED_JOB = "(SELECT max(seq) FROM jobs WHERE state = 0)"
 
 #: What is done -> the rule that it breaks.
 BROKEN = {
@@ -41,8 +42,8 @@ BROKEN = {
     "UPDATE jobs SET unique_key = NULL WHERE unique_key IS NOT NULL": "keys",
     "DELETE FROM join_arguments": "join-arguments",
     "INSERT INTO inputs VALUES ('gone', 1, 1, 1, 9)": "inputs",
-    "UPDATE nodes SET id = 'x' WHERE key IN (SELECT seq FROM jobs WHERE state = 0)": "graph-jobs",
-    "DELETE FROM nodes WHERE key = (SELECT max(seq) FROM jobs WHERE state = 0)": "graph-nodes",
+    f"UPDATE nodes SET id = 'x' WHERE key = {_A_BLOCKED_JOB}": "graph-jobs",
+    f"DELETE FROM nodes WHERE key = {_A_BLOCKED_JOB}": "graph-nodes",
     f"UPDATE jobs SET queue = 9 WHERE seq = {_A_JOB}": "queues",
     f"UPDATE jobs SET headers = 'unique:a,unique-mode:x' WHERE seq = {_A_JOB}": "headers",
     "INSERT INTO failed SELECT seq + 50000, id, queue, 1, 5, 1, 1, 0, 1.0, 1.0, 1.0, 0.0, "

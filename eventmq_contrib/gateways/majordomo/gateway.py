@@ -337,7 +337,7 @@ class MajordomoGateway:
         return True
 
     def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
-        sent = dict(parse_headers(headers).extra)
+        sent = extra_headers(headers)
         client = _hex(sent.get(_CLIENT, "")) or job_id.encode()
         id = _hex(sent.get(_REQUEST_ID, "")) or job_id.encode()
         task = AssignedJob(job_id, client, id, frames, streams=_GATEWAY not in sent)
