@@ -293,7 +293,8 @@ def _try_key(
         socket.connect(address.replace("://0.0.0.0:", "://127.0.0.1:").replace("[::]", "[::1]"))
         link.monitor.socket.poll(int(timeout * 1000))
         event = next((event for event, _ in link.events()), 0)
-        answers = {zmq.EVENT_HANDSHAKE_SUCCEEDED: True, zmq.EVENT_HANDSHAKE_FAILED_AUTH: False}
-        return answers.get(event)
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return True
+        return False if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else None
     finally:
         link.close(0)
