@@ -233,7 +233,7 @@ def options_of(kind: type[Any]) -> Mapping[str, Option]:
         msg = f"the options {kind.__qualname__} have a type that is not there at run time: {error}"
         raise PluginError(f"{msg}; import it outside of `if TYPE_CHECKING`") from error
     found = {}
-    for each in fields(kind):
+    for each in filter(lambda each: each.init, fields(kind)):
         declared = dict(each.metadata.get(_DECLARED, ()))
         name, hint = declared.pop("name", "") or each.name, _without_none(hints[each.name])
         allowed = declared.pop("allowed", "") or describe(hint, declared.get("bounds"))

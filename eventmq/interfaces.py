@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from eventmq.clock import Clock
     from eventmq.store import Write
+    from eventmq.store.reads import EventLogHead, EventRow
     from eventmq.store.recovery import Recovered
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "BackedUp",
     "CommandOption",
     "Envelope",
+    "EventLogReader",
     "Execution",
     "Factory",
     "Failure",
@@ -154,6 +156,29 @@ class StoreTools(Protocol):
         The store itself is only read. Raises `StoreError`, leaving nothing behind, while a broker
         has it open, or where the folder has something in it or cannot be written.
         """
+
+
+class EventLogReader(Protocol):
+    """Reads the event log of a store that is not opened here, also while a broker runs. One thread.
+
+    Attributes:
+        store_id: The id of the store.
+    """
+
+    store_id: str
+
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
+        """Return rows of events after a number, and what the store has.
+
+        At least one row if there is one, and no more after ``max_bytes``; a row may begin before
+        the number. Raises `StoreError` where the store cannot be read any more.
+        """
+
+    def addresses(self) -> Mapping[str, str]:
+        """Return where the broker is, or was, by port: ``main`` is for clients."""
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
 
 
 #: The largest number of a progress; what is larger has no exact place in a float.
@@ -703,6 +728,12 @@ class QueueStore(Protocol):
     @property
     def tools(self) -> StoreTools | None:
         """What looks after its files, None where it has none. Asked before ``open``."""
+
+    def event_log(self) -> EventLogReader | None:
+        """Return a reader of the stored events for this process, None if only the broker has one.
+
+        The store need not be open. Raises `StoreError` where there is none to read.
+        """
 
     def open(self) -> Recovered:
         """Open or create. Raises `StoreError` with what to do about it."""

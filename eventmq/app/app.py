@@ -6,7 +6,7 @@ import importlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from eventmq.app.broker import make_broker, store_tools
+from eventmq.app.broker import make_broker, make_store
 from eventmq.app.schedules import Declared, Schedules, importing
 from eventmq.app.wiring import Components
 from eventmq.app.worker import Callbacks, WorkerFactory, WorkerOptions
@@ -14,7 +14,7 @@ from eventmq.client.handle import DEFAULT
 from eventmq.client.submit import SubmitBatch
 from eventmq.client.waiting import Completed, Waited, wait
 from eventmq.clock import SystemClock
-from eventmq.errors import NotAllowed, SettingsError
+from eventmq.errors import NotAllowed, SettingsError, StoreError
 from eventmq.graph import Signature
 from eventmq.settings import load_settings
 from eventmq.task import shared, values
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eventmq.client.topics import Subscription
     from eventmq.clock import Clock
     from eventmq.execution.executor import Executor
-    from eventmq.interfaces import StoreTools
+    from eventmq.interfaces import EventLogReader, StoreTools
     from eventmq.policies import Timing
     from eventmq.registry.manager import PluginManager
     from eventmq.scheduler.runner import BeatRunner
@@ -600,7 +600,23 @@ class EventMQ:
 
     def store_tools(self) -> StoreTools | None:
         """Return the store tools of the store of these settings, None if it has no files."""
-        return store_tools(self.settings, self.plugins)
+        return make_store(self.settings, self.plugins).tools
+
+    def event_log(self, url: str | None = None) -> EventLogReader:
+        """Return a reader of the event log of a store, in this process: no broker need run.
+
+        Args:
+            url: Name or URL of the store; None for the store of the settings, in their data
+                directory.
+
+        Raises:
+            StoreError: There is no store, or only its broker can read the events.
+        """
+        reader = make_store(self.settings, self.plugins, url).event_log()
+        if reader is None:
+            msg = f"only its broker can read the events of the store {url or self.settings.store!r}"
+            raise StoreError(msg)
+        return reader
 
     # Callbacks of workers
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from eventmq.broker.limits import Limits
     from eventmq.broker.runner import BrokerRunner
     from eventmq.clock import Clock
-    from eventmq.interfaces import KeyedRouting, QueueStore, RoutingStrategy, StoreTools, WorkerView
+    from eventmq.interfaces import KeyedRouting, QueueStore, RoutingStrategy, WorkerView
     from eventmq.registry.manager import PluginManager
     from eventmq.settings import Settings
 
-__all__ = ["PerQueue", "keys_dir_of", "make_broker", "make_routing", "store_tools", "version"]
+__all__ = ["PerQueue", "keys_dir_of", "make_broker", "make_routing", "make_store", "version"]
 
 #: Port of a broker -> setting.
 _PORTS = {
@@ -63,7 +63,7 @@ def make_broker(
     binds = binds_of(settings) if binds is None else binds
     inside = all(address.startswith("inproc:") for address in binds.values())
     runner = BrokerRunner(
-        store=_make_store(settings, plugins, store, store_options or {}),
+        store=make_store(settings, plugins, store, store_options),
         limits=limits_of(settings),
         routing=make_routing(settings, plugins),
         queue_order=lambda: plugins.make(QUEUE_ORDER, settings.queue_order),
@@ -127,9 +127,33 @@ def make_routing(settings: Settings, plugins: PluginManager) -> RoutingStrategy:
     return PerQueue(made[settings.routing_strategy], named)
 
 
-def store_tools(settings: Settings, plugins: PluginManager) -> StoreTools | None:
-    """Return what looks after the files of the store of the app's settings; it is not opened."""
-    return _make_store(settings, plugins, None, {}).tools
+def make_store(
+    settings: Settings,
+    plugins: PluginManager,
+    store: str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> QueueStore:
+    """Return the store of the app's settings, or of a name or URL; it is not opened.
+
+    Args:
+        settings: Of the app.
+        plugins: Of the app.
+        store: Name or URL, None for the setting.
+        more: Further options of the store.
+    """
+    text = store or ("memory" if settings.durability == "memory" else settings.store)
+    options: dict[str, Any] = {}
+    if scheme(text) in _BUILT_IN_STORES:
+        options = {
+            "directory": settings.data_dir,
+            "durability": settings.durability,
+            "fsync_interval": settings.fsync_interval,
+            "dedupe_window": settings.dedupe_window,
+            "reserve": settings.disk_reserve,
+            "events_values": _event_values(settings),
+            "expect_store": settings.expect_store,
+        }
+    return plugins.make(QUEUE_STORE, text, options={**options, **(more or {})})
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -188,21 +212,3 @@ def _keys_in_use(settings: Settings) -> Path | None:
 def _event_values(settings: Settings) -> int:
     """Return how many bytes of values a row of events may have, 0 without a redactor."""
     return min(_EVENT_VALUES, settings.max_frame // 8) if settings.redactor else 0
-
-
-def _make_store(
-    settings: Settings, plugins: PluginManager, store: str | None, more: Mapping[str, Any]
-) -> QueueStore:
-    text = store or ("memory" if settings.durability == "memory" else settings.store)
-    options: dict[str, Any] = {}
-    if scheme(text) in _BUILT_IN_STORES:
-        options = {
-            "directory": settings.data_dir,
-            "durability": settings.durability,
-            "fsync_interval": settings.fsync_interval,
-            "dedupe_window": settings.dedupe_window,
-            "reserve": settings.disk_reserve,
-            "events_values": _event_values(settings),
-            "expect_store": settings.expect_store,
-        }
-    return plugins.make(QUEUE_STORE, text, options={**options, **more})

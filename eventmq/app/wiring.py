@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.client.handle import ResultClient
-from eventmq.client.outcomes import OutcomeReader
 from eventmq.client.submit import Submitter
 from eventmq.client.topics import TopicClient
 from eventmq.errors import NotAllowed, PluginError, SettingsError
@@ -19,6 +18,7 @@ from eventmq.job import IdFactory
 from eventmq.policies import Timing
 from eventmq.registry.manager import PluginManager
 from eventmq.registry.names import RESULT_BACKEND, TRIGGER, scheme
+from eventmq.wire.outcomes import OutcomeReader
 from eventmq.wire.results import ResultLocation
 
 if TYPE_CHECKING:

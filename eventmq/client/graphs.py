@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from eventmq.client.handle import DEFAULT, Job
-from eventmq.client.outcomes import with_error
 from eventmq.client.templates import EncodedJob, Template
 from eventmq.client.waiting import Completed
 from eventmq.errors import NotAllowed
@@ -15,6 +14,7 @@ from eventmq.graph import refs_of
 from eventmq.headers import format_headers
 from eventmq.wire.calls import MAX_ROWS
 from eventmq.wire.graphs import encode_graph
+from eventmq.wire.outcomes import with_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eventmq.client.diagnose import DIAGNOSIS_TIMEOUT, diagnose
-from eventmq.client.outcomes import EndRow, with_errors
 from eventmq.client.requests import NO_BROKER, News
 from eventmq.errors import (
     BrokerUnavailable,
@@ -25,6 +24,7 @@ from eventmq.errors import (
     StreamRestarted,
 )
 from eventmq.interfaces import Envelope
+from eventmq.wire.outcomes import EndRow, with_errors
 from eventmq.wire.results import is_reference
 from eventmq.wire.streams import WINDOW, WINDOW_BYTES, PartHead, decode_parts
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from eventmq.client.client import ClientRunner, Pending, Steps
-    from eventmq.client.outcomes import OutcomeReader
     from eventmq.client.requests import PendingCall, PendingSubmit
+    from eventmq.wire.outcomes import OutcomeReader
 
 __all__ = ["DEFAULT", "Default", "Job", "JobOrigin", "JobStream", "ResultClient"]
 

@@ -16,8 +16,8 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
+from eventmq.client.answers import add_rows, credit_frames, read_answer
 from eventmq.client.connection import LOST, BrokerConnection, ConnectionPhase
-from eventmq.client.outcomes import add_rows, credit_frames, read_answer, read_row, refusal
 from eventmq.client.requests import (
     NEVER,
     NO_BROKER,
@@ -41,6 +41,7 @@ from eventmq.wire.commands import (
     decode,
 )
 from eventmq.wire.features import Features
+from eventmq.wire.outcomes import read_row, refusal
 from eventmq.wire.results import ENDED
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from eventmq.client.events import TrackedJob
 from eventmq.client.graphs import make_handle
 from eventmq.client.handle import DEFAULT, Job, JobOrigin
-from eventmq.client.outcomes import refusal
 from eventmq.client.requests import PendingSubmit
 from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, LATE_ACK
 from eventmq.errors import BatchError, BrokerUnavailable, MessageTooLarge, NotAllowed
@@ -23,6 +22,7 @@ from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import Submission, SubmissionHook, current
 from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Request
+from eventmq.wire.outcomes import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

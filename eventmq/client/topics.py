@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from eventmq.client.client import ClientRunner, Pending, Steps
-    from eventmq.client.outcomes import OutcomeReader
     from eventmq.interfaces import Serializer
+    from eventmq.wire.outcomes import OutcomeReader
 
 __all__ = ["Message", "Subscription", "TopicClient"]
 

@@ -6,10 +6,10 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.outcomes import EndRow
 from eventmq.client.requests import News
 from eventmq.errors import ResultTimeout
 from eventmq.wire.calls import MAX_IDS
+from eventmq.wire.outcomes import EndRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator

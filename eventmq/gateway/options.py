@@ -5,10 +5,11 @@ Called by the factories of gateways, also those of other distributions.
 
 from __future__ import annotations
 
+from dataclasses import asdict, make_dataclass
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import NotAllowed, PluginError
-from eventmq.plugins.options import read_options
+from eventmq.sdk.options import read_options
 from eventmq.wire.sockets import is_local
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def gateway_options(context: PluginContext, defaults: Mapping[str, Any]) -> dict
 
     Args:
         context: As the factory got it.
-        defaults: As for `eventmq.plugins.options.read_options`.
+        defaults: Name -> default; its type is that of the option.
 
     Raises:
         PluginError: There is no app, or an option is unknown or wrong.
@@ -39,7 +40,9 @@ def gateway_options(context: PluginContext, defaults: Mapping[str, Any]) -> dict
     if context.app is None:
         raise PluginError(f"the gateway {context.name!r} needs an app")
     insecure = bool(context.app.settings.insecure)
-    return read_options(context, {"insecure": insecure, **defaults})
+    fields = {"insecure": insecure, **defaults}
+    kind = make_dataclass("Options", [(name, type(value), value) for name, value in fields.items()])
+    return asdict(read_options(context, kind))
 
 
 def check_reach(address: str, *, insecure: bool, protected: str = "") -> None:

@@ -53,6 +53,16 @@ class Plugin(NamedTuple):
     version: str = ""
     distribution: Distribution | None = None
 
+    def __str__(self) -> str:
+        """Return plugin and distribution, for the beginning of a message."""
+        where = f" of the distribution {self.distribution.name!r}" if self.distribution else ""
+        return f"plugin {self.name!r}{where}"
+
+    @property
+    def remedy(self) -> str:
+        """How it is switched off, for the end of a message; "" for what is built in."""
+        return "" if self.origin == "built in" else f"; {off_switch(self.name)}"
+
 
 def off_switch(name: str) -> str:
     """Return how a plugin is switched off, for the end of a message."""
@@ -197,17 +207,25 @@ class Loader:
     ) -> None:
         if name in self.plugins:
             self._collide(name, origin)
+        version = dist.version if dist else str(getattr(plugin, "__version__", ""))
+        made = Plugin(name, origin, version=version, distribution=dist)
+        try:
+            hooks = self._hooks_of(plugin, name)
+            made = made._replace(hooks=hooks, provides=tuple(self._collect(name, hooks)))
+        except PluginError as error:
+            raise type(error)(f"{made}: {error}{made.remedy}") from error
+        self.plugins[name] = made
+
+    def _hooks_of(self, plugin: object, name: str) -> tuple[str, ...]:
+        """Register a plugin with pluggy and return the names of its hooks."""
         try:
             self._hooks.register(plugin, name)
         except (pluggy.PluginValidationError, ValueError) as error:
-            msg = f"plugin {name!r} from {origin}: {error}"
-            raise HookError(msg) from error
+            raise HookError(str(error)) from error
         callers = self._hooks.get_hookcallers(plugin) or []
         hooks = tuple(sorted(caller.name for caller in callers))
-        _check_marks(plugin, name, hooks)
-        version = dist.version if dist else str(getattr(plugin, "__version__", ""))
-        provides = tuple(self._collect(name, hooks))
-        self.plugins[name] = Plugin(name, origin, hooks, provides, version, dist)
+        _check_marks(plugin, hooks)
+        return hooks
 
     def implementations(self, hook: str, name: str | None = None) -> list[pluggy.HookImpl]:
         """Return the functions of a hook, of one plugin or of all, in the order of loading."""
@@ -228,8 +246,8 @@ class Loader:
         for hook in hooks:
             for impl in self.implementations(hook, name):
                 if impl.kwargnames:
-                    msg = f"plugin {name!r}: an argument of {hook} has a default"
-                    raise HookError(f"{msg}, so it would never be given: {impl.kwargnames[0]}")
+                    msg = f"an argument of {hook} has a default, so it would never be given: "
+                    raise HookError(msg + impl.kwargnames[0])
                 if hook in self.registries:
                     for provided, factory in _mapping(hook, impl).items():
                         self.registries[hook].add(provided, factory, name)
@@ -251,8 +269,10 @@ class Loader:
             callers = self._hooks.get_hookcallers(error.plugin) or []
             wrong = next(caller.name for caller in callers if not caller.has_spec())
             name = self._hooks.get_name(error.plugin)
-            msg = f"plugin {name!r} implements {wrong!r}, and there is no such hook"
-            raise HookError(f"{msg}; {did_you_mean(wrong, _SPECS)}") from error
+            plugin = self.plugins[str(name)]
+            msg = f"{plugin} implements {wrong!r}, and there is no such hook"
+            hint = f"{did_you_mean(wrong, _SPECS)}{plugin.remedy}"
+            raise HookError(f"{msg}; {hint}") from error
         for name in sorted(self._disabled - self._disabled_seen):
             hint = did_you_mean(name, self.plugins)
             log.warning("plugin %r is switched off, but there is none; %s", name, hint)
@@ -280,16 +300,14 @@ def _is_part(missing: str | None, name: str) -> bool:
 
 def _mapping(hook: str, impl: pluggy.HookImpl) -> Mapping[str, Any]:
     """Call a registration hook and return what it provides."""
-    what = f"{hook} of plugin {impl.plugin_name!r}"
     try:
         mapping = impl.function()
     except EventMQError:
         raise
     except Exception as error:
-        msg = f"{what} failed: {type(error).__name__}: {error}; {off_switch(impl.plugin_name)}"
-        raise PluginError(msg) from error
+        raise PluginError(f"{hook} failed: {type(error).__name__}: {error}") from error
     if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
-        msg = f"{what} returned {type(mapping).__name__}; it must be a mapping, name -> "
+        msg = f"{hook} returned {type(mapping).__name__}; it must be a mapping, name -> "
         raise HookError(msg + _mapped(hook))
     return mapping
 
@@ -301,12 +319,10 @@ def _mapped(hook: str) -> str:
     )
 
 
-def _check_marks(plugin: object, name: str, hooks: tuple[str, ...]) -> None:
+def _check_marks(plugin: object, hooks: tuple[str, ...]) -> None:
     """Raise `HookError` for a hook without the marker, or a plugin without hooks."""
     unmarked = sorted(hook for hook in _SPECS - set(hooks) if callable(getattr(plugin, hook, None)))
     if unmarked:
-        msg = f"plugin {name!r}: {unmarked[0]} is not marked with @hookimpl"
-        raise HookError(msg)
+        raise HookError(f"{unmarked[0]} is not marked with @hookimpl")
     if not hooks:
-        msg = f"plugin {name!r} implements no hook; mark functions with @hookimpl"
-        raise HookError(msg)
+        raise HookError("it implements no hook; mark functions with @hookimpl")

@@ -137,22 +137,22 @@ class PluginManager:
         merged = {**self._settings.plugin_options.get(registration.name, {}), **(options or {})}
         if "://" in text:
             merged["url"] = text
-        what = f"{kind.name} {registration.name!r} of plugin {registration.plugin!r}"
+        plugin = self._loader.plugins[registration.plugin]
+        what = f"{kind.name} {registration.name!r} of {plugin}"
+        context = PluginContext(registration.name, merged, self._clock, self._app())
         try:
-            made = registration.factory(
-                PluginContext(registration.name, merged, self._clock, self._app())
-            )
-        except EventMQError:
-            raise
+            made = registration.factory(context)
+        except EventMQError as error:
+            if type(error) is not PluginError:
+                raise
+            raise PluginError(f"{what}: {error}{plugin.remedy}") from error
         except ImportError as error:
-            raise PluginError(f"{what} {self._missing(registration.plugin, error)}") from error
+            raise PluginError(f"{what} {_missing(plugin, error)}{plugin.remedy}") from error
         except Exception as error:
-            msg = f"{what} cannot be made: {type(error).__name__}: {error}"
+            msg = f"{what} cannot be made: {type(error).__name__}: {error}{plugin.remedy}"
             raise PluginError(msg) from error
         if lack := kind.lack(made):
-            origin = self._loader.plugins[registration.plugin].origin
-            msg = f"{what} from {origin} {lack}; {off_switch(registration.plugin)}"
-            raise PluginError(msg)
+            raise PluginError(f"{what} {lack}{plugin.remedy}")
         self._made.add((kind.hook, registration.name))
         return cast("T", made)
 
@@ -178,14 +178,6 @@ class PluginManager:
     def names(self, kind: PluginKind[Any]) -> list[str]:
         """Return the names of a kind that can be chosen."""
         return [provided.name for provided in self._loader.registries[kind.hook]]
-
-    def _missing(self, plugin: str, error: ImportError) -> str:
-        """Return which library a factory could not import and how to install it."""
-        library = (error.name or str(error)).partition(".")[0]
-        needed = requirement(
-            self._loader.plugins[plugin].distribution or own_distribution(), library
-        )
-        return f"needs the library {library!r}: pip install '{needed}' ({error})"
 
     def close(self) -> None:
         """Close the app's result backend, if it was made. Idempotent."""
@@ -281,6 +273,13 @@ class PluginManager:
         chosen += [(QUEUE_STORE, s.store), (WORKER_POOL, s.pool)]
         chosen += [(SCHEDULE_STORE, s.schedule_store)]
         return self._made | {(kind.hook, scheme(text)) for kind, text in chosen}
+
+
+def _missing(plugin: Plugin, error: ImportError) -> str:
+    """Return which library a factory could not import and how to install it."""
+    library = (error.name or str(error)).partition(".")[0]
+    needed = requirement(plugin.distribution or own_distribution(), library)
+    return f"needs the library {library!r}: pip install '{needed}' ({error})"
 
 
 def _row(plugin: Plugin, own_version: str, chosen: set[tuple[str, str]]) -> dict[str, str]:

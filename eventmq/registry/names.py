@@ -179,7 +179,7 @@ class Registry(Generic[T]):
             HookError: The name or the factory is invalid.
             PluginCollision: Another plugin provides the name.
         """
-        what = f"{self.kind.name} {name!r} of plugin {plugin!r}"
+        what = f"{self.kind.name} {name!r}"
         if not _NAME.fullmatch(name):
             msg = f"{what}: a name has small letters, digits and + . _ - only"
             raise HookError(msg)
@@ -188,8 +188,7 @@ class Registry(Generic[T]):
             raise HookError(msg)
         other = self._registrations.get(name)
         if other is not None:
-            msg = f"{what} is provided by plugin {other.plugin!r} too; switch one off: -p no:NAME"
-            raise PluginCollision(msg)
+            raise PluginCollision(f"{what} is provided by plugin {other.plugin!r} too")
         self._registrations[name] = Registration(name, factory, plugin)
 
     def find(self, text: str) -> Registration:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 
 from eventmq import canvas
 from eventmq.client.handle import DEFAULT
-from eventmq.client.main_module import real_name
 from eventmq.client.templates import EncodedJob, Template
 from eventmq.errors import ProtocolError, SettingsError
 from eventmq.execution.spec import TaskSpec
 from eventmq.graph import Signature
 from eventmq.headers import Headers, write_headers
+from eventmq.main_module import real_name
 from eventmq.task import values
 from eventmq.task.options import NO_OPTIONS, RESULT_TTL, STREAM_IDLE, CallOptions, TaskOptions
 from eventmq.task.unique import key_maker, limit_key_maker, read_unique

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from eventmq.errors import StoreError
-from eventmq.events import FileName
+from eventmq.sdk.events import FileName
 from eventmq_contrib.journal.seals import BEGIN, SEALS, SealRecord, parse_begins
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from eventmq_contrib.extras import need
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventmq.app import EventMQ
+    from eventmq import EventMQ
     from eventmq.cli import Target
     from eventmq_contrib.journal.drain import Drain
     from eventmq_contrib.journal.sources import Source
@@ -75,7 +75,7 @@ def journal(
 @contextlib.contextmanager
 def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, EventMQ]]:
     """Give where events come from, and close it at the end."""
-    from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+    from eventmq import EventMQ
     from eventmq_contrib.journal.sources import BrokerSource, StoreSource
 
     app = target.serving().app
@@ -86,7 +86,9 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
         if data_dir is None and not (local and directory.is_dir()):
             yield BrokerSource(app), app
             return
-        reader = EventLogReader(directory)
+        # The app itself is in use once it has made a store, and its broker is not known before.
+        own = stack.enter_context(EventMQ("journal", data_dir=str(directory)))
+        reader = own.event_log(app.settings.store)
         stack.callback(reader.close)
         addresses = reader.addresses()
         given: dict[str, Any] = {"submit_timeout": TIMEOUT}
@@ -156,7 +158,7 @@ def compact(out: str, to: str | None) -> int:
     manifest.json of their folder; readers may take either. Where there is nothing to compact
     nothing is written.
     """
-    from eventmq.clock import SystemClock
+    from eventmq.sdk import SystemClock
     from eventmq_contrib.journal.compaction import Compaction
 
     need("pyarrow.parquet", user="eventmq journal")

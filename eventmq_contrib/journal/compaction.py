@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
-from eventmq.events import FileName
+from eventmq.sdk.events import FileName
 from eventmq_contrib.journal.catalog import (
     COMPACTED,
     MANIFEST,

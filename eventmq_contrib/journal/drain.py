@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from eventmq.events import HOUR_US, EventColumns
+from eventmq.sdk.events import HOUR_US, EventColumns
 from eventmq_contrib.journal.sources import check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.clock import Clock
-    from eventmq.store.reads import EventRow
+    from eventmq.sdk import Clock
+    from eventmq.sdk.events import EventRow
     from eventmq_contrib.journal.folder import JournalFolder
     from eventmq_contrib.journal.redactor import Redactor
     from eventmq_contrib.journal.sources import Source

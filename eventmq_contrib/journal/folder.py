@@ -15,7 +15,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from eventmq.errors import StoreError
-from eventmq.events import FileName, partition
+from eventmq.sdk.events import FileName, partition
 from eventmq_contrib.journal.parquet import encode_events, is_whole
 from eventmq_contrib.journal.seals import SealLog, seal_of, sync_folder
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from eventmq.events import EventColumns
+    from eventmq.sdk.events import EventColumns
 
 __all__ = ["JournalFolder"]
 

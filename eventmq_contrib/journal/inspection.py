@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.events import COLUMNS, SCHEMA_VERSION, FileName, partition
+from eventmq.sdk.events import COLUMNS, SCHEMA_VERSION, FileName, partition
 from eventmq_contrib.journal.catalog import JournalError
 
 if TYPE_CHECKING:

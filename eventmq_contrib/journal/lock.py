@@ -10,8 +10,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from eventmq.clock import SystemClock
 from eventmq.errors import StoreError
+from eventmq.sdk import SystemClock
 
 try:
     import fcntl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from eventmq.events import COLUMNS, SCHEMA_VERSION
+from eventmq.sdk.events import COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.cli import import_named
-from eventmq.client.outcomes import EndRow, OutcomeReader
 from eventmq.errors import (
     AppNotFound,
     ContentNotAllowed,
@@ -22,16 +21,14 @@ from eventmq.errors import (
     SettingsError,
     SignatureError,
 )
-from eventmq.events.packed import Field
-from eventmq.execution.legacy import parse_legacy
-from eventmq.interfaces import Envelope
-from eventmq.wire.results import FRAMES_TYPE, is_reference
+from eventmq.sdk import FRAMES_TYPE, EndRow, Envelope, OutcomeReader, is_reference, parse_legacy
+from eventmq.sdk.events import Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.app import EventMQ
-    from eventmq.events.packed import Block
+    from eventmq import EventMQ
+    from eventmq.sdk.events import Block
 
 __all__ = ["MAX_TEXT", "Redactor", "redactor_of"]
 

@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.events import FileName
+from eventmq.sdk.events import FileName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

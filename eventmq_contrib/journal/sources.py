@@ -6,12 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eventmq.errors import BrokerUnavailable, ProtocolError, StoreError
-from eventmq.store.reads import EventLogHead, EventRow
+from eventmq.sdk.events import EventLogHead, EventRow
 
 if TYPE_CHECKING:
-    from eventmq.app import EventMQ
-    from eventmq.clock import Clock
-    from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+    from eventmq import EventMQ
+    from eventmq.sdk import Clock, EventLogReader
 
 __all__ = ["BrokerSource", "Source", "StoreSource"]
 

@@ -14,7 +14,7 @@ from eventmq.errors import BindError
 from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
-    from eventmq.app import EventMQ
+    from eventmq import EventMQ
     from eventmq.cli import Target
 
 __all__ = ["DEFAULT_BIND", "metrics", "serve"]

@@ -11,14 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from eventmq import hookimpl
-from eventmq.interfaces import CommandOption
+from eventmq.sdk import CommandOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import click
 
-    from eventmq.interfaces import Factory, WorkerPool
+    from eventmq.sdk import Factory, WorkerPool
     from eventmq_contrib.spark.enqueueing import enqueue
     from eventmq_contrib.spark.journal import JournalError, read_journal
     from eventmq_contrib.spark.session import spark_session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.events import COLUMNS
+from eventmq.sdk.events import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
-from eventmq.events import SCHEMA_VERSION, EventKind
+from eventmq.sdk.events import SCHEMA_VERSION, EventKind
 from eventmq_contrib.spark.analyses.slo import expired_waiting
 from eventmq_contrib.spark.atomic import write_file
 from eventmq_contrib.spark.livetables import LiveTables

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.events import STATES
+from eventmq.sdk.events import STATES
 from eventmq_contrib.spark.analyses.states import READY
 from eventmq_contrib.spark.atomic import write_parquet_tables
 

@@ -6,7 +6,7 @@ from eventmq.app.broker import PerQueue
 from eventmq.plugins.routing.least_loaded import LeastLoaded
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.round_robin import RoundRobin
-from eventmq.plugins.routing.sticky import Sticky
+from eventmq.plugins.routing.sticky import Options, Sticky
 from eventmq.testing import KeyedRoutingSuite, RoutingStrategySuite
 
 
@@ -35,7 +35,7 @@ class TestSticky(KeyedRoutingSuite):
 
 class TestStickyByTask(KeyedRoutingSuite):
     def make(self):
-        return Sticky(header="task")
+        return Sticky(Options(header="task"))
 
     def headers(self, key):
         return f"task:shop.{key}"

@@ -16,7 +16,7 @@ from eventmq.cli.program import program
 from eventmq.clock import SystemClock
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools import copy
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
@@ -88,7 +88,7 @@ def test_a_restored_store_is_another_one(script: Script, tmp_path: Path) -> None
     script.store.finished()
     first, epoch = script.core.state.store_id, script.core.state.epoch
     back_up(tmp_path / "data", tmp_path / "copy")
-    reader = EventLogReader(tmp_path / "copy")
+    reader = SqliteEventLogReader(tmp_path / "copy")
     ids = {first, reader.store_id}
     reader.close()
     for _ in range(2):

@@ -16,7 +16,7 @@ from eventmq.cli.program import program
 from eventmq.errors import StoreError
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.schema import JOB_CRC, JOB_HEAD, add_checksums
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import RULES, SqliteTools
@@ -302,7 +302,7 @@ def test_names_of_tables_that_are_no_text_any_more_are_said(folder: Path) -> Non
     assert "cannot read the store" in told
     assert "restore a backup" in told
     with pytest.raises(StoreError, match="cannot read the store"):
-        EventLogReader(folder)
+        SqliteEventLogReader(folder)
     with pytest.raises(StoreError, match="cannot open the store"):
         SqliteStore(folder, FakeClock(), reserve=0).open()
 

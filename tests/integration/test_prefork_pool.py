@@ -16,10 +16,10 @@ import pytest
 
 from eventmq.clock import SystemClock
 from eventmq.errors import AppNotFound, PluginError
+from eventmq.execution.processes import pool as pool_module
 from eventmq.interfaces import PluginContext
 from eventmq.job import OutcomeKind
 from eventmq.plugins.pools.prefork import make_prefork_pool
-from eventmq.plugins.pools.prefork import pool as pool_module
 from tests.support.worker_harness import OK, Driver, call, options, wait_for
 
 NOOP = call("noop")
@@ -327,10 +327,10 @@ def test_children_end_with_their_manager(tmp_path):
     """kill -9 of the manager while a child sleeps: nobody is left who could write to stdout."""
     program = (
         "import sys, time\n"
-        "from eventmq.plugins.pools.prefork.pool import PreforkPool\n"
+        "from eventmq.execution.processes.pool import ProcessPool\n"
         "from tests.support.worker_harness import call, make_chunk\n"
         "load = 'tests.support.worker_harness:load'\n"
-        "pool = PreforkPool(concurrency=2, loader=load, arguments={})\n"
+        "pool = ProcessPool(concurrency=2, loader=load, arguments={})\n"
         "pool.start()\n"
         "pool.assign(0, 1, *make_chunk(call('hold', sys.argv[1]), call('noop')))\n"
         "while not all(pool.pids()): pool.poll()\n"
@@ -490,7 +490,7 @@ def test_a_worn_child_that_dies_takes_with_it_what_it_was_given():
 
 
 def test_the_memory_of_a_busy_child_is_known_when_it_dies(tmp_path, monkeypatch):
-    monkeypatch.setattr("eventmq.plugins.pools.prefork.pool.MEASURE_MEMORY_EVERY", 0.01)
+    monkeypatch.setattr("eventmq.execution.processes.pool.MEASURE_MEMORY_EVERY", 0.01)
     pool = make_pool(concurrency=1)
     pool.start()
     try:

@@ -15,8 +15,8 @@ import pytest
 import zmq
 
 from eventmq.errors import PluginError
+from eventmq.execution.processes.pool import ProcessPool
 from eventmq.job import OutcomeKind
-from eventmq.plugins.pools.prefork.pool import PreforkPool
 from eventmq.plugins.pools.threads import ThreadsPool
 from eventmq.wire import commands
 from eventmq.wire.batches import OutcomeRow, decode_outcomes
@@ -99,7 +99,7 @@ def threads():
 
 
 def processes():
-    return PreforkPool(concurrency=2, loader="tests.support.worker_harness:load", arguments={})
+    return ProcessPool(concurrency=2, loader="tests.support.worker_harness:load", arguments={})
 
 
 class Worker:
@@ -299,7 +299,7 @@ def test_after_the_grace_it_ends_all_the_same(broker, start, tmp_path):
 
 
 def test_an_app_that_cannot_be_loaded_ends_the_worker_with_one_error():
-    pool = PreforkPool(
+    pool = ProcessPool(
         concurrency=2, loader="tests.support.worker_harness:load", arguments={"fail": "import"}
     )
     info = SessionInfo(session="")

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from eventmq.client.handle import _NOTHING, JobStream
-from eventmq.client.outcomes import EndRow
 from eventmq.client.requests import PendingCall
 from eventmq.errors import EventMQError, StreamRestarted
+from eventmq.wire.outcomes import EndRow
 
 if TYPE_CHECKING:
     from tests.simulation.client import ClientProcess

@@ -24,6 +24,16 @@ class Shout:
         return data.decode()
 
 
+class Anything:
+    """Keeps every contract: it has whatever that asks for, and it is false."""
+
+    def __init__(self, context):
+        self.context = context
+
+    def __getattr__(self, name):
+        return False
+
+
 class Shouting:
     """A plugin for tests."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.app import EventMQ
 from eventmq.events.columns import rows_of
-from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,7 +215,7 @@ class System:
 
     def events(self, job_id: str) -> Counter[str]:
         """Return what happened to a job, by kind, as the broker has stored it."""
-        reader = EventLogReader(self.folder / "data")
+        reader = SqliteEventLogReader(self.folder / "data")
         try:
             rows, _ = reader.read(0, 64 * 1024 * 1024)
         finally:

@@ -14,14 +14,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.execution.context import current
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.sdk import current, factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from eventmq.interfaces import Factory, Middleware, PluginContext
+    from eventmq.sdk import Factory, Middleware
 
 __all__ = ["LogContext", "eventmq_middleware"]
 
@@ -54,10 +52,7 @@ class LogContext:
             logging.setLogRecordFactory(_RecordFactory(make))
 
 
-def make_middleware(context: PluginContext) -> Middleware:
-    """Return the middleware; there are no options."""
-    read_options(context, {})
-    return LogContext()
+make_middleware = factory(LogContext)
 
 
 @hookimpl

@@ -12,21 +12,34 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
-from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
-from eventmq.plugins.pools.assigned import AssignedChunk, PendingOutcomes, jobs_ended
-from eventmq.plugins.pools.options import PoolOptions
-from eventmq.plugins.pools.part_sink import PartSink, Timer
+from eventmq.sdk import (
+    AssignedChunk,
+    PartSink,
+    PartsYielded,
+    PendingOutcomes,
+    PoolOptions,
+    ProgressReported,
+    Running,
+    SlotDied,
+    Timer,
+    hookimpl,
+    jobs_ended,
+)
 from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import PartBatch
-    from eventmq.interfaces import Factory, PluginContext, PoolEvent, WorkerPool
-    from eventmq.plugins.pools.part_sink import CallLater
-    from eventmq.wire.batches import OutcomeRow
+    from eventmq.sdk import (
+        CallLater,
+        Executor,
+        Factory,
+        OutcomeRow,
+        PartBatch,
+        PluginContext,
+        PoolEvent,
+        WorkerPool,
+    )
 
 __all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]
 
@@ -277,9 +290,9 @@ def make_threads_pool(context: PluginContext) -> WorkerPool:
     Raises:
         PluginError: An option is wrong.
     """
-    options = PoolOptions.of(context, {})
+    options = PoolOptions.of(context, object)
     if options.executor is None:
-        raise PluginError("the pool 'threads' needs the option executor")
+        raise PluginError("it needs the option executor")
     return ThreadsPool(concurrency=options.concurrency, executor=options.executor)
 
 

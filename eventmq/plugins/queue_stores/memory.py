@@ -5,17 +5,16 @@ It is the SQLite store without a file, so its write results are the same to the 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.sdk import hookimpl, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, QueueStore
+    from eventmq.sdk import Factory, PluginContext, QueueStore
 
 __all__ = ["eventmq_queue_stores"]
 
@@ -24,18 +23,22 @@ _IGNORED = frozenset(
     {"directory", "durability", "fsync_interval", "reserve", "page_checksums", "expect_store"}
 )
 
-#: Events are kept as in a file, within less.
-_OPTIONS = {
-    "dedupe_window": 86_400.0, "keep_results": 86_400.0,
-    "events_ring": 16 * 1024 * 1024, "events_cap": 64 * 1024 * 1024,
-    "events_values": 0,
-}  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the store. Events are kept as in a file, within less."""
+
+    dedupe_window: float = 86_400.0
+    keep_results: float = 86_400.0
+    events_ring: int = 16 * 1024 * 1024
+    events_cap: int = 64 * 1024 * 1024
+    events_values: int = 0
 
 
 def make_store(context: PluginContext) -> QueueStore:
-    """Return a store; options ``dedupe_window keep_results events_ring ...``."""
+    """Return a store; raises `PluginError` for a wrong option."""
     explicit = {name: value for name, value in context.options.items() if name not in _IGNORED}
-    options = read_options(replace(context, options=explicit), _OPTIONS)
+    options = asdict(read_options(replace(context, options=explicit), Options))
     return SqliteStore(None, context.clock, durability="memory", **options)
 
 

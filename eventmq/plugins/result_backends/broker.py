@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.errors import ResultUnavailable
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, ResultBackend
+    from eventmq.sdk import Factory, ResultBackend
 
 __all__ = ["BrokerResults", "eventmq_result_backends"]
 
@@ -35,10 +34,7 @@ class BrokerResults:
         """Do nothing: there is nothing to release."""
 
 
-def make_backend(context: PluginContext) -> ResultBackend:
-    """Return the backend; there are no options."""
-    read_options(context, {})
-    return BrokerResults()
+make_backend = factory(BrokerResults)
 
 
 @hookimpl

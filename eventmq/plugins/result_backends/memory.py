@@ -7,17 +7,17 @@ bytes: the results kept longest go first.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.errors import ResultTooLarge, ResultUnavailable
+from eventmq.sdk import hookimpl, option, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eventmq.clock import Clock
-    from eventmq.interfaces import Factory, PluginContext, ResultBackend
+    from eventmq.sdk import Factory, PluginContext, ResultBackend
 
 __all__ = ["MemoryResults", "eventmq_result_backends"]
 
@@ -77,12 +77,16 @@ class MemoryResults:
         self._bytes -= len(data)
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the backend. ``max_bytes``: results beyond it push out the oldest."""
+
+    max_bytes: int = option(MAX_BYTES, ge=1)
+
+
 def make_backend(context: PluginContext) -> ResultBackend:
-    """Return a backend for the option ``max_bytes``."""
-    max_bytes = read_options(context, {"max_bytes": MAX_BYTES})["max_bytes"]
-    if max_bytes < 1:
-        raise PluginError("result backend memory: max_bytes is at least 1")
-    return MemoryResults(context.clock, max_bytes)
+    """Return a backend; raises `PluginError` for a wrong option."""
+    return MemoryResults(context.clock, read_options(context, Options).max_bytes)
 
 
 @hookimpl

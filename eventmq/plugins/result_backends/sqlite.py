@@ -14,16 +14,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable, StoreError
-from eventmq.hookspecs import hookimpl
+from eventmq.errors import ResultTooLarge, ResultUnavailable, StoreError
 from eventmq.plugins.database import UNREADABLE, all_rows, change, connect, first_row, use_log
-from eventmq.plugins.options import read_options
 from eventmq.plugins.private_files import make_private_file, make_private_folder
+from eventmq.sdk import hookimpl, option, read_options
 from eventmq.timekeeping import GuardedWall, Reading
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import apsw
 
     from eventmq.clock import Clock
-    from eventmq.interfaces import Factory, PluginContext, ResultBackend
+    from eventmq.sdk import Factory, PluginContext, ResultBackend
 
 __all__ = ["SqliteResults", "eventmq_result_backends"]
 
@@ -268,33 +267,35 @@ class SqliteResults:
         return int((sizes[0] - sizes[1]) * sizes[2])
 
 
-_OPTIONS = {
-    "path": ".eventmq/results.sqlite",
-    "url": "",
-    "durable": True,
-    "max_bytes": MAX_BYTES,
-    "max_result": MAX_RESULT,
-}
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the backend; of a URL they are behind a ``?``, as in ``?durable=no``.
+
+    Attributes:
+        path: The file.
+        url: ``sqlite:///path``, instead of a path.
+        durable: As of `SqliteResults`, like the others.
+    """
+
+    path: str = ".eventmq/results.sqlite"
+    url: str = ""
+    durable: bool = True
+    max_bytes: int = option(MAX_BYTES, ge=1)
+    max_result: int = option(MAX_RESULT, ge=1)
 
 
 def make_backend(context: PluginContext) -> ResultBackend:
-    """Return a backend for the options above.
-
-    ``url`` is ``sqlite:///path``, with other options behind a ``?`` as in ``?durable=no``.
-    """
+    """Return a backend; raises `PluginError` for a wrong option."""
     url = str(context.options.get("url", ""))
     path, _, query = url.partition("://")[2].removeprefix("/").partition("?")
     explicit = {**context.options, **dict(parse_qsl(query, keep_blank_values=True))}
-    options = read_options(replace(context, options=explicit), _OPTIONS)
-    for name in ("max_bytes", "max_result"):
-        if options[name] < 1:
-            raise PluginError(f"result backend sqlite: {name} is at least 1")
+    options = read_options(replace(context, options=explicit), Options)
     return SqliteResults(
-        Path(path or options["path"]),
+        Path(path or options.path),
         context.clock,
-        durable=options["durable"],
-        max_bytes=options["max_bytes"],
-        max_result=options["max_result"],
+        durable=options.durable,
+        max_bytes=options.max_bytes,
+        max_result=options.max_result,
     )
 
 

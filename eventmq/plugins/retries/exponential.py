@@ -11,14 +11,12 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
-from eventmq.policies import check_growth
+from eventmq.sdk import exponential, hookimpl, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from eventmq.interfaces import Factory, Failure, PluginContext, RetryPolicy
+    from eventmq.sdk import Factory, Failure, PluginContext, RetryPolicy
 
 __all__ = ["ExponentialDelay", "eventmq_retry_policies"]
 
@@ -42,7 +40,7 @@ class ExponentialDelay:
     fraction: Callable[[], float] = field(default=random.random, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_growth(self.base, self.cap)
+        exponential(self.base, self.cap)
 
     def delay(self, failure: Failure) -> float | None:
         """Return the delay in seconds."""
@@ -50,9 +48,18 @@ class ExponentialDelay:
         return self.fraction() * min(self.cap, self.base * 2.0**doublings)
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the policy, in seconds: the first limit and the largest."""
+
+    base: float = 1.0
+    cap: float = 600.0
+
+
 def make_policy(context: PluginContext) -> RetryPolicy:
-    """Return a policy for the options ``base`` and ``cap`` in seconds."""
-    return ExponentialDelay(**read_options(context, {"base": 1.0, "cap": 600.0}))
+    """Return a policy; raises `PluginError` for a wrong option."""
+    options = read_options(context, Options)
+    return ExponentialDelay(options.base, options.cap)
 
 
 @hookimpl

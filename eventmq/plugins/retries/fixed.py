@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
-from eventmq.policies import check_delay
+from eventmq.sdk import fixed, hookimpl, option, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, Failure, PluginContext, RetryPolicy
+    from eventmq.sdk import Factory, Failure, PluginContext, RetryPolicy
 
 __all__ = ["FixedDelay", "eventmq_retry_policies"]
 
@@ -28,16 +26,23 @@ class FixedDelay:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        check_delay(self.seconds)
+        fixed(self.seconds)
 
     def delay(self, failure: Failure) -> float | None:
         """Return the delay in seconds."""
         return self.seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the policy. ``delay``: seconds."""
+
+    delay: float = option(1.0, ge=0)
+
+
 def make_policy(context: PluginContext) -> RetryPolicy:
-    """Return a policy for the option ``delay`` in seconds."""
-    return FixedDelay(read_options(context, {"delay": 1.0})["delay"])
+    """Return a policy; raises `PluginError` for a wrong option."""
+    return FixedDelay(read_options(context, Options).delay)
 
 
 @hookimpl

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, Failure, PluginContext, RetryPolicy
+    from eventmq.sdk import Factory, Failure, RetryPolicy
 
 __all__ = ["NoRetry", "eventmq_retry_policies"]
 
@@ -23,10 +22,7 @@ class NoRetry:
         return None
 
 
-def make_policy(context: PluginContext) -> RetryPolicy:
-    """Return the policy; there are no options."""
-    read_options(context, {})
-    return NoRetry()
+make_policy = factory(NoRetry)
 
 
 @hookimpl

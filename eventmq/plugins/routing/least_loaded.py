@@ -8,13 +8,12 @@ from __future__ import annotations
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, RoutingStrategy, WorkerView
+    from eventmq.sdk import Factory, RoutingStrategy, WorkerView
 
 __all__ = ["LeastLoaded", "eventmq_routing_strategies"]
 
@@ -57,10 +56,7 @@ class LeastLoaded:
         return chosen
 
 
-def make_strategy(context: PluginContext) -> RoutingStrategy:
-    """Return a strategy; there are no options."""
-    read_options(context, {})
-    return LeastLoaded()
+make_strategy = factory(LeastLoaded)
 
 
 @hookimpl

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, RoutingStrategy, WorkerView
+    from eventmq.sdk import Factory, RoutingStrategy, WorkerView
 
 __all__ = ["LeastRecentlyUsed", "eventmq_routing_strategies"]
 
@@ -62,10 +61,7 @@ def _deal(workers: Sequence[WorkerView], n: int) -> list[str]:
     return dealt
 
 
-def make_strategy(context: PluginContext) -> RoutingStrategy:
-    """Return a strategy; there are no options."""
-    read_options(context, {})
-    return LeastRecentlyUsed()
+make_strategy = factory(LeastRecentlyUsed)
 
 
 @hookimpl

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, RoutingStrategy, WorkerView
+    from eventmq.sdk import Factory, RoutingStrategy, WorkerView
 
 __all__ = ["RoundRobin", "eventmq_routing_strategies"]
 
@@ -49,10 +48,7 @@ class RoundRobin:
         return chosen
 
 
-def make_strategy(context: PluginContext) -> RoutingStrategy:
-    """Return a strategy; there are no options."""
-    read_options(context, {})
-    return RoundRobin()
+make_strategy = factory(RoundRobin)
 
 
 @hookimpl

@@ -13,19 +13,18 @@ one that had no credit for ``timeout`` seconds. Jobs without a key go to the lea
 from __future__ import annotations
 
 from bisect import bisect
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError
 from eventmq.headers import parse_headers
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
 from eventmq.plugins.routing.least_loaded import LeastLoaded
+from eventmq.sdk import hookimpl, option, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, RoutingStrategy, WorkerView
+    from eventmq.sdk import Factory, PluginContext, RoutingStrategy, WorkerView
 
 __all__ = ["Sticky", "eventmq_routing_strategies"]
 
@@ -68,23 +67,35 @@ class _Ring:
                 yield index
 
 
-class Sticky:
-    """A `KeyedRouting`.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the strategy.
 
-    Args:
+    Attributes:
         header: Header whose value is the key; ``task`` keeps the jobs of a task together.
         bound: A half full worker passes keys on while it holds more than the average times this.
         timeout: Seconds that a key waits for a worker without credit.
     """
 
+    header: str = "routing-key"
+    bound: float = option(2.0, ge=1)
+    timeout: float = option(0.5, ge=0)
+
+    def __post_init__(self) -> None:
+        if not self.header:
+            raise ValueError("header must name a header")
+
+
+class Sticky:
+    """A `KeyedRouting`."""
+
     by_key = True
 
-    def __init__(
-        self, *, header: str = "routing-key", bound: float = 2.0, timeout: float = 0.5
-    ) -> None:
-        self._header = header
-        self._bound = bound
-        self._timeout = timeout
+    def __init__(self, options: Options | None = None) -> None:
+        options = options or Options()
+        self._header = options.header
+        self._bound = options.bound
+        self._timeout = options.timeout
         self._others = LeastLoaded()
         self._rings: dict[tuple[str, ...], _Ring] = {}
         #: Session -> since when it has no credit.
@@ -146,20 +157,8 @@ class Sticky:
 
 
 def make_strategy(context: PluginContext) -> RoutingStrategy:
-    """Return a strategy.
-
-    Raises:
-        PluginError: An option is wrong.
-    """
-    defaults = {"header": "routing-key", "bound": 2.0, "timeout": 0.5}
-    options = read_options(context, defaults)
-    for name, minimum in (("bound", 1.0), ("timeout", 0.0)):
-        if not minimum <= options[name] < float("inf"):
-            msg = f"option {name!r} of plugin {context.name!r} is {options[name]!r}; "
-            raise PluginError(msg + f"allowed is {minimum:g} or more")
-    if not options["header"]:
-        raise PluginError(f"option 'header' of plugin {context.name!r} must name a header")
-    return Sticky(**options)
+    """Return a strategy; raises `PluginError` for a wrong option."""
+    return Sticky(read_options(context, Options))
 
 
 @hookimpl

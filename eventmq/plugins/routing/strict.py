@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, QueueOrder
+    from eventmq.sdk import Factory, QueueOrder
 
 __all__ = ["Strict", "eventmq_queue_orders"]
 
@@ -29,10 +28,7 @@ class Strict:
         """Do nothing: this order has no state."""
 
 
-def make_order(context: PluginContext) -> QueueOrder:
-    """Return an order; there are no options."""
-    read_options(context, {})
-    return Strict()
+make_order = factory(Strict)
 
 
 @hookimpl

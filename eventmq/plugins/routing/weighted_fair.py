@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, QueueOrder
+    from eventmq.sdk import Factory, QueueOrder
 
 __all__ = ["WeightedFair", "eventmq_queue_orders"]
 
@@ -43,10 +42,7 @@ class WeightedFair:
         self._virtual_times[queue] = self._virtual_now + jobs / max(weight, 1)
 
 
-def make_order(context: PluginContext) -> QueueOrder:
-    """Return an order; there are no options."""
-    read_options(context, {})
-    return WeightedFair()
+make_order = factory(WeightedFair)
 
 
 @hookimpl

@@ -9,20 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError, ProtocolError
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
 from eventmq.plugins.schedule_stores.sqlite import read_rows
 from eventmq.plugins.schedule_stores.table import pack_row
 from eventmq.schedule import Loaded, Saved, SchedulerLease
+from eventmq.sdk import hookimpl, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, ScheduleStore
     from eventmq.schedule import Progress, Schedule
 
     Ask = Callable[[str, Mapping[str, Any]], Any]
     BeginAsk = Callable[[str, Mapping[str, Any]], Callable[[], Any]]
+    from eventmq.sdk import Factory, PluginContext, ScheduleStore
 
 __all__ = ["BrokerSchedules", "eventmq_schedule_stores"]
 
@@ -144,9 +143,9 @@ class BrokerSchedules:
 
 def make_store(context: PluginContext) -> ScheduleStore:
     """Return a store; it has no options, and needs an app."""
-    read_options(context, {})
+    read_options(context, object)
     if context.app is None:
-        raise PluginError("schedule store broker: it needs an app, to reach its broker")
+        raise PluginError("it needs an app, to reach its broker")
     return BrokerSchedules(context.app.ask, context.app.begin_ask)
 
 

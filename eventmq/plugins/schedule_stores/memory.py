@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
 from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
+from eventmq.sdk import hookimpl, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, ScheduleStore
+    from eventmq.sdk import Factory, PluginContext, ScheduleStore
 
 __all__ = ["eventmq_schedule_stores"]
 
 
 def make_store(context: PluginContext) -> ScheduleStore:
     """Return a store; it has no options."""
-    read_options(context, {})
+    read_options(context, object)
     return SqliteSchedules(None, context.clock)
 
 

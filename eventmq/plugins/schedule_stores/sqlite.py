@@ -11,11 +11,11 @@ import secrets
 import socket
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError, QueueFull, StoreError
-from eventmq.hookspecs import hookimpl
 from eventmq.plugins.database import (
     UNREADABLE,
     connect,
@@ -24,18 +24,17 @@ from eventmq.plugins.database import (
     leave_log,
     use_log,
 )
-from eventmq.plugins.options import read_options
 from eventmq.plugins.private_files import make_private_file, make_private_folder
 from eventmq.plugins.schedule_stores.table import TABLES, ScheduleTable, pack_row, read_row
 from eventmq.schedule import Loaded, Saved, SchedulerLease
-from eventmq.store.reads import LoadSchedules
+from eventmq.sdk import LoadSchedules, hookimpl, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from eventmq.clock import Clock
-    from eventmq.interfaces import Factory, PluginContext, ScheduleStore
     from eventmq.schedule import Progress, Schedule
+    from eventmq.sdk import Factory, PluginContext, ScheduleStore
 
 __all__ = ["SqliteSchedules", "eventmq_schedule_stores", "read_rows"]
 
@@ -236,11 +235,26 @@ class SqliteSchedules:
         self._db.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the store.
+
+    Attributes:
+        path: The file.
+        url: ``sqlite:///path``, instead of a path.
+        host: Name of this machine, "" for what it calls itself.
+    """
+
+    path: str = ".eventmq/schedules.sqlite"
+    url: str = ""
+    host: str = ""
+
+
 def make_store(context: PluginContext) -> ScheduleStore:
-    """Return a store for the options ``path``, ``url`` (``sqlite:///path``) and ``host``."""
-    options = read_options(context, {"path": ".eventmq/schedules.sqlite", "url": "", "host": ""})
-    url = options["url"].partition("://")[2].removeprefix("/")
-    return SqliteSchedules(Path(url or options["path"]), context.clock, host=options["host"])
+    """Return a store; raises `PluginError` for a wrong option."""
+    options = read_options(context, Options)
+    url = options.url.partition("://")[2].removeprefix("/")
+    return SqliteSchedules(Path(url or options.path), context.clock, host=options.host)
 
 
 @hookimpl

@@ -16,9 +16,7 @@ from zlib import crc32
 from eventmq.errors import EventMQError, StoreError
 from eventmq.plugins.database import change, first_row
 from eventmq.schedule import Schedule
-from eventmq.store.reads import ScheduleRows
-from eventmq.store.writes import ScheduleRow
-from eventmq.wire.batches import pack, unpack
+from eventmq.sdk import ScheduleRow, ScheduleRows, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     import apsw
 
     from eventmq.schedule import Progress
-    from eventmq.store.reads import LoadSchedules
+    from eventmq.sdk import LoadSchedules
 
 __all__ = ["MAX_SCHEDULES", "TABLES", "ScheduleTable", "pack_row", "read_row"]
 

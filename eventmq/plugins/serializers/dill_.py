@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError, SerializationError, SignatureError
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
 from eventmq.plugins.serializers.extended import children
+from eventmq.sdk import hookimpl, option, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from eventmq.clock import Clock
-    from eventmq.interfaces import Envelope, Factory, PluginContext, Serializer
+    from eventmq.sdk import Envelope, Factory, PluginContext, Serializer
 
 __all__ = ["Dill", "eventmq_serializers"]
 
@@ -143,34 +143,42 @@ def _sign(key: bytes, envelope: Envelope, data: bytes) -> str:
     return digest.hexdigest()
 
 
-def _read_keys(options: Mapping[str, Any]) -> list[str]:
-    keys = list(options["keys"])
-    if options["keys_file"]:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the serializer.
+
+    Attributes:
+        keys: The first signs, all verify.
+        keys_file: A file with more keys, one per line.
+        signature_max_age: Seconds after which a signature is refused.
+    """
+
+    keys: tuple[str, ...] = ()
+    keys_file: str = ""
+    signature_max_age: float = option(MAX_AGE, gt=0, le=MAX_AGE)
+
+
+def _read_keys(options: Options) -> list[str]:
+    keys = list(options.keys)
+    if options.keys_file:
         try:
-            keys += Path(options["keys_file"]).read_text(encoding="utf-8").split()
+            keys += Path(options.keys_file).read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
-            msg = f"serializer dill: keys_file cannot be read: {error}"
-            raise PluginError(msg) from error
+            raise PluginError(f"keys_file cannot be read: {error}") from error
     if not keys:
-        raise PluginError(f"serializer dill has no key to sign with; {_HOW}")
+        raise PluginError(f"there is no key to sign with; {_HOW}")
     if min(map(len, keys)) < SHORTEST_KEY:
-        msg = f"serializer dill: a key has less than {SHORTEST_KEY} characters; {_HOW}"
-        raise PluginError(msg)
+        raise PluginError(f"a key has less than {SHORTEST_KEY} characters; {_HOW}")
     return keys
 
 
 def make_serializer(context: PluginContext) -> Serializer:
-    """Return a serializer for the options ``keys``, ``keys_file`` and ``signature_max_age``."""
-    defaults = {"keys": (), "keys_file": "", "signature_max_age": MAX_AGE}
-    options = read_options(context, defaults)
+    """Return a serializer; raises `PluginError` for a wrong option, or without a key."""
+    options = read_options(context, Options)
     keys = _read_keys(options)
-    max_age = options["signature_max_age"]
-    if not 0 < max_age <= MAX_AGE:
-        msg = f"serializer dill: signature_max_age is seconds, more than 0 and at most {MAX_AGE:g}"
-        raise PluginError(msg)
     import dill
 
-    return Dill(dill, context.clock, keys, max_age)
+    return Dill(dill, context.clock, keys, options.signature_max_age)
 
 
 @hookimpl

@@ -13,14 +13,13 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SerializationError
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
 from eventmq.plugins.serializers.extended import BY_TAG, BY_TYPE, complaint, freeze
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from eventmq.interfaces import Envelope, Factory, PluginContext, Serializer
+    from eventmq.sdk import Envelope, Factory, Serializer
 
 __all__ = ["Json", "eventmq_serializers"]
 
@@ -98,10 +97,7 @@ def _typed(found: dict[str, Any]) -> Any:
 _READ = json.JSONDecoder(object_hook=_typed).decode
 
 
-def make_serializer(context: PluginContext) -> Serializer:
-    """Return the serializer; there are no options."""
-    read_options(context, {})
-    return Json()
+make_serializer = factory(Json)
 
 
 @hookimpl

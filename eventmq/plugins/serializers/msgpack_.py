@@ -10,14 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SerializationError
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
 from eventmq.plugins.serializers.extended import BY_CODE, BY_TYPE, complaint, freeze
+from eventmq.sdk import factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.interfaces import Envelope, Factory, PluginContext, Serializer
+    from eventmq.sdk import Envelope, Factory, Serializer
 
 __all__ = ["Msgpack", "eventmq_serializers"]
 
@@ -26,12 +25,14 @@ MAX_DEPTH = 16
 
 
 class Msgpack:
-    """A `Serializer`; the library is handed in, so that this module imports without it."""
+    """A `Serializer`. The library is imported when one is made."""
 
-    def __init__(self, library: Any) -> None:
-        self._pack = library.packb
-        self._unpack = library.unpackb
-        self._extend = library.ExtType
+    def __init__(self) -> None:
+        import msgpack
+
+        self._pack = msgpack.packb
+        self._unpack = msgpack.unpackb
+        self._extend = msgpack.ExtType
         self._default = self._defaults(MAX_DEPTH)
         self._hook = self._hooks(MAX_DEPTH)
 
@@ -93,12 +94,7 @@ def _unreadable(data: bytes, error: Exception) -> SerializationError:
     )
 
 
-def make_serializer(context: PluginContext) -> Serializer:
-    """Return the serializer; there are no options."""
-    import msgpack
-
-    read_options(context, {})
-    return Msgpack(msgpack)
+make_serializer = factory(Msgpack)
 
 
 @hookimpl

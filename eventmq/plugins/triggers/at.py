@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
-from eventmq.policies import check_timestamp
+from eventmq.sdk import check_timestamp, factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, Trigger
+    from eventmq.sdk import Factory, Trigger
 
 __all__ = ["At", "eventmq_triggers"]
 
@@ -39,9 +37,7 @@ class At:
         return self.moment if fire_time < self.moment <= now else None
 
 
-def make_trigger(context: PluginContext) -> Trigger:
-    """Return a trigger for the option ``moment``, in Unix time."""
-    return At(**read_options(context, {"moment": 0.0}))
+make_trigger = factory(At)
 
 
 @hookimpl

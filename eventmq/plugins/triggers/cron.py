@@ -16,14 +16,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
-from eventmq.policies import check_cron
+from eventmq.sdk import check_cron, factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, Trigger
+    from eventmq.sdk import Factory, Trigger
 
 __all__ = ["Cron", "eventmq_triggers"]
 
@@ -172,9 +170,7 @@ class Cron:
         return after
 
 
-def make_trigger(context: PluginContext) -> Trigger:
-    """Return a trigger for the options ``expression``, ``tz`` and ``missing``."""
-    return Cron(**read_options(context, {"expression": "", "tz": "UTC", "missing": "next"}))
+make_trigger = factory(Cron)
 
 
 @hookimpl

@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.options import read_options
-from eventmq.policies import check_interval
+from eventmq.sdk import check_interval, factory, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, Trigger
+    from eventmq.sdk import Factory, Trigger
 
 __all__ = ["Every", "eventmq_triggers"]
 
@@ -44,9 +42,7 @@ class Every:
         return round(fire_time + steps * self.seconds, 6) if steps > 0 else None
 
 
-def make_trigger(context: PluginContext) -> Trigger:
-    """Return a trigger for the option ``seconds``."""
-    return Every(**read_options(context, {"seconds": 0.0}))
+make_trigger = factory(Every)
 
 
 @hookimpl

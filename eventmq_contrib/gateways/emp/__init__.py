@@ -11,15 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import CommandOption
+from eventmq.sdk import CommandOption, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import click
 
-    from eventmq.interfaces import Factory, Gateway, PluginContext
+    from eventmq.sdk import Factory, Gateway, PluginContext
     from eventmq_contrib.gateways.emp.client import EmpClient, client_context
     from eventmq_contrib.gateways.emp.protocol import EmpError, EmpFailure
 

@@ -14,13 +14,12 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError, SettingsError
-from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import CommandOption, TaskRole
+from eventmq.sdk import CommandOption, TaskRole, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.interfaces import Factory, Gateway, PluginContext
+    from eventmq.sdk import Factory, Gateway, PluginContext
     from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
 
 __all__ = ["eventmq_command_options", "eventmq_gateways", "eventmq_task_options"]

@@ -12,13 +12,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
-from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import CommandOption
+from eventmq.sdk import CommandOption, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, Gateway, PluginContext
+    from eventmq.sdk import Factory, Gateway, PluginContext
 
 __all__ = ["eventmq_command_options", "eventmq_gateways"]
 

@@ -11,7 +11,7 @@ import math
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from eventmq.events import HOUR_US, EventKind
+from eventmq.sdk.events import HOUR_US, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

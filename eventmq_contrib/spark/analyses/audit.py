@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eventmq.events import ENDS, EventKind
+from eventmq.sdk.events import ENDS, EventKind
 from eventmq_contrib.spark.analyses.numbers import gaps, numbers
 from eventmq_contrib.spark.analyses.states import RUNNING, double_leased, ended, kind_of, lives
 

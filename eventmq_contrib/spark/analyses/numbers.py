@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.events import EventKind
+from eventmq.sdk.events import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

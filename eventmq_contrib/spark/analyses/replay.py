@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.events import EventKind
+from eventmq.sdk.events import EventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

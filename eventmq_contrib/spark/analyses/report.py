@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
-from eventmq.events import EventKind
+from eventmq.sdk.events import EventKind
 from eventmq_contrib.spark.analyses import capacity
 from eventmq_contrib.spark.analyses.anomaly import MIN_HISTORY, anomaly, between
 from eventmq_contrib.spark.analyses.audit import audit

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.events import EventKind
+from eventmq.sdk.events import EventKind
 from eventmq_contrib.spark.analyses.numbers import numbers
 from eventmq_contrib.spark.analyses.states import READY, kind_of, lives, number_of
 

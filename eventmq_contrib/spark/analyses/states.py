@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.events import ENDS, STATES, EventKind
+from eventmq.sdk.events import ENDS, STATES, EventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

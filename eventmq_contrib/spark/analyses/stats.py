@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.events import ENDS, EventKind
+from eventmq.sdk.events import ENDS, EventKind
 from eventmq_contrib.spark.analyses.buckets import QUANTILES, bucket, percentiles, ranked
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.events import EventKind
+from eventmq.sdk.events import EventKind
 from eventmq_contrib.spark.analyses.executions import executions
 from eventmq_contrib.spark.analyses.numbers import numbers
 from eventmq_contrib.spark.analyses.slo import still_known

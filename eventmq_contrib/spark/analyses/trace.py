@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.cli import printable
 from eventmq.errors import JobNotFound
-from eventmq.events import ENDS, STATES, EventKind
+from eventmq.sdk.events import ENDS, STATES, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.interfaces import JobsEnded, PartsYielded, ProgressReported, SlotDied
-from eventmq.wire import batches
+from eventmq import sdk
+from eventmq.sdk import JobsEnded, PartsYielded, ProgressReported, SlotDied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import PoolEvent
+    from eventmq.sdk import PoolEvent
 
 __all__ = ["Ticket", "pack", "pack_event", "read_event", "unpack"]
 
@@ -51,12 +51,12 @@ class Ticket(NamedTuple):
 
 def pack(*message: object) -> bytes:
     """Encode a message."""
-    return batches.pack(message)
+    return sdk.pack(message)
 
 
 def unpack(data: bytes) -> list[Any]:
     """Decode a message."""
-    message: list[Any] = batches.unpack(data, "a message of a slot")
+    message: list[Any] = sdk.unpack(data, "a message of a slot")
     return message
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from eventmq.wakeup import Wakeup
+from eventmq.sdk import Wakeup
 from eventmq_contrib.spark.pool.frames import pack, unpack
 from eventmq_contrib.spark.pool.remote import ALIVE_EVERY
 

@@ -13,10 +13,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.wakeup import Wakeup
+from eventmq.sdk import Wakeup
 from eventmq_contrib.spark.pool.frames import Ticket
 from eventmq_contrib.spark.pool.link import SlotLink
 from eventmq_contrib.spark.pool.remote import serve
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from eventmq.interfaces import PoolEvent, Running
-    from eventmq.plugins.pools.options import PoolOptions
+    from eventmq.sdk import PoolEvent, PoolOptions, Running
 
 __all__ = ["SparkPool"]
 
@@ -71,13 +70,13 @@ class SparkPool:
     shared = False
     abandoned = 0
 
-    def __init__(self, options: PoolOptions) -> None:
+    def __init__(self, options: PoolOptions[Any]) -> None:
         self.slots = options.concurrency
         self._loader, self._arguments = options.loader, dict(options.arguments)
         self._initial = self.slots if options.initial is None else options.initial
         own = options.own
-        self._master, self._link_host = own["master"], own["link_host"]
-        self._start_timeout, self._link_timeout = own["start_timeout"], own["link_timeout"]
+        self._master, self._link_host = own.master, own.link_host
+        self._start_timeout, self._link_timeout = own.start_timeout, own.link_timeout
         self._slots: list[SparkSlot] = []
         self._events: list[PoolEvent] = []
         self._threads: dict[str, threading.Thread] = {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from eventmq.plugins.pools.prefork.pool import PreforkPool
+    from eventmq.sdk import ProcessPool
     from eventmq_contrib.spark.pool.frames import Ticket
 
 __all__ = ["ALIVE_EVERY", "Remote", "serve"]
@@ -56,9 +56,9 @@ def serve(ticket: Ticket) -> Iterator[int]:
 
 
 def _serve(ticket: Ticket, sock: zmq.Socket[bytes]) -> int:
-    from eventmq.plugins.pools.prefork.pool import PreforkPool
+    from eventmq.sdk import ProcessPool
 
-    pool = PreforkPool(
+    pool = ProcessPool(
         concurrency=1, loader=ticket.loader, arguments=ticket.arguments,
         start_timeout=ticket.start_timeout,
     )  # fmt: skip
@@ -83,7 +83,7 @@ class Remote:
         link_timeout: Seconds of silence after which the manager is gone.
     """
 
-    def __init__(self, pool: PreforkPool, sock: zmq.Socket[bytes], link_timeout: float) -> None:
+    def __init__(self, pool: ProcessPool, sock: zmq.Socket[bytes], link_timeout: float) -> None:
         self._pool, self._sock, self._link_timeout = pool, sock, link_timeout
         self._deaths = 0
         self._running: tuple[int, int] = (0, -1)

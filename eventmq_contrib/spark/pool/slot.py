@@ -7,11 +7,11 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.interfaces import JobsEnded, Running, SlotDied
+from eventmq.sdk import JobsEnded, Running, SlotDied
 from eventmq_contrib.spark.pool.frames import read_event
 
 if TYPE_CHECKING:
-    from eventmq.interfaces import PoolEvent
+    from eventmq.sdk import PoolEvent
     from eventmq_contrib.spark.pool.link import SlotLink
 
 __all__ = ["SparkSlot"]

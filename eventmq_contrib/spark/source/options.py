@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from eventmq.conversion import option, options_of
 from eventmq.errors import SettingsError, did_you_mean
+from eventmq.sdk import option, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

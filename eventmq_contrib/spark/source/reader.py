@@ -148,7 +148,7 @@ class BrokerReader:
         """Yield the events that the broker keeps still: those that no journal has sealed."""
         import pyarrow as pa
 
-        from eventmq.events import EventColumns
+        from eventmq.sdk.events import EventColumns
 
         schema, after = arrow_type(self.schema), 0
         while True:
@@ -205,7 +205,7 @@ def job_rows(app: EventMQ, listing: str, filters: Mapping[str, Any]) -> Iterator
 
 
 def _job(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    from eventmq.wire.results import decode_error
+    from eventmq.sdk import decode_error
 
     error = decode_error(row["error"]) if row["error"] else None
     return (

@@ -173,7 +173,7 @@ def replay(app: EventMQ, options: Writing, _: Shape, batches: Iterator[Any]) -> 
         How many were ``replayed``, how many were replayed ``before`` or have gone on otherwise, and
         of how many the broker knows nothing more: ``unknown``.
     """
-    from eventmq.wire.calls import MAX_IDS
+    from eventmq.sdk import MAX_IDS
 
     counts = Counter(replayed=0, before=0, unknown=0)
     pace = Pace(options.rate, min(options.in_flight, MAX_IDS))

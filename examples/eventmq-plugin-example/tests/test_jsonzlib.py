@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from eventmq.errors import PluginError, SerializationError
-from eventmq.interfaces import PluginContext
+from eventmq.sdk import PluginContext, PluginError, SerializationError
 from eventmq.testing import FakeClock, SerializerSuite
 
 from eventmq_plugin_example.jsonzlib import make_serializer

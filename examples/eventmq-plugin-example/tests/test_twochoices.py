@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from eventmq.interfaces import PluginContext, WorkerView
+from eventmq.sdk import PluginContext, WorkerView
 from eventmq.testing import FakeClock, RoutingStrategySuite
 
 from eventmq_plugin_example.twochoices import RandomTwoChoices, make_strategy

@@ -11,7 +11,7 @@ import pytest
 from eventmq import EventMQ
 from eventmq.errors import BrokerUnavailable, StoreError
 from eventmq.plugins.database import connect
-from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.schema import SCHEMA_VERSION
 from eventmq_contrib.journal.command import run
 from eventmq_contrib.journal.drain import Drain
@@ -55,7 +55,7 @@ def test_the_journal_takes_what_a_stopped_broker_has(broker: Broker, tmp_path: P
 
 
 def test_a_store_is_read_while_its_broker_writes(broker: Broker, tmp_path: Path) -> None:
-    reader = EventLogReader(tmp_path / "data")
+    reader = SqliteEventLogReader(tmp_path / "data")
     assert reader.store_id == broker.core.state.store_id
     for n in range(1, 4):
         broker.submit()
@@ -71,7 +71,7 @@ def test_a_store_without_a_broker_is_read_and_not_written(broker: Broker, tmp_pa
     broker.close()
     data = tmp_path / "data"
     before = {path.name: path.read_bytes() for path in data.iterdir()}
-    reader = EventLogReader(data)
+    reader = SqliteEventLogReader(data)
     assert len(reader.read(0, 1 << 20)[0]) == 1
     reader.close()
     assert (data / "queue.sqlite").read_bytes() == before["queue.sqlite"]
@@ -118,7 +118,7 @@ def test_a_folder_without_a_store_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "queue.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(StoreError, match=r"cannot read the store .*queue\.sqlite: file is not"):
-        EventLogReader(tmp_path)
+        SqliteEventLogReader(tmp_path)
 
 
 def test_without_pyarrow_one_sentence_says_what_to_install(
@@ -198,7 +198,7 @@ def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
                     "sealed": 1}  # fmt: skip
 
     app: Any = Away()
-    reader = EventLogReader(tmp_path / "data")
+    reader = SqliteEventLogReader(tmp_path / "data")
     source = StoreSource(reader, app, broker.clock)
     for _ in range(3):
         assert not source.seal("j", 1)
@@ -216,7 +216,7 @@ def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
 def test_the_wrong_broker_is_told_nothing(app: EventMQ, broker: Broker, tmp_path: Path) -> None:
     """The store in the data directory is another one's."""
     broker.submit()
-    reader = EventLogReader(tmp_path / "data")
+    reader = SqliteEventLogReader(tmp_path / "data")
     source = StoreSource(reader, app, app.clock)
     with pytest.raises(StoreError, match="name the right one with --broker"):
         source.seal("j", 0)

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from eventmq import EventMQ, chain
-from eventmq.client.outcomes import OutcomeReader
 from eventmq.wire.batches import pack
 from eventmq.wire.commands import Request
+from eventmq.wire.outcomes import OutcomeReader
 from eventmq.wire.results import FRAMES_TYPE, encode_frames, frames_task
 from eventmq_contrib.journal import drain as drain_module
 from eventmq_contrib.journal.command import run

@@ -21,10 +21,10 @@ import msgpack
 import pytest
 
 from eventmq.app import EventMQ
-from eventmq.client.outcomes import EndRow, OutcomeReader, failure
 from eventmq.errors import ContentError, JobFailed, ProtocolError, SettingsError
 from eventmq.plugins.schedule_stores.table import read_row
 from eventmq.wire.commands import Schedule
+from eventmq.wire.outcomes import EndRow, OutcomeReader, failure
 from eventmq.wire.results import decode_error
 from eventmq.wire.schedules import read_schedule
 

@@ -227,9 +227,13 @@ def test_values_that_have_their_type_load_no_library() -> None:
     """A broker and a worker hand over options that are typed already."""
     program = """
 import sys
-from eventmq.interfaces import PluginContext
-from eventmq.plugins.options import read_options
-read_options(PluginContext("demo", {"a": 2, "b": "x"}, None), {"a": 1, "b": ""})
+from dataclasses import dataclass
+from eventmq.conversion import read_options
+@dataclass
+class Options:
+    a: int = 1
+    b: str = ""
+read_options(Options, {"a": 2, "b": "x"}, owner="demo")
 print("msgspec" in sys.modules)
 """
     command = [sys.executable, "-c", program]

@@ -119,7 +119,7 @@ class Probe:
 
 
 def provides(hook):
-    """Say whether what a registration hook returns can be made by its name."""
+    """Return the name of what a registration hook returns makes by its name."""
     kind = next(kind for kind in KINDS if kind.hook == hook)
     return manage(hook, lambda: {"probe": Probe}).make(kind, "probe").made_as
 

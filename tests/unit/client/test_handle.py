@@ -14,7 +14,6 @@ import pytest
 
 from eventmq import errors
 from eventmq.client.handle import Job, JobOrigin, ResultClient
-from eventmq.client.outcomes import EndRow, OutcomeReader, original
 from eventmq.client.requests import NO_BROKER
 from eventmq.client.waiting import Completed, wait
 from eventmq.errors import (
@@ -35,6 +34,7 @@ from eventmq.errors import (
 )
 from eventmq.interfaces import Envelope
 from eventmq.wire.commands import Call, Request
+from eventmq.wire.outcomes import EndRow, OutcomeReader, original
 from eventmq.wire.results import ERROR_TYPE, LEGACY_TYPE, RemoteError, ResultLocation, encode_error
 from tests.support.client_harness import FakeBroker, Net, NetRunner, awaited
 

@@ -10,7 +10,6 @@ import msgpack
 import pytest
 
 from eventmq.client.handle import Job, JobOrigin, ResultClient
-from eventmq.client.outcomes import OutcomeReader
 from eventmq.errors import (
     ContentNotAllowed,
     JobFailed,
@@ -22,6 +21,7 @@ from eventmq.errors import (
 )
 from eventmq.wire.batches import pack, unpack
 from eventmq.wire.commands import Call, Credit, Error, Reply
+from eventmq.wire.outcomes import OutcomeReader
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.wire.streams import PartHead, encode_parts, format_end
 from tests.support.client_harness import FakeBroker, Net, NetRunner

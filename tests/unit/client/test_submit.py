@@ -10,7 +10,6 @@ import pytest
 
 from eventmq.client import submit
 from eventmq.client.handle import ResultClient
-from eventmq.client.outcomes import OutcomeReader
 from eventmq.client.submit import SubmitBatch, Submitter
 from eventmq.client.templates import EncodedJob, Template
 from eventmq.errors import (
@@ -25,6 +24,7 @@ from eventmq.headers import Headers, parse_headers
 from eventmq.interfaces import Envelope, Submission
 from eventmq.job import IdFactory
 from eventmq.wire.commands import Request
+from eventmq.wire.outcomes import OutcomeReader
 from tests.support.client_harness import FakeBroker, Net, NetRunner, awaited
 
 

@@ -29,7 +29,7 @@ from eventmq.plugins.database import (
     watch_log,
 )
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.plugins.result_backends.sqlite import SqliteResults
@@ -113,7 +113,7 @@ def _results(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "opening", [_broker, _fsck, _repair, _backup, EventLogReader, _schedules, _results]
+    "opening", [_broker, _fsck, _repair, _backup, SqliteEventLogReader, _schedules, _results]
 )
 def test_every_opening_refuses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: Callable[[Path], Any]
@@ -156,7 +156,7 @@ def test_every_store_waits_for_locks(tmp_path: Path) -> None:
     results = SqliteResults(tmp_path / "results.sqlite", FakeClock())
     results.put("job", b"", 60.0)
     schedules = SqliteSchedules(tmp_path / "schedules.sqlite", FakeClock())
-    events: Any = EventLogReader(tmp_path)
+    events: Any = SqliteEventLogReader(tmp_path)
     checkpointer: Any = store._checkpointer
     waits = {
         "store": store._db, "checkpoints": checkpointer._db, "events": events._db,

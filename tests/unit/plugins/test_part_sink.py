@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from eventmq.plugins.pools import part_sink
-from eventmq.plugins.pools.part_sink import Timer
+from eventmq.execution import part_sink
+from eventmq.execution.part_sink import Timer
 
 if TYPE_CHECKING:
     import pytest

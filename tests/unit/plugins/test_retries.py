@@ -73,7 +73,7 @@ def test_what_makes_no_sense_is_refused_where_the_task_is_declared(make, options
 
 
 def test_options_of_the_wrong_type_or_name_are_refused():
-    with pytest.raises(PluginError, match="must be a number, not True"):
+    with pytest.raises(PluginError, match="must be a number from 0, not True"):
         fixed_plugin.make_policy(context(delay=True))
     with pytest.raises(PluginError, match="did you mean 'delay'"):
         fixed_plugin.make_policy(context(dely=1))

@@ -149,7 +149,7 @@ def loads(strategy, key, **loads):
 
 def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
     """For ``timeout`` seconds; when the worker has credit again, its keys come back."""
-    strategy = sticky.Sticky(bound=100.0, timeout=0.5)
+    strategy = sticky.Sticky(sticky.Options(bound=100.0, timeout=0.5))
     ranks, full = loads(strategy, "k", first=(0, 4))
     assert strategy.prefer("q", "k", full, 10.0) is None
     assert strategy.prefer("q", "k", full, 10.4) is None
@@ -160,7 +160,7 @@ def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
 
 
 def test_sticky_passes_over_a_worker_with_more_than_its_share():
-    strategy = sticky.Sticky(bound=2.0)
+    strategy = sticky.Sticky(sticky.Options(bound=2.0))
     ranks, busy = loads(strategy, "k", first=(2, 4))
     assert strategy.prefer("q", "k", busy, 10.0) == ranks["second"]
     ranks, all_busy = loads(strategy, "k", first=(2, 4), second=(2, 4), third=(2, 4), fourth=(2, 4))
@@ -169,7 +169,7 @@ def test_sticky_passes_over_a_worker_with_more_than_its_share():
 
 def test_sticky_bounds_no_worker_that_is_less_than_half_full():
     """One tenant alone stays where its caches are warm."""
-    strategy = sticky.Sticky(bound=1.0)
+    strategy = sticky.Sticky(sticky.Options(bound=1.0))
     ranks, some = loads(strategy, "k", first=(4, 3))
     assert strategy.prefer("q", "k", some, 10.0) == ranks["first"]
 
@@ -185,9 +185,9 @@ def test_sticky_forgets_what_it_need_not_remember(monkeypatch):
 
 def test_sticky_takes_its_key_from_the_header_that_it_is_told():
     text = "task:shop.add,tenant:7,routing-key:x"
-    assert sticky.Sticky(header="tenant").key("q", text) == "7"
-    assert sticky.Sticky(header="task").key("q", text) == "shop.add"
-    assert not sticky.Sticky(header="other").key("q", text)
+    assert sticky.Sticky(sticky.Options(header="tenant")).key("q", text) == "7"
+    assert sticky.Sticky(sticky.Options(header="task")).key("q", text) == "shop.add"
+    assert not sticky.Sticky(sticky.Options(header="other")).key("q", text)
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def make_dill(**options):
 
 
 def test_dill_without_a_key_says_how_to_make_one():
-    with pytest.raises(PluginError, match=r"has no key to sign with; make a key with python -c"):
+    with pytest.raises(PluginError, match=r"no key to sign with; make a key with python -c"):
         make_dill()
 
 

@@ -67,8 +67,8 @@ def test_a_library_that_a_factory_misses_is_told_only_on_use(manage, module, poi
     with pytest.raises(PluginError) as caught:
         manager.serializer("shout")
     assert str(caught.value).startswith(
-        "serializer 'shout' of plugin 'shouting' needs the library 'no_such_library': "
-        "pip install 'shouting[loud]'"
+        "serializer 'shout' of plugin 'shouting' of the distribution 'shouting' needs the library "
+        "'no_such_library': pip install 'shouting[loud]'"
     )
 
 
@@ -84,7 +84,8 @@ def test_a_misspelt_hook_is_an_error_with_the_nearest_name(manage):
         manage(plugin)
     assert str(caught.value) == (
         "plugin 'Made' implements 'eventmq_serialisers', and there is no such hook; "
-        "did you mean 'eventmq_serializers'?"
+        "did you mean 'eventmq_serializers'?; "
+        "switch it off with -p no:Made or EVENTMQ_DISABLED_PLUGINS=Made"
     )
 
 
@@ -106,7 +107,7 @@ def test_a_hook_without_the_marker_is_an_error(manage):
 
 
 def test_a_plugin_without_hooks_is_an_error(manage):
-    with pytest.raises(HookError, match="'int' implements no hook"):
+    with pytest.raises(HookError, match="'int': it implements no hook"):
         manage(7)
 
 
@@ -135,7 +136,7 @@ def test_a_registration_hook_that_raises_is_named(manage):
     def broken():
         raise KeyError("x")
 
-    with pytest.raises(PluginError, match="of plugin 'Made' failed: KeyError"):
+    with pytest.raises(PluginError, match="plugin 'Made': eventmq_serializers failed: KeyError"):
         manage(implementing(eventmq_serializers=broken))
 
 
@@ -160,7 +161,9 @@ def test_an_object_that_does_not_keep_its_contract_is_an_error_that_names_what_i
     with pytest.raises(PluginError) as caught:
         manager.make(kind, "x")
     text = str(caught.value)
-    assert text.startswith(f"{kind.name} 'x' of plugin 'wanting' from shouting has {lack}")
+    assert text.startswith(
+        f"{kind.name} 'x' of plugin 'wanting' of the distribution 'shouting' has {lack}"
+    )
     assert text.endswith("; switch it off with -p no:wanting or EVENTMQ_DISABLED_PLUGINS=wanting")
 
 

@@ -16,18 +16,18 @@ import msgpack
 import pytest
 
 from eventmq.client.handle import ResultClient
-from eventmq.client.main_module import main_name, real_name
-from eventmq.client.outcomes import OutcomeReader
 from eventmq.client.submit import Submitter
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.headers import Headers, parse_headers
 from eventmq.job import IdFactory
+from eventmq.main_module import main_name, real_name
 from eventmq.plugins.serializers.msgpack_ import Msgpack
 from eventmq.policies import exponential, fixed
 from eventmq.rates import parse_rate
 from eventmq.task import AsyncTask, CallOptions, Task, TaskOptions, shared, shared_task
 from eventmq.task.unique import Unique
 from eventmq.wire.batches import decode_batch
+from eventmq.wire.outcomes import OutcomeReader
 from tests.support.client_harness import FakeBroker, Net, NetRunner
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class FakeApp:
         self.modules = modules
         self.queues: set[str] = set()
         self.policies: set[Backoff] = set()
-        serializer = self.serializer = Msgpack(msgpack)
+        serializer = self.serializer = Msgpack()
         reader = OutcomeReader(lambda _: serializer, {"msgpack"})
         results = ResultClient(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
         ids = IdFactory(self.runner.clock)

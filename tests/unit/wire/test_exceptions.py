@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.client.outcomes import original
 from eventmq.errors import JobFailed, JobNotFound
 from eventmq.execution.failures import describe
 from eventmq.wire.batches import pack
 from eventmq.wire.exceptions import MEMBERS, STATE_LIMIT
+from eventmq.wire.outcomes import original
 from eventmq.wire.results import (
     ERROR_LIMIT,
     MESSAGE_LIMIT,

@@ -1,21 +1,20 @@
 """The ``asyncio`` pool: thousands of waiting jobs in one event loop. For ``async def`` tasks.
 
-Options, beside those that the app sets (``concurrency`` and ``executor``): ``threads``, the number
-of plain functions that run at once, in threads beside the loop (8).
+`Options` are beside those that the app sets (``concurrency`` and ``executor``).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
-from eventmq.hookspecs import hookimpl
-from eventmq.plugins.pools.options import PoolOptions
+from eventmq.sdk import PoolOptions, hookimpl, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, PluginContext, WorkerPool
+    from eventmq.sdk import Factory, PluginContext, WorkerPool
 
 __all__ = ["eventmq_worker_pools", "make_asyncio_pool"]
 
@@ -26,21 +25,27 @@ COROUTINES = 1000
 THREADS = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the pool. ``threads``: plain functions that run at once, beside the loop."""
+
+    threads: int = option(THREADS, ge=1)
+
+
 def make_asyncio_pool(context: PluginContext) -> WorkerPool:
     """Return the pool.
 
     Raises:
         PluginError: An option is wrong, or a middleware cannot wrap coroutines.
     """
-    options = PoolOptions.of(context, {"threads": THREADS}, concurrency=COROUTINES)
+    options = PoolOptions.of(context, Options, concurrency=COROUTINES)
     if options.executor is None:
-        raise PluginError("the pool 'asyncio' needs the option executor")
-    threads = options.own["threads"]
-    if threads < 1:
-        raise PluginError(f"threads of the pool 'asyncio' is a number from 1, not {threads}")
+        raise PluginError("it needs the option executor")
     from eventmq.plugins.pools.asyncio.pool import AsyncioPool  # asyncio takes long to import
 
-    return AsyncioPool(concurrency=options.concurrency, executor=options.executor, threads=threads)
+    return AsyncioPool(
+        concurrency=options.concurrency, executor=options.executor, threads=options.own.threads
+    )
 
 
 @hookimpl

@@ -19,20 +19,25 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from eventmq.execution.async_executor import AsyncExecutor
-from eventmq.execution.coroutines import Interruptible
-from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
-from eventmq.plugins.pools.assigned import AssignedChunk, PendingOutcomes, jobs_ended
-from eventmq.plugins.pools.part_sink import PartSink, Timer
+from eventmq.sdk import (
+    AssignedChunk,
+    AsyncExecutor,
+    Interruptible,
+    PartSink,
+    PartsYielded,
+    PendingOutcomes,
+    ProgressReported,
+    Running,
+    SlotDied,
+    Timer,
+    jobs_ended,
+)
 from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import Cancellation, PartBatch
-    from eventmq.interfaces import PoolEvent
-    from eventmq.wire.batches import OutcomeRow
+    from eventmq.sdk import Cancellation, Executor, OutcomeRow, PartBatch, PoolEvent
 
 __all__ = ["AsyncioPool", "BlockingThreads", "JobRun", "LoopMonitor", "MeasuredCoroutine"]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from eventmq.events.packed import Block
     from eventmq.store.writes import Announce, SealEvents
 
-__all__ = ["CAP", "RING", "SLICE", "EventLog", "EventLogReader"]
+__all__ = ["CAP", "RING", "SLICE", "EventLog", "SqliteEventLogReader"]
 
 
 #: Bytes of events that are kept until a journal has taken some for the first time.
@@ -212,7 +212,7 @@ class EventLog:
         return self.head, False
 
 
-class EventLogReader:
+class SqliteEventLogReader:
     """The events of the store in a data directory. One thread.
 
     Args:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from eventmq.errors import PluginError, QueueFull, StoreError
-from eventmq.hookspecs import hookimpl
 from eventmq.plugins.database import (
     DAMAGED,
     DISK_FULL,
@@ -26,12 +26,11 @@ from eventmq.plugins.database import (
     leave_log,
     use_log,
 )
-from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.sqlite.additions import move_waits, prepare_additions
 from eventmq.plugins.queue_stores.sqlite.checkpoint import LOG_BYTES, Checkpointer
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME, DataDirectory, OpenedFiles
 from eventmq.plugins.queue_stores.sqlite.errors import ALTERED, ASK, store_error
-from eventmq.plugins.queue_stores.sqlite.event_log import CAP, RING, EventLog
+from eventmq.plugins.queue_stores.sqlite.event_log import CAP, RING, EventLog, SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.graphs import GraphReads, next_deadline, open_graphs
 from eventmq.plugins.queue_stores.sqlite.operations import (
     FailedJobs,
@@ -69,6 +68,7 @@ from eventmq.plugins.queue_stores.sqlite.writes import (
     next_ready_at,
     schedule_handlers,
 )
+from eventmq.sdk import hookimpl, read_options
 from eventmq.store.reads import (
     FindJobs,
     FindLineage,
@@ -115,7 +115,7 @@ if TYPE_CHECKING:
     import apsw
 
     from eventmq.clock import Clock
-    from eventmq.interfaces import Factory, PluginContext, QueueStore
+    from eventmq.sdk import Factory, PluginContext, QueueStore
     from eventmq.store import Write
 
 __all__ = ["SqliteStore", "eventmq_queue_stores"]
@@ -208,6 +208,10 @@ class SqliteStore:
             Path(self._path), durable=self._durability == "durable",
             page_checksums=self._page_checksums,
         )  # fmt: skip
+
+    def event_log(self) -> SqliteEventLogReader | None:
+        """Return a reader of the events in the file; None where there is none."""
+        return None if self._directory is None else SqliteEventLogReader(Path(self._path).parent)
 
     # Opening and closing
 
@@ -573,36 +577,33 @@ def _event_handlers(event_log: EventLog) -> dict[type, Callable[[Any], Any]]:
     }
 
 
-#: Options of the factory and their defaults; see the settings page for their meaning.
-OPTIONS: Mapping[str, object] = {
-    "page_checksums": False,
-    "directory": ".eventmq",
-    "durability": "durable",
-    "fsync_interval": 0.05,
-    "dedupe_window": 86_400.0,
-    "keep_results": 86_400.0,
-    "reserve": 256 * 1024 * 1024,
-    "events_ring": RING,
-    "events_cap": CAP,
-    "events_values": 0,
-    "expect_store": "",
-}
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the store; see the settings page for their meaning."""
+
+    page_checksums: bool = False
+    directory: str = ".eventmq"
+    durability: Literal["durable", "relaxed"] = "durable"
+    fsync_interval: float = 0.05
+    dedupe_window: float = 86_400.0
+    keep_results: float = 86_400.0
+    reserve: int = 256 * 1024 * 1024
+    events_ring: int = RING
+    events_cap: int = CAP
+    events_values: int = 0
+    expect_store: str = ""
 
 
 def make_store(context: PluginContext) -> QueueStore:
-    """Return a store for the options ``directory durability fsync_interval ...``."""
-    options = read_options(context, OPTIONS)
-    if options["durability"] not in _SYNCHRONOUS:
-        msg = "queue store sqlite: durability is 'durable' or 'relaxed'"
-        raise PluginError(msg)
+    """Return a store; raises `PluginError` for a wrong option."""
+    options = asdict(read_options(context, Options))
     if options["page_checksums"] and not can_checksum_pages():
         msg = (
-            "queue store sqlite: page_checksums needs an extension of SQLite that this apsw does "
-            "not have; install apsw from a wheel of PyPI, unpacked"
+            "page_checksums needs an extension of SQLite that this apsw does not have; install "
+            "apsw from a wheel of PyPI, unpacked"
         )
         raise PluginError(msg)
-    directory = Path(options.pop("directory"))
-    return SqliteStore(directory, context.clock, **options)
+    return SqliteStore(Path(options.pop("directory")), context.clock, **options)
 
 
 @hookimpl

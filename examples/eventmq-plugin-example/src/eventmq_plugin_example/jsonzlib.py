@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import PluginError, SerializationError
-from eventmq.plugins.options import read_options
+from eventmq.sdk import SerializationError, option, read_options
 
 if TYPE_CHECKING:
-    from eventmq.interfaces import Envelope, PluginContext, Serializer
+    from eventmq.sdk import Envelope, PluginContext, Serializer
 
 #: Longest JSON in bytes that is unpacked: some bytes could claim to be gigabytes.
 MAX_BYTES = 256 * 1024 * 1024
@@ -58,10 +58,13 @@ def _unpack(data: bytes) -> bytes:
     return text
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options of the serializer. ``level``: zlib's, from 1 (fast) to 9 (short)."""
+
+    level: int = option(6, ge=1, le=9)
+
+
 def make_serializer(context: PluginContext) -> Serializer:
-    """Return a serializer for the option ``level``."""
-    level = read_options(context, {"level": 6})["level"]
-    if not 1 <= level <= 9:  # noqa: PLR2004 - zlib's levels
-        msg = f"serializer json-zlib: level is a number from 1 to 9, not {level}"
-        raise PluginError(msg)
-    return JsonZlib(level)
+    """Return a serializer for its options."""
+    return JsonZlib(read_options(context, Options).level)

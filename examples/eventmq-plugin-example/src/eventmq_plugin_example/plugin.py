@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.hookspecs import hookimpl
+from eventmq.sdk import hookimpl
 
 from eventmq_plugin_example.jsonzlib import make_serializer
 from eventmq_plugin_example.twochoices import make_strategy
@@ -16,7 +16,7 @@ from eventmq_plugin_example.twochoices import make_strategy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.interfaces import Factory, RoutingStrategy, Serializer
+    from eventmq.sdk import Factory, RoutingStrategy, Serializer
 
 
 @hookimpl

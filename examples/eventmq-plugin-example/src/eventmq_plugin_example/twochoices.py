@@ -6,15 +6,16 @@ Nearly as even as asking all of them, at a cost that does not grow with their nu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from eventmq.plugins.options import read_options
+from eventmq.sdk import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.interfaces import PluginContext, RoutingStrategy, WorkerView
+    from eventmq.sdk import PluginContext, RoutingStrategy, WorkerView
 
 
 class RandomTwoChoices:
@@ -49,7 +50,13 @@ class RandomTwoChoices:
         return first if busy[0] <= busy[1] else second
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options of the strategy. ``seed``: makes the choices repeatable; 0 is none."""
+
+    seed: int = 0
+
+
 def make_strategy(context: PluginContext) -> RoutingStrategy:
-    """Return a strategy for the option ``seed``; 0, the default, is none."""
-    seed = read_options(context, {"seed": 0})["seed"]
-    return RandomTwoChoices(Random(seed or None))
+    """Return a strategy for its options."""
+    return RandomTwoChoices(Random(read_options(context, Options).seed or None))

@@ -13,7 +13,7 @@ from eventmq.errors import StoreError
 from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.writes import Admit, Announce
 from eventmq.testing import FakeClock
@@ -106,7 +106,7 @@ def test_a_store_that_does_nothing_notices_it_too(
 def test_who_reads_events_notices_it_too(store: SqliteStore, tmp_path: Path, harm: str) -> None:
     """A journal would wait for events of a broker that writes elsewhere."""
     commit(store)
-    with closing(EventLogReader(tmp_path / "data")) as reader:
+    with closing(SqliteEventLogReader(tmp_path / "data")) as reader:
         reader.read(0, 1 << 20)
         HARMS[harm][0](tmp_path / "data")
         with pytest.raises(StoreError, match="was deleted, moved or replaced: begin anew"):

@@ -16,7 +16,7 @@ from eventmq.job import JobRecord
 from eventmq.plugins.database import all_rows, connect, first_row
 from eventmq.plugins.queue_stores.sqlite import schema
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
+from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.unique import LONELY
 from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
@@ -78,7 +78,7 @@ def serve(folder: Path) -> str:
 
 def read_events(folder: Path) -> str:
     with pytest.raises(StoreError) as raised:
-        EventLogReader(folder)
+        SqliteEventLogReader(folder)
     return str(raised.value)
 
 

@@ -10,11 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 from eventmq.errors import StoreError
-from eventmq.interfaces import BackedUp
 from eventmq.plugins.database import UNREADABLE, connect, copy_database, has_page_checksums
 from eventmq.plugins.private_files import make_private_file
 from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
 from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT
+from eventmq.sdk import BackedUp
 
 if TYPE_CHECKING:
     from pathlib import Path

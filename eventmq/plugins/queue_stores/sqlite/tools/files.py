@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from eventmq.interfaces import Finding
 from eventmq.plugins.database import INTERRUPTED, UNREADABLE, bad_pages, explain, first_row
 from eventmq.plugins.queue_stores.sqlite.tools.rule import RESTORE, first_of
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
+from eventmq.sdk import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

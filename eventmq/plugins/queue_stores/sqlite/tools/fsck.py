@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from eventmq.errors import StoreError
-from eventmq.interfaces import Finding, Repaired
 from eventmq.plugins.database import UNREADABLE, checkpoint, connect
 from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
@@ -18,6 +17,7 @@ from eventmq.plugins.queue_stores.sqlite.tools.files import check_log, check_pag
 from eventmq.plugins.queue_stores.sqlite.tools.rule import RESTORE, run
 from eventmq.plugins.queue_stores.sqlite.tools.salvage import salvage
 from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT
+from eventmq.sdk import Finding, Repaired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from eventmq.interfaces import BackedUp, Salvaged
+    from eventmq.sdk import BackedUp, Salvaged
 
 __all__ = ["RULES", "SqliteTools", "check_rows", "mend_rows"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.interfaces import Finding
 from eventmq.plugins.database import UNREADABLE
+from eventmq.sdk import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventmq.errors import EventMQError, StoreError
 from eventmq.events.packed import unpack_blocks
 from eventmq.graph import refs_of
-from eventmq.interfaces import Lost, Salvaged
 from eventmq.plugins.database import (
     DAMAGED,
     DISK_FULL,
@@ -46,6 +45,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
 from eventmq.plugins.queue_stores.sqlite.tools.btree import BadPage, File
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 from eventmq.plugins.schedule_stores.table import ScheduleTable
+from eventmq.sdk import Lost, Salvaged
 from eventmq.wire.batches import unpack
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from eventmq.interfaces import Finding
+    from eventmq.sdk import Finding
 
     Mend = Callable[[apsw.Connection], Sequence[Finding]]
 

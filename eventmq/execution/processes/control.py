@@ -2,7 +2,7 @@
 
 Manager to server: first a map with ``path``, ``loader``, ``arguments`` and ``recycling`` (jobs and
 bytes of memory after which a child ends, 0 for never); then ``{"spawn": slot}``
-with the four descriptors of `eventmq.plugins.pools.prefork.pipes.ChildPipes`. Server to manager:
+with the four descriptors of `eventmq.execution.processes.pipes.ChildPipes`. Server to manager:
 ``{"ready": true}`` or ``{"failed": [type, text]}``, then ``{"spawned": slot, "pid": pid}`` and
 ``{"exited": slot, "pid": pid, "reason": text, "code": status or -signal, "peak": bytes}``. The
 end of the socket ends the server.

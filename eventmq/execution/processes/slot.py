@@ -1,4 +1,4 @@
-"""Slot of the prefork pool: the job manager's ends of the pipes of a child, and its record."""
+"""Slot of a process pool: the job manager's ends of the pipes of a child, and its record."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.interfaces import JobsEnded, PartsYielded, ProgressReported
-from eventmq.plugins.pools.prefork.pipes import (
+from eventmq.execution.processes.pipes import (
     CANCEL,
     CANCEL_OFFSET,
     CREDIT,
@@ -28,13 +27,14 @@ from eventmq.plugins.pools.prefork.pipes import (
     ChildPipes,
     PipeWriter,
 )
+from eventmq.interfaces import JobsEnded, PartsYielded, ProgressReported
 
 if TYPE_CHECKING:
     import mmap
 
     from eventmq.interfaces import PoolEvent
 
-__all__ = ["AssignedJobs", "PreforkSlot"]
+__all__ = ["AssignedJobs", "ProcessSlot"]
 
 #: Bytes that the pipes of chunks and results should hold (Linux; 64 KiB otherwise).
 PIPE_SIZE = 256 * 1024
@@ -65,7 +65,7 @@ class AssignedJobs(NamedTuple):
     first: int = 0
 
 
-class PreforkSlot:
+class ProcessSlot:
     """One slot. Its pipes are new for every child, so nothing remains of a dead one.
 
     Args:

@@ -1,7 +1,6 @@
 """Outcomes: makes the value of an ended job, or an exception, of the broker's answer.
 
-`OutcomeReader` reads results, `failure` and `refusal` map errors to exceptions. The functions at
-the end check the answers to ``get`` and ``stream``.
+`OutcomeReader` reads results, `failure` and `refusal` map errors to exceptions.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.main_module import main_name
 from eventmq.errors import (
     ContentNotAllowed,
     DuplicateJob,
@@ -33,8 +31,7 @@ from eventmq.errors import (
     WorkerLost,
 )
 from eventmq.interfaces import Envelope
-from eventmq.wire.batches import unpack
-from eventmq.wire.commands import Credit
+from eventmq.main_module import main_name
 from eventmq.wire.exceptions import rebuild
 from eventmq.wire.results import (
     ERROR_TYPE,
@@ -46,23 +43,17 @@ from eventmq.wire.results import (
     decode_error,
     decode_frames,
 )
-from eventmq.wire.streams import END, PART, PartHead, parse_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
-    from eventmq.client.requests import PendingCall
     from eventmq.interfaces import Serializer
-    from eventmq.wire.commands import Reply
 
 __all__ = [
     "EndRow",
     "OutcomeReader",
-    "add_rows",
-    "credit_frames",
     "failure",
     "original",
-    "read_answer",
     "read_row",
     "refusal",
     "with_error",
@@ -284,38 +275,3 @@ def read_row(row: object) -> list[Any]:
         case [str() as job_id, str() as state, str() as content_type, bytes() | None as result]:
             return [job_id, state, content_type, result]
     raise ProtocolError("an answer to get has a malformed row", code="bad-body")
-
-
-def add_rows(call: PendingCall, rows: object) -> None:
-    """Add the rows of a ``get`` to its answers, without those that it has already."""
-    if not isinstance(rows, list):
-        raise ProtocolError("the answer to get is no list", code="bad-body")
-    for row in map(read_row, rows):
-        if row[0] in call.ids:
-            call.ids.discard(row[0])
-            call.add(row)
-
-
-def read_answer(reply: Reply) -> Any:
-    """Return a batch (head, bytes), the end (head, row), or the first answer, a map.
-
-    Raises:
-        ProtocolError: It is none of them.
-    """
-    outcome = reply.outcome or ""
-    if outcome.startswith(PART):
-        return PartHead.parse(outcome), reply.result
-    answer = unpack(reply.result, "the answer to stream")
-    if outcome.startswith(END):
-        match answer:
-            case [str(), str(), str(), bytes() | None]:
-                return parse_end(outcome), answer
-    elif isinstance(answer, dict) and {"delivery", "base", "replayable"} <= answer.keys():
-        return answer
-    raise ProtocolError("an answer to stream is malformed", code="bad-body")
-
-
-def credit_frames(message_id: str, call: PendingCall) -> list[bytes]:
-    """Return the CREDIT of a call, whose arguments say which parts were read."""
-    delivery, taken = call.arguments["delivery"], call.arguments["taken"]
-    return Credit(message_id, call.id, str(delivery), str(taken)).frames()

@@ -20,9 +20,8 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from eventmq.execution.context import current
-from eventmq.execution.streaming import cancelled
-from eventmq.plugins.pools.part_sink import PartSink, Timer
-from eventmq.plugins.pools.prefork.pipes import (
+from eventmq.execution.part_sink import PartSink, Timer
+from eventmq.execution.processes.pipes import (
     CANCEL,
     CANCEL_OFFSET,
     CREDIT,
@@ -37,15 +36,16 @@ from eventmq.plugins.pools.prefork.pipes import (
     RUN,
     WORK,
 )
+from eventmq.execution.streaming import cancelled
 from eventmq.wire.batches import OutcomeRow, decode_chunk, encode_outcomes
 
 if TYPE_CHECKING:
     import mmap
 
     from eventmq.execution.executor import Executor
+    from eventmq.execution.processes.pipes import ChildPipes
+    from eventmq.execution.processes.recycling import ChildRecycling
     from eventmq.execution.streaming import Cancellation, PartBatch
-    from eventmq.plugins.pools.prefork.pipes import ChildPipes
-    from eventmq.plugins.pools.prefork.recycling import ChildRecycling
 
 __all__ = ["PoolChild", "SignalAlarm", "install_cancel_handler"]
 
@@ -116,7 +116,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 class PoolChild:
-    """A child of the prefork pool: runs jobs until the work pipe ends.
+    """A child of a process pool: runs jobs until the work pipe ends.
 
     Args:
         executor: Of this process alone.

@@ -1,29 +1,41 @@
 """The ``prefork`` pool: jobs run in child processes. The default on Linux and macOS.
 
-Options, beside those that the app sets (``concurrency``, ``loader``, ``arguments``):
-``start_timeout``, seconds within which the app must be loaded (60); ``max_jobs_per_child`` and
-``max_memory_per_child`` (MiB), after which a process is replaced between two jobs (0: never).
+`Options` are beside those that the app sets (``concurrency``, ``loader``, ``arguments``).
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError, SettingsError
-from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import CommandOption
-from eventmq.plugins.pools.options import PoolOptions
+from eventmq.sdk import CommandOption, PoolOptions, ProcessPool, hookimpl, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, WorkerPool
+    from eventmq.sdk import Factory, PluginContext, WorkerPool
 
 __all__ = ["eventmq_command_options", "eventmq_worker_pools", "make_prefork_pool"]
 
 #: Default for the seconds within which the app is loaded: large ones take many.
 START_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the pool.
+
+    Attributes:
+        start_timeout: Seconds within which the app must be loaded.
+        max_jobs_per_child: Jobs after which a process is replaced, between two of them; 0: never.
+        max_memory_per_child: MiB of memory after which it is; 0: never.
+    """
+
+    start_timeout: float = option(START_TIMEOUT, gt=0)
+    max_jobs_per_child: int = option(0, ge=0)
+    max_memory_per_child: int = option(0, ge=0)
 
 
 def make_prefork_pool(context: PluginContext) -> WorkerPool:
@@ -34,35 +46,21 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
         SettingsError: It is not said where the app is.
     """
     if not hasattr(os, "fork"):
-        msg = "the pool 'prefork' needs fork, which this system has not; use --pool threads"
-        raise PluginError(msg)
-    defaults = {
-        "start_timeout": START_TIMEOUT,
-        "max_jobs_per_child": 0,
-        "max_memory_per_child": 0,
-    }
-    options = PoolOptions.of(context, defaults)
-    jobs, memory = (options.own[f"max_{what}_per_child"] for what in ("jobs", "memory"))
-    if min(jobs, memory) < 0:
-        msg = "max_jobs_per_child and max_memory_per_child of the pool 'prefork' are numbers from 0"
-        raise PluginError(f"{msg}; 0 is no limit")
-    start_timeout = options.own["start_timeout"]
-    if not 0.0 < start_timeout < float("inf"):
-        raise PluginError("start_timeout of the pool 'prefork' is seconds, more than 0")
+        raise PluginError("it needs fork, which this system has not; use --pool threads")
+    options = PoolOptions.of(context, Options)
     if not options.loader:
-        raise PluginError("the pool 'prefork' needs the option loader, as module:function")
+        raise PluginError("it needs the option loader, as module:function")
     if not options.arguments.get("path", "unused"):
         msg = "the pool 'prefork' loads the app in processes of its own and must know where it is: "
         raise SettingsError(f"{msg}name it as path='module:attribute', or use the pool 'threads'")
-    from eventmq.plugins.pools.prefork.pool import PreforkPool
-
-    return PreforkPool(
+    own = options.own
+    return ProcessPool(
         concurrency=options.concurrency,
         loader=options.loader,
         arguments=options.arguments,
-        start_timeout=start_timeout,
+        start_timeout=own.start_timeout,
         initial=options.initial,
-        recycling=(jobs, memory * 1024 * 1024),
+        recycling=(own.max_jobs_per_child, own.max_memory_per_child * 1024 * 1024),
     )
 
 

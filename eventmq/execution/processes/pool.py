@@ -1,4 +1,4 @@
-"""Prefork pool: one child process per slot, forked from a clean fork server.
+"""Process pool: one child process per slot, forked from a clean fork server.
 
 No lock is shared with a child, so a kill at any moment harms only the job that it ran.
 """
@@ -14,18 +14,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
+from eventmq.execution.processes.forkclient import ForkServerHandle, shared_records
+from eventmq.execution.processes.pipes import RECORD_SIZE
+from eventmq.execution.processes.recycling import resident_of
+from eventmq.execution.processes.slot import AssignedJobs, ProcessSlot
 from eventmq.interfaces import Running, SlotDied
-from eventmq.plugins.pools.prefork.forkclient import ForkServerHandle, shared_records
-from eventmq.plugins.pools.prefork.pipes import RECORD_SIZE
-from eventmq.plugins.pools.prefork.recycling import resident_of
-from eventmq.plugins.pools.prefork.slot import AssignedJobs, PreforkSlot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from eventmq.interfaces import PoolEvent
 
-__all__ = ["PreforkPool"]
+__all__ = ["ProcessPool"]
 
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ MEASURE_MEMORY_EVERY = 1.0
 MAX_EARLY_DEATHS = 10
 
 
-class PreforkPool:
+class ProcessPool:
     """Implements `eventmq.interfaces.WorkerPool` with processes (Linux, macOS).
 
     Args:
@@ -72,7 +72,7 @@ class PreforkPool:
         self._start_timeout = start_timeout
         self._recycling = recycling
         self._initial = concurrency if initial is None else initial
-        self._slots: list[PreforkSlot] = []
+        self._slots: list[ProcessSlot] = []
         self._events: list[PoolEvent] = []
         self._early_deaths = 0
         #: Slots without a child: number -> monotonic time at which one is started.
@@ -99,7 +99,7 @@ class PreforkPool:
         try:
             self._start_server()
             for number in range(self.slots):
-                slot = PreforkSlot(number, self._records, keep=any(self._recycling))
+                slot = ProcessSlot(number, self._records, keep=any(self._recycling))
                 self._slots.append(slot)
                 self._watch(slot)
                 slot.unused = number >= self._initial
@@ -129,10 +129,10 @@ class PreforkPool:
         self._server.start(self._start_timeout)
         self._selector.register(self._server.fileno(), selectors.EVENT_READ, None)
 
-    def _watch(self, slot: PreforkSlot) -> None:
+    def _watch(self, slot: ProcessSlot) -> None:
         self._selector.register(slot.result, selectors.EVENT_READ, slot)
 
-    def _spawn(self, slot: PreforkSlot) -> None:
+    def _spawn(self, slot: ProcessSlot) -> None:
         assert slot.ends is not None  # noqa: S101 - renewed, or new
         try:
             self._server.spawn(slot.number, slot.ends)
@@ -182,7 +182,7 @@ class PreforkPool:
         """Assign a chunk to a slot. What does not fit into its pipe is written by `poll`."""
         self._give(self._slots[slot], [AssignedJobs(chunk, body, count)])
 
-    def _give(self, slot: PreforkSlot, parts: Sequence[AssignedJobs]) -> None:
+    def _give(self, slot: ProcessSlot, parts: Sequence[AssignedJobs]) -> None:
         for part in parts:
             slot.assign(part)
         if slot.work.pending:
@@ -262,16 +262,16 @@ class PreforkPool:
             events += self._receive()
         return events
 
-    def _watch_writing(self, slot: PreforkSlot) -> None:
+    def _watch_writing(self, slot: ProcessSlot) -> None:
         if slot.work.fd not in self._selector.get_map():
             self._selector.register(slot.work.fd, selectors.EVENT_WRITE, slot)
 
-    def _go_on_writing(self, slot: PreforkSlot) -> None:
+    def _go_on_writing(self, slot: ProcessSlot) -> None:
         slot.flush()
         if not slot.work.pending:
             self._unwatch_writing(slot)
 
-    def _unwatch_writing(self, slot: PreforkSlot) -> None:
+    def _unwatch_writing(self, slot: ProcessSlot) -> None:
         if slot.work.fd in self._selector.get_map():
             self._selector.unregister(slot.work.fd)
 
@@ -290,7 +290,7 @@ class PreforkPool:
 
     def _report_exit(
         self,
-        slot: PreforkSlot,
+        slot: ProcessSlot,
         reason: str,
         code: int = -signal.SIGKILL,
         peak: int = 0,
@@ -344,7 +344,7 @@ class PreforkPool:
         )
         return [*events, died]
 
-    def _renew(self, slot: PreforkSlot) -> None:
+    def _renew(self, slot: ProcessSlot) -> None:
         self._selector.unregister(slot.result)
         self._unwatch_writing(slot)
         slot.renew()

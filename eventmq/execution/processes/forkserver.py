@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq import shadows
 from eventmq.errors import EventMQError, PluginError
-from eventmq.plugins.pools.prefork import control
-from eventmq.plugins.pools.prefork.child import PoolChild
-from eventmq.plugins.pools.prefork.pipes import RECORD_SIZE, ChildPipes
-from eventmq.plugins.pools.prefork.recycling import ChildRecycling
+from eventmq.execution.processes import control
+from eventmq.execution.processes.child import PoolChild
+from eventmq.execution.processes.pipes import RECORD_SIZE, ChildPipes
+from eventmq.execution.processes.recycling import ChildRecycling
 from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:

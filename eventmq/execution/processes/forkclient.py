@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import eventmq.errors
 from eventmq.errors import EventMQError, PluginError
-from eventmq.plugins.pools.prefork import control
+from eventmq.execution.processes import control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ MESSAGE_TIMEOUT = 5.0
 
 _PROGRAM = (
     "import sys; sys.path = [{root!r}, *filter(None, sys.path)]; "  # not the working directory
-    "from eventmq.plugins.pools.prefork.forkserver import main; main({control}, {records})"
+    "from eventmq.execution.processes.forkserver import main; main({control}, {records})"
 )
 
 

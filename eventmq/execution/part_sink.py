@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
@@ -12,14 +13,14 @@ from eventmq.execution.streaming import BATCH_AFTER, FlowControl
 from eventmq.wire.streams import encode_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from eventmq.execution.streaming import PartBatch
 
     JobPosition = tuple[int, int]
-    CallLater = Callable[[float, Callable[[], None]], None]
 
 __all__ = ["CallLater", "PartSink", "Timer"]
+
+#: Calls a function after some seconds, in another thread or in a loop.
+CallLater = Callable[[float, Callable[[], None]], None]
 
 #: Least seconds between two reports of progress of one slot.
 PROGRESS_EVERY = 0.1

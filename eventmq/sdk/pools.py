@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eventmq.errors import PluginError
-from eventmq.plugins.options import read_options
+from eventmq.sdk.options import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,49 +17,61 @@ if TYPE_CHECKING:
 
 __all__ = ["PoolOptions"]
 
+T = TypeVar("T")
+
 _OF_THE_APP = frozenset({"concurrency", "loader", "arguments", "executor", "initial"})
 
 
 @dataclass(frozen=True, slots=True)
-class PoolOptions:
-    """Validated options of a pool. ``own`` has the options that the user may set."""
+class PoolOptions(Generic[T]):
+    """Options of a worker pool.
+
+    Attributes:
+        concurrency: Number of slots.
+        loader: ``module:function`` that returns the `Executor` in another process.
+        arguments: Keyword arguments of the loader.
+        executor: Runs jobs in this process; None where they run in others.
+        initial: Slots to begin with, None for all.
+        own: The options that the user may set.
+    """
 
     concurrency: int
     loader: str
     arguments: Mapping[str, Any]
     executor: Executor | None
     initial: int | None
-    own: Mapping[str, Any]
+    own: T
 
     @classmethod
     def of(
-        cls,
-        context: PluginContext,
-        defaults: Mapping[str, Any],
-        *,
-        concurrency: int | None = None,
-    ) -> PoolOptions:
-        """Read the options of a pool.
+        cls, context: PluginContext, own: type[T], *, concurrency: int | None = None
+    ) -> PoolOptions[T]:
+        """Read the options of a factory of pools.
+
+        Example::
+
+            def make_pool(context):
+                options = PoolOptions.of(context, Options)
+                return Pool(options.concurrency, options.executor, options.own.start_timeout)
 
         Args:
             context: As the factory got it.
-            defaults: Of the options that the user may set.
+            own: Dataclass of the options that the user may set, as for `read_options`.
             concurrency: Default number of slots; None for one per CPU.
 
         Raises:
             PluginError: An option is unknown or wrong.
         """
         options = context.options
-        own = {name: value for name, value in options.items() if name not in _OF_THE_APP}
         slots = options.get("concurrency", concurrency or os.cpu_count() or 1)
         if not isinstance(slots, int) or slots < 1:
-            msg = f"the pool {context.name!r} needs a concurrency from 1, not {slots!r}"
-            raise PluginError(msg)
+            raise PluginError(f"a pool needs a concurrency from 1, not {slots!r}")
+        users = {name: value for name, value in options.items() if name not in _OF_THE_APP}
         return cls(
             slots,
             str(options.get("loader", "")),
             options.get("arguments", {}),
             options.get("executor"),
             options.get("initial"),
-            read_options(replace(context, options=own), defaults),
+            read_options(replace(context, options=users), own),
         )

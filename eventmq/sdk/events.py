@@ -1,0 +1,49 @@
+"""Events for plugins: the published columns, how events are stored, and rows of an event log.
+
+`eventmq.sdk.EventLogReader` gives stored rows, from ``app.event_log()``; `EventColumns` turns them
+into columns, `unpack_blocks` into what was written.
+
+Example::
+
+    columns = EventColumns()
+    for row in rows:
+        columns.add(reader.store_id, row.first, row.body)
+    kinds = columns.values["kind"]
+"""
+
+from __future__ import annotations
+
+from eventmq.events import (
+    COLUMNS,
+    ENDS,
+    HOUR_US,
+    SCHEMA_VERSION,
+    STATES,
+    Column,
+    EventColumns,
+    EventKind,
+    FileName,
+    partition,
+    rows_of,
+)
+from eventmq.events.packed import Block, Field, unpack_blocks
+from eventmq.store.reads import EventLogHead, EventRow
+
+__all__ = [
+    "COLUMNS",
+    "ENDS",
+    "HOUR_US",
+    "SCHEMA_VERSION",
+    "STATES",
+    "Block",
+    "Column",
+    "EventColumns",
+    "EventKind",
+    "EventLogHead",
+    "EventRow",
+    "Field",
+    "FileName",
+    "partition",
+    "rows_of",
+    "unpack_blocks",
+]
