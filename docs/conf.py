@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
+import click
+
 import eventmq
+from eventmq.cli.declared import DeclaredOptions
+from eventmq.cli.program import program
+from eventmq.settings.record import FIELDS
 
 if TYPE_CHECKING:
     from docutils.nodes import TextElement, reference
@@ -18,7 +24,7 @@ author = "the EventMQ authors"
 copyright = author
 version = release = installed_version("eventmq")
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 exclude_patterns = ["_build"]
 default_role = "code"
 
@@ -66,7 +72,51 @@ def find_public_name(
     return found[0][1] if found else None
 
 
+#: Options of programs -> settings, where the names differ.
+SETTINGS = {"grace": "shutdown_grace", "max_abandoned": "max_abandoned_threads"}
+
+#: Programs whose options are settings.
+PROGRAMS = {"broker", "worker", "beat", "dev"}
+
+
+def escape_help(_: Sphinx, __: click.Context, lines: list[str]) -> None:
+    """Keep markup out of help texts: they are written for the terminal. Options become code."""
+    for place, line in enumerate(lines):
+        if line.startswith(".. option::"):  # the last bracket of <MODULE[:ATTRIBUTE]> was lost
+            lines[place] = re.sub(r"<([^<>\]]*\[[^<>\]]*)>", r"<\1]>", line)
+        elif not line.lstrip().startswith(":"):
+            escaped = re.sub(r"([\\*`|])", r"\\\1", line)
+            lines[place] = re.sub(r"(?<![\w-])(--[a-z][a-z0-9-]*)", r"``\1``", escaped)
+
+
+def add_variables(_: Sphinx, ctx: click.Context, lines: list[str]) -> None:
+    """Name the environment variable of each option that is a setting."""
+    text = "\n".join(lines)
+    options = [each for each in ctx.command.params if isinstance(each, click.Option)]
+    blocks = re.split(r"^(?=\.\. option::)", text, flags=re.MULTILINE)[1:]
+    for option, block in zip([each for each in options if not each.hidden], blocks, strict=True):
+        setting = SETTINGS.get(str(option.name), str(option.name))
+        if setting == "broker" or (ctx.command.name in PROGRAMS and setting in FIELDS):
+            field = f"    :environment variable: ``EVENTMQ_{setting.upper()}``\n"
+            gap = "\n" if block.rstrip().rpartition("\n")[2].strip().startswith(":") else "\n\n"
+            text = text.replace(block, f"{block.rstrip()}{gap}{field}\n")
+    lines[:] = text.split("\n")
+
+
+def add_declared() -> None:
+    """Give commands the options that plugins declare for them, which come with a command line."""
+    for command in program.commands.values():
+        if isinstance(command, DeclaredOptions):
+            with click.Context(command) as ctx:
+                command.collect(ctx)
+                command.params = command.get_params(ctx)[:-1]  # without --help
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect the function above."""
+    """Connect the functions above."""
+    add_declared()
     app.connect("missing-reference", find_public_name)
+    for part in ("description", "options", "epilog"):
+        app.connect(f"sphinx-click-process-{part}", escape_help)
+    app.connect("sphinx-click-process-options", add_variables)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
