@@ -15,55 +15,23 @@ from eventmq.cli.command import DONE, FAILED, Command
 from eventmq.cli.output import paint, printable
 from eventmq.cli.processes import Child, ChildFailed, interrupt_at_signals, ready_fields
 from eventmq.cli.target import takes_app
+from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventmq.cli.target import Target
 
-__all__ = ["COMMANDS", "FileWatcher", "snapshot"]
+__all__ = ["COMMANDS", "FileWatcher"]
 
+#: Milliseconds without a change after which what changed is reported: saving many files is one
+#: change. And how often the watching thread looks whether it is to end.
+QUIET_MS, END_MS = 200, 100
 
-#: Seconds between two scans: a thousand files take about 5 ms.
-INTERVAL = 0.25
-
-#: Largest number of files to scan; in a larger folder those found first.
-MAX_FILES = 20_000
-
-#: Folders that are not watched: code of others, or none.
+#: Folders that are not watched: code of others, or none. So is what begins with a dot.
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 _SETTINGS = frozenset({"eventmq.toml", "pyproject.toml"})
-
-Snapshot = dict[str, tuple[int, int]]
-
-
-def snapshot(folder: Path) -> Snapshot:
-    """Return path from the folder on -> time of change and size, of each file that is watched."""
-    found: Snapshot = {}
-    for place, folders, names in os.walk(folder):
-        if "pyvenv.cfg" in names:
-            folders.clear()
-            continue
-        top = place == str(folder)
-        folders[:] = sorted(f for f in folders if f not in _SKIPPED and f[0] != ".")
-        for name in names:
-            if name.endswith(".py") or (top and name in _SETTINGS):
-                path = os.path.join(place, name)  # noqa: PTH118 - a Path costs ten times as much
-                try:
-                    status = os.stat(path)  # noqa: PTH116 - as above
-                except OSError:  # removed since, or a link to nothing
-                    continue
-                found[os.path.relpath(path, folder)] = (status.st_mtime_ns, status.st_size)
-        if len(found) >= MAX_FILES:
-            break
-    return found
-
-
-def _differences(before: Snapshot, after: Snapshot) -> list[str]:
-    return sorted(
-        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
-    )
 
 
 class FileWatcher:
@@ -72,25 +40,48 @@ class FileWatcher:
     Args:
         folder: The folder to watch.
         on_change: Called in the thread with the paths that changed, appeared or vanished, once
-            nothing has changed for `INTERVAL`: saving many files is one change.
+            nothing has changed for `QUIET_MS`.
+
+    Raises:
+        EventMQError: watchfiles is not installed, or the system watches no more folders.
     """
 
     def __init__(self, folder: Path, on_change: Callable[[list[str]], object]) -> None:
-        self._folder = folder
+        try:
+            from watchfiles import watch
+        except ImportError as error:
+            msg = "eventmq dev --reload needs watchfiles: pip install 'eventmq[reload]'"
+            raise EventMQError(msg) from error
+        self._folder = folder.resolve()
         self._on_change = on_change
         self._stopped = threading.Event()
-        self._seen = snapshot(folder)
+        self._changes = watch(
+            self._folder, watch_filter=self._is_watched, step=QUIET_MS, stop_event=self._stopped,
+            rust_timeout=END_MS, yield_on_timeout=True, ignore_permission_denied=True,
+        )  # fmt: skip
+        try:
+            next(self._changes)  # from here on no change is missed
+        except OSError as error:
+            raise EventMQError(f"{folder} cannot be watched: {error}") from error
         self._thread = threading.Thread(target=self._watch, name="eventmq-watch", daemon=True)
         self._thread.start()
 
+    def _is_watched(self, _: object, path: str) -> bool:
+        """Return whether a file is code or a setting, in no folder with code of others."""
+        *parents, name = Path(path).relative_to(self._folder).parts
+        if any(part in _SKIPPED or part[0] == "." for part in parents):
+            return False
+        if not name.endswith(".py"):
+            return not parents and name in _SETTINGS
+        above = (self._folder.joinpath(*parents[:n]) for n in range(len(parents) + 1))
+        return not any((folder / "pyvenv.cfg").exists() for folder in above)
+
     def _watch(self) -> None:
-        reported = last = self._seen
-        while not self._stopped.wait(INTERVAL):
-            now = snapshot(self._folder)
-            if now == last and now != reported:
-                self._on_change(_differences(reported, now))
-                reported = now
-            last = now
+        for changes in self._changes:
+            if changes:
+                self._on_change(
+                    sorted({os.path.relpath(path, self._folder) for _, path in changes})
+                )
 
     def stop(self) -> None:
         """Stop watching. Idempotent."""
@@ -139,7 +130,8 @@ def dev(
     stdout when all are ready. Ctrl-C stops all.
 
     With --reload all but the broker restart when a Python file in or below the working directory,
-    or a settings file in it, changes; running jobs end first, within the grace.
+    or a settings file in it, changes; running jobs end first, within the grace. That needs the
+    extra ``reload``: pip install 'eventmq[reload]'.
     """
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":
