@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.broker.grants import set_owner
+from eventmq.broker.transient import header_refusal
 from eventmq.errors import ProtocolError
 from eventmq.graph import flags_of
 from eventmq.headers import parse_headers
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from eventmq.broker.grants import Grant
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.broker.transient import Transient
     from eventmq.broker.waiters import ResultWaiters
     from eventmq.graph import Plan
     from eventmq.headers import Headers
@@ -118,10 +118,9 @@ class _Submission(NamedTuple):
 class Admission:
     """Admits jobs."""
 
-    def __init__(self, state: State, waiters: ResultWaiters, transient: Transient) -> None:
+    def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
         self.waiters = waiters
-        self.transient = transient
         self.unique = UniqueAdmission(state, waiters)
         #: New queues of the message, and the peer that names them, until its jobs are admitted.
         self._new_queues: dict[str, Peer] = {}
@@ -142,7 +141,7 @@ class Admission:
         self._check_sizes(message.id, message.queue, message.body)
         make = self._job_factory(peer, message.queue, message.headers, headers)
         transient = headers.guarantee is False
-        refusal = self.transient.refusal(headers) if transient else None
+        refusal = header_refusal(headers) if transient else None
         refusal = refusal or self._reserve(peer, message.queue, 1, message.headers, headers)
         if refusal:
             state.error(peer, message.id, *refusal)
@@ -151,7 +150,7 @@ class Admission:
         submission = self._submission(peer, message.id, headers, job)
         if transient:
             self._begin_queues()
-            refusal = self.transient.admit(job)
+            refusal = self._admit_transient(job)
             self._receipt(submission, {0: refusal} if refusal else {})
         else:
             self._admit(submission)
@@ -328,7 +327,8 @@ class Admission:
         for _, index, _ in rows:
             per_template[index] += 1
         refusals = [
-            self._reserve(peer, queue, n, text, known)
+            (header_refusal(known) if known.guarantee is False else None)
+            or self._reserve(peer, queue, n, text, known)
             for (queue, text), n, known in zip(templates, per_template, headers, strict=True)
         ]
         jobs: list[JobRecord] = []
@@ -346,12 +346,49 @@ class Admission:
                 refused[i] = refusal
         self._begin_queues()
         if any(h.guarantee is False for h in headers):
-            jobs, positions = self.transient.sift(jobs, positions, refused)
+            jobs, positions = self._sift_transient(jobs, positions, refused)
         submission = _Submission(peer, message.id, True, True, jobs, positions, refused)  # noqa: FBT003
         if jobs:
             self._admit(submission)
         else:
             self._receipt(submission, refused)
+
+    def _sift_transient(
+        self, jobs: list[JobRecord], positions: list[int], refused: dict[int, tuple[str, str]]
+    ) -> tuple[list[JobRecord], list[int]]:
+        """Admit the jobs without guarantee of a batch; return the others and their positions."""
+        stored: list[tuple[JobRecord, int]] = []
+        for job, position in zip(jobs, positions, strict=True):
+            if not subqueue_of(job.headers).transient:
+                stored.append((job, position))
+            elif (refusal := self._admit_transient(job)) is not None:
+                refused[position] = refusal
+        return [job for job, _ in stored], [position for _, position in stored]
+
+    def _admit_transient(self, job: JobRecord) -> tuple[str, str] | None:
+        """Keep a job without guarantee in memory; return the refusal, None if the broker has it."""
+        state, memory = self.state, self.state.transient
+        row = memory.find([job.id], state.now).get(job.id)
+        known = state.jobs.get(job.id) if row is None else row.job
+        if known is not None:
+            state.counters["duplicates"] += 1
+            if parse_headers(known.headers).owner != parse_headers(job.headers).owner:
+                return "not-allowed", f"another key has submitted a job with the id {job.id!r}"
+            self.waiters.check_ended(job.id)
+            return None
+        refusal = memory.full(job)
+        if refusal is not None:
+            self.waiters.cancel_reply(job.id)
+            return refusal
+        memory.add(job)
+        state.counters["admitted_transient"] += 1
+        counts = state.queue(job.queue).counts
+        if job.state is JobState.DELAYED:
+            counts.delayed += 1
+        else:
+            counts.waiting += 1
+            state.enqueue(job)
+        return None
 
     def _begin_queues(self) -> None:
         for name, peer in self._new_queues.items():

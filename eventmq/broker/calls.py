@@ -176,13 +176,12 @@ class Calls:
 
     def _queues(self) -> list[dict[str, Any]]:
         sessions = self.state.sessions.values()
-        transient = self.state.transient.counts()
         return [
             {
                 "name": queue.name,
-                "waiting": queue.counts.waiting - queue.running + transient[queue.name, "queued"],
-                "delayed": queue.counts.delayed + transient[queue.name, "delayed"],
-                "running": queue.running + transient[queue.name, "running"],
+                "waiting": queue.counts.waiting - queue.running,
+                "delayed": queue.counts.delayed,
+                "running": queue.running,
                 "failed": queue.counts.failed,
                 "paused": queue.counts.paused,
                 "workers": sum(

@@ -7,11 +7,12 @@ returns. Nothing here has a socket, a file or a clock.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.admission import GraphAdmission
 from eventmq.broker.calls import Calls, Topics, answer
-from eventmq.broker.dispatch import Dispatch, admits
+from eventmq.broker.dispatch import Dispatch
 from eventmq.broker.events import EventFeed
 from eventmq.broker.graphs import GraphTracker
 from eventmq.broker.idle_queues import IdleQueues
@@ -24,7 +25,6 @@ from eventmq.broker.schedules import ScheduleCalls
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import DeferredSend, State
 from eventmq.broker.streams import Streams
-from eventmq.broker.transient import Transient
 from eventmq.broker.unregistered import UnregisteredPeers, reads_refusal
 from eventmq.broker.unroutable import UnroutableJobs
 from eventmq.broker.waiters import ResultWaiters
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PORTS", "WORKER_PORTS", "BrokerCore"]
 
+logger = logging.getLogger("eventmq.broker")
+
 #: Port -> commands that it takes; None is all but DISCONNECT.
 PORTS: dict[str, frozenset[type] | None] = {
     "main": None,
@@ -109,10 +111,9 @@ class BrokerCore:
         self.state = state = State(limits, version=version)
         self.streams = Streams(state, lambda *job: self.operations.cancel(*job))  # noqa: PLW0108 - made later
         self.waiters = ResultWaiters(state, self.streams)
-        self.transient = Transient(state, self.waiters)
-        self.admission = GraphAdmission(state, self.waiters, self.transient)
-        self.outcomes = Outcomes(state, self.waiters, self.transient)
-        self.dispatch = Dispatch(state, routing, self.outcomes, self.transient)
+        self.admission = GraphAdmission(state, self.waiters)
+        self.outcomes = Outcomes(state, self.waiters)
+        self.dispatch = Dispatch(state, routing, self.outcomes)
         self.unroutable = UnroutableJobs(state, self.outcomes)
         self.sessions = Sessions(
             state, self.dispatch, self.outcomes, self.waiters, self.unroutable, new_order=new_order
@@ -193,7 +194,8 @@ class BrokerCore:
         if not self.state.closing:  # a DISCONNECT has done it already
             self.state.closing = True
             self.sessions.queue_kbai()
-        self.transient.close()
+        if unfinished := len(self.state.transient.jobs):
+            logger.warning("%d unfinished jobs without guarantee are gone with it", unfinished)
         self.events.tick()
 
     # In
@@ -303,7 +305,6 @@ class BrokerCore:
         self.sessions.shift(seconds)
         self.heartbeats.shift(seconds)
         self.unroutable.shift(seconds)
-        self.transient.shift(seconds)
 
     def jump(self, seconds: float) -> None:
         """Move every deadline by a jump of store time: no peer was silent meanwhile.
@@ -339,7 +340,6 @@ class BrokerCore:
             self.retention.tick()
             self.idle_queues.tick()
             state.prune_limiters()
-            self.transient.tick(admits)
             self.streams.tick()
             self.schedules.tick()
             self.events.tick()
@@ -353,7 +353,7 @@ class BrokerCore:
         if state.next_ready_at is not None:
             self.promotion.run()
         if state.transient.delayed or state.transient.by_wall:
-            self.transient.promote()
+            self.promotion.run_transient()
         if state.next_deadline is not None:
             self.graphs.tick()
         if self.bulk.open:

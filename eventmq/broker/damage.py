@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from eventmq.job import JobState
-from eventmq.store.writes import Finish
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
@@ -54,8 +53,4 @@ class DamagedJobs:
             text = f"{what}: its checksum is wrong, so it was not run; submit it again"
             error = encode_error(RemoteError("eventmq.errors.StoreError", text))
             rows.append(self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error))
-        self.state.write(
-            Finish(rows),
-            lambda write_result: self.outcomes.ended(rows, write_result),
-            lambda: self.unsaved.extend(jobs),
-        )
+        self.outcomes.finish(rows, lambda: self.unsaved.extend(jobs))

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
     from eventmq.broker.subqueues import Refuses, Subqueue
-    from eventmq.broker.transient import Transient
     from eventmq.interfaces import RoutingStrategy
     from eventmq.job import JobRecord
+    from eventmq.store import Write
     from eventmq.store.reads import InputsPage
 
 __all__ = [
@@ -180,9 +180,7 @@ class InputPages:
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
         rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
         logger.error("%d jobs of the queue %r failed for good: %s", len(jobs), jobs[0].queue, what)
-        self.state.write(
-            Finish(rows), lambda write_result: self.outcomes.ended(rows, write_result), undo
-        )
+        self.outcomes.finish(rows, undo)
 
 
 class Refill:
@@ -214,6 +212,8 @@ class Refill:
         state = self.state
         state.busy[queue.name] = queue
         known, text, limited = state.jobs, "", False
+        if state.transient.jobs:
+            jobs = [job for job in jobs if not state.keep_out(job)]
         new = [job for job in jobs if job.id not in known]
         for job in new:
             known[job.id] = job
@@ -257,7 +257,7 @@ class Throttle:
         times = [
             limiter.next_start(state.now)
             for name, limiter in state.limiters.of_queues.items()
-            if name in state.busy or name in state.transient.queues
+            if name in state.busy
         ]
         return min(
             (due for due in (*times, state.limiters.ready_at) if due is not None), default=None
@@ -282,15 +282,12 @@ def _paging(text: str, seconds: float) -> float:
 class Dispatch:
     """Leases jobs to sessions, and sends the chunks."""
 
-    def __init__(
-        self, state: State, routing: RoutingStrategy, outcomes: Outcomes, transient: Transient
-    ) -> None:
+    def __init__(self, state: State, routing: RoutingStrategy, outcomes: Outcomes) -> None:
         self.state = state
         self.routing = routing
         self.affinity = Affinity.of(state, routing, admits)
         self.outcomes = outcomes
         self.inputs = InputPages(state, outcomes)
-        self.transient = transient
         self.damage = DamagedJobs(state, outcomes)
         self.refill = Refill(state, self.damage)
         self.throttle = Throttle(state)
@@ -302,7 +299,7 @@ class Dispatch:
         state = self.state
         if self.damage.unsaved:
             self.damage.run()
-        if state.busy or state.transient.queues:
+        if state.busy:
             self._dispatch()
         state.subqueue_counts.coming.clear()
         self.throttle.end()
@@ -328,11 +325,9 @@ class Dispatch:
     def _round(self) -> bool:
         """Serve each session with credit once; return whether another round may lease more."""
         state = self.state
-        if not state.busy and not state.transient.queues:
+        if not state.busy:
             return False
         ready = {q.name for q in state.busy.values() if q.ready(state.now) and not q.counts.paused}
-        if state.transient.queues:
-            ready |= {n for n in state.transient.ready() if not state.queues[n].counts.paused}
         if state.limiters.of_queues:
             ready = {name for name in ready if state.queues[name].allowance(state.now)}
         if not ready:
@@ -388,7 +383,6 @@ class Dispatch:
         again = False
         # A session that is chosen and gets no job would count as used.
         waiting = len(queue) + len(queue.arriving)
-        waiting += len(self.state.transient.queues.get(queue.name, ()))
         chosen = self.routing.choose(queue.name, views, max(1, min(len(sessions), waiting)))
         if self.affinity is not None:  # no session is passed over: keys decide
             chosen = list(dict.fromkeys([*chosen, *by_id]))
@@ -406,12 +400,7 @@ class Dispatch:
         """
         if queue.limiter is not None and not queue.allowance(self.state.now):
             return False  # another session took the last job that the limit allows
-        transient = bool(self.state.transient.queues)
-        if transient and self._lease_transient(queue, session):
-            return True
         jobs = self._select(queue, session)
-        if transient and not jobs and self._lease_transient(queue, session, anyway=True):
-            return True
         if not jobs:
             if self.affinity is not None:
                 self.affinity.declined(queue, session)
@@ -422,36 +411,15 @@ class Dispatch:
         if self.affinity is not None:
             self.affinity.leased(queue, session)
         leases = [(job, job.delivery) for job in jobs]
+        write: Write = LeaseChunk(Chunk(session.id, lease.number, leases, leased=lease.leased))
+        if lease.transient:
+            if all(other.sent for other in session.leases.values() if other is not lease):
+                self._send(session, lease)
+                return True
+            write = Finish([])  # it follows the stored chunks of the tick: they are taken in order
         self.state.write(
-            LeaseChunk(Chunk(session.id, lease.number, leases, leased=lease.leased)),
-            lambda _: self._send(session, lease),
-            lambda: self._undo(session, lease),
+            write, lambda _: self._send(session, lease), lambda: self._undo(session, lease)
         )
-        return True
-
-    def _lease_transient(self, queue: Queue, session: Session, *, anyway: bool = False) -> bool:
-        """Lease transient jobs where they rank first, or ``anyway``; it needs no commit."""
-        state = self.state
-        window = state.transient.queues.get(queue.name)
-        if not window:
-            return False
-        cost_of, refuses = self._cost_of(queue, session), self._refuses(session)
-        limit = self._limit(queue, session, len(window))
-        stored = None if anyway else queue.head
-        jobs = self.transient.pop(queue.name, cost_of, refuses, limit, stored)
-        if not jobs:
-            return False
-        self._charge(queue, session, jobs)
-        unsent = any(not lease.sent for lease in session.leases.values())
-        lease = self._open(queue, session, jobs, transient=True)
-        if not unsent:
-            self._send(session, lease)
-        else:  # behind the stored chunks of the tick: a worker takes their numbers in order
-            state.write(
-                Finish([]),
-                lambda _: self._send(session, lease),
-                lambda: self.transient.undo(session, lease),
-            )
         return True
 
     @staticmethod
@@ -540,7 +508,7 @@ class Dispatch:
         limits, wall = self.state.limits, self.state.wall
         budget, space = limits.chunk_seconds, limits.max_frame // 2
         jobs: list[JobRecord] = []
-        running = self.state.running
+        running, known, transient = self.state.running, self.state.jobs, self.state.transient.jobs
         queue.arriving.sort(key=lambda job: (job.rank, job.seq))
         for job in queue.arriving:
             if len(jobs) >= limit or budget <= 0 or (jobs and space < len(job.body)):
@@ -548,7 +516,9 @@ class Dispatch:
             cost = cost_of(job.headers)
             fits = cost >= 0 and not (refuses is not None and refuses(job))
             expired = job.expires and job.expires <= wall
-            if fits and not expired and job.id not in running and job.id not in self.state.jobs:
+            if not fits or expired or job.id in transient:
+                continue
+            if job.id not in running and job.id not in known:
                 jobs.append(job)
                 budget -= cost
                 space -= len(job.body)
@@ -591,28 +561,22 @@ class Dispatch:
             return None
         return lambda job: session.id in refusals.get(job.id, ())
 
-    def _open(
-        self, queue: Queue, session: Session, jobs: list[JobRecord], *, transient: bool = False
-    ) -> Lease:
+    def _open(self, queue: Queue, session: Session, jobs: list[JobRecord]) -> Lease:
         number = session.next_number
         session.next_number = number + 1
         if session.reserved_for:
             session.reserved_for = ""
-        if self.state.suspects.by_id and not transient:
+        if self.state.suspects.by_id:
             self.state.suspects.leased(jobs[0], session, self.state.now)
         message_id = jobs[0].id if session.legacy else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, remaining=len(jobs))
-        lease.transient, lease.leased = transient, self.state.now
-        if self.state.suspects.by_id and not transient and not session.legacy:
+        lease.transient, lease.leased = subqueue_of(jobs[0].headers).transient, self.state.now
+        if self.state.suspects.by_id and not session.legacy:
             lease.asks = self.state.suspects.get(jobs[0]) is not None
         for job in jobs:
             job.delivery += 1
         lease.deliveries = [job.delivery for job in jobs]
-        if transient:
-            for position, job in enumerate(jobs):
-                self.state.transient.leased(job, (session, lease, position), self.state.now)
-        else:
-            self.state.leased_all(queue, jobs, session, lease)
+        self.state.leased_all(queue, jobs, session, lease)
         session.leases[number] = lease
         if session.legacy:
             session.free -= 1
@@ -635,8 +599,7 @@ class Dispatch:
             for job in jobs:
                 self.state.enqueue(job)
 
-        write = Finish(rows, ahead=self.state.keeper.ahead)
-        self.state.write(write, lambda write_result: self.outcomes.ended(rows, write_result), undo)
+        self.outcomes.finish(rows, undo, ahead=self.state.keeper.ahead)
 
     # Sending
 

@@ -53,9 +53,6 @@ class IdleQueues:
         names, self._names = self._names[:SLICE], self._names[SLICE:]
         idle = [name for name in names if self._is_due(name)]
         if idle:
-            transient = {name for name, _ in state.transient.counts()}
-            idle = [name for name in idle if name not in transient]
-        if idle:
             self._busy = True
             state.write(ForgetQueues(idle, now), self._forgotten, self._undone)
 
@@ -85,7 +82,6 @@ class IdleQueues:
             or queue.subqueues
             or queue.limiter is not None
             or queue.name in state.busy
-            or queue.name in state.transient.queues
             or queue.name == state.limits.default_queue
             or abs(state.now - queue.served_at) <= state.limits.heartbeat_timeout
         )

@@ -86,6 +86,16 @@ class Promotion:
     def _undo(self) -> None:
         self._requested = False
 
+    def run_transient(self) -> None:
+        """Make the jobs without guarantee queued that are due, which needs no write."""
+        state = self.state
+        for job in state.transient.due(state.now, state.keeper.ahead):
+            job.state = JobState.QUEUED
+            counts = state.queue(job.queue).counts
+            counts.delayed -= 1
+            counts.waiting += 1
+            state.enqueue(job)
+
 
 class Expiry:
     """Ends jobs that have expired."""
@@ -98,6 +108,10 @@ class Expiry:
     def tick(self) -> None:
         """End expired jobs, a limited number per commit."""
         state, now = self.state, self.state.now
+        state.transient.results.prune(now)
+        if expired := state.transient.expired(state.wall):
+            self._ended(expired, now, state.limits.result_ttl)
+            self.outcomes.waiters.flush()
         due = state.next_expiry is not None and state.next_expiry <= state.wall
         if not due or self._busy or now < state.hold_until:
             return

@@ -133,13 +133,10 @@ class OperatorCalls:
         audit = self.audit(reason=reason)
 
         def settle(affected: AffectedJobs) -> dict[str, str]:
-            was = {job.id: self._state_of(job) for job in affected.jobs}
-            self.cancelled(affected.jobs, audit, reason)
-
-            def send_cancel(session: Session, lease: Lease, position: int, job_id: str) -> None:
-                self._send_cancel(session, lease, position, job_id, reason)
-
-            was |= self.outcomes.transient.cancel(ids, audit.result, send_cancel)
+            known = self.state.transient.jobs
+            jobs = [*affected.jobs, *(known[job_id] for job_id in ids if job_id in known)]
+            was = {job.id: self._state_of(job) for job in jobs}
+            self.cancelled(jobs, audit, reason)
             for job_id, state in was.items():
                 logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
             return was

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
     from eventmq.broker.suspects import Suspect
-    from eventmq.broker.transient import Transient
     from eventmq.broker.waiters import ResultWaiters
     from eventmq.job import JobRecord
     from eventmq.store.writes import WriteResult
@@ -137,10 +136,9 @@ def _worker_lost(session: Session) -> RequeueReason:
 class Outcomes:
     """Ends jobs, or requeues them."""
 
-    def __init__(self, state: State, waiters: ResultWaiters, transient: Transient) -> None:
+    def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
         self.waiters = waiters
-        self.transient = transient
         self.unique = UniqueAdmission(state, waiters)
 
     def reply(self, peer: Peer, message: Reply) -> None:
@@ -161,11 +159,6 @@ class Outcomes:
                 session.running_orphans -= 1  # if it is not at its end, the next status says so
             self._stale(len(rows))
             self.state.write(Finish([]), lambda _: self.state.ack(peer, message.id))
-            return
-        if lease.transient:
-            for task, times in self.transient.answered(session, lease, rows).items():
-                self._record_run_time(task, sum(times) / len(times))
-            self.state.ack_answer(peer, message.id)
             return
         chunk = ChunkOutcomes(session, lease)
         self._sort(chunk, rows)
@@ -232,6 +225,13 @@ class Outcomes:
     ) -> None:
         state, session = self.state, chunk.session
         reason = _BACK
+        if chunk.lease.transient and kind == OutcomeKind.RETRY:  # there is no second attempt
+            end = self.row(job, JobState.FAILED, failure.content_type, failure.error, session.name)
+            chunk.ends.append(end._replace(started=failure.started, run_time=failure.run_time))
+            return
+        if chunk.lease.transient and kind in _DEATHS:
+            self._lose(chunk, [job], "lost the process that ran it")
+            return
         chunk.before.append((job, (
             job.attempt, job.deaths, job.ready_at, job.rank, job.state, job.eta,
         )))  # fmt: skip
@@ -259,6 +259,26 @@ class Outcomes:
             chunk.unstarted.add(job.id)
         chunk.requeued.append(job)
         chunk.reasons.append(reason)
+
+    def _lose(self, chunk: ChunkOutcomes, jobs: Sequence[JobRecord], what: str) -> None:
+        """End jobs without guarantee that may have run, and are not run again.
+
+        Args:
+            chunk: What becomes of the jobs.
+            jobs: Some of them.
+            what: What happened to the worker, or what it did.
+        """
+        if not jobs:
+            return
+        worker = chunk.session.name
+        self.state.counters["transient_lost"] += len(jobs)
+        logger.warning(
+            "the worker %s %s: %d jobs without guarantee are lost, the first is %s",
+            worker, what, len(jobs), jobs[0].id,
+        )  # fmt: skip
+        msg = f"the worker {worker} {what}, and a job without guarantee is not run again"
+        error = encode_error(RemoteError("eventmq.errors.WorkerLost", msg))
+        chunk.ends += [self.row(job, JobState.FAILED, ERROR_TYPE, error, worker) for job in jobs]
 
     def _died(self, chunk: ChunkOutcomes, job: JobRecord, error: bytes, death: Death) -> bool:
         """Count a death; return whether the job ends with it.
@@ -332,9 +352,6 @@ class Outcomes:
                 self.state.error(peer, message.id, "inform-again", "say INFORM first")
             return
         owner, lease, job = found
-        if lease.transient:
-            self.transient.legacy(owner, lease, job, message.result)
-            return
         lease.jobs[0] = None
         lease.remaining = 0
         chunk = ChunkOutcomes(owner, lease)
@@ -351,7 +368,7 @@ class Outcomes:
     ) -> tuple[Session, Lease, JobRecord] | None:
         """The leased job of that id, else, of five frames, the oldest lease of the session."""
         job_id = message.request or message.id
-        entry = self.state.running.get(job_id) or self.state.transient.running.get(job_id)
+        entry = self.state.running.get(job_id)
         if entry is not None and entry[0].legacy:
             job = entry[1].jobs[entry[2]]
             return (entry[0], entry[1], job) if job is not None else None
@@ -384,6 +401,12 @@ class Outcomes:
         ends, requeued = chunk.ends, chunk.requeued
         if not lease.remaining:
             self.close(session, lease)
+        if lease.transient:
+            self._back(chunk)
+            self.ended(ends, {})
+            self.waiters.flush()
+            acknowledge()
+            return
         if requeued:
             self._suspect(chunk)
             entry = Requeue(
@@ -397,6 +420,32 @@ class Outcomes:
             acknowledge()
 
         state.write(Finish(ends, lease.leased), settle, lambda: self._undo(chunk))
+
+    def finish(
+        self,
+        rows: Sequence[Finished],
+        undo: Callable[[], None],
+        *,
+        ahead: float = 0.0,
+    ) -> None:
+        """End jobs with the next commit; those without guarantee at once.
+
+        Args:
+            rows: Their ends.
+            undo: Called where the commit failed.
+            ahead: Seconds by which wall time is ahead, for jobs that have expired.
+        """
+        transient = self.state.transient.jobs
+        stored = [row for row in rows if transient.get(row.job.id) is not row.job]
+        if len(stored) < len(rows):
+            self.ended([row for row in rows if transient.get(row.job.id) is row.job], {})
+            self.waiters.flush()
+        if stored:
+            self.state.write(
+                Finish(stored, ahead=ahead),
+                lambda write_result: self.ended(stored, write_result),
+                undo,
+            )
 
     def _suspect(self, chunk: ChunkOutcomes) -> None:
         """Note which jobs that go back may have killed what they had; it is in the same commit."""
@@ -436,7 +485,7 @@ class Outcomes:
         state = self.state
         running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs
         refusals, counters, suspects = state.refusals, state.counters, state.suspects
-        watched = bool(suspects.by_id)
+        watched, transient = bool(suspects.by_id), state.transient.jobs
         if write_result:
             self._stale(len(write_result))
             rows = self._there(rows, write_result)
@@ -456,7 +505,9 @@ class Outcomes:
             queue.counts.waiting -= 1
             if row.state is not _DONE:
                 counters[row.state.value] += 1
-                queue.counts.failed += row.state is JobState.FAILED
+                queue.counts.failed += row.state is JobState.FAILED and job_id not in transient
+            if transient and transient.get(job_id) is job:
+                state.end_transient(row)
         counters["ended"] += len(rows)
         self.unique.ended(rows)
         self.waiters.ended(rows)
@@ -504,11 +555,11 @@ class Outcomes:
             unstarted: None of it was started for certain, which matters without a guarantee.
             death: How the session ended, None where that says nothing about the jobs.
         """
-        if lease.transient:
-            self.transient.give_back(session, lease, unstarted=unstarted)
-            return
         chunk = ChunkOutcomes(session, lease)
         chunk.given_up = True
+        if lease.transient:
+            self._give_back_transient(chunk, unstarted=unstarted or not lease.sent)
+            return
         for place, job in enumerate(lease.jobs):
             if job is not None:
                 lease.jobs[place] = None
@@ -523,6 +574,17 @@ class Outcomes:
                     chunk.unstarted.add(job.id)
         lease.remaining = 0
         self.state.counters["lease_lost"] += len(chunk.removed)
+        self._write(chunk, lambda: None)
+
+    def _give_back_transient(self, chunk: ChunkOutcomes, *, unstarted: bool) -> None:
+        """Queue jobs without guarantee again if they did not start for certain, else end them."""
+        lease = chunk.lease
+        jobs = [job for job in lease.jobs if job is not None]
+        lease.jobs, lease.remaining = [None] * len(lease.jobs), 0
+        if unstarted:
+            chunk.requeued, chunk.unstarted = jobs, {job.id for job in jobs}
+        else:
+            self._lose(chunk, jobs, "was lost")
         self._write(chunk, lambda: None)
 
     def _killed(self, chunk: ChunkOutcomes, job: JobRecord, death: Death) -> bool:
@@ -540,6 +602,8 @@ class Outcomes:
         if session.leases.pop(lease.number, None) is not None:
             if session.reserved_for and not session.leases:
                 session.blocked.clear()  # what waits for it may have been refused before
+            if lease.transient:
+                return
             entry = CloseChunk(session.id, lease.number)
             self.state.write(
                 entry, lambda _: None, lambda: session.leases.__setitem__(lease.number, lease)

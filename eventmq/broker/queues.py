@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["MIN_JOBS", "MemoryBudget", "Queue", "RefillRequests", "SubqueueCounts", "select_shared"]
 
 
+#: Microseconds of rank by which a job without guarantee may overtake a stored one of its queue, so
+#: that chunks, which have one kind only, have several jobs where both kinds arrive together.
+_OVERTAKE = 20_000
+
 #: Jobs that a subqueue may have in memory, however many subqueues share it, while there is space.
 MIN_JOBS = 16
 
@@ -192,6 +196,7 @@ def select_shared(
     heap: list[tuple[SortKey, int, Selector]] = []  # of opened subqueues, by what comes next
     quota: dict[Subqueue, int] = {}
     exhausted: list[Subqueue] = []
+    transient: bool | None = None  # which kind of jobs the chunk has
     size, remaining = 0, load.seconds
     head = next_ready()
     head_key = None if head is None else head.fair_key if fair else head.first
@@ -203,6 +208,11 @@ def select_shared(
         else:
             selector = heappop(heap)[2]
         subqueue = selector.subqueue
+        if selected and subqueue.transient is not transient:
+            if transient and not fair:
+                break
+            continue
+        transient = subqueue.transient
         if selector.exhausted:  # what comes next is in the store
             exhausted.append(subqueue)
             if fair and len(exhausted) < _LOOKAHEAD:
@@ -262,6 +272,7 @@ class Queue:
         "running",
         "served_at",
         "subqueues",
+        "transient",
         "unroutable",
         "version",
     )
@@ -297,6 +308,8 @@ class Queue:
         self.counts = QueueCounts()
         #: Number of leased jobs.
         self.running = 0
+        #: Number of jobs without guarantee that wait.
+        self.transient = 0
         #: Number of jobs that were assigned to workers since the broker started.
         self.assigned = 0
         #: When a worker last served this queue.
@@ -309,7 +322,7 @@ class Queue:
         self.version = 0
 
     def __len__(self) -> int:
-        return self._memory.size
+        return self._memory.size + self.transient
 
     @property
     def length(self) -> int:
@@ -331,17 +344,6 @@ class Queue:
     def spilled(self) -> bool:
         """Whether queued jobs may be in the store only."""
         return any(subqueue.spilled for subqueue in self.subqueues.values())
-
-    @property
-    def head(self) -> RankKey | None:
-        """The (rank, seq) of the best ranked job in memory, None for none."""
-        firsts = (
-            subqueue.items[subqueue.head][:2]
-            for subqueue in self.subqueues.values()
-            if len(subqueue)
-        )
-        arriving = ((job.rank, job.seq) for job in self.arriving)
-        return min(firsts, default=min(arriving, default=None))
 
     # Subqueues
 
@@ -388,7 +390,10 @@ class Queue:
 
     def _released(self, subqueue: Subqueue, size: int, length: int) -> None:
         """Count what left the window of a subqueue; forget the subqueue if that was all."""
-        self._memory.release(size, length)
+        if subqueue.transient:
+            self.transient -= size
+        else:
+            self._memory.release(size, length)
         if subqueue.spilled:
             self._refills.request(subqueue)
         elif not (subqueue or subqueue.reading) and self.subqueues.get(subqueue.key) is subqueue:
@@ -420,6 +425,11 @@ class Queue:
             return [job]
         self.version += 1
         memory = self._memory
+        if subqueue.transient:
+            self.transient += 1
+            if subqueue.join(job):
+                self._ready.offer(subqueue)
+            return []
         if not len(subqueue) and memory.crowded(len(self.subqueues)):
             subqueue.leave(job.rank, job.seq)
             self._ready.offer(subqueue)
@@ -443,8 +453,10 @@ class Queue:
         return self._displace(subqueue) if self._memory.over else []
 
     def _displace(self, subqueue: Subqueue) -> list[JobRecord]:
-        displaced = []
-        while (gives := self._memory.victim(self.subqueues, subqueue)) is not None:
+        displaced, subqueues = [], self.subqueues
+        if self.transient:
+            subqueues = {key: each for key, each in subqueues.items() if not each.transient}
+        while (gives := self._memory.victim(subqueues, subqueue)) is not None:
             job = gives.displace()
             self._memory.release(1, len(job.body))
             self._refills.request(gives)
@@ -506,7 +518,7 @@ class Queue:
     # Jobs that go
 
     # hot loop: python -m benchmarks drain
-    def select(
+    def select(  # noqa: PLR0912 - one loop, without calls
         self,
         eligibility: Eligibility,
         cost_of: CostOf,
@@ -535,21 +547,37 @@ class Queue:
         opened: list[tuple[Selector, int, int]] = []
         heap: list[tuple[RankKey, int, Selector]] = []  # of opened subqueues, by what comes next
         size, remaining = 0, load.seconds
+        transient: bool | None = None  # which kind of jobs the chunk has
+        others: list[Subqueue] = []
         subqueue = ready.first()
         while size >= 0 and (subqueue is not None or heap):
             if subqueue is not None and (not heap or subqueue.first < heap[0][0]):  # type: ignore[operator]
+                other = selected and subqueue.transient is not transient
+                if other and transient:
+                    break  # what is stored comes next, in another chunk
                 ready.pop()
+                if other:
+                    others.append(subqueue)
+                    subqueue = ready.first()
+                    continue
                 selector = Selector(subqueue, cost_of, refuses)
                 opened.append((selector, len(subqueue), subqueue.bytes))
                 subqueue = ready.first()
             else:
                 selector = heappop(heap)[2]
+                if selected and selector.subqueue.transient is not transient:
+                    if transient:
+                        break
+                    continue
             if selector.exhausted:  # what comes next is in the store
                 self._read_ahead(selector.subqueue, ready)
                 break
             bound = heap[0][0] if heap else None
             if subqueue is not None and (bound is None or subqueue.first < bound):  # type: ignore[operator]
                 bound = subqueue.first
+            transient = selector.subqueue.transient
+            if transient and bound is not None:
+                bound = (bound[0] + _OVERTAKE, bound[1])
             before = selector.spent
             size = selector.select(selected, size, load._replace(seconds=before + remaining), bound)
             remaining -= selector.spent - before
@@ -559,6 +587,8 @@ class Queue:
         self._close(opened)
         for selector, _, _ in opened:
             ready.add(selector.subqueue)
+        for subqueue in others:
+            ready.add(subqueue)
         return selected
 
     def _select_shared(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventmq.broker.limiters import Limiters
 from eventmq.broker.queues import Queue, SubqueueCounts
 from eventmq.broker.suspects import Suspects
-from eventmq.broker.transient_jobs import TransientJobs
+from eventmq.broker.transient import TransientJobs
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
 from eventmq.store.writes import subqueue_of
@@ -88,7 +88,7 @@ class State:
     suspects: Suspects = field(default_factory=Suspects)
     #: Task -> measured seconds per job.
     run_times: dict[str, float] = field(default_factory=dict)
-    #: The jobs without guarantee; none of them is in ``jobs`` or ``running``.
+    #: The jobs without guarantee; those that wait or are leased are in ``jobs`` as well.
     transient: TransientJobs = field(init=False)
     limiters: Limiters = field(default_factory=Limiters)
     next_seq: int = 1
@@ -115,7 +115,7 @@ class State:
     _message: int = 0
 
     def __post_init__(self) -> None:
-        self.transient = TransientJobs(self.limits, self.limiters)
+        self.transient = TransientJobs(self.limits, self.running)
         self.limiters.limit_queues(self.limits.queue_limits)
         self.subqueue_counts.limiters = self.limiters
 
@@ -274,9 +274,14 @@ class State:
             session.blocked.pop(queue.name, None)  # its version begins anew
 
     def enqueue(self, job: JobRecord) -> None:
-        """Put a queued job that is on disk, not leased, into its window, or leave it there."""
+        """Put a queued job that is on disk, not leased, into its window, or leave it there.
+
+        A job without guarantee is in its window alone.
+        """
+        if self.keep_out(job):
+            return
         self.jobs[job.id] = job
-        if job.expires:
+        if job.expires and job.id not in self.transient.jobs:
             self.record_expiry(job)
         if job.deaths:
             self.suspects.add(job)
@@ -285,6 +290,23 @@ class State:
         self.busy[job.queue] = queue
         for displaced in queue.join(job):
             self.jobs.pop(displaced.id, None)
+
+    def keep_out(self, job: JobRecord) -> bool:
+        """Leave a job in the store while there is one without guarantee that has its id."""
+        other = self.transient.jobs.get(job.id)
+        if other is None or other is job:
+            return False
+        self.transient.kept_out[job.id] = (job.queue, subqueue_of(job.headers))
+        return True
+
+    def end_transient(self, row: Finished) -> None:
+        """Forget an ended job without guarantee except for its result."""
+        self.transient.end(row)
+        name, subqueue = self.transient.kept_out.pop(row.job.id, ("", None))
+        if subqueue is not None:
+            self.busy[name] = self.queue(name)
+            self.busy[name].rewind(subqueue)
+        self.ends.append(row)
 
     def withdraw(self, jobs: Iterable[JobRecord], end: JobState) -> list[JobRecord]:
         """Take jobs that the store has ended out of their queues; return the leased ones.

@@ -6,7 +6,6 @@ Deployed command lines and monitors read them, so each key means what it means t
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,9 +25,8 @@ def status_keys(state: State) -> dict[str, Any]:
 
 def _messages(state: State) -> dict[str, dict[str, int]]:
     """Return the keys of EventMQ 0.3; times are whole milliseconds."""
-    transient = state.transient.counts()
     ages: dict[str, list[float]] = {}
-    for _, lease, place in chain(state.running.values(), state.transient.running.values()):
+    for _, lease, place in state.running.values():
         job = lease.jobs[place]
         if job is not None:
             ages.setdefault(job.queue, []).append(max(0.0, state.now - job.waiting_since))
@@ -46,8 +44,7 @@ def _messages(state: State) -> dict[str, dict[str, int]]:
             name: int(max(each) * 1000) for name, each in ages.items()
         },
         "waiting_messages_by_queue": {
-            queue.name: queue.counts.waiting - queue.running + transient[queue.name, "queued"]
-            for queue in queues
+            queue.name: queue.counts.waiting - queue.running for queue in queues
         },
         "processed_messages_by_queue": {
             queue.name: queue.assigned for queue in queues if queue.assigned

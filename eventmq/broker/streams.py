@@ -237,7 +237,7 @@ class Streams:
     def _leased(self, session: Session, job_id: str, delivery: int) -> JobRecord | None:
         """Return the job if the session has this delivery of it."""
         state = self.state
-        entry = state.running.get(job_id) or state.transient.running.get(job_id)
+        entry = state.running.get(job_id)
         if entry is None or entry[0] is not session or entry[1].deliveries[entry[2]] != delivery:
             return None
         return entry[1].jobs[entry[2]]
@@ -366,7 +366,7 @@ class Streams:
     def _runs(self, job_id: str) -> int:
         """Return the delivery of a job that runs, 0 of any other."""
         state = self.state
-        entry = state.running.get(job_id) or state.transient.running.get(job_id)
+        entry = state.running.get(job_id)
         return 0 if entry is None else entry[1].deliveries[entry[2]]
 
     def _forward(self, stream: Stream, reader: Reader) -> None:

@@ -75,6 +75,7 @@ class Subqueue:
         "reading",
         "spilled",
         "task",
+        "transient",
         "unknown_since",
         "virtual_time",
     )
@@ -82,6 +83,8 @@ class Subqueue:
     def __init__(self, key: SubqueueKey, number: int = 0, limiter: Limiter | None = None) -> None:
         self.key = key
         self.task = key.task
+        #: Whether its jobs are without guarantee: all of them are in memory.
+        self.transient = key.transient
         self.limiter = limiter
         self.number = number
         #: The window: (rank, seq, job), of which those before ``head`` were taken.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from eventmq.broker.dispatch import knows
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
-from eventmq.store.writes import Finish, subqueue_of
+from eventmq.store.writes import subqueue_of
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
@@ -189,6 +189,4 @@ class UnroutableJobs:
             for job in jobs:
                 self.state.enqueue(job)
 
-        self.state.write(
-            Finish(rows), lambda write_result: self.outcomes.ended(rows, write_result), undo
-        )
+        self.outcomes.finish(rows, undo)

@@ -355,13 +355,17 @@ class SubqueueKey(NamedTuple):
     task: str | None
     #: The header ``limit-key``, "" without one.
     key: str = ""
+    #: Whether it is of jobs without guarantee, which no store has.
+    transient: bool = False
 
 
 @lru_cache(maxsize=16_384)
 def subqueue_of(headers: str) -> SubqueueKey:
     """Return the subqueue of a job in its queue."""
     parsed = parse_headers(headers)
-    return SubqueueKey(parsed.task, parsed.limit_key) if parsed.content_type else SubqueueKey(None)
+    task = parsed.task if parsed.content_type else None
+    limit_key = parsed.limit_key if task is not None else ""
+    return SubqueueKey(task, limit_key, parsed.guarantee is False)
 
 
 class UniqueRule(NamedTuple):

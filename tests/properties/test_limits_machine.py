@@ -255,7 +255,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def leased(self) -> set[str]:
         state = self.broker.core.state
-        return {*state.running, *state.transient.running}
+        return set(state.running)
 
     def count(self, job_id: str, by: int) -> None:
         """Take the tokens of a job, or give them back."""
@@ -302,7 +302,7 @@ class LimitsMachine(RuleBasedStateMachine):
         assert default <= QUEUE.most
         assert limiters.of_queues["default"].running == default
         counted = Counter(f"{kind[0]}:{kind[1:]}" for _, kind in leased)
-        for (task, key), limiter in limiters.of.items():
+        for (task, key, _), limiter in limiters.of.items():
             assert limiter.running == counted[f"{str(task)[2:]}:{key}"], task
 
     @invariant()

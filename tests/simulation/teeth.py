@@ -19,7 +19,6 @@ from eventmq.broker.core import BrokerCore
 from eventmq.broker.limiters import ANY, Limiter
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.sessions import Sessions
-from eventmq.broker.transient import Transient
 from eventmq.broker.unregistered import UnregisteredPeers
 from eventmq.events import EventKind
 from eventmq.job import JobState, OutcomeKind
@@ -157,7 +156,7 @@ def _no_undo(original: Any) -> Any:
 
 
 def _twice(original: Any) -> Any:
-    return lambda self, session, lease, unstarted: original(self, session, lease, unstarted=True)
+    return lambda self, chunk, unstarted: original(self, chunk, unstarted=True)
 
 
 def _forgetful(original: Any) -> Any:
@@ -199,7 +198,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "a lease that its worker does not hold is not noticed": bug(Sessions, "_reconcile", _nothing),
     "answers are not sent again": bug(Replies, "due", _none),
     "a failed commit is not undone": bug(BrokerCore, "_failed", _no_undo),
-    "a transient job is handed back": bug(Transient, "give_back", _twice),
+    "a transient job is handed back": bug(Outcomes, "_give_back_transient", _twice),
     "delayed jobs are lost at a restart": bug(store.SqliteStore, "_recover", _forgetful),
     "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
     "a worker keeps chunks that are settled": bug(HeldChunks, "settle", _nothing),

@@ -191,6 +191,75 @@ def test_both_kinds_of_a_queue_go_out_in_the_order_of_rank(broker: Broker) -> No
     assert numbers == [f"chunk:{n}" for n in range(1, 5)]
 
 
+@pytest.mark.parametrize("more", ["", "limit-key:k"], ids=["by rank", "with keys"])
+def test_jobs_of_both_kinds_that_come_together_go_out_in_a_chunk_of_each(
+    broker: Broker, more: str
+) -> None:
+    """However they alternate: a chunk is stored or it is not."""
+    kept = ",".join(filter(None, [TASK, more]))
+    names = [broker.new_id() for _ in range(8)]
+    jobs = [(job_id, i % 2, b"x") for i, job_id in enumerate(names)]
+    body = encode_batch([("default", kept), ("default", FREE)], jobs)
+    broker.tell(b"client", Request("m", "", "batch:8", body))
+    broker.core.state.run_times["shop.add"] = 0.0001
+    broker.worker()
+    broker.ready(b"worker", 2, received=1, held=(1,))
+    assert sorted(map(sorted, ids(broker))) == sorted([names[::2], names[1::2]])
+    assert stored(broker)["chunks"] == 1
+
+
+def test_what_is_not_stored_stays_in_memory_where_the_rest_leaves_it(tmp_path: Path) -> None:
+    """The window of a queue is for jobs that can be read again."""
+    broker = Broker(tmp_path, limits=Limits(queue_window=50))
+    other = "task:shop.other,content-type:msgpack"
+    for count, text in ((60, FREE), (48, TASK), (4, other)):
+        body = encode_batch([("default", text)], [(broker.new_id(), 0, b"x") for _ in range(count)])
+        broker.tell(b"client", Request(broker.new_id(), "", f"batch:{count}", body))
+    queue = broker.core.state.queues["default"]
+    in_memory = {key.transient: len(each) for key, each in queue.subqueues.items()}
+    assert (queue.transient, in_memory[True], len(queue)) == (60, 60, 110)
+    assert set(broker.core.state.transient.jobs) <= set(broker.core.state.jobs)
+    broker.close()
+
+
+@pytest.mark.parametrize("more", ["", "countdown:1"], ids=["ready", "delayed"])
+@pytest.mark.parametrize("stored_first", [True, False])
+def test_a_stored_job_with_the_same_id_runs_as_well(
+    broker: Broker, more: str, *, stored_first: bool
+) -> None:
+    """It has a receipt; it waits in the store while the other one is unfinished."""
+    job_id = broker.new_id()
+    if stored_first and more:
+        broker.submit(job_id, headers=more)
+    submit(broker, job_id=job_id)
+    if not stored_first or not more:
+        broker.submit(job_id, headers=more)
+    broker.wait(2.0)
+    broker.worker(window=2)
+    assert ids(broker) == [[job_id]]
+    assert stored(broker) | {"jobs": 1, "chunks": 0} == stored(broker)
+    broker.answer(b"worker", broker.dispatched[0], [row()])
+    broker.ready(b"worker", 1, received=1)
+    broker.wait(0.5)
+    assert ids(broker) == [[job_id], [job_id]]
+    assert stored(broker)["chunks"] == 1
+    broker.answer(b"worker", broker.dispatched[1], [row(result=b"\x05")])
+    assert result_of(broker, job_id)[0] == "succeeded"
+    assert stored(broker)["jobs"] == 0
+    assert broker.core.state.queues["default"].counts.waiting == 0
+
+
+def test_a_stored_job_of_the_same_id_is_the_same_job(broker: Broker) -> None:
+    """While it is in memory: there is no second one beside it."""
+    job_id, _ = broker.submit()
+    submit(broker, job_id=job_id)
+    broker.worker()
+    broker.answer(b"worker", broker.dispatched[0], [row()])
+    broker.ready(b"worker", 1, received=1)
+    assert ids(broker) == [[job_id]]
+    assert stored(broker)["jobs"] == 0
+
+
 def test_what_suits_the_worker_is_not_held_up_by_the_other_kind(broker: Broker) -> None:
     other = "task:shop.other,content-type:msgpack"
     broker.tell(b"c", Request("far", "default", other, b"x"))
@@ -214,6 +283,18 @@ def test_a_job_that_expired_while_it_waited_is_not_started(broker: Broker) -> No
     broker.worker()
     assert result_of(broker, job_id)[0] == "expired"
     assert broker.dispatched == []
+
+
+def test_a_job_expires_without_a_worker_and_without_a_commit(broker: Broker) -> None:
+    job_id = submit(broker, f"expires:{broker.clock.now() + 5}")
+    broker.wait(4.0)
+    assert broker.call("state", ids=[job_id]) == [[job_id, "queued"]]
+    broker.clock.time += 2.0
+    broker.core.decide(broker.now())
+    assert {type(write).__name__ for write in broker.core.state.writes} == {"RecordEnds"}
+    broker.tick()
+    assert result_of(broker, job_id)[0] == "expired"
+    assert len(broker.core.state.queues["default"]) == 0
 
 
 # At most once
@@ -340,9 +421,10 @@ def test_the_grace_stands_still_while_the_broker_is_away(tmp_path: Path) -> None
         broker.tick()
     assert broker.call("state", ids=[first, second]) == [[first, "queued"], [second, "queued"]]
     broker.wait(2.0)
-    assert broker.call("state", ids=[first, second]) == [[first, "failed"], [second, "queued"]]
+    assert broker.call("state", ids=[first, second]) == [[first, "failed"], [second, "failed"]]
+    third = submit(broker)
     broker.wait(4.0)
-    assert broker.call("state", ids=[second]) == [[second, "failed"]]
+    assert broker.call("state", ids=[third]) == [[third, "queued"]]
     broker.close()
 
 

@@ -209,7 +209,7 @@ class Tables:
             number = self.known_subqueue(queue, key[1])
             if number < 0:
                 sql = "INSERT INTO subqueues (queue, task, key) VALUES (?, ?, ?)"
-                self.db.execute(sql, (key[0], *key[1]))
+                self.db.execute(sql, (key[0], key[1].task, key[1].key))
                 number = self.db.last_insert_rowid()
             if len(self._subqueues) > _CACHED:
                 self._subqueues.clear()
@@ -219,7 +219,7 @@ class Tables:
     def known_subqueue(self, queue: str, subqueue: SubqueueKey) -> int:
         """Return the number of a subqueue, or -1 if it was never used."""
         sql = "SELECT id FROM subqueues WHERE queue = ? AND task IS ? AND key = ?"
-        row = first_row(self.db, sql, (self.known_queue(queue), *subqueue))
+        row = first_row(self.db, sql, (self.known_queue(queue), subqueue.task, subqueue.key))
         return row[0] if row else -1
 
     def subqueues(self) -> list[SubqueueHead]:

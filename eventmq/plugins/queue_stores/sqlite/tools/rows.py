@@ -156,7 +156,7 @@ def reads(headers: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _subqueue(headers: str) -> tuple[str | None, str]:
-    return (*subqueue_of(headers),) if reads(headers) else (None, "")
+    return subqueue_of(headers)[:2] if reads(headers) else (None, "")
 
 
 def _repair_subqueues(db: apsw.Connection) -> None:
