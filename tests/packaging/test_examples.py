@@ -1,4 +1,4 @@
-"""The example plugin is a distribution of its own: built, installed beside EventMQ, and used.
+"""Each example plugin is a distribution of its own: built, installed beside EventMQ, and used.
 
 Nothing here imports EventMQ: what runs is what pip installed into a fresh environment.
 """
@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import venv
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "examples" / "eventmq-plugin-example"
+EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/pyproject.toml"))
 LEFT_BEHIND = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "_build")
 COLUMNS = ["name", "version", "origin", "hooks", "provides", "in_use"]
 
@@ -43,6 +45,18 @@ if __name__ == "__main__":
     print(total.delay(list(range(1000)), word="sum").get(timeout=30))
     rows = {row["name"]: row for row in app.plugins.listing()}
     print(rows["example"]["in_use"])
+"""
+
+#: The app behind a gateway.
+SHOP = """
+from eventmq import EventMQ
+
+app = EventMQ("shop")
+
+
+@app.task(name="add")
+def add(a, b):
+    return a + b
 """
 
 pytestmark = pytest.mark.timeout(180)
@@ -78,14 +92,33 @@ def build(source, work):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The folder of programs of an environment with both wheels."""
+    """The folder of programs of an environment with all wheels."""
     work = tmp_path_factory.mktemp("plugin")
-    own, example = build(ROOT, work), build(EXAMPLE, work)
+    own, *examples = (build(path, work) for path in (ROOT, *EXAMPLES))
     venv.create(work / "env", with_pip=True)
     programs = work / "env" / "bin"
     run(programs / "pip", "install", "-q", own, cwd=work)
-    run(programs / "pip", "install", "-q", "--no-deps", example, cwd=work)
+    run(programs / "pip", "install", "-q", "--no-deps", *examples, cwd=work)
     return programs
+
+
+@pytest.fixture
+def serve(installed, tmp_path):
+    """Call it with a command of ``eventmq`` to get the fields of its line with ``ready``."""
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    with ExitStack() as stack:
+
+        def serve(*arguments):
+            command = [str(installed / "eventmq"), *arguments]
+            program = stack.enter_context(
+                subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(program.terminate)
+            words = program.stdout.readline().split()
+            assert words[:1] == ["ready"]
+            return dict(word.partition("=")[::2] for word in words[1:])
+
+        yield serve
 
 
 def test_a_job_runs_through_the_plugin(installed, tmp_path):
@@ -117,10 +150,27 @@ def test_it_can_be_switched_off(installed, tmp_path):
     assert "serializers.msgpack" in names
 
 
-def test_its_own_tests_pass(tmp_path):
+def test_the_gateway_serves_and_the_command_asks(installed, serve, tmp_path):
+    """Each by what its package adds to the command line."""
+    broker = serve("broker", "--bind", "tcp://127.0.0.1:0", "--store", "memory")["main"]
+    serve("worker", "-A", "shop", "--broker", broker, "--pool", "threads", "-c", "1")
+    gateway = serve(
+        "gateway", "lines", "-A", "shop", "--broker", broker, "--bind", "tcp://127.0.0.1:0",
+        "--max-line", "20",
+    )  # fmt: skip
+    host, port = gateway["bind"].removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), 30) as peer:
+        peer.sendall(b"add 1 2\n")
+        assert peer.makefile("rb").readline() == b"3\n"
+    shown = run(installed / "eventmq", "backlog", "--broker", broker, "--json", cwd=tmp_path)
+    assert json.loads(shown) == []
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_its_own_tests_pass(example, tmp_path):
     """As its README says: with the suites of EventMQ, here in the environment of these tests."""
     copy = tmp_path / "example"
-    shutil.copytree(EXAMPLE, copy, ignore=LEFT_BEHIND)
+    shutil.copytree(example, copy, ignore=LEFT_BEHIND)
     code = "import sys, pytest; sys.path[:0] = ['src', sys.argv[1]]; sys.exit(pytest.main(['-q']))"
     shown = run(sys.executable, "-c", code, ROOT, cwd=copy)
     assert " passed" in shown

@@ -1,0 +1,1 @@
+"""An example of a command for EventMQ. `plugin` has its hook."""

@@ -1,0 +1,60 @@
+"""The command, as the program runs it, against a broker in a thread of this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import click
+import pytest
+from click.testing import CliRunner
+from eventmq import EventMQ
+
+from eventmq_command_example import plugin
+
+
+@pytest.fixture(scope="module")
+def broker():
+    """The address of a broker with jobs in two queues."""
+    owner = EventMQ("owner", broker="tcp://127.0.0.1:1")
+    runner = owner.make_broker(binds={"main": "tcp://127.0.0.1:0"}, store="memory")
+    runner.bind()
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    address = runner.addresses["main"]
+    with EventMQ("client", broker=address) as app:
+        for number in range(5):
+            app.send("shop.send", (number,), queue="mail" if number else "sms")
+        yield address
+    runner.stop()
+    thread.join(10)
+    owner.close()
+
+
+@pytest.fixture
+def run():
+    """Call it with the arguments of the command."""
+    group = click.Group("eventmq")
+    plugin.eventmq_add_commands(group)
+
+    def run(*arguments):
+        return CliRunner().invoke(group, ["backlog", *arguments], standalone_mode=False)
+
+    return run
+
+
+def test_the_longest_queue_comes_first(run, broker) -> None:
+    result = run("--broker", broker, "--json")
+    found = [(row["name"], row["waiting"]) for row in json.loads(result.stdout)]
+    assert (found, result.return_value) == ([("mail", 4), ("sms", 1)], 0)
+
+
+def test_too_many_jobs_are_a_failure(run, broker) -> None:
+    result = run("--broker", broker, "--most", "3")
+    assert result.return_value == 1
+    assert result.stderr == "error: 1 queue has more than 3 jobs waiting\n"
+    assert result.stdout.splitlines()[0].split() == ["name", "waiting", "running", "workers"]
+
+
+def test_the_help_has_the_exit_codes(run) -> None:
+    assert "3 broker not reachable" in " ".join(run("--help").stdout.split())

@@ -1,0 +1,1 @@
+"""An example of a gateway for EventMQ. `plugin` has its hooks."""
