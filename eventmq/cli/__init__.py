@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from eventmq.cli.command import (
         DONE,
         FAILED,
-        INTERRUPTED,
         NO_BROKER,
         NOT_FOUND,
         WRONG_USAGE,
         Command,
-        print_error,
         read_timestamp,
     )
     from eventmq.cli.output import printable, show_object, show_rows, to_json
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
         Found,
         Target,
         import_named,
-        options_of,
         takes_app,
         takes_json,
         takes_target,
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DONE",
     "FAILED",
-    "INTERRUPTED",
     "NOT_FOUND",
     "NO_BROKER",
     "WRONG_USAGE",
@@ -44,8 +40,6 @@ __all__ = [
     "Target",
     "import_named",
     "main",
-    "options_of",
-    "print_error",
     "printable",
     "read_timestamp",
     "show_object",
@@ -58,9 +52,7 @@ __all__ = [
 
 _OUTPUT = frozenset({"printable", "show_object", "show_rows", "to_json"})
 
-_TARGET = frozenset(
-    {"Found", "Target", "import_named", "options_of", "takes_app", "takes_json", "takes_target"}
-)
+_TARGET = frozenset({"Found", "Target", "import_named", "takes_app", "takes_json", "takes_target"})
 
 
 def __getattr__(name: str) -> Any:
