@@ -10,10 +10,10 @@ by name. What a factory makes keeps a contract, one of the protocols here::
 
     @dataclass(frozen=True)
     class Linear:
-        step: float = option(1.0, minimum=0)
+        step: float = option(1.0, ge=0)
 
-        def delay(self, attempt):
-            return attempt * self.step
+        def delay(self, failure):
+            return failure.attempt * self.step
 
 
     def linear(step: float = 1.0) -> Backoff:

@@ -7,7 +7,7 @@ import socket
 import pytest
 from eventmq import EventMQ
 from eventmq.errors import PluginError
-from eventmq.interfaces import PluginContext
+from eventmq.sdk import PluginContext
 from eventmq.testing import FakeClock, GatewaySuite
 
 from eventmq_gateway_example import plugin

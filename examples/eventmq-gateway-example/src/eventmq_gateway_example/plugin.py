@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from eventmq import hookimpl
 from eventmq.errors import PluginError
-from eventmq.interfaces import CommandOption
+from eventmq.sdk import CommandOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, Gateway, PluginContext
+    from eventmq.sdk import Factory, Gateway, PluginContext
 
 
 def make_gateway(context: PluginContext) -> Gateway:
