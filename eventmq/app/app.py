@@ -441,15 +441,35 @@ class EventMQ:
         return self.components.client.topics.subscribe(topics)
 
     def ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Call one of the operations of the broker in `eventmq.wire.calls`.
+        """Make a call of the broker, which the command line and the gateways use as well.
+
+        :doc:`/reference/calls` lists them, with arguments, results and an example.
+
+        Args:
+            name: Of the call, such as ``"queues"``.
+            arguments: Name -> value, as in the list.
+
+        Returns:
+            The answer as plain data: maps are dicts with text as keys, lists are lists.
 
         Raises:
-            BrokerUnavailable: No answer within ``submit_timeout``.
+            BrokerUnavailable: No answer within ``submit_timeout``. What the call was to change may
+                be changed.
+            JobNotFound: The broker does not know the job that it is about.
+            QueueNotFound: The same for a queue.
+            NotAllowed: It is for admin keys only, or has several answers, for which there are
+                methods: ``job.get()``, ``job.stream()``, ``app.subscribe()``.
+            ProtocolError: The broker does not know it, refuses the arguments, or is a legacy one.
+            TypeError: The arguments are no mapping, or one is missing.
         """
         return self.components.ask(name, arguments).wait()
 
     def begin_ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-        """Call the broker without waiting for the answer.
+        """Make a call as `ask` does, without waiting for the answer.
+
+        Args:
+            name: Of the call.
+            arguments: Name -> value.
 
         Returns:
             Function that waits for the answer and returns it, or raises what `ask` does. Call it
@@ -457,6 +477,8 @@ class EventMQ:
 
         Raises:
             BrokerUnavailable: The app was closed.
+            NotAllowed: The call has several answers.
+            TypeError: The arguments are no mapping, or one is missing.
         """
         return self.components.ask(name, arguments, begin=True).wait
 

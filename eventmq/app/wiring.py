@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 import weakref
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,11 +19,12 @@ from eventmq.job import IdFactory
 from eventmq.policies import Timing
 from eventmq.registry.manager import PluginManager
 from eventmq.registry.names import RESULT_BACKEND, TRIGGER, scheme
+from eventmq.wire.calls import CALLS, METHODS
 from eventmq.wire.outcomes import OutcomeReader
 from eventmq.wire.results import ResultLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from eventmq.app.embedded import Embedded
     from eventmq.client.client import ClientRunner, Pending, Transport
@@ -293,9 +295,21 @@ class Components:
     def ask(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, begin: bool = False
     ) -> Pending[Any]:
-        """Call one of the operations of `eventmq.wire.calls`; with ``begin`` it is sent at once."""
+        """Make a call of the broker, see `eventmq.app.EventMQ.ask`; ``begin`` sends it at once."""
+        if name in METHODS:
+            msg = f"the call {name!r} is made by {METHODS[name]}: it is no question with one answer"
+            raise NotAllowed(msg)
+        if arguments is not None and not isinstance(arguments, Mapping):
+            msg = f"the arguments of the call {name!r} are a mapping of names to values"
+            raise TypeError(f"{msg}, not {type(arguments).__name__}")
+        named = dict(arguments or {})
+        spec = CALLS.get(name)
+        for argument, kind in spec.arguments.items() if spec is not None else ():
+            if argument not in named and "?" not in kind:
+                raise TypeError(f"the call {name!r} has no argument {argument!r}, which is: {kind}")
         runner = self.client.runner
-        call = runner.new_call(name, dict(arguments or {}), timeout=self.settings.submit_timeout)
+        call = runner.new_call(name, named, timeout=self.settings.submit_timeout)
+        call.subject = str(named.get("id", ""))
         if begin:
             runner.begin(call)
         return runner.ask(call)

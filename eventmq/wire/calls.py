@@ -20,6 +20,7 @@ __all__ = [
     "CALLS",
     "MAX_IDS",
     "MAX_ROWS",
+    "METHODS",
     "CallSpec",
     "document",
     "read_flag",
@@ -36,6 +37,15 @@ MAX_IDS = 1000
 
 #: Most rows in one listing.
 MAX_ROWS = 1000
+
+
+#: Calls with several answers, or about such ones -> what makes them in Python.
+METHODS = {
+    "get": "job.get()",
+    "stream": "job.stream()",
+    "subscribe": "app.subscribe()",
+    "forget": "what made the call that it ends",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,15 @@ from types import ModuleType
 import pytest
 
 from eventmq import EventMQ
-from eventmq.errors import JobFailed, ResultTooLarge, ResultUnavailable
+from eventmq.errors import (
+    JobFailed,
+    JobNotFound,
+    NotAllowed,
+    ProtocolError,
+    QueueNotFound,
+    ResultTooLarge,
+    ResultUnavailable,
+)
 from tests.support.page_files import ROOT
 
 
@@ -139,4 +147,34 @@ def test_the_examples_of_the_page_about_results_run():
     finally:
         vars(module)["app"].close()
         del sys.modules["results_page"]
-    assert len(blocks) == 8
+    assert len(blocks) == 9
+
+
+def test_the_page_about_calls_of_the_broker_says_what_happens():
+    page = (ROOT / "docs/reference/calls.rst").read_text(encoding="utf-8")
+    blocks = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
+    names = {"__name__": "calls_page"}
+    try:
+        exec(textwrap.dedent("".join(blocks)), names)
+    finally:
+        names["app"].close()
+
+
+def test_what_ask_refuses():
+    """Each with one sentence, and nothing waits until a timeout."""
+    with EventMQ("asking", broker="memory://") as app:
+        for name, method in (("get", "job.get"), ("stream", "job.stream"), ("subscribe", "app")):
+            with pytest.raises(NotAllowed, match=rf"{name!r} is made by {method}"):
+                app.ask(name, {"ids": ["a"]})
+        with pytest.raises(NotAllowed, match=r"made by job\.get"):
+            app.begin_ask("get")
+        with pytest.raises(TypeError, match="mapping of names to values, not list"):
+            app.ask("info", ["a"])
+        with pytest.raises(ProtocolError, match="unknown call 'quues'; known are get"):
+            asyncio.run(app.aask("quues"))
+        with pytest.raises(TypeError, match="'info' has no argument 'id', which is: str"):
+            app.ask("info")
+        with pytest.raises(JobNotFound, match="no job with id 'nonsense'"):
+            app.ask("info", {"id": "nonsense"})
+        with pytest.raises(QueueNotFound, match="nonsense"):
+            app.ask("pause", {"queue": "nonsense"})
