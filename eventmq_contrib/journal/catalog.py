@@ -423,7 +423,7 @@ def _compacted(location: JournalLocation, manifest: str) -> tuple[list[Large], l
             Large(
                 JournalFile(
                     e["broker"], e["first"], e["last"], f"{location.name}/{e['path']}", e["hour"],
-                    e.get("bytes", -1), e.get("sha256", ""), large=True,
+                    e["bytes"], e["sha256"], large=True,
                 ),
                 tuple((first, last) for first, last in e["of"]),
             )

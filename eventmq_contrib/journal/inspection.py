@@ -305,7 +305,7 @@ def _altered(file: JournalFile, facts: Facts) -> Iterator[str]:
 
 def _unsealed(file: JournalFile, record: SealRecord | None) -> Iterator[str]:
     """Yield that a file was not sealed by the journal, where its log says so."""
-    if record is None or file.large or file.sha256 or file.last <= record.unproven:
+    if record is None or file.sha256 or file.last <= record.unproven:
         return
     if file.first <= record.last:
         forgotten = file.last <= record.trimmed
@@ -342,9 +342,6 @@ def _judge_broker(found: Inspection, broker: str, catalog: Catalog, sealed: int)
                 f"events {numbers}: copy the log again, or start the journal once"
             )
         found.damage += _missing_files(broker, record, kept, catalog, ranges)
-    for file in catalog.current():
-        if file.broker == broker and file.large and not file.sha256:
-            found.unproven.append(f"no checksum is known of {file.path}: compact again")
     if not sealed:
         found.unanchored.append(
             f"not anchored: the end of the events of the broker {broker}, number {end}, was not "

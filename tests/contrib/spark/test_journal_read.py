@@ -284,7 +284,11 @@ def test_a_file_of_another_name_is_named(tmp_path: Path) -> None:
         journal_files(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", json.dumps({"files": [{"path": "x"}]})])
+#: All that an entry has but the checksum.
+ENTRY = {"path": "x", "hour": "h", "broker": "b", "first": 1, "last": 2, "of": [[1, 2]], "bytes": 9}
+
+
+@pytest.mark.parametrize("text", ["", "[]", json.dumps({"files": [ENTRY]})])
 def test_a_manifest_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     write_journal(tmp_path / "journal", numbered("b", range(1, 3)))
     (tmp_path / "compacted").mkdir()
