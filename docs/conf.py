@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import eventmq
+import eventmq.sdk.events
 from eventmq.cli.declared import DeclaredOptions
 from eventmq.cli.program import program
 from eventmq.settings.record import FIELDS
@@ -59,17 +60,19 @@ nitpick_ignore_regex = [
 def find_public_name(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: TextElement
 ) -> reference | None:
-    """Link ``eventmq.module.Name`` to ``eventmq.Name``, where users import it from."""
+    """Link ``eventmq.module.Name`` to ``eventmq.Name`` or ``eventmq.sdk.Name``, the public ones."""
     target = str(node.get("reftarget", ""))
     name = target.rpartition(".")[2]
-    if node.get("refdomain") != "py" or name not in eventmq.__all__:
+    if node.get("refdomain") != "py" or (target != name and not target.startswith("eventmq.")):
         return None
-    if target not in (name, f"eventmq.{name}") and not target.startswith("eventmq."):
-        return None
-    found = env.get_domain("py").resolve_any_xref(
-        env, node["refdoc"], app.builder, f"eventmq.{name}", node, contnode
-    )
-    return found[0][1] if found else None
+    for public in (eventmq, eventmq.sdk, eventmq.sdk.events):
+        if name in public.__all__:
+            found = env.get_domain("py").resolve_any_xref(
+                env, node["refdoc"], app.builder, f"{public.__name__}.{name}", node, contnode
+            )
+            if found:
+                return found[0][1]
+    return None
 
 
 #: Options of programs -> settings, where the names differ.
