@@ -115,11 +115,11 @@ class FolderLocation:
                 '"eventmq journal"'
             )
             raise JournalError(msg)
-        found = []
+        paths = []
         for date in _entries(self.name, "date="):
             for hour in _entries(date, "hour="):
-                found += [path for path in _entries(hour) if path.endswith(".parquet")]
-        return sorted(found)
+                paths += [path for path in _entries(hour) if path.endswith(".parquet")]
+        return sorted(paths)
 
     def text(self, name: str) -> str | None:
         """See `JournalLocation`."""
@@ -221,16 +221,16 @@ class Catalog:
                 _as_before(record, before.get(broker))
         own, foreign = [], []
         for path in paths:
-            found = _file_at(path, logs)
-            if found is None:
+            file_entry = _file_at(path, logs)
+            if file_entry is None:
                 foreign.append(path)
             else:
-                own.append(found)
+                own.append(file_entry)
         # Two journals beside each other may share the folder of what was compacted.
         brokers = {file.broker for file in own} | set(logs)
         if own or logs:
-            present = [each for each in present if each.file.broker in brokers]
-            missing = [each for each in missing if each.broker in brokers]
+            present = [entry for entry in present if entry.file.broker in brokers]
+            missing = [entry for entry in missing if entry.broker in brokers]
         return cls(
             name=location.name, own=sorted(own, key=sort_key), large=present, missing=missing,
             foreign=foreign, logs=logs, begins=begins,
@@ -238,9 +238,9 @@ class Catalog:
 
     def current(self) -> list[JournalFile]:
         """Return the files that are read, by broker and number: large ones first of all."""
-        replaced = {(each.file.broker, *numbers) for each in self.large for numbers in each.of}
+        replaced = {(entry.file.broker, *numbers) for entry in self.large for numbers in entry.of}
         own = (file for file in self.own if file[:3] not in replaced)
-        return sorted([*(each.file for each in self.large), *own], key=sort_key)
+        return sorted([*(entry.file for entry in self.large), *own], key=sort_key)
 
     def files(self, *, since: float | None = None, until: float | None = None) -> list[JournalFile]:
         """Return the files that have the events of some time, by broker and number.
@@ -325,8 +325,8 @@ def hour_start(file: JournalFile) -> datetime:
 
 def _is_of_time(file: JournalFile, since: float | None, until: float | None) -> bool:
     hour = hour_start(file)
-    late = until is not None and hour.timestamp() >= until
-    return not late and not (since is not None and (hour + _HOUR).timestamp() <= since)
+    after_end = until is not None and hour.timestamp() >= until
+    return not after_end and not (since is not None and (hour + _HOUR).timestamp() <= since)
 
 
 def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> bool:
@@ -338,9 +338,9 @@ def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> 
         begin: Number of the first event that is kept: the file's events before it are forgotten.
     """
     after = max(file.first, begin) - 1
-    for each in sorted(files, key=sort_key):
-        if each.broker == file.broker and each.first <= after + 1:
-            after = max(after, each.last)
+    for other in sorted(files, key=sort_key):
+        if other.broker == file.broker and other.first <= after + 1:
+            after = max(after, other.last)
     return after >= file.last
 
 
@@ -361,14 +361,14 @@ def unlisted(location: FolderLocation, journal: Path) -> list[JournalFile]:
         return []
     manifest = location.text(MANIFEST)
     present, missing = ([], []) if manifest is None else _compacted(location, manifest)
-    named = {file.path for file in (*missing, *(each.file for each in present))}
+    named = {file.path for file in (*missing, *(entry.file for entry in present))}
     temporaries = folder.glob("date=*/hour=*/_*.parquet")
     paths = {path: path for path in location.paths() if path not in named}
     paths |= {
         str(temporary): str(temporary.with_name(temporary.name[1:])) for temporary in temporaries
     }
-    found = ((path, _file_at(final, {})) for path, final in paths.items())
-    return [file._replace(path=path, large=True) for path, file in found if file is not None]
+    files = ((path, _file_at(final, {})) for path, final in paths.items())
+    return [file._replace(path=path, large=True) for path, file in files if file is not None]
 
 
 # What the small texts say
@@ -433,5 +433,5 @@ def _compacted(location: JournalLocation, manifest: str) -> tuple[list[Large], l
         msg = f"{location.name}/{MANIFEST} is not the manifest of a compaction: move it away"
         raise JournalError(msg) from error
     paths = set(location.paths())
-    present = [each for each in files if each.file.path in paths]
-    return present, [each.file for each in files if each.file.path not in paths]
+    present = [entry for entry in files if entry.file.path in paths]
+    return present, [entry.file for entry in files if entry.file.path not in paths]

@@ -91,10 +91,10 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
         reader = own.event_log(app.settings.store)
         stack.callback(reader.close)
         addresses = reader.addresses()
-        given: dict[str, Any] = {"submit_timeout": TIMEOUT}
+        overrides: dict[str, Any] = {"submit_timeout": TIMEOUT}
         if local and "main" in addresses:
-            given["broker"] = addresses["main"]
-        app.override(**given)
+            overrides["broker"] = addresses["main"]
+        app.override(**overrides)
         yield StoreSource(reader, app, app.clock), app
 
 

@@ -228,7 +228,7 @@ def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
 
     schema = arrow_schema()
     for file in files:
-        facts = facts_of(file.path, known=file.sha256)
+        facts = facts_of(file.path, checksum=file.sha256)
         for wrong in disagreements(file, facts):
             raise StoreError(wrong)
         if file.sha256 and facts.sha256 != file.sha256:

@@ -112,10 +112,10 @@ class Drain:
         if row.first > self.last_read:
             self._events.add(self._source.broker_id, row.first, row.body)
         else:  # the beginning of this row is sealed already
-            rest = EventColumns(self._redactor)
-            rest.add(self._source.broker_id, row.first, row.body)
-            rest.cut(self.last_read + 1 - row.first)
-            self._events.extend(rest)
+            columns = EventColumns(self._redactor)
+            columns.add(self._source.broker_id, row.first, row.body)
+            columns.cut(self.last_read + 1 - row.first)
+            self._events.extend(columns)
         self.last_read = row.first + row.events - 1
         while len(self._events) >= self._rows:
             self._seal(self._rows)
@@ -160,7 +160,7 @@ class Drain:
 
 def _of_one_hour(times: Sequence[int], size: int) -> int:
     """Return how many of the first times are in the hour of the first one."""
-    hour, some = times[0] // HOUR_US, times[:size]
-    if min(some) // HOUR_US == max(some) // HOUR_US:
+    hour, batch = times[0] // HOUR_US, times[:size]
+    if min(batch) // HOUR_US == max(batch) // HOUR_US:
         return size
-    return next(index for index, ts in enumerate(some) if ts // HOUR_US != hour)
+    return next(index for index, ts in enumerate(batch) if ts // HOUR_US != hour)

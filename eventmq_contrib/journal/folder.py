@@ -112,8 +112,8 @@ class JournalFolder:
             elif FileName.parse(path.name) is None and path.name[:1] not in {"_", "."}:
                 foreign.append(path)
         if foreign:
-            what = "%d files among the events are not of a journal, the first is %s; left alone"
-            logger.warning(what, len(foreign), foreign[0])
+            message = "%d files among the events are not of a journal, the first is %s; left alone"
+            logger.warning(message, len(foreign), foreign[0])
 
     def _unwritable(self, error: OSError) -> StoreError:
         msg = (
@@ -136,8 +136,8 @@ class JournalFolder:
 
     def sealed(self, broker_id: str) -> list[tuple[FileName, Path]]:
         """Return the sealed files of a broker, by their first numbers."""
-        found = [(FileName.parse(path.name), path) for path in self._files()]
-        return sorted((name, path) for name, path in found if name and name.broker == broker_id)
+        files = [(FileName.parse(path.name), path) for path in self._files()]
+        return sorted((name, path) for name, path in files if name and name.broker == broker_id)
 
     def checkpoint(self, broker_id: str) -> int:
         """Return the highest number of a broker that is sealed, 0 for none; open its seal log.

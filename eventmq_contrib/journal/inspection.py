@@ -89,25 +89,25 @@ class Inspection:
 # What a file says
 
 
-def facts_of(path: str, *, known: str | None = None) -> Facts:
+def facts_of(path: str, *, checksum: str | None = None) -> Facts:
     """Return what a file of this machine says of itself.
 
     Args:
         path: Of the file.
-        known: Look at all of its bytes: its SHA-256, "" where none is known. Where it is another
+        checksum: Look at all of its bytes: its SHA-256, "" where none is known. Where it is another
             one, each page and each number is looked at as well.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        if known is None:
+        if checksum is None:
             return _footer(pq.ParquetFile(path), path)
         data = Path(path).read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         facts = _footer(file, path)._replace(size=len(data), sha256=digest)
-        if digest != known and not facts.wrong:
+        if digest != checksum and not facts.wrong:
             wrong, irregular = _content(file)
             facts = facts._replace(wrong=wrong, irregular=irregular)
     except (pa.ArrowException, OSError) as error:
@@ -146,10 +146,12 @@ def _bounds(file: Any, name: str) -> tuple[Any, Any]:
     footer = file.metadata
     index = file.schema_arrow.names.index(name)
     groups = [footer.row_group(n).column(index).statistics for n in range(footer.num_row_groups)]
-    if all(each is not None and each.has_min_max for each in groups):
-        return min(each.min for each in groups), max(each.max for each in groups)
-    found = pc.min_max(file.read(columns=[name]).column(name)).as_py()
-    return found["min"], found["max"]
+    if all(statistics is not None and statistics.has_min_max for statistics in groups):
+        return min(statistics.min for statistics in groups), max(
+            statistics.max for statistics in groups
+        )
+    bounds = pc.min_max(file.read(columns=[name]).column(name)).as_py()
+    return bounds["min"], bounds["max"]
 
 
 def _content(file: Any) -> tuple[str, str]:
@@ -204,7 +206,7 @@ def disagreements(file: JournalFile, facts: Facts) -> Iterator[str]:
     for broker in dict.fromkeys(facts.brokers):
         if broker != file.broker:
             yield f"{file.path} has events of the broker {broker}, not of that of its name"
-    hours = {partition(each) for each in facts.times}
+    hours = {partition(time) for time in facts.times}
     if hours != {file.hour}:
         yield f"{file.path} has events of {' and '.join(sorted(hours))}, not of its folder's hour"
 
@@ -248,11 +250,11 @@ def inspect(catalog: Catalog, sealed: Mapping[str, int] | None = None) -> Inspec
         catalog: As from `Catalog.read`, with what the seal logs say of each file.
         sealed: Up to which number brokers say that their events are sealed, by broker.
     """
-    files = [*(each.file for each in catalog.large), *catalog.own]
+    files = [*(entry.file for entry in catalog.large), *catalog.own]
     with ThreadPoolExecutor(_THREADS, "inspection") as pool:
-        facts = list(pool.map(lambda file: facts_of(file.path, known=file.sha256), files))
+        facts = list(pool.map(lambda file: facts_of(file.path, checksum=file.sha256), files))
     return judge(
-        catalog, {file.path: each for file, each in zip(files, facts, strict=True)}, sealed
+        catalog, {file.path: entry for file, entry in zip(files, facts, strict=True)}, sealed
     )
 
 
@@ -267,31 +269,31 @@ def judge(
         sealed: Up to which number brokers say that their events are sealed, by broker.
     """
     sealed = sealed or {}
-    found = Inspection()
-    found.damage += [
+    inspection = Inspection()
+    inspection.damage += [
         f"{path} is not a file of a journal, by its name: move it away" for path in catalog.foreign
     ]
     current = catalog.current()
     read = {file.path for file in current}
-    for file in (*(each.file for each in catalog.large), *catalog.own):
+    for file in (*(entry.file for entry in catalog.large), *catalog.own):
         fact = facts[file.path]
         wrong = [*disagreements(file, fact), *_altered(file, fact)]
         wrong += _unsealed(file, catalog.logs.get(file.broker))
-        found.damage += wrong
+        inspection.damage += wrong
         if wrong:
-            found.doubtful.add(file.path)
-            found.suspect += {file[:3], (file.broker, fact.first, fact.last)}
-        known = fact.version <= SCHEMA_VERSION
-        if file.path in read and known and fact.rows and not fact.wrong:
+            inspection.doubtful.add(file.path)
+            inspection.suspect += {file[:3], (file.broker, fact.first, fact.last)}
+        readable = fact.version <= SCHEMA_VERSION
+        if file.path in read and readable and fact.rows and not fact.wrong:
             present = file._replace(broker=fact.brokers[0], first=fact.first, last=fact.last)
-            found.sound.append(present)
-    brokers = {file.broker for file in (*current, *found.sound)} | {
+            inspection.sound.append(present)
+    brokers = {file.broker for file in (*current, *inspection.sound)} | {
         *catalog.logs,
         *filter(sealed.get, sealed),
     }
     for broker in sorted(brokers):
-        _judge_broker(found, broker, catalog, sealed.get(broker, 0))
-    return found
+        _judge_broker(inspection, broker, catalog, sealed.get(broker, 0))
+    return inspection
 
 
 def _altered(file: JournalFile, facts: Facts) -> Iterator[str]:
@@ -313,23 +315,23 @@ def _unsealed(file: JournalFile, record: SealRecord | None) -> Iterator[str]:
         yield f"{file.path} is not in the seal log: {why} there"
 
 
-def _judge_broker(found: Inspection, broker: str, catalog: Catalog, sealed: int) -> None:
+def _judge_broker(inspection: Inspection, broker: str, catalog: Catalog, sealed: int) -> None:
     record = catalog.logs.get(broker)
-    ranges = _ranges([file for file in found.sound if file.broker == broker])
+    ranges = _ranges([file for file in inspection.sound if file.broker == broker])
     begin, end = (ranges[0][0], ranges[-1][1]) if ranges else (1, 0)
     if record is None:
-        found.unproven.append(
+        inspection.unproven.append(
             f"there is no seal log of the broker {broker}: whether files are missing at the "
             "beginning or the end, or were altered, cannot be known"
         )
     else:
-        found.damage += record.damage
-        kept = catalog.begins.get(broker, 0)
-        if kept or (record.valid and not record.unproven):
-            begin = kept or record.begin
+        inspection.damage += record.damage
+        first_kept = catalog.begins.get(broker, 0)
+        if first_kept or (record.valid and not record.unproven):
+            begin = first_kept or record.begin
         end = max(end, record.end)
-        if record.unproven and record.unproven >= kept:
-            found.unproven.append(
+        if record.unproven and record.unproven >= first_kept:
+            inspection.unproven.append(
                 f"the events of the broker {broker} up to {record.unproven} were sealed while "
                 "there was no seal log"
             )
@@ -337,53 +339,57 @@ def _judge_broker(found: Inspection, broker: str, catalog: Catalog, sealed: int)
         newer = [file for file in newer if not file.sha256]
         if len(newer) > 1 and record.unproven <= record.last:
             numbers = f"{newer[0].first} to {newer[-1].last}"
-            found.unproven.append(
+            inspection.unproven.append(
                 f"{len(newer)} files of the broker {broker} are newer than its seal log, with the "
                 f"events {numbers}: copy the log again, or start the journal once"
             )
-        found.damage += _missing_files(broker, record, kept, catalog, ranges)
+        inspection.damage += _missing_files(broker, record, first_kept, catalog, ranges)
     if not sealed:
-        found.unanchored.append(
+        inspection.unanchored.append(
             f"not anchored: the end of the events of the broker {broker}, number {end}, was not "
             "compared with the broker's own: eventmq spark audit --broker tcp://HOST:PORT does that"
         )
     end = max(end, sealed)
-    found.bounds[broker] = (begin, end)
-    found.missing += [(broker, *each) for each in _without(ranges, begin, end)]
+    inspection.bounds[broker] = (begin, end)
+    inspection.missing += [(broker, *span) for span in _without(ranges, begin, end)]
 
 
 def _missing_files(
-    broker: str, record: SealRecord, kept: int, catalog: Catalog, ranges: Sequence[tuple[int, int]]
+    broker: str,
+    record: SealRecord,
+    first_kept: int,
+    catalog: Catalog,
+    ranges: Sequence[tuple[int, int]],
 ) -> Iterator[str]:
     """Yield which sealed files are gone, of those whose events no other file has."""
     present = {file[1:3] for file in catalog.own if file.broker == broker}
     for numbers in sorted(record.valid - present):
         seal = record.seals[numbers]
-        if seal.last >= kept and _without(ranges, max(seal.first, kept), seal.last):
+        if seal.last >= first_kept and _without(ranges, max(seal.first, first_kept), seal.last):
             name = FileName(broker, seal.first, seal.last)
             yield f"{catalog.name}/{seal.hour}/{name} was sealed and is gone"
 
 
 def _ranges(files: Sequence[JournalFile]) -> list[tuple[int, int]]:
     """Return which numbers files have, those that touch each other as one."""
-    found: list[tuple[int, int]] = []
-    for file in sorted(files, key=lambda each: each.first):
-        if found and file.first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], file.last))
+    ranges: list[tuple[int, int]] = []
+    for file in sorted(files, key=lambda other: other.first):
+        if ranges and file.first <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], file.last))
         else:
-            found.append((file.first, file.last))
-    return found
+            ranges.append((file.first, file.last))
+    return ranges
 
 
 def _without(ranges: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
     """Return what of some numbers is in none of the ranges."""
-    found = []
+    missing = []
     for begin, end in ranges:
         if begin > last:
             break
         if begin > first:
-            found.append((first, begin - 1))
+            missing.append((first, begin - 1))
         first = max(first, end + 1)
     if first <= last:
-        found.append((first, last))
-    return found
+        missing.append((first, last))
+    return missing

@@ -137,8 +137,8 @@ class Redactor:
             text = json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             size = len(text.encode())
         except BaseException as error:
-            what = f"the redactor returned a {type(shown).__name__} that JSON cannot write"
-            raise _Refused(f"{what} ({type(error).__name__})") from error
+            message = f"the redactor returned a {type(shown).__name__} that JSON cannot write"
+            raise _Refused(f"{message} ({type(error).__name__})") from error
         if size > MAX_TEXT:
             raise _Refused(f"the redactor returned more than {MAX_TEXT} bytes of JSON")
         if size > self._room:
@@ -149,13 +149,13 @@ class Redactor:
 
     def _warn(self, kind: str, task: str, why: str) -> None:
         """Log once why a value was left out."""
-        known = (task[:_MAX_LENGTH], kind)
-        if known in self._warned or len(self._warned) >= _MAX_WARNINGS:
+        warning = (task[:_MAX_LENGTH], kind)
+        if warning in self._warned or len(self._warned) >= _MAX_WARNINGS:
             return
-        self._warned.add(known)
+        self._warned.add(warning)
         logger.warning(
             "the journal has nothing of the %s of a job of task %r, and says this once for all "
-            "of them: %s", kind, known[0], why[:_MAX_LENGTH],
+            "of them: %s", kind, warning[0], why[:_MAX_LENGTH],
         )  # fmt: skip
 
 
@@ -188,16 +188,16 @@ def redactor_of(app: EventMQ) -> Redactor | None:
 
 
 def _function(text: str, source: str) -> Callable[[str, str, Any], object]:
-    said = f"setting 'redactor' from {source}"
+    setting = f"setting 'redactor' from {source}"
     module, _, path = text.partition(":")
     try:
-        found: Any = import_named(module, said)
+        value: Any = import_named(module, setting)
     except AppNotFound as error:
         raise SettingsError(str(error)) from error
     for part in path.split("."):
-        found = getattr(found, part, None)
-    if not callable(found) or inspect.iscoroutinefunction(found):
-        msg = f"{said}: {text} is no function that can be called as redact(task, kind, value)"
+        value = getattr(value, part, None)
+    if not callable(value) or inspect.iscoroutinefunction(value):
+        msg = f"{setting}: {text} is no function that can be called as redact(task, kind, value)"
         raise SettingsError(msg)
-    function: Callable[[str, str, Any], object] = found
+    function: Callable[[str, str, Any], object] = value
     return function

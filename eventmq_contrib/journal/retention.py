@@ -75,16 +75,16 @@ def _forget(
     journal: Path, location: FolderLocation, before: float | None
 ) -> tuple[int, dict[str, int]]:
     catalog = Catalog.read(FolderLocation(journal), location)
-    files = [*catalog.own, *(each.file for each in catalog.large)]
+    files = [*catalog.own, *(entry.file for entry in catalog.large)]
     cuts = {broker: _cut(broker, files, catalog, before) for broker in _brokers(files, catalog)}
     old = [file for file in files if file.last < cuts[file.broker]]
     if before is not None:
-        some = (file for file in unlisted(location, journal) if file.broker in cuts)
-        old += [file for file in some if file.last < cuts[file.broker]]
-    kept = [file for file in files if file.last >= cuts[file.broker]]
+        extra = (file for file in unlisted(location, journal) if file.broker in cuts)
+        old += [file for file in extra if file.last < cuts[file.broker]]
+    remaining = [file for file in files if file.last >= cuts[file.broker]]
     begins = dict(catalog.begins)
     for broker, cut in cuts.items():
-        first = min((file.first for file in kept if file.broker == broker), default=cut)
+        first = min((file.first for file in remaining if file.broker == broker), default=cut)
         begins[broker] = max(first, begins.get(broker, 0))
     write_begins(journal, begins)
     _remove_entries(location, {file.path for file in (*old, *catalog.missing)})
@@ -102,18 +102,18 @@ def _brokers(files: Iterable[JournalFile], catalog: Catalog) -> list[str]:
 
 def _cut(broker: str, files: Iterable[JournalFile], catalog: Catalog, before: float | None) -> int:
     """Return the number such that the files that end before it are forgotten."""
-    some = [file for file in files if file.broker == broker]
-    if not some:
+    own = [file for file in files if file.broker == broker]
+    if not own:
         return catalog.logs[broker].last + 1
-    late = [
+    bounds = [
         file.first
-        for file in some
+        for file in own
         if before is None or (hour_start(file) + _HOUR).timestamp() > before
     ]
-    newest = max((file for file in some if not file.large), key=_last, default=None)
+    newest = max((file for file in own if not file.large), key=_last, default=None)
     if newest is not None:
-        late.append(newest.first)
-    return min(late, default=max(file.last for file in some) + 1)
+        bounds.append(newest.first)
+    return min(bounds, default=max(file.last for file in own) + 1)
 
 
 def _last(file: JournalFile) -> int:
@@ -126,6 +126,6 @@ def _remove_entries(location: FolderLocation, paths: set[str]) -> None:
     if text is None:
         return
     entries = json.loads(text)["files"]
-    rest = [entry for entry in entries if f"{location.name}/{entry['path']}" not in paths]
-    if len(rest) < len(entries):
-        write_manifest(location.folder, rest)
+    remaining = [entry for entry in entries if f"{location.name}/{entry['path']}" not in paths]
+    if len(remaining) < len(entries):
+        write_manifest(location.folder, remaining)

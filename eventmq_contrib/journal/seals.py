@@ -111,8 +111,8 @@ class SealRecord:
     def parse(cls, broker: str, data: bytes) -> SealRecord:
         """Read a log; a line at its end that was not finished does not count."""
         record = cls(broker)
-        *lines, rest = data.split(b"\n")
-        record.whole = len(data) - len(rest)
+        *lines, tail = data.split(b"\n")
+        record.whole = len(data) - len(tail)
         for number, line in enumerate(lines, 1):
             record.add(number, line)
         return record
@@ -189,7 +189,9 @@ class SealRecord:
         self.head = self.begin if trimmed else min((first for first, _ in valid), default=0)
 
 
-def trimmed(broker: str, data: bytes, kept: int, is_there: Callable[[Seal], bool]) -> bytes | None:
+def trimmed(
+    broker: str, data: bytes, first_kept: int, is_there: Callable[[Seal], bool]
+) -> bytes | None:
     """Return a log without the lines of files that are forgotten, None to leave it as it is.
 
     Nothing is left out of a log that is damaged there, and never its last line. The lines that stay
@@ -199,14 +201,14 @@ def trimmed(broker: str, data: bytes, kept: int, is_there: Callable[[Seal], bool
     Args:
         broker: Whose.
         data: The log.
-        kept: The first number that is kept.
+        first_kept: The first number that is kept.
         is_there: Whether a file is there nevertheless.
     """
     record, start = SealRecord(broker), 0
     while (end := data.find(b"\n", start) + 1) < len(data) and end:
         line = data[start : end - 1]
         seal = _seal_in(line)
-        if seal is not None and (seal.last >= kept or is_there(seal)):
+        if seal is not None and (seal.last >= first_kept or is_there(seal)):
             break
         record.add(0, line)
         if record.damage:
@@ -332,11 +334,11 @@ class SealLog:
                 return
             self._requested = requested
             texts = [(self._folder / name).read_text(encoding="utf-8") for name in (TRIM, BEGIN)]
-            kept = min(parse_begins(text).get(self._broker, 0) for text in texts)
+            first_kept = min(parse_begins(text).get(self._broker, 0) for text in texts)
             data = self._path.read_bytes()
-            rest = trimmed(self._broker, data, kept, self._is_there)
-            if rest is not None:
-                self._replace(rest)
+            trimmed_data = trimmed(self._broker, data, first_kept, self._is_there)
+            if trimmed_data is not None:
+                self._replace(trimmed_data)
         except FileNotFoundError:  # it is not wanted
             return
         except (OSError, ValueError) as error:

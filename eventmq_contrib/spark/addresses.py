@@ -79,8 +79,8 @@ class AddressLocation:
         """Return names and texts of files, none where there are none."""
         with _absent():
             rows = self._spark.read.text(self._pattern(pattern), wholetext=True)
-            found = rows.selectExpr("_metadata.file_name", "value").collect()
-            return [(unquote(name), text) for name, text in found]
+            rows_read = rows.selectExpr("_metadata.file_name", "value").collect()
+            return [(unquote(name), text) for name, text in rows_read]
         return []
 
     # What is in the files
@@ -126,9 +126,9 @@ class AddressLocation:
         """
         if not files:
             return {}
-        found = {unquote(row.path): _facts(row) for row in self._bounds(files).collect()}
+        by_path = {unquote(row.path): _facts(row) for row in self._bounds(files).collect()}
         none = Facts(wrong="it is empty or torn, or no file of a journal")
-        facts = {file.path: found.get(file.path, none) for file in files}
+        facts = {file.path: by_path.get(file.path, none) for file in files}
         if whole:
             for path, size, digest in self._digests(files, whole=True).collect():
                 facts[path] = facts[path]._replace(size=size, sha256=digest)
@@ -145,9 +145,9 @@ class AddressLocation:
         rows = reader.parquet(*(as_pattern(file.path) for file in files))
         path = f.col("_metadata.file_path").alias("path")
         bounds: list[Column] = [
-            each(name).alias(f"{word}_{name}")
+            function(name).alias(f"{word}_{name}")
             for name in ("seq", "broker_id", "ts_us", "schema_version")
-            for word, each in (("min", f.min), ("max", f.max))
+            for word, function in (("min", f.min), ("max", f.max))
         ]
         return rows.groupBy(path).agg(f.count("*").alias("n"), f.count("kind").alias("k"), *bounds)
 

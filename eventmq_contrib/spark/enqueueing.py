@@ -83,11 +83,11 @@ class Enqueue:
 def _query_of(rows: DataFrame) -> str:
     """Return the id of the query that is at work, which its checkpoint keeps."""
     context = getattr(rows.sparkSession, "_sc", None)
-    found = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-    if not found:
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    if not query:
         msg = "Spark does not say the id of the query here: enqueue(..., query_id=...), which must "
         raise SettingsError(msg + "be the same whenever the query is started again")
-    return str(found)
+    return str(query)
 
 
 def with_ids(rows: DataFrame, space: str, ms: int) -> DataFrame:

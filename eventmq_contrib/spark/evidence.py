@@ -46,16 +46,16 @@ class Evidence:
         _, shared = split_overlapping(self.files.sound)
         if not shared:
             return 0, []
-        found = self._conflicts(shared).persist()
+        conflicting = self._conflicts(shared).persist()
         try:
-            rows = found.orderBy("broker_id", "seq").take(limit)
-            return found.count(), [
+            rows = conflicting.orderBy("broker_id", "seq").take(limit)
+            return conflicting.count(), [
                 f"the event {row.seq} of the broker {row.broker_id} is not the same in "
                 f"{' and '.join(sorted(row.files))}"
                 for row in rows
             ]
         finally:
-            found.unpersist()
+            conflicting.unpersist()
 
     def _conflicts(self, files: Sequence[JournalFile]) -> DataFrame:
         from pyspark.sql import functions as f
@@ -66,10 +66,10 @@ class Evidence:
         )  # fmt: skip
         content = f.xxhash64(f.to_json(f.struct(*(c for c in rows.columns if c != "file_name"))))
         keyed = rows.select("broker_id", "seq", content.alias("content"), "file_name")
-        found = keyed.groupBy("broker_id", "seq").agg(
+        counted = keyed.groupBy("broker_id", "seq").agg(
             f.count_distinct("content").alias("n"), f.collect_set("file_name").alias("files")
         )
-        return found.where(found.n > 1)
+        return counted.where(counted.n > 1)
 
 
 def gather(
@@ -89,14 +89,14 @@ def gather(
     need("pyarrow.parquet", user="eventmq spark")
     location = AddressLocation(spark, str(journal)) if folder is None else FolderLocation(folder)
     catalog = Catalog.read(location, sealed=True)
-    files = [*(each.file for each in catalog.large), *catalog.own]
+    files = [*(entry.file for entry in catalog.large), *catalog.own]
     ends = [*(record.end for record in catalog.logs.values()), *(sealed or {}).values()]
     if not files and not any(ends):
         if catalog.foreign or catalog.missing:
             catalog.check(files)
         raise JournalError(f"the journal {catalog.name} has no events yet: there is nothing to see")
     if isinstance(location, AddressLocation):
-        found = judge(catalog, location.facts(files, whole=True), sealed)
+        inspection = judge(catalog, location.facts(files, whole=True), sealed)
     else:
-        found = inspect(catalog, sealed)
-    return Evidence(events_of(spark, found.sound, doubtful=found.doubtful), found)
+        inspection = inspect(catalog, sealed)
+    return Evidence(events_of(spark, inspection.sound, doubtful=inspection.doubtful), inspection)

@@ -65,18 +65,18 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """
     environ = os.environ if environ is None else environ
     wrong = []
-    for where, program in _candidates(environ):
+    for source, program in _candidates(environ):
         version = _version(program)
         if version is not None and version >= MIN_VERSION:
             return Java(program, version, packaged=False)
-        which = "none that starts" if version is None else f"Java {version}"
-        wrong.append(f"{where} has {which} ({program})")
+        version_text = "none that starts" if version is None else f"Java {version}"
+        wrong.append(f"{source} has {version_text} ({program})")
         logger.debug("%s", wrong[-1])
     packaged = packaged_java()
     if packaged is not None:
         return packaged
-    found = "; ".join(wrong) or "neither JAVA_HOME nor PATH has one"
-    msg = f"Spark needs Java {MIN_VERSION} or newer: {found}; install one, or "
+    problems = "; ".join(wrong) or "neither JAVA_HOME nor PATH has one"
+    msg = f"Spark needs Java {MIN_VERSION} or newer: {problems}; install one, or "
     raise PluginError(msg + "pip install '.[spark-jre]'")
 
 

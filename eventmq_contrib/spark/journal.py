@@ -75,9 +75,9 @@ def _all_events(
     spark: SparkSession, folder: str | Path, since: float | None, until: float | None
 ) -> DataFrame:
     """Return the events of all files that may have some of that time."""
-    here = folder_of(folder)
-    if here is not None:
-        files = journal_files(here, since=since, until=until)
+    local = folder_of(folder)
+    if local is not None:
+        files = journal_files(local, since=since, until=until)
         need("pyarrow.parquet", user="eventmq spark")
         for file in files:
             check_file(file)
@@ -126,12 +126,12 @@ def events_of(
     from eventmq_contrib.spark.schema import events_type
 
     single, shared = split_overlapping(files)
-    found = [rows_of(spark, some, doubtful=doubtful) for some in (single, shared) if some]
+    frames = [rows_of(spark, part, doubtful=doubtful) for part in (single, shared) if part]
     if shared:
-        found[-1] = found[-1].dropDuplicates(["broker_id", "seq"])
-    if not found:
+        frames[-1] = frames[-1].dropDuplicates(["broker_id", "seq"])
+    if not frames:
         return spark.createDataFrame([], events_type())
-    return found[0] if len(found) == 1 else found[0].unionByName(found[1])
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
 def rows_of(
@@ -149,10 +149,10 @@ def rows_of(
     from eventmq_contrib.spark.schema import events_type
 
     whole = [as_pattern(file.path) for file in files if file.path not in doubtful]
-    others = [as_pattern(file.path) for file in files if file.path in doubtful]
+    doubtful_paths = [as_pattern(file.path) for file in files if file.path in doubtful]
     reader = spark.read.schema(events_type()).options(**CHECKED)
-    found = [reader.parquet(*whole).select("*", *more)] if whole else []
-    if others:
+    frames = [reader.parquet(*whole).select("*", *more)] if whole else []
+    if doubtful_paths:
         reader = reader.option("ignoreCorruptFiles", "true")
-        found.append(reader.parquet(*others).select("*", *more))
-    return found[0] if len(found) == 1 else found[0].unionByName(found[1])
+        frames.append(reader.parquet(*doubtful_paths).select("*", *more))
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])

@@ -63,8 +63,8 @@ class LiveTables:
             row["start"] = row["start"].astimezone(timezone.utc)
             row["batch"] = batch
             hours.setdefault(row["start"].replace(minute=0), []).append(row)
-        for hour, some in sorted(hours.items()):
-            merged = {**_by_key(self._hour(hour)), **_by_key(some)}
+        for hour, additions in sorted(hours.items()):
+            merged = {**_by_key(self._hour(hour)), **_by_key(additions)}
             write_parquet(self._path(hour), pa.Table.from_pylist(list(merged.values())))
         # Events that come after the watermark change no row, but may be of jobs that wait.
         waits = self._waiting is not None and self._waiting.advance(batch)
@@ -180,14 +180,14 @@ def _slo_schema() -> Any:
 
 
 def _slo(rows: list[_Row], newest: datetime, target: float, share: float) -> _Row:
-    found: _Row = {}
+    result: _Row = {}
     for name, span in sorted(_BURNS.items(), key=lambda item: item[1]):
-        some = [row for row in rows if row["start"] > newest - timedelta(minutes=span)]
-        starts, good = sum(row["starts"] for row in some), sum(row["good"] for row in some)
-        found |= {"starts": starts, "good": good, f"burn_{name}": burn_rate(good, starts, share)}
-    starts, burn = found["starts"], found["burn_1h"]
-    return found | {
-        "attainment": found["good"] / starts if starts else None,
+        recent = [row for row in rows if row["start"] > newest - timedelta(minutes=span)]
+        starts, good = sum(row["starts"] for row in recent), sum(row["good"] for row in recent)
+        result |= {"starts": starts, "good": good, f"burn_{name}": burn_rate(good, starts, share)}
+    starts, burn = result["starts"], result["burn_1h"]
+    return result | {
+        "attainment": result["good"] / starts if starts else None,
         "budget_left": None if burn is None else 1.0 - burn, "target": target, "share": share,
         "until": newest + timedelta(minutes=1),
     }  # fmt: skip
@@ -254,12 +254,12 @@ def _add_minute(samples: dict[str, list[str]], row: _Row) -> None:
     of = {"task": row["task"] or "", "queue": row["queue"] or ""}
     for name in _COUNTS:
         samples["eventmq_minute_events"].append(f"{_labels(**of, kind=name)} {row[name]}")
-    for what in ("wait", "run"):
+    for measure in ("wait", "run"):
         for mark in (50, 95, 99):
-            value = row[f"{what}_p{mark}"]
+            value = row[f"{measure}_p{mark}"]
             if value is not None:
                 line = f"{_labels(**of, quantile=str(mark / 100))} {value:.6f}"
-                samples[f"eventmq_minute_{what}_seconds"].append(line)
+                samples[f"eventmq_minute_{measure}_seconds"].append(line)
 
 
 def _labels(**values: str) -> str:

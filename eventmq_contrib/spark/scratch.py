@@ -77,8 +77,8 @@ def _is_ours(root: Path) -> bool:
     """Make the folder of all; return whether it is one that only this user can write."""
     with contextlib.suppress(FileExistsError):
         root.mkdir(mode=0o700)
-    found = root.lstat()
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+    status = root.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
         root.chmod(0o700)
         return True
     logger.warning(

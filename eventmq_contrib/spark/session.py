@@ -174,5 +174,5 @@ def using_spark(master: str | None = None) -> Iterator[SparkSession]:
 def _first_lines(error: Exception) -> str:
     """Return what an error of Spark says, without the traces of the JVM."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("at ", "JVM stacktrace"))]
-    return " ".join(said[:3]) or type(error).__name__
+    shown = [line for line in lines if not line.startswith(("at ", "JVM stacktrace"))]
+    return " ".join(shown[:3]) or type(error).__name__

@@ -102,8 +102,8 @@ def _known(events: DataFrame) -> DataFrame:
 
     options = " is of a newer EventMQ: update this one"
     newer = f.raise_error(f.concat(f.input_file_name(), f.lit(options))).cast("boolean")
-    known = f.col("schema_version") <= SCHEMA_VERSION
-    return events.where(f.when(known, f.lit(True)).otherwise(newer))  # noqa: FBT003 - a literal
+    readable = f.col("schema_version") <= SCHEMA_VERSION
+    return events.where(f.when(readable, f.lit(True)).otherwise(newer))  # noqa: FBT003 - a literal
 
 
 def _chosen(events: DataFrame, stream: Stream) -> DataFrame:
@@ -140,7 +140,10 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
     arrived = (
         kind.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value) & f.col("bytes_in").isNotNull()
     )
-    counts = [f.count_if(kind == each.value).alias(name) for name, each in _COUNTED.items()]
+    counts = [
+        f.count_if(kind == kind_counted.value).alias(name)
+        for name, kind_counted in _COUNTED.items()
+    ]
     marks = f.array(*(f.lit(mark) for mark in QUANTILES))
     task = f.coalesce("task", f.lit("")).alias("task")
     rows = (
@@ -166,13 +169,13 @@ def _columns(rows: DataFrame) -> list[Column]:
 
     ended = f.col("succeeded") + f.col("failed") + f.col("cancelled") + f.col("expired")
     times = [
-        (f.col(what)[place] / 1_000_000).alias(f"{what}_p{round(100 * mark)}")
-        for what in ("wait", "run")
-        for place, mark in enumerate(QUANTILES)
+        (f.col(measure)[index] / 1_000_000).alias(f"{measure}_p{round(100 * mark)}")
+        for measure in ("wait", "run")
+        for index, mark in enumerate(QUANTILES)
     ]
-    known = [f.col(name) for name in rows.columns if name not in {"window", "wait", "run"}]
+    others = [f.col(name) for name in rows.columns if name not in {"window", "wait", "run"}]
     return [
-        *known, *times, ended.alias("ended"), (ended / 60).alias("rate"),
+        *others, *times, ended.alias("ended"), (ended / 60).alias("rate"),
         f.try_divide("failed", f.col("succeeded") + f.col("failed")).alias("failure_share"),
         f.try_divide("retries", "succeeded").alias("retries_per_success"),
     ]  # fmt: skip
@@ -224,8 +227,8 @@ def _fit_parts(spark: SparkSession) -> None:
     """Keep the state in a part per core on one machine: each costs each batch files of its own."""
     context, parts = getattr(spark, "_sc", None), "spark.sql.shuffle.partitions"
     if context is not None and context.master.startswith("local"):  # Spark Connect has none
-        most = int(str(spark.conf.get(parts)))
-        spark.conf.set(parts, str(min(context.defaultParallelism, most)))
+        configured = int(str(spark.conf.get(parts)))
+        spark.conf.set(parts, str(min(context.defaultParallelism, configured)))
 
 
 def _events(spark: SparkSession, stream: Stream) -> DataFrame:
@@ -297,13 +300,13 @@ def _claim(stream: Stream) -> Stream:
         stream.out.mkdir(parents=True, exist_ok=True)
         write_file(description, json.dumps(options, indent=1))
         return stream
-    there = json.loads(description.read_text(encoding="utf-8"))
-    words, before = options.pop("words"), there.get("words", {})
-    same = {name: there[name] for name in words if before.get(name) == words[name]}
+    stored = json.loads(description.read_text(encoding="utf-8"))
+    words, before = options.pop("words"), stored.get("words", {})
+    same = {name: stored[name] for name in words if before.get(name) == words[name]}
     for name, value in {**options, **same}.items():
-        if there.get(name) != value:
-            was, now = before.get(name, there.get(name)), words.get(name, value)
-            msg = f"{stream.out} is of a stream with {name} {was}, not {now}"
+        if stored.get(name) != value:
+            previous, now = before.get(name, stored.get(name)), words.get(name, value)
+            msg = f"{stream.out} is of a stream with {name} {previous}, not {now}"
             raise StoreError(f"{msg}: name another folder with --out")
     return dataclasses.replace(stream, **same)
 
@@ -334,10 +337,10 @@ class BatchReports:
             progress: The last ones, as ``StreamingQuery.recentProgress`` has them; a query that
                 finds nothing repeats the last number.
         """
-        for each in progress:
-            if each["batchId"] > self._last and "addBatch" in each["durationMs"]:
-                self._last = each["batchId"]
-                report = _report(each)
+        for batch in progress:
+            if batch["batchId"] > self._last and "addBatch" in batch["durationMs"]:
+                self._last = batch["batchId"]
+                report = _report(batch)
                 self._batches += 1
                 for name in _SUMMED:
                     self._sums[name] += report[name]
@@ -350,7 +353,7 @@ class BatchReports:
 
 def _report(progress: Mapping[str, Any]) -> dict[str, Any]:
     states = progress["stateOperators"]
-    cells = [each for each in states if each["operatorName"] == _CELLS]
+    cells = [operator for operator in states if operator["operatorName"] == _CELLS]
     return {
         "what": "batch",
         "batch": progress["batchId"],

@@ -117,8 +117,8 @@ class EventFilter:
             rows = rows.filter(at < self.until_us)
             # What is missing after that time changes nothing of it.
             seq = seq.filter(pc.less_equal(seq, pc.max(rows.column("seq"))))
-        for each in conditions:
-            rows = rows.filter(each)
+        for condition in conditions:
+            rows = rows.filter(condition)
         return SliceEvents(rows, pc.max(table.column("seq")).as_py(), _whole_from(seq, after))
 
 
@@ -130,8 +130,8 @@ def _whole_from(seq: Any, after: int | None) -> int:
     if not len(numbers):
         return 0
     before = np.concatenate([[numbers[0] - 1 if after is None else after], numbers[:-1]])
-    found = numbers[numbers > before + 1]
-    return int(found[-1]) if len(found) else 0
+    breaks = numbers[numbers > before + 1]
+    return int(breaks[-1]) if len(breaks) else 0
 
 
 class _ReadyJobs:
@@ -198,15 +198,18 @@ class WaitingJobs:
 
     def queues(self) -> dict[str, Oldest]:
         """Return what waits at the time of the newest event, by queue."""
-        found: dict[str, Oldest] = {}
+        oldest: dict[str, Oldest] = {}
         for (_, queue), line in self._lines.items():
             if queue is not None and line.ready:
                 jobs, ready_us = len(line.ready), line.oldest()
-                if queue in found:
-                    jobs, ready_us = jobs + found[queue].jobs, min(ready_us, found[queue].ready_us)
+                if queue in oldest:
+                    jobs, ready_us = (
+                        jobs + oldest[queue].jobs,
+                        min(ready_us, oldest[queue].ready_us),
+                    )
                 seconds = (self._newest_us - ready_us) / 1_000_000
-                found[queue] = Oldest(jobs, ready_us, seconds)
-        return found
+                oldest[queue] = Oldest(jobs, ready_us, seconds)
+        return oldest
 
     def _apply(self, broker: str, part_events: SliceEvents) -> bool:
         """Apply the events of a slice; return whether that changed anything."""
@@ -255,11 +258,11 @@ class WaitingJobs:
 
         for key, line in self._lines.items():
             ids, times = iter(line.ready), iter(line.ready.values())
-            while some := list(islice(ids, _BATCH_ROWS)):
-                names = [pa.array([name], pa.string()).take(pa.array([0] * len(some)))
+            while batch := list(islice(ids, _BATCH_ROWS)):
+                names = [pa.array([name], pa.string()).take(pa.array([0] * len(batch)))
                          for name in key]  # fmt: skip
-                ready = pa.array(list(islice(times, len(some))), pa.int64())
-                columns = [*names, pa.array(some, pa.string()), ready]
+                ready = pa.array(list(islice(times, len(batch))), pa.int64())
+                columns = [*names, pa.array(batch, pa.string()), ready]
                 yield pa.table(columns, schema=_schema())
 
     def _read(self) -> dict[str, int]:

@@ -81,9 +81,9 @@ def _whole(frame: pd.DataFrame) -> pd.DataFrame:
 
     first, last = int(frame["hour_us"].min()) + HOUR_US, int(frame["last_us"].iloc[0])
     every: Any = np.arange(first, last, HOUR_US, dtype=np.int64)
-    found = frame.set_index("hour_us")[["ended", "failed", "wait_us"]].reindex(every)
-    found["ended"], found["failed"] = found["ended"].fillna(0), found["failed"].fillna(0)
-    return found
+    whole = frame.set_index("hour_us")[["ended", "failed", "wait_us"]].reindex(every)
+    whole["ended"], whole["failed"] = whole["ended"].fillna(0), whole["failed"].fillna(0)
+    return whole
 
 
 def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Iterator[dict[str, Any]]:
@@ -97,12 +97,14 @@ def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Itera
     for hour in np.unique(of_week):
         indexes = np.flatnonzero(of_week == hour)
         for name, values in (("rate", ended), ("wait", wait), ("failures", share)):
-            known = indexes[~np.isnan(values[indexes])]
-            for n in range(min_history, len(known)):
-                before = known[max(0, n - _BACK) : n]
-                row = _compared(name, values[known[n]], values[before], ended[known[n]], threshold)
+            measured = indexes[~np.isnan(values[indexes])]
+            for n in range(min_history, len(measured)):
+                before = measured[max(0, n - _BACK) : n]
+                row = _compared(
+                    name, values[measured[n]], values[before], ended[measured[n]], threshold
+                )
                 if row is not None:
-                    when = int(at[known[n]])
+                    when = int(at[measured[n]])
                     yield {**row, "hour_us": when, "weeks": len(before), "why": _why(row, when)}
 
 
@@ -144,15 +146,15 @@ _SAID = {
 
 
 def _why(row: dict[str, Any], when: int) -> str:
-    said, plain = _SAID[row["measure"]]
+    text, plain = _SAID[row["measure"]]
     hour = datetime.fromtimestamp(when // 1_000_000, timezone.utc)
     usual, low, high = (plain.format(row[name]) for name in ("median", "low", "high"))
     bound = f"{low} to {high}" if row["measure"] == "rate" else f"up to {high}"
     way = "more" if row["score"] > 0 else "fewer"
-    what = "longer" if row["measure"] == "wait" else way
+    comparison = "longer" if row["measure"] == "wait" else way
     return (
-        f"{hour:%a %Y-%m-%d %H}:00 UTC: {said.format(row['value'])}, {what} than usual for this "
-        f"hour of the week: {usual} in the median ({bound} would not be odd)"
+        f"{hour:%a %Y-%m-%d %H}:00 UTC: {text.format(row['value'])}, {comparison} than usual for "
+        f"this hour of the week: {usual} in the median ({bound} would not be odd)"
     )
 
 
@@ -213,18 +215,18 @@ def anomaly(
         return anomalous_hours(frame, threshold=threshold, min_history=min_history)
 
     schema = ", ".join(f"{name} {kind}" for name, kind in ANOMALIES.items())
-    found = hours(events).crossJoin(F.broadcast(last)).groupBy("task")
-    return found.applyInPandas(judged, schema).orderBy(F.desc("score"), "task", "hour_us")
+    grouped = hours(events).crossJoin(F.broadcast(last)).groupBy("task")
+    return grouped.applyInPandas(judged, schema).orderBy(F.desc("score"), "task", "hour_us")
 
 
-def between(found: DataFrame, since: float | None, until: float | None) -> DataFrame:
+def between(anomalies: DataFrame, since: float | None, until: float | None) -> DataFrame:
     """Return the rows of some hours.
 
     Args:
-        found: Of `anomaly`.
+        anomalies: Rows of `anomaly`.
         since: Unix time in seconds: hours that end before it are left out.
         until: Unix time in seconds: hours that begin after it are left out.
     """
     if since is not None:
-        found = found.where(found.hour_us > since * 1e6 - HOUR_US)
-    return found if until is None else found.where(found.hour_us < until * 1e6)
+        anomalies = anomalies.where(anomalies.hour_us > since * 1e6 - HOUR_US)
+    return anomalies if until is None else anomalies.where(anomalies.hour_us < until * 1e6)

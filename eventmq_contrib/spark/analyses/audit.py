@@ -102,8 +102,8 @@ class Audit:
     @property
     def sound(self) -> bool:
         """Whether nothing was found: no job lost, double-leased or orphaned, nothing damaged."""
-        found = (self.lost, self.double_leased, self.orphans, self.missing_events, self.damaged)
-        return not any(found)
+        problems = (self.lost, self.double_leased, self.orphans, self.missing_events, self.damaged)
+        return not any(problems)
 
     @property
     def complete(self) -> bool:
@@ -133,7 +133,7 @@ class Audit:
         """Return the type of a row of it, as Spark writes types."""
         fields = dataclasses.fields(cls)
         types = {"int": "long", "bool": "boolean"}
-        named = (f"{each.name} {types.get(str(each.type), 'array<string>')}" for each in fields)
+        named = (f"{field.name} {types.get(str(field.type), 'array<string>')}" for field in fields)
         return ", ".join(["verdict string", *named])
 
 
@@ -160,17 +160,17 @@ def audit(
         evidence: What was found about the files of the journal.
     """
     bounds = {} if evidence is None else evidence.files.bounds
-    known = numbers(events, bounds)
+    brokers = numbers(events, bounds)
     damage = _damage(events, listed, evidence)
     for name, value in (("queue", queue), ("task", task)):
         if value is not None:
             events = events.where(events[name] == value)
     complete = [
-        each.broker_id for each in known
-        if bounds.get(each.broker_id, (0, 0))[0] == 1 and not each.last_absent
+        broker.broker_id for broker in brokers
+        if bounds.get(broker.broker_id, (0, 0))[0] == 1 and not broker.last_absent
     ]  # fmt: skip
     states = job_states(
-        events, known, stuck_after=stuck_after, jobs=jobs, complete=complete,
+        events, brokers, stuck_after=stuck_after, jobs=jobs, complete=complete,
         suspect=() if evidence is None else evidence.files.suspect,
     )  # fmt: skip
     if since is not None:
@@ -179,13 +179,13 @@ def audit(
         states = states.where(states.first_us < round(until * 1_000_000))
     digest = _digest(states).persist()
     try:
-        return _summed(digest, events, sum(each.missing for each in known), listed, damage)
+        return _summed(digest, events, sum(broker.missing for broker in brokers), listed, damage)
     finally:
         digest.unpersist()
 
 
 def job_states(
-    events: DataFrame, known: Iterable[Numbers], *, stuck_after: float = STUCK_AFTER,
+    events: DataFrame, numbered: Iterable[Numbers], *, stuck_after: float = STUCK_AFTER,
     jobs: DataFrame | None = None, complete: Sequence[str] = (),
     suspect: Sequence[tuple[str, int, int]] = (),
 ) -> DataFrame:  # fmt: skip
@@ -193,7 +193,7 @@ def job_states(
 
     Args:
         events: Each of them once.
-        known: The numbers of all brokers.
+        numbered: The numbers of all brokers.
         stuck_after: Seconds: a job that has a worker is stuck if its last event is that much
             older than the last event of its broker.
         jobs: What `states.lives` says of them, where that is there.
@@ -208,7 +208,7 @@ def job_states(
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     kind = "broker_id string, broker_us long, missing long, last_missing long, last_dropped long"
-    brokers = events.sparkSession.createDataFrame([tuple(each) for each in known], kind)
+    brokers = events.sparkSession.createDataFrame([tuple(broker) for broker in numbered], kind)
     jobs = (lives(events) if jobs is None else jobs).join(F.broadcast(brokers), "broker_id")
     return jobs.select(
         "broker_id", "job_id", _state(stuck_after).alias("state"), "first_seq", "first_us",
@@ -229,9 +229,9 @@ def _orphan(complete: Sequence[str], suspect: Sequence[tuple[str, int, int]]) ->
     altered = F.lit(False)  # noqa: FBT003 - a literal
     for broker_id, low, limit in suspect[:_SUSPECTS]:
         altered |= (broker == broker_id) & seq.between(low, limit)
-    begun = first.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value)
+    admitted = first.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value)
     end = first.isin([kind.value for kind in ENDS])
-    return broker.isin(list(complete)) & ~begun & (~end | altered)
+    return broker.isin(list(complete)) & ~admitted & (~end | altered)
 
 
 def _state(stuck_after: float) -> Column:
@@ -256,9 +256,9 @@ def _digest(states: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    asked = states.suspect | states.orphan | states.state.isin("stuck", "lost")
+    detailed = states.suspect | states.orphan | states.state.isin("stuck", "lost")
     names = ("broker_id", "job_id", "first_seq")
-    details = [F.when(asked, states[name]).alias(name) for name in names]
+    details = [F.when(detailed, states[name]).alias(name) for name in names]
     return states.groupBy("state", "suspect", "orphan", *details).agg(F.count("*").alias("n"))
 
 
@@ -277,31 +277,31 @@ def _summed(
     names = ("succeeded", "failed", "cancelled", "expired", "waiting", "running", "stuck", "lost")
     ids = _oldest(digest, counts, listed)
     orphans = sum(n for *_, n in rows)
-    found = digest.where(digest.orphan).orderBy("broker_id", "first_seq").select("job_id")
+    orphaned = digest.where(digest.orphan).orderBy("broker_id", "first_seq").select("job_id")
     return Audit(
         jobs=sum(counts.values()), **{name: counts.get(name, 0) for name in (*names, "unknown")},
         double_leased=n_double, orphans=orphans, missing_events=missing,
         stuck_ids=ids["stuck"], lost_ids=ids["lost"], double_leased_ids=tuple(double),
-        orphan_ids=tuple(row.job_id for row in found.take(listed)) if orphans else (), **damage,
+        orphan_ids=tuple(row.job_id for row in orphaned.take(listed)) if orphans else (), **damage,
     )  # fmt: skip
 
 
 def _damage(events: DataFrame, listed: int, evidence: Evidence | None) -> dict[str, Any]:
     """Return what is wrong with files and events, by the names of the fields of `Audit`."""
-    kinds, said = _unknown_kinds(events)
+    kinds, unknown = _unknown_kinds(events)
     if evidence is None:
         return {
-            "unknown_kinds": kinds, "conflicts": 0, "damaged": len(said), "proven": False,
-            "anchored": False, "damage": tuple(said[:listed]),
+            "unknown_kinds": kinds, "conflicts": 0, "damaged": len(unknown), "proven": False,
+            "anchored": False, "damage": tuple(unknown[:listed]),
             "unproven": ("the files of the journal were not looked at",), "unanchored": (),
         }  # fmt: skip
     conflicts, clashes = evidence.conflicts(listed)
     files = evidence.files
-    found = [*files.damage, *_missing(files.missing, events), *said]
+    damaged = [*files.damage, *_missing(files.missing, events), *unknown]
     return {
-        "unknown_kinds": kinds, "conflicts": conflicts, "damaged": len(found) + conflicts,
+        "unknown_kinds": kinds, "conflicts": conflicts, "damaged": len(damaged) + conflicts,
         "proven": not files.unproven, "anchored": not files.unanchored,
-        "damage": tuple([*found, *clashes][:listed]), "unproven": tuple(files.unproven[:listed]),
+        "damage": tuple([*damaged, *clashes][:listed]), "unproven": tuple(files.unproven[:listed]),
         "unanchored": tuple(files.unanchored[:listed]),
     }  # fmt: skip
 
@@ -314,11 +314,11 @@ def _unknown_kinds(events: DataFrame) -> tuple[int, list[str]]:
     rows = strange.groupBy("broker_id", "kind").agg(
         F.count("*").alias("n"), F.min("seq").alias("first"), F.max("seq").alias("last")
     )
-    found = sorted(rows.collect())
-    return sum(row.n for row in found), [
+    kinds = sorted(rows.collect())
+    return sum(row.n for row in kinds), [
         f"{row.n} events of the broker {row.broker_id} between {row.first} and {row.last} have the "
         f"unknown kind {row.kind!r}"
-        for row in found
+        for row in kinds
     ]
 
 
@@ -326,20 +326,20 @@ def _missing(ranges: Sequence[tuple[str, int, int]], events: DataFrame) -> list[
     """Return a sentence for each range of numbers that no file has and no gap tells of."""
     if not ranges:
         return []
-    told = gaps(events)
-    found = []
+    known_gaps = gaps(events)
+    missing = []
     for broker, first, last in ranges:
-        for _, begin, end in (each for each in told if each[0] == broker):
+        for _, begin, end in (gap for gap in known_gaps if gap[0] == broker):
             if begin <= first <= end:
                 first = end + 1  # noqa: PLW2901 - the rest of it
             elif first < begin <= last:
-                found.append((broker, first, begin - 1))
+                missing.append((broker, first, begin - 1))
                 first = end + 1  # noqa: PLW2901 - the rest of it
         if first <= last:
-            found.append((broker, first, last))
+            missing.append((broker, first, last))
     return [
         f"the events {first} to {last} of the broker {broker} are missing"
-        for broker, first, last in found
+        for broker, first, last in missing
     ]
 
 
@@ -374,8 +374,12 @@ def _oldest(digest: DataFrame, counts: Mapping[str, int], limit: int) -> dict[st
     if listed.keys() & counts.keys():
         order = Window.partitionBy("state").orderBy("broker_id", "first_seq")
         position = F.row_number().over(order)
-        some = digest.where(digest.state.isin(*listed)).withColumn("position", position)
-        rows = some.where(F.col("position") <= limit).orderBy("position").select("state", "job_id")
+        listed_rows = digest.where(digest.state.isin(*listed)).withColumn("position", position)
+        rows = (
+            listed_rows.where(F.col("position") <= limit)
+            .orderBy("position")
+            .select("state", "job_id")
+        )
         for state, job_id in rows.collect():
             listed[state].append(job_id)
     return {state: tuple(ids) for state, ids in listed.items()}
@@ -385,10 +389,10 @@ def _doubled(digest: DataFrame, events: DataFrame, limit: int) -> tuple[int, lis
     """Return how many jobs are double-leased, and the ids of some."""
     keys = ["broker_id", "job_id"]
     suspects = digest.where(digest.suspect).select(*keys, "first_seq")
-    found = double_leased(events.join(suspects, keys, "left_semi")).join(suspects, keys)
-    found = found.orderBy("broker_id", "first_seq").select("job_id").persist()
+    doubled = double_leased(events.join(suspects, keys, "left_semi")).join(suspects, keys)
+    doubled = doubled.orderBy("broker_id", "first_seq").select("job_id").persist()
     try:
-        n = found.count()
-        return n, [row.job_id for row in found.take(limit)]
+        n = doubled.count()
+        return n, [row.job_id for row in doubled.take(limit)]
     finally:
-        found.unpersist()
+        doubled.unpersist()

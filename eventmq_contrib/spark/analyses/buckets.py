@@ -57,12 +57,12 @@ def ranked(counts: DataFrame, keys: Sequence[str]) -> DataFrame:
     return counts.withColumn("upto", upto).withColumn("all", everything)
 
 
-def percentiles(name: str, which: Column) -> list[Column]:
+def percentiles(name: str, condition: Column) -> list[Column]:
     """Return aggregates of a group of rows of `ranked`: its percentiles, as numpy's, in seconds.
 
     Args:
         name: What the columns begin with: ``wait`` gives ``wait_p50``, ``wait_p95``, ``wait_p99``.
-        which: Which of the rows are meant.
+        condition: Which of the rows are meant.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -70,13 +70,13 @@ def percentiles(name: str, which: Column) -> list[Column]:
 
     def at(rank: Column) -> Column:
         """The time of that rank, from 0."""
-        here = which & (rank < F.col("upto")) & (rank >= F.col("upto") - F.col("n"))
-        return F.max(F.when(here, value))
+        in_bucket = condition & (rank < F.col("upto")) & (rank >= F.col("upto") - F.col("n"))
+        return F.max(F.when(in_bucket, value))
 
     columns = []
     for end, q in QUANTILES.items():
-        place = (everything - 1) * q
-        low, high = at(F.floor(place)), at(F.ceil(place))
-        part = F.max(F.when(which, place - F.floor(place)))
+        position = (everything - 1) * q
+        low, high = at(F.floor(position)), at(F.ceil(position))
+        part = F.max(F.when(condition, position - F.floor(position)))
         columns.append((low + (high - low) * part).alias(f"{name}_{end}"))
     return columns

@@ -65,9 +65,9 @@ def waits(ready: Times, run: Times, slots: int) -> Times:
         run: How long it runs.
         slots: At least 1.
     """
-    found = _simulated(ready, run, slots, None)
-    assert found is not None  # noqa: S101 - only a limit ends it early
-    return found
+    times = _simulated(ready, run, slots, None)
+    assert times is not None  # noqa: S101 - only a limit ends it early
+    return times
 
 
 def _simulated(ready: Times, run: Times, slots: int, limit: tuple[int, int] | None) -> Times | None:
@@ -81,8 +81,8 @@ def _simulated(ready: Times, run: Times, slots: int, limit: tuple[int, int] | No
         return waited
     if slots >= len(ready):
         return np.zeros(len(ready), dtype=np.int64)
-    found = _simulate(ready.tolist(), run.tolist(), slots, *(limit or (1 << 62, 0)))
-    return None if found is None else np.array(found, dtype=np.int64)
+    times = _simulate(ready.tolist(), run.tolist(), slots, *(limit or (1 << 62, 0)))
+    return None if times is None else np.array(times, dtype=np.int64)
 
 
 # hot loop: python -m benchmarks spark
@@ -90,8 +90,8 @@ def _simulate(
     ready: list[int], run: list[int], slots: int, long: int, allowed: int
 ) -> list[int] | None:
     free = [ready[0]] * slots  # when each slot is free: a heap
-    found: list[int] = []
-    add, replace, over = found.append, heapreplace, 0
+    times: list[int] = []
+    add, replace, over = times.append, heapreplace, 0
     for at, run_time in zip(ready, run, strict=True):
         start = free[0]
         if start <= at:
@@ -105,7 +105,7 @@ def _simulate(
             over += 1
             if over > allowed:
                 return None
-    return found
+    return times
 
 
 def min_slots(ready: Times, run: Times, target: float, guess: int) -> tuple[int, Times] | None:
@@ -126,8 +126,8 @@ def min_slots(ready: Times, run: Times, target: float, guess: int) -> tuple[int,
     tried: dict[int, Times | None] = {}
 
     def meets(slots: int) -> bool:
-        tried[slots] = found = _met(ready, run, slots, limit, target)
-        return found is not None
+        tried[slots] = times = _met(ready, run, slots, limit, target)
+        return times is not None
 
     low, high = 0, max(1, min(guess, MAX_SLOTS))
     while not meets(high):
@@ -137,9 +137,9 @@ def min_slots(ready: Times, run: Times, target: float, guess: int) -> tuple[int,
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if meets(middle) else (middle, high)
-    found = tried[high]
-    assert found is not None  # noqa: S101 - `high` always meets
-    return high, found
+    times = tried[high]
+    assert times is not None  # noqa: S101 - `high` always meets
+    return high, times
 
 
 def _met(
@@ -147,8 +147,8 @@ def _met(
 ) -> Times | None:
     import numpy as np
 
-    found = _simulated(ready, run, slots, limit)
-    return found if found is not None and np.percentile(found, _PERCENT) <= target else None
+    times = _simulated(ready, run, slots, limit)
+    return times if times is not None and np.percentile(times, _PERCENT) <= target else None
 
 
 def max_concurrent(started: Times, ended: Times) -> int:
@@ -181,11 +181,11 @@ def queue_table(
     outcomes = [(seen, "recorded", started - ready), *played]
     rows = [
         {
-            "queue": frame["queue"].iloc[0], "slots": number, "what": what,
+            "queue": frame["queue"].iloc[0], "slots": number, "what": scenario,
             "meets": bool(np.percentile(waited, _PERCENT) <= target_p95 * _SECOND),
             **_measured(number, ready, waited, run),
         }
-        for number, what, waited in outcomes
+        for number, scenario, waited in outcomes
     ]  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -199,14 +199,14 @@ def _tried(
 ) -> list[tuple[int, str, Times]]:
     """Return number, ``needed`` or ``what-if``, and the waits, of all numbers that are tried."""
     load = run.sum() / max(1, (ready + run).max() - ready.min())
-    found = min_slots(ready, run, target, int(load) + 1)
-    if found is None:
+    result = min_slots(ready, run, target, int(load) + 1)
+    if result is None:
         return [(number, "what-if", waits(ready, run, number)) for number in sorted(slots)]
-    needed = found[0]
-    others = sorted({*slots, max(1, needed - 1), needed + 1} - {needed})
+    needed = result[0]
+    alternatives = sorted({*slots, max(1, needed - 1), needed + 1} - {needed})
     return [
-        (needed, "needed", found[1]),
-        *((number, "what-if", waits(ready, run, number)) for number in others),
+        (needed, "needed", result[1]),
+        *((number, "what-if", waits(ready, run, number)) for number in alternatives),
     ]
 
 

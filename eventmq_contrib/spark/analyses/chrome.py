@@ -22,26 +22,26 @@ __all__ = ["chrome_trace"]
 _QUEUES = 1
 
 
-def chrome_trace(found: Mapping[str, Hop]) -> dict[str, Any]:
+def chrome_trace(hops: Mapping[str, Hop]) -> dict[str, Any]:
     """Return the trace as an object for JSON; times count from the first event.
 
     Args:
-        found: Of `eventmq_contrib.spark.analyses.trace.hops`.
+        hops: Jobs of the trace, as from `eventmq_contrib.spark.analyses.trace.hops`.
     """
-    zero = min((_first(hop) for hop in found.values()), default=0)
+    zero = min((_first(hop) for hop in hops.values()), default=0)
     threads = _Threads()
-    events = list(_waiting(found, zero))
+    events = list(_waiting(hops, zero))
     starts: dict[str, dict[str, Any]] = {}
     order = sorted(
-        ((run.started_us, hop.id, n) for hop in found.values() for n, run in enumerate(hop.runs))
+        ((run.started_us, hop.id, n) for hop in hops.values() for n, run in enumerate(hop.runs))
     )
     for _, job_id, n in order:
-        hop = found[job_id]
+        hop = hops[job_id]
         run = hop.runs[n]
         event = {**_about(hop, run, zero), **threads.place(run)}
         starts.setdefault(job_id, event)
         events.append(event)
-    events += _flows(found, starts)
+    events += _flows(hops, starts)
     names = [*_named(_QUEUES, None, "process_name", "queues"), *threads.names()]
     return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
 
@@ -59,12 +59,12 @@ def _about(hop: Hop, run: Run, zero: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _waiting(found: Mapping[str, Hop], zero: int) -> Iterator[dict[str, Any]]:
+def _waiting(hops: Mapping[str, Hop], zero: int) -> Iterator[dict[str, Any]]:
     """Yield a pair of events for each time that a job waited, below its queue."""
-    queues = {name: n for n, name in enumerate(sorted({h.queue for h in found.values()}), 1)}
+    queues = {name: n for n, name in enumerate(sorted({h.queue for h in hops.values()}), 1)}
     for name, n in queues.items():
         yield from _named(_QUEUES, n, "thread_name", name or "(no queue)")
-    for hop in found.values():
+    for hop in hops.values():
         for n, run in enumerate(hop.runs):
             common = {
                 "name": f"{hop.task or '(plain job)'} waits", "cat": "wait", "pid": _QUEUES,
@@ -75,24 +75,24 @@ def _waiting(found: Mapping[str, Hop], zero: int) -> Iterator[dict[str, Any]]:
 
 
 def _flows(
-    found: Mapping[str, Hop], starts: Mapping[str, Mapping[str, Any]]
+    hops: Mapping[str, Hop], starts: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the two ends of an arrow from the first run of each job to those of its children."""
-    for hop in found.values():
-        above, here = starts.get(hop.parent), starts.get(hop.id)
-        if above is None or here is None:
+    for hop in hops.values():
+        above, target = starts.get(hop.parent), starts.get(hop.id)
+        if above is None or target is None:
             continue
         common = {"name": "submits", "cat": "flow", "id": hop.id}
-        at = min(above["ts"] + above["dur"], here["ts"])
+        at = min(above["ts"] + above["dur"], target["ts"])
         yield {**common, "ph": "s", "pid": above["pid"], "tid": above["tid"], "ts": at}
         yield {
-            **common, "ph": "f", "bp": "e", "pid": here["pid"], "tid": here["tid"],
-            "ts": here["ts"],
+            **common, "ph": "f", "bp": "e", "pid": target["pid"], "tid": target["tid"],
+            "ts": target["ts"],
         }  # fmt: skip
 
 
-def _named(pid: int, tid: int | None, what: str, name: str) -> Iterator[dict[str, Any]]:
-    event: dict[str, Any] = {"ph": "M", "pid": pid, "name": what, "args": {"name": name}}
+def _named(pid: int, tid: int | None, kind: str, name: str) -> Iterator[dict[str, Any]]:
+    event: dict[str, Any] = {"ph": "M", "pid": pid, "name": kind, "args": {"name": name}}
     yield event if tid is None else {**event, "tid": tid}
 
 

@@ -64,5 +64,5 @@ def sentence(host: str, broker_id: str, early: float, late: float) -> str:
         late: As ``late_s``.
     """
     way = f"{late:.3g} s ahead of" if late > early else f"{early:.3g} s behind"
-    found = f"the clock of {host} is at least {way} that of the broker {broker_id}"
-    return f"{found}: waiting times of its jobs are wrong by that"
+    finding = f"the clock of {host} is at least {way} that of the broker {broker_id}"
+    return f"{finding}: waiting times of its jobs are wrong by that"

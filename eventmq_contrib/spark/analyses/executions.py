@@ -28,8 +28,8 @@ def is_silent() -> Column:
     """Return whether an event is of a run and does not say how long its job waited."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    ran = F.col("started_us").isNotNull() & F.col("run_us").isNotNull()
-    return ran & F.col("wait_us").isNull()
+    has_run = F.col("started_us").isNotNull() & F.col("run_us").isNotNull()
+    return has_run & F.col("wait_us").isNull()
 
 
 def executions(events: DataFrame, *, few: bool = False) -> DataFrame:
@@ -51,7 +51,7 @@ def executions(events: DataFrame, *, few: bool = False) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     runs = events.where(F.col("started_us").isNotNull() & F.col("run_us").isNotNull())
-    known, other = runs.where("wait_us IS NOT NULL"), events.where(is_silent())
+    measured, other = runs.where("wait_us IS NOT NULL"), events.where(is_silent())
     wait = F.greatest(F.lit(0), F.col("wait_us"))
     picked: list[Column | str] = [
         "broker_id", "job_id", "attempt", "kind", "started_us",
@@ -59,8 +59,10 @@ def executions(events: DataFrame, *, few: bool = False) -> DataFrame:
         (F.col("started_us") - wait).alias("ready_us"),
         F.greatest(F.lit(0), F.col("run_us")).alias("run_us"), wait.alias("wait_us"),
     ]  # fmt: skip
-    both = known.select(*picked).unionByName(_with_wait(events, other, few=few).select(*picked))
-    return both.select(*COLUMNS)
+    all_runs = measured.select(*picked).unionByName(
+        _with_wait(events, other, few=few).select(*picked)
+    )
+    return all_runs.select(*COLUMNS)
 
 
 def _with_wait(events: DataFrame, runs: DataFrame, *, few: bool) -> DataFrame:

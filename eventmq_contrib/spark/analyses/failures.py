@@ -110,13 +110,13 @@ def killers(events: DataFrame) -> DataFrame:
         | ((events.kind == EventKind.FAILED.value) & (events.error_type == WORKER_LOST))
     ))  # fmt: skip
     died = rows.error == WORKER_LOST
-    gone = (rows.kind == EventKind.LEASE_LOST.value) & ~died
+    lost = (rows.kind == EventKind.LEASE_LOST.value) & ~died
     given_up = rows.kind == EventKind.FAILED.value
     table = rows.groupBy("task", "release").agg(
         F.count_if(died).alias("deaths"),
         F.count_distinct("broker_id", "job_id").alias("jobs"),
         F.count_distinct("worker_id").alias("workers"),
-        F.count_if(given_up).alias("given_up"), F.count_if(gone).alias("lost"),
+        F.count_if(given_up).alias("given_up"), F.count_if(lost).alias("lost"),
         F.timestamp_micros(F.min("ts_us")).alias("first_seen"),
         F.timestamp_micros(F.max("ts_us")).alias("last_seen"),
     )  # fmt: skip

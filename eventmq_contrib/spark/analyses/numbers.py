@@ -59,15 +59,19 @@ def numbers(
     last: dict[str, int] = {}
     for block in blocks:
         last[block.broker_id] = max(last.get(block.broker_id, 0), block.last_us)
-    found: dict[str, Row] = {}
+    absent_rows: dict[str, Row] = {}
     holes = [*_between(blocks), *_at_ends(blocks, bounds or {})]
     for broker_id, _, _ in holes:
         last.setdefault(broker_id, 0)
     if holes or _torn(blocks):
         absent = _absent(events, blocks, holes, gaps(events))
-        found = {row.broker_id: row for row in absent.collect()}
+        absent_rows = {row.broker_id: row for row in absent.collect()}
     return [
-        Numbers(broker_id, last_us, *(found[broker_id][1:] if broker_id in found else (0, 0, 0)))
+        Numbers(
+            broker_id,
+            last_us,
+            *(absent_rows[broker_id][1:] if broker_id in absent_rows else (0, 0, 0)),
+        )
         for broker_id, last_us in last.items()
     ]
 
@@ -86,9 +90,9 @@ def _at_ends(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield the ranges of numbers that are missing before the first block and after the last."""
     for broker_id, (first, last) in bounds.items():
-        there = [row for row in blocks if row.broker_id == broker_id]
-        begin = min((row.first for row in there), default=last + 1)
-        end = max((row.last for row in there), default=last)
+        own = [row for row in blocks if row.broker_id == broker_id]
+        begin = min((row.first for row in own), default=last + 1)
+        end = max((row.last for row in own), default=last)
         if first < begin:
             yield broker_id, first, begin - 1
         if end < last:
@@ -123,9 +127,9 @@ def gaps(events: DataFrame) -> list[tuple[str, int, int]]:
         Broker, first and last number, in their order.
     """
     rows = events.where(events.kind == EventKind.GAP.value)
-    told = rows.select("broker_id", "gap_first", "gap_last").dropna().distinct().collect()
+    ranges = rows.select("broker_id", "gap_first", "gap_last").dropna().distinct().collect()
     merged: list[tuple[str, int, int]] = []
-    for broker_id, first, last in sorted(map(tuple, told)):
+    for broker_id, first, last in sorted(map(tuple, ranges)):
         if merged and merged[-1][0] == broker_id and first <= merged[-1][2] + 1:
             merged[-1] = (broker_id, merged[-1][1], max(last, merged[-1][2]))
         else:
@@ -135,25 +139,25 @@ def gaps(events: DataFrame) -> list[tuple[str, int, int]]:
 
 def _absent(
     events: DataFrame, blocks: Sequence[Row], between: Sequence[tuple[str, int, int]],
-    told: Sequence[tuple[str, int, int]],
+    ranges: Sequence[tuple[str, int, int]],
 ) -> DataFrame:  # fmt: skip
     """Return a row per broker that lacks numbers: (broker, missing, last missing, last dropped)."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     session = events.sparkSession
     kind = "broker_id string, gap_first long, gap_last long"
-    known = F.broadcast(session.createDataFrame(list(told), kind))
+    gap_rows = F.broadcast(session.createDataFrame(list(ranges), kind))
     holes = _holes(events, blocks, between).alias("hole")
     meets = (
-        (F.col("hole.broker_id") == known.broker_id)
-        & (known.gap_first <= F.col("hole.last")) & (known.gap_last >= F.col("hole.first"))
+        (F.col("hole.broker_id") == gap_rows.broker_id)
+        & (gap_rows.gap_first <= F.col("hole.last")) & (gap_rows.gap_last >= F.col("hole.first"))
     )  # fmt: skip
     # Without a gap these are null; least and greatest alone would leave nulls out.
-    found = F.col("gap_first").isNotNull()
-    top = F.when(found, F.least("last", "gap_last"))
-    bottom = F.when(found, F.greatest("first", "gap_first"))
+    matched = F.col("gap_first").isNotNull()
+    top = F.when(matched, F.least("last", "gap_last"))
+    bottom = F.when(matched, F.greatest("first", "gap_first"))
     whole = (F.col("gap_first") <= F.col("last")) & (F.col("last") <= F.col("gap_last"))
-    judged = holes.join(known, meets, "left").groupBy("hole.broker_id", "first", "last").agg(
+    judged = holes.join(gap_rows, meets, "left").groupBy("hole.broker_id", "first", "last").agg(
         F.coalesce(F.sum(top - bottom + 1), F.lit(0)).alias("told"),
         F.max(top).alias("dropped"),
         # The gaps are apart: where one has the end of a hole, what is before it is in none.
@@ -179,9 +183,9 @@ def _holes(
     torn = _torn(blocks)
     if not torn:
         return holes
-    which = session.createDataFrame(torn, "broker_id string, block long")
+    torn_blocks = session.createDataFrame(torn, "broker_id string, block long")
     rows = events.select("broker_id", "seq", _block())
-    rows = rows.join(F.broadcast(which), ["broker_id", "block"], "left_semi")
+    rows = rows.join(F.broadcast(torn_blocks), ["broker_id", "block"], "left_semi")
     order = Window.partitionBy("broker_id", "block").orderBy("seq")
     inside = rows.select(
         "broker_id", (F.lag("seq").over(order) + 1).alias("first"), (F.col("seq") - 1).alias("last")

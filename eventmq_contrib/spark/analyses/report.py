@@ -75,7 +75,7 @@ class Choice:
 
 def report(
     events: DataFrame, *, choice: Choice | None = None, target_p95: float = 1.0,
-    objective: Objective | None = None, say: Callable[[str], None] = lambda _: None,
+    objective: Objective | None = None, progress: Callable[[str], None] = lambda _: None,
     evidence: Evidence | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the report of a journal.
@@ -85,37 +85,37 @@ def report(
         choice: What is reported, else everything.
         target_p95: Seconds that 95 % of the jobs of a queue may wait at most.
         objective: What is wanted of each queue; else that 95 % start within 2 s.
-        say: Told of each part before it is made, for a run that takes minutes.
+        progress: Told of each part before it is made, for a run that takes minutes.
         evidence: What was found about the files of the journal, for its audit.
 
     Raises:
         StoreError: There is no event.
     """
     choice = choice or Choice()
-    some = choice.of(events)
-    say("the whole")
-    found = {**_whole(some), "target_p95": target_p95, "min_history": MIN_HISTORY}
-    first, last = (round(found[name] * _SECOND) for name in ("first", "last"))
-    wanted = objective or Objective()
-    known = numbers(replace(choice, queue=None, task=None).of(events))
-    each = executions(some, few=found.pop("silent") <= FEW).select(*_OF_RUNS)
-    with _kept(each) as runs, _kept(lives(some, "queue")) as jobs:
+    selected = choice.of(events)
+    progress("the whole")
+    result = {**_whole(selected), "target_p95": target_p95, "min_history": MIN_HISTORY}
+    first, last = (round(result[name] * _SECOND) for name in ("first", "last"))
+    target = objective or Objective()
+    brokers = numbers(replace(choice, queue=None, task=None).of(events))
+    executed = executions(selected, few=result.pop("silent") <= FEW).select(*_OF_RUNS)
+    with _kept(executed) as runs, _kept(lives(selected, "queue")) as jobs:
         parts: Mapping[str, Callable[[], dict[str, Any]]] = {
             "the audit": lambda: {"audit": _audited(events, choice, jobs, evidence)},
             "clocks": lambda: {"clocks": _clocks(events)},
             "what happened when": lambda: {
-                "timeline": timeline(some, first, last, runs=runs, jobs=jobs, known=known)
+                "timeline": timeline(selected, first, last, runs=runs, jobs=jobs, brokers=brokers)
             },
             "tasks": lambda: _tasks(runs),
-            "service levels": lambda: {"slo": _levels(some, wanted, last, jobs, known)},
-            "failures": lambda: _failed(some),
-            "capacity": lambda: _capacity(some, target_p95, runs),
+            "service levels": lambda: {"slo": _levels(selected, target, last, jobs, brokers)},
+            "failures": lambda: _failed(selected),
+            "capacity": lambda: _capacity(selected, target_p95, runs),
             "odd hours": lambda: _odd(choice.jobs(events), choice),
         }
-        for part, make in parts.items():
-            say(part)
-            found |= make()
-    return {**found, "total": _total(found)}
+        for part, analyse in parts.items():
+            progress(part)
+            result |= analyse()
+    return {**result, "total": _total(result)}
 
 
 @contextlib.contextmanager
@@ -159,11 +159,11 @@ def _audited(
 ) -> dict[str, Any]:
     # Jobs of some time are told of by events of any time.
     timeless = choice.since is None and choice.until is None
-    found = audit(
+    result = audit(
         events, listed=MAX_ROWS, queue=choice.queue, task=choice.task, since=choice.since,
         until=choice.until, jobs=jobs if timeless else None, evidence=evidence,
     )  # fmt: skip
-    return {**found.as_dict(), "sound": found.sound}
+    return {**result.as_dict(), "sound": result.sound}
 
 
 def _clocks(events: DataFrame) -> list[str]:
@@ -191,9 +191,9 @@ def _tasks(runs: DataFrame) -> dict[str, Any]:
         {
             **{name: row[name] for name in ("task", "queue", "runs", "failed", "retries")},
             **{
-                f"{what}_{share}_s": value / _SECOND
-                for what in ("wait", "run")
-                for share, value in zip(_SHARES, row[what] or (), strict=False)
+                f"{measure}_{share}_s": value / _SECOND
+                for measure in ("wait", "run")
+                for share, value in zip(_SHARES, row[measure] or (), strict=False)
             },
         }
         for row in rows
@@ -204,13 +204,13 @@ def _tasks(runs: DataFrame) -> dict[str, Any]:
 
 
 def _levels(
-    events: DataFrame, objective: Objective, last: int, jobs: DataFrame, known: list[Numbers]
+    events: DataFrame, objective: Objective, last: int, jobs: DataFrame, brokers: list[Numbers]
 ) -> list[dict[str, Any]]:
-    wanted = {"share": objective.share, "within": objective.within}
-    table = slo(events, objective, now=last / _SECOND, jobs=jobs, known=known)
+    target = {"share": objective.share, "within": objective.within}
+    table = slo(events, objective, now=last / _SECOND, jobs=jobs, brokers=brokers)
     rows = [row.asDict() for row in table.collect()]
     return [
-        {**row, **wanted, "met": (row["attainment"] or 0.0) >= objective.share}
+        {**row, **target, "met": (row["attainment"] or 0.0) >= objective.share}
         for row in sorted(rows, key=lambda row: -row["starts"])
         if row["starts"] or row["waiting"]
     ]
@@ -223,11 +223,11 @@ def _failed(events: DataFrame) -> dict[str, Any]:
     for name in ("first_seen", "last_seen"):
         table = table.withColumn(name, F.unix_micros(name) / _SECOND)
     rows = [row.asDict() for row in table.limit(MAX_ROWS + 1).collect()]
-    most = max((row["attempts"] for row in rows), default=1)
-    found = _cut("failures", [{**row, "length": row["attempts"] / most} for row in rows])
+    max_attempts = max((row["attempts"] for row in rows), default=1)
+    result = _cut("failures", [{**row, "length": row["attempts"] / max_attempts} for row in rows])
     if len(rows) > MAX_ROWS:
-        found["more_failures"] = table.count() - MAX_ROWS
-    return found
+        result["more_failures"] = table.count() - MAX_ROWS
+    return result
 
 
 def _capacity(events: DataFrame, target_p95: float, runs: DataFrame) -> dict[str, Any]:
@@ -248,14 +248,14 @@ def _capacity(events: DataFrame, target_p95: float, runs: DataFrame) -> dict[str
     }  # fmt: skip
 
 
-def _total(found: dict[str, Any]) -> dict[str, Any]:
+def _total(result: dict[str, Any]) -> dict[str, Any]:
     """Return what stands on top of the page."""
-    told, whole = found["audit"], found["whole"]
-    ended = sum(told[name] for name in ("succeeded", "failed", "cancelled", "expired"))
-    done = told["succeeded"] + told["failed"]
+    audited, whole = result["audit"], result["whole"]
+    ended = sum(audited[name] for name in ("succeeded", "failed", "cancelled", "expired"))
+    done = audited["succeeded"] + audited["failed"]
     return {
-        "ended": ended, "rate": ended / found["seconds"] if found["seconds"] else None,
-        "failed_share": told["failed"] / done if done else None,
+        "ended": ended, "rate": ended / result["seconds"] if result["seconds"] else None,
+        "failed_share": audited["failed"] / done if done else None,
         "wait_p95_s": whole.get("wait_p95_s"), "run_p95_s": whole.get("run_p95_s"),
-        "utilisation": found["utilisation"],
+        "utilisation": result["utilisation"],
     }  # fmt: skip

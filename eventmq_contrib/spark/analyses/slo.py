@@ -104,9 +104,9 @@ def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
     allowed = 1.0 - objective.share
 
     def late(since: float | None) -> Column:
-        there = F.expr("true") if since is None else F.unix_timestamp("start") > since
-        starts = F.sum(F.when(there, F.col("starts")))
-        good = F.sum(F.when(there, F.col("good")))
+        in_window = F.expr("true") if since is None else F.unix_timestamp("start") > since
+        starts = F.sum(F.when(in_window, F.col("starts")))
+        good = F.sum(F.when(in_window, F.col("good")))
         return F.try_divide(starts - good, starts)
 
     burns = {f"burn_{name}": late(step - length) / allowed for name, length in BURNS.items()}
@@ -119,7 +119,7 @@ def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
 
 def oldest_waiting(
     events: DataFrame, now: float, *, jobs: DataFrame | None = None,
-    known: Iterable[Numbers] | None = None,
+    brokers: Iterable[Numbers] | None = None,
 ) -> DataFrame:  # fmt: skip
     """Return how many jobs wait for a worker, and for how many seconds: ``queue, waiting, oldest``.
 
@@ -130,33 +130,35 @@ def oldest_waiting(
         events: All of a journal, each of them once.
         now: Unix time in seconds.
         jobs: What `states.lives` says of them with their queues, where that is there.
-        known: The numbers of all brokers, where ``events`` are not all of that time.
+        brokers: The numbers of all brokers, where ``events`` are not all of that time.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     jobs = lives(events, "queue") if jobs is None else jobs
     waiting = jobs.where(kind_of(jobs.last).isin([kind.value for kind in READY]))
-    waiting = still_known(waiting, numbers(events) if known is None else known)
+    waiting = still_known(waiting, numbers(events) if brokers is None else brokers)
     return waiting.groupBy("queue").agg(
         F.count("*").alias("waiting"), (F.lit(now) - F.min("last_us") / 1e6).alias("oldest")
     )
 
 
-def still_known(jobs: DataFrame, known: Iterable[Numbers]) -> DataFrame:
+def still_known(jobs: DataFrame, known_brokers: Iterable[Numbers]) -> DataFrame:
     """Return the jobs after whose last event no number of their broker is missing."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    holes = [(each.broker_id, each.last_absent) for each in known if each.last_absent]
+    holes = [
+        (broker.broker_id, broker.last_absent) for broker in known_brokers if broker.last_absent
+    ]
     if not holes:
         return jobs
     brokers = jobs.sparkSession.createDataFrame(holes, "broker_id string, last_absent long")
-    both = jobs.join(F.broadcast(brokers), "broker_id", "left")
-    return both.where(number_of(jobs.last) > F.coalesce("last_absent", F.lit(0)))
+    joined = jobs.join(F.broadcast(brokers), "broker_id", "left")
+    return joined.where(number_of(jobs.last) > F.coalesce("last_absent", F.lit(0)))
 
 
 def slo(
     events: DataFrame, objective: Objective, *, now: float | None = None,
-    jobs: DataFrame | None = None, known: Iterable[Numbers] | None = None,
+    jobs: DataFrame | None = None, brokers: Iterable[Numbers] | None = None,
 ) -> DataFrame:  # fmt: skip
     """Return a row per queue: the columns of `slo_of`, ``waiting`` and ``oldest``.
 
@@ -165,7 +167,7 @@ def slo(
         objective: What is wanted of each queue.
         now: Unix time in seconds, else that of the last event.
         jobs: As for `oldest_waiting`.
-        known: As for `oldest_waiting`.
+        brokers: As for `oldest_waiting`.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -173,5 +175,5 @@ def slo(
         [[last]] = events.agg(F.max("ts_us")).collect()
         now = (last or 0) / 1e6
     table = slo_of(slo_cells(events, objective), objective, now)
-    both = table.join(oldest_waiting(events, now, jobs=jobs, known=known), "queue", "full")
-    return both.fillna(0, ["starts", "waiting"]).orderBy("queue")
+    joined = table.join(oldest_waiting(events, now, jobs=jobs, brokers=brokers), "queue", "full")
+    return joined.fillna(0, ["starts", "waiting"]).orderBy("queue")

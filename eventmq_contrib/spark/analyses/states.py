@@ -144,8 +144,8 @@ def _late(rows: DataFrame) -> DataFrame:
     before = Window.partitionBy(*_JOB, "life").orderBy("seq")
     before = before.rowsBetween(Window.unboundedPreceding, -1)
     over = rows.withColumn("over", F.max(ended(rows.kind)).over(before))
-    tells = over.leased_us.isNotNull() | ended(over.kind)
-    return over.where(over.over & tells & over.admitted).select(*_JOB)
+    dated = over.leased_us.isNotNull() | ended(over.kind)
+    return over.where(over.over & dated & over.admitted).select(*_JOB)
 
 
 def _overlapping(rows: DataFrame) -> DataFrame:

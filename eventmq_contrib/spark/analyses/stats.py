@@ -51,14 +51,16 @@ def cells(events: DataFrame, period: str = "minute") -> DataFrame:
         kind.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value) & events.bytes_in.isNotNull()
     )
     counted = F.when(arrived, F.lit("arrived")).when(kind.isin(*_COUNTED), kind)
-    told = [(counted, F.lit(None).cast("int"))]
+    counted_columns = [(counted, F.lit(None).cast("int"))]
     for name in ("wait", "run"):
         time = events[f"{name}_us"]
-        told.append((F.when(time.isNotNull(), F.lit(name)), bucket(time)))
-    each = [F.struct(what.alias("what"), where.alias("bucket")) for what, where in told]
+        counted_columns.append((F.when(time.isNotNull(), F.lit(name)), bucket(time)))
+    structs = [
+        F.struct(what.alias("what"), number.alias("bucket")) for what, number in counted_columns
+    ]
     rows = events.where("job_id IS NOT NULL").select(
         start.alias("period"), "queue", F.coalesce("task", F.lit("")).alias("task"),
-        F.explode(F.array(*each)).alias("told"),
+        F.explode(F.array(*structs)).alias("told"),
     ).where("told.what IS NOT NULL")  # fmt: skip
     counts = rows.groupBy("period", "queue", "task", "told.what", "told.bucket").agg(
         F.count("*").alias("n")

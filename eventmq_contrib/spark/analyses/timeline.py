@@ -62,8 +62,8 @@ class Spans(NamedTuple):
         """Return the span of a time; what is outside belongs to the first or the last."""
         from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-        place = F.floor((column - F.lit(self.begin)) / F.lit(self.width)).cast("int")
-        return F.greatest(F.lit(0), F.least(F.lit(self.n - 1), place))
+        index = F.floor((column - F.lit(self.begin)) / F.lit(self.width)).cast("int")
+        return F.greatest(F.lit(0), F.least(F.lit(self.n - 1), index))
 
 
 def _spans(first: int, last: int) -> Spans:
@@ -77,7 +77,7 @@ def _spans(first: int, last: int) -> Spans:
 
 def timeline(
     events: DataFrame, first: int, last: int, *, runs: DataFrame | None = None,
-    jobs: DataFrame | None = None, known: Iterable[Numbers] | None = None,
+    jobs: DataFrame | None = None, brokers: Iterable[Numbers] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what happened in each span of time.
 
@@ -87,7 +87,7 @@ def timeline(
         last: Of the last one.
         runs: What `executions` gives, where that is there.
         jobs: What `states.lives` says of them with their queues, where that is there.
-        known: The numbers of all brokers, where ``events`` are not all of that time.
+        brokers: The numbers of all brokers, where ``events`` are not all of that time.
 
     Returns:
         ``times`` (Unix time, when each span begins), ``width`` (seconds), and by name a value for
@@ -99,27 +99,27 @@ def timeline(
     runs = executions(events) if runs is None else runs
     jobs = lives(events, "queue") if jobs is None else jobs
     counts = _counts(events, spans)
-    came: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
+    arrivals: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
     ended = {name: [0.0] * spans.n for name in _SHOWN.values()}
     for row in counts:
-        came[row["queue"]][row["span"]] += row["came"]
+        arrivals[row["queue"]][row["span"]] += row["came"]
         if row["kind"] in _SHOWN:
             ended[_SHOWN[row["kind"]]][row["span"]] += row["n"]
-    most = sorted(came, key=lambda name: (-sum(came[name]), name))[:QUEUES]
-    begun = runs.withColumn("span", spans.of(runs.started_us))
+    busiest = sorted(arrivals, key=lambda name: (-sum(arrivals[name]), name))[:QUEUES]
+    started = runs.withColumn("span", spans.of(runs.started_us))
     # Not by queue in the same pass: so many groups of percentiles are sorted rather than hashed.
-    times = begun.groupBy("span").agg(*_percentiles("wait_us"), *_percentiles("run_us")).collect()
-    waiting = [tuple(row) for row in begun.groupBy("queue", "span").agg(_ready()).collect()]
-    waiting += _unstarted(jobs, spans, numbers(events) if known is None else known)
+    times = started.groupBy("span").agg(*_percentiles("wait_us"), *_percentiles("run_us")).collect()
+    waiting = [tuple(row) for row in started.groupBy("queue", "span").agg(_ready()).collect()]
+    waiting += _unstarted(jobs, spans, numbers(events) if brokers is None else brokers)
     return {
         "times": [(spans.begin + k * spans.width) / _SECOND for k in range(spans.n)],
         "width": spans.width / _SECOND,
         "ended": {name: values for name, values in ended.items() if any(values)},
-        "came": _merged(came, most, sum),
+        "came": _merged(arrivals, busiest, sum),
         "waited": _lines(times, "wait_us", spans.n),
         "ran": _lines(times, "run_us", spans.n),
-        "ages": _merged(_ages(waiting, spans, last), most, max),
-        "working": _merged(_working(runs, spans), most, sum),
+        "ages": _merged(_ages(waiting, spans, last), busiest, max),
+        "working": _merged(_working(runs, spans), busiest, sum),
     }
 
 
@@ -156,18 +156,18 @@ def _percentiles(column: str) -> list[Column]:
 
 def _lines(measured: Iterable[Any], column: str, n: int) -> Values:
     """Return the percentiles of each span, None where nothing started."""
-    found: Values = {name: [None] * n for name in _PERCENTILES}
+    values: Values = {name: [None] * n for name in _PERCENTILES}
     for row in measured:
         for name, value in zip(_PERCENTILES, row[column], strict=True):
-            found[name][row["span"]] = value / _SECOND
-    return found
+            values[name][row["span"]] = value / _SECOND
+    return values
 
 
 # Jobs that wait
 
 
 def _unstarted(
-    jobs: DataFrame, spans: Spans, known: Iterable[Numbers]
+    jobs: DataFrame, spans: Spans, brokers: Iterable[Numbers]
 ) -> list[tuple[str, int, int]]:
     """Return queue, span of the end and since when it was ready, of jobs that never ran.
 
@@ -180,10 +180,10 @@ def _unstarted(
     span = F.when(F.col("gone_us").isNull(), F.lit(spans.n)).otherwise(over).alias("span")
     never = jobs.where((F.col("runs") == 0) & F.col("ready_us").isNotNull())
     columns = ("queue", "gone_us", "ready_us")
-    gone = never.where(F.col("gone_us").isNotNull()).select(*columns)
-    waiting = still_known(never.where(F.col("gone_us").isNull()), known).select(*columns)
+    withdrawn = never.where(F.col("gone_us").isNotNull()).select(*columns)
+    waiting = still_known(never.where(F.col("gone_us").isNull()), brokers).select(*columns)
     rows = (
-        gone.unionByName(waiting)
+        withdrawn.unionByName(waiting)
         .groupBy(F.coalesce("queue", F.lit("")).alias("queue"), span)
         .agg(_ready())
     )
@@ -202,15 +202,15 @@ def _ages(
     for queue, span, ready in waiting:
         if span is not None:
             oldest[queue][span] = min(oldest[queue][span], ready)
-    found = {}
-    for queue, least in oldest.items():
+    ages = {}
+    for queue, earliest in oldest.items():
         for k in range(spans.n - 1, -1, -1):
-            least[k] = min(least[k], least[k + 1])
+            earliest[k] = min(earliest[k], earliest[k + 1])
         ends = [min(spans.begin + (k + 1) * spans.width, last) for k in range(spans.n)]
-        found[queue] = [
-            max(0.0, (end - ready) / _SECOND) for end, ready in zip(ends, least[1:], strict=True)
+        ages[queue] = [
+            max(0.0, (end - ready) / _SECOND) for end, ready in zip(ends, earliest[1:], strict=True)
         ]
-    return found
+    return ages
 
 
 # Slots at work
@@ -221,26 +221,26 @@ def _working(runs: DataFrame, spans: Spans) -> dict[str, list[float]]:
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     ended = F.col("started_us") + F.col("run_us")
-    each = F.explode(F.sequence(spans.of(F.col("started_us")), spans.of(ended))).alias("span")
+    span = F.explode(F.sequence(spans.of(F.col("started_us")), spans.of(ended))).alias("span")
     begin = F.lit(spans.begin) + F.col("span").cast("long") * spans.width
     inside = F.least("ended_us", begin + spans.width) - F.greatest("started_us", begin)
     rows = (
-        runs.select("queue", "started_us", ended.alias("ended_us"), each)
+        runs.select("queue", "started_us", ended.alias("ended_us"), span)
         .groupBy("queue", "span")
         .agg(F.sum(F.greatest(F.lit(0), inside)).alias("busy_us"))
     )
-    found: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
+    working: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
     for row in rows.collect():
-        found[row["queue"]][row["span"]] = row["busy_us"] / spans.width
-    return found
+        working[row["queue"]][row["span"]] = row["busy_us"] / spans.width
+    return working
 
 
 def _merged(
-    by_queue: dict[str, list[float]], most: Sequence[str], together: Callable[[Any], float]
+    by_queue: dict[str, list[float]], names: Sequence[str], together: Callable[[Any], float]
 ) -> dict[str, list[float]]:
     """Return the values of some queues, and of all others as one."""
-    found = {name: by_queue[name] for name in most if name in by_queue}
-    rest = [values for name, values in by_queue.items() if name not in found]
-    if rest:
-        found[OTHERS] = [together(values) for values in zip(*rest, strict=True)]
-    return found
+    merged = {name: by_queue[name] for name in names if name in by_queue}
+    others = [values for name, values in by_queue.items() if name not in merged]
+    if others:
+        merged[OTHERS] = [together(values) for values in zip(*others, strict=True)]
+    return merged

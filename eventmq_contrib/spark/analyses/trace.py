@@ -144,20 +144,20 @@ def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> lis
     roots = {row["root_id"] for row in own if row["root_id"]}
     top, own = _climbed(own, read, job_id) if not roots else (job_id, own)
     roots = roots or {row["root_id"] for row in own if row["root_id"]} or {top}
-    found = read(F.col("root_id").isin(list(roots)) | F.col("job_id").isin([top, *roots]))
-    found += own
-    below = {row["job_id"] for row in found}
+    job_events = read(F.col("root_id").isin(list(roots)) | F.col("job_id").isin([top, *roots]))
+    job_events += own
+    below = {row["job_id"] for row in job_events}
     for _ in range(_DEEP):  # children that do not know their root
-        if not below or len(found) > limit:
+        if not below or len(job_events) > limit:
             break
-        known = {row["job_id"] for row in found}
+        seen_ids = {row["job_id"] for row in job_events}
         ids = events.sparkSession.createDataFrame([(i,) for i in sorted(below)], "up string")
         orphans = events.where(F.col("root_id").isNull() & F.col("parent_id").isNotNull())
         rows = orphans.join(F.broadcast(ids), F.col("parent_id") == F.col("up"), "left_semi")
         more = rows.select(*_COLUMNS).limit(limit + 1).collect()
-        found += [row.asDict() for row in more]
-        below = {row["job_id"] for row in more} - known
-    once = {(row["broker_id"], row["seq"]): row for row in found}
+        job_events += [row.asDict() for row in more]
+        below = {row["job_id"] for row in more} - seen_ids
+    once = {(row["broker_id"], row["seq"]): row for row in job_events}
     return [once[key] for key in sorted(once)][: limit + 1]
 
 
@@ -167,7 +167,7 @@ def _climbed(
     """Return the topmost job above one, and the events of those on the way."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    found, top, seen = list(rows), job_id, {job_id}
+    ancestors, top, seen = list(rows), job_id, {job_id}
     for _ in range(_DEEP):
         parent = next((row["parent_id"] for row in rows if row["parent_id"]), None)
         if parent is None or parent in seen:
@@ -175,10 +175,10 @@ def _climbed(
         rows = read(F.col("job_id") == parent)
         if not rows:
             break
-        found += rows
+        ancestors += rows
         top = parent
         seen.add(parent)
-    return top, found
+    return top, ancestors
 
 
 # Jobs of events
@@ -190,23 +190,23 @@ def hops(rows: Iterable[Row]) -> dict[str, Hop]:
     Args:
         rows: As of `events_of`.
     """
-    found: dict[str, Hop] = {}
+    by_id: dict[str, Hop] = {}
     ready: dict[str, int] = {}  # since when a job that waits is ready
     for row in rows:
         job_id, kind = row["job_id"], row["kind"]
-        hop = found.get(job_id)
+        hop = by_id.get(job_id)
         if hop is None:
-            hop = found[job_id] = Hop(
+            hop = by_id[job_id] = Hop(
                 id=job_id, task=row["task"] or "", queue=row["queue"] or "", state="queued",
                 parent="", submitted_us=row["ts_us"],
                 blocked=kind == EventKind.DELAYED and not row["due_us"],
             )  # fmt: skip
         hop.parent = row["parent_id"] or hop.parent or row["root_id"] or ""
         _tell(hop, row, ready)
-    for hop in found.values():
-        if hop.parent == hop.id or hop.parent not in found or _circular(hop, found):
+    for hop in by_id.values():
+        if hop.parent == hop.id or hop.parent not in by_id or _circular(hop, by_id):
             hop.parent = ""
-    return dict(sorted(found.items(), key=lambda item: (item[1].submitted_us, item[0])))
+    return dict(sorted(by_id.items(), key=lambda item: (item[1].submitted_us, item[0])))
 
 
 def _tell(hop: Hop, row: Row, ready: dict[str, int]) -> None:
@@ -242,30 +242,30 @@ def _run(row: Row, ready: int | None) -> Run:
     )  # fmt: skip
 
 
-def _circular(hop: Hop, found: Mapping[str, Hop]) -> bool:
+def _circular(hop: Hop, hops: Mapping[str, Hop]) -> bool:
     """Return whether a job is above itself: headers come from clients."""
     above, seen = hop.parent, {hop.id}
-    while above in found:
+    while above in hops:
         if above in seen:
             return True
         seen.add(above)
-        above = found[above].parent
+        above = hops[above].parent
     return False
 
 
 # The critical path
 
 
-def critical(found: Mapping[str, Hop]) -> list[Step]:
+def critical(hops: Mapping[str, Hop]) -> list[Step]:
     """Return the critical path: what the last end waited for, the first step first.
 
     A job that was blocked waited for the job of the tree that ended last before it was released;
     one that a running job submitted waited for that one up to then.
 
     Args:
-        found: Of `hops`.
+        hops: Jobs of the trace, as from `hops`.
     """
-    ended = [hop for hop in found.values() if hop.ended_us is not None]
+    ended = [hop for hop in hops.values() if hop.ended_us is not None]
     if not ended:
         return []
     by_end = sorted(ended, key=lambda hop: hop.ended_us or 0)
@@ -274,7 +274,7 @@ def critical(found: Mapping[str, Hop]) -> list[Step]:
     seen: set[str] = set()
     while True:
         seen.add(hop.id)
-        before, from_us = _before(hop, found, by_end)
+        before, from_us = _before(hop, hops, by_end)
         if before is None or before.id in seen:
             steps.append(_step(hop, min(hop.submitted_us, to_us), to_us))
             return steps[::-1]
@@ -282,9 +282,9 @@ def critical(found: Mapping[str, Hop]) -> list[Step]:
         hop, to_us = before, min(from_us, to_us)
 
 
-def _before(hop: Hop, found: Mapping[str, Hop], by_end: Sequence[Hop]) -> tuple[Hop | None, int]:
+def _before(hop: Hop, hops: Mapping[str, Hop], by_end: Sequence[Hop]) -> tuple[Hop | None, int]:
     """Return the job that another one waited for, and until when."""
-    parent = found.get(hop.parent)
+    parent = hops.get(hop.parent)
     if hop.blocked and hop.ready_us is not None:
         ready = hop.ready_us
         over = [h for h in by_end if h.id != hop.id and (h.ended_us or 0) <= ready]
@@ -298,8 +298,10 @@ def _before(hop: Hop, found: Mapping[str, Hop], by_end: Sequence[Hop]) -> tuple[
 
 
 def _step(hop: Hop, from_us: int, to_us: int) -> Step:
-    ran = sum(max(0, min(run.ended_us, to_us) - max(run.started_us, from_us)) for run in hop.runs)
-    return Step(job=hop.id, from_us=from_us, to_us=to_us, ran_us=min(ran, to_us - from_us))
+    run_us = sum(
+        max(0, min(run.ended_us, to_us) - max(run.started_us, from_us)) for run in hop.runs
+    )
+    return Step(job=hop.id, from_us=from_us, to_us=to_us, ran_us=min(run_us, to_us - from_us))
 
 
 #: Jobs below one that are drawn; of more only how many are in which state.
@@ -311,24 +313,24 @@ _SECOND = 1e6
 _COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
 
 
-def about(job_id: str, found: Mapping[str, Hop], steps: Sequence[Step]) -> dict[str, Any]:
+def about(job_id: str, hops: Mapping[str, Hop], steps: Sequence[Step]) -> dict[str, Any]:
     """Return a trace as one object.
 
     Args:
         job_id: The job that was asked for.
-        found: Of `eventmq_contrib.spark.analyses.trace.hops`.
+        hops: Jobs of the trace, as from `hops`.
         steps: The critical path.
     """
-    first = min(hop.submitted_us for hop in found.values())
+    first = min(hop.submitted_us for hop in hops.values())
     whole = max(1, steps[-1].to_us - steps[0].from_us) if steps else 1
     return {
         "id": job_id,
         "seconds": whole / _SECOND if steps else None,
-        "states": dict(Counter(hop.state for hop in found.values())),
-        "jobs": hop_rows(found),
+        "states": dict(Counter(hop.state for hop in hops.values())),
+        "jobs": hop_rows(hops),
         "critical": [
             {
-                "job": step.job, "task": found[step.job].task, "queue": found[step.job].queue,
+                "job": step.job, "task": hops[step.job].task, "queue": hops[step.job].queue,
                 "after_s": (step.from_us - first) / _SECOND,
                 "waited_s": (step.to_us - step.from_us - step.ran_us) / _SECOND,
                 "ran_s": step.ran_us / _SECOND,
@@ -339,7 +341,7 @@ def about(job_id: str, found: Mapping[str, Hop], steps: Sequence[Step]) -> dict[
     }  # fmt: skip
 
 
-def hop_rows(found: Mapping[str, Hop]) -> list[dict[str, Any]]:
+def hop_rows(hops: Mapping[str, Hop]) -> list[dict[str, Any]]:
     """Return the jobs as flat rows, by their submission; times in seconds since 1970."""
     return [
         {
@@ -351,34 +353,34 @@ def hop_rows(found: Mapping[str, Hop]) -> list[dict[str, Any]]:
             "waited_s": hop.waited_us / _SECOND, "ran_s": hop.ran_us / _SECOND,
             "worker": hop.runs[-1].worker if hop.runs else "", "error": hop.error,
         }
-        for hop in found.values()
+        for hop in hops.values()
     ]  # fmt: skip
 
 
-def drawn(told: Mapping[str, Any]) -> Iterator[Text]:
+def drawn(trace: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the lines of the tree.
 
     A job that alone follows another is drawn below it, not inside of it: chains may be long.
 
     Args:
-        told: Of `about`.
+        trace: Summary of the trace, as from `about`.
     """
     from rich.text import Text
 
-    states = ", ".join(f"{n} {state}" for state, n in told["states"].items())
-    took = "" if told["seconds"] is None else f", {_span(told['seconds'])}"
-    yield Text(f"trace {printable(told['id'])}: {states}{took}")
+    states = ", ".join(f"{n} {state}" for state, n in trace["states"].items())
+    duration = "" if trace["seconds"] is None else f", {_span(trace['seconds'])}"
+    yield Text(f"trace {printable(trace['id'])}: {states}{duration}")
     below: dict[str, list[Row]] = {}
-    for row in told["jobs"]:
+    for row in trace["jobs"]:
         below.setdefault(row["parent"], []).append(row)
-    path = {step["job"] for step in told["critical"]}
+    path = {step["job"] for step in trace["critical"]}
     stack = _beside(below.get("", []), "")
     while stack:
         row, head, indent = stack.pop()
         if isinstance(row, str):
             yield Text(head + row)
             continue
-        label = _label(row, marked=row["id"] in path, asked=row["id"] == told["id"])
+        label = _label(row, marked=row["id"] in path, requested=row["id"] == trace["id"])
         yield Text(head).append_text(label)
         children = below.get(row["id"], [])
         if len(children) == 1 and _follows(children[0], row):
@@ -391,8 +393,8 @@ def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]
     """Return jobs beside each other for the stack: what, before its first line, before the rest."""
     parts: list[Row | str] = [*rows[:BESIDE]]
     if len(rows) > BESIDE:
-        rest = Counter(row["state"] for row in rows[BESIDE:])
-        more = ", ".join(f"{n} {state}" for state, n in rest.items())
+        hidden = Counter(row["state"] for row in rows[BESIDE:])
+        more = ", ".join(f"{n} {state}" for state, n in hidden.items())
         parts.append(f"{len(rows) - BESIDE} more: {more}")
     entries = [(part, f"{indent}├─ ", f"{indent}│  ") for part in parts]
     entries[-1:] = [(part, f"{indent}└─ ", f"{indent}   ") for part in parts[-1:]]
@@ -404,10 +406,10 @@ def _follows(child: Row, row: Row) -> bool:
     return row["ended"] is not None and (child["ready"] or 0) >= row["ended"]
 
 
-def _label(row: Row, *, marked: bool, asked: bool) -> Text:
+def _label(row: Row, *, marked: bool, requested: bool) -> Text:
     from rich.text import Text
 
-    label = Text(printable(row["task"]) or "(plain job)", style="bold" if asked else "")
+    label = Text(printable(row["task"]) or "(plain job)", style="bold" if requested else "")
     label.append(" * " if marked else "  ", style="bold")
     label.append(row["state"], style=_COLOURS.get(row["state"], ""))
     tries = f", {row['attempts']} attempts" if row["attempts"] > 1 else ""

@@ -36,6 +36,6 @@ def command(shared: JournalOptions, threshold: float, min_history: int) -> int:
     choose the hours that are shown; the history before them is always read.
     """
     with replace(shared, since=None, until=None).events() as events:
-        found = anomaly(events, threshold=threshold, min_history=min_history)
-        shared.show(between(found, shared.since, shared.until), empty="no hour is odd")
+        anomalies = anomaly(events, threshold=threshold, min_history=min_history)
+        shared.show(between(anomalies, shared.since, shared.until), empty="no hour is odd")
     return DONE

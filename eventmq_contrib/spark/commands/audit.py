@@ -72,22 +72,22 @@ def command(
     """
     with shared.evidence(_sealed(brokers)) as evidence:
         events = evidence.events
-        found = audit(
+        result = audit(
             events, stuck_after=stuck_after, listed=listed, queue=shared.queue, task=shared.task,
             since=shared.since, until=shared.until, evidence=evidence,
         )  # fmt: skip
         if shared.out is not None:
-            shared.show(events.sparkSession.createDataFrame([found.as_dict()], found.columns()))
+            shared.show(events.sparkSession.createDataFrame([result.as_dict()], result.columns()))
         else:
-            shown = found.as_dict()
+            shown = result.as_dict()
             if not shared.as_json:
                 texts = ("damage", "unproven", "unanchored")
                 shown |= {name: "\n".join(shown[name]) for name in texts}
             show_object(shown, as_json=shared.as_json)
         for row in wrong_clocks(events).collect():
-            said = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
-            click.echo(f"warning: {said}", err=True)
-    return DONE if found.complete else FAILED
+            warning = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
+            click.echo(f"warning: {warning}", err=True)
+    return DONE if result.complete else FAILED
 
 
 def _sealed(urls: Iterable[str]) -> dict[str, int]:

@@ -57,15 +57,15 @@ def command(
     need("jinja2", user="eventmq spark report")
     choice = Choice(since=shared.since, until=shared.until, queue=shared.queue, task=shared.task)
     with shared.evidence() as evidence:
-        found = report(
+        result = report(
             evidence.events, evidence=evidence, choice=choice, target_p95=target_p95,
             objective=Objective(share=target / 100, within=within),
-            say=lambda part: click.echo(f"making {part}", err=True),
+            progress=lambda part: click.echo(f"making {part}", err=True),
         )  # fmt: skip
     if shared.as_json:
-        click.echo(to_json(found, indent=2))
+        click.echo(to_json(result, indent=2))
     if shared.out is not None or not shared.as_json:
-        _write(Path(shared.out or PAGE), page(found, title=title, made=time.time()))
+        _write(Path(shared.out or PAGE), page(result, title=title, made=time.time()))
     return DONE
 
 

@@ -41,6 +41,6 @@ def command(shared: JournalOptions, target: float, within: float) -> None:
     objective = Objective(share=target / 100, within=within)
     # Numbers of other queues and tasks are not missing.
     with replace(shared, queue=None, task=None).events() as events:
-        some = Choice(queue=shared.queue, task=shared.task).jobs(events)
-        table = slo(some, objective, now=shared.until, known=numbers(events))
+        chosen = Choice(queue=shared.queue, task=shared.task).jobs(events)
+        table = slo(chosen, objective, now=shared.until, brokers=numbers(events))
         shared.show(table, empty="nothing started")

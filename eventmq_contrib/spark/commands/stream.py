@@ -87,12 +87,12 @@ def command(shared: JournalOptions, prometheus: str | None, **options: Any) -> N
     stream = Stream(journal=shared.journal, out=out, prometheus=text, **chosen, **options)
     with shared.spark() as session, _naming_files():
         query = start_stream(session, stream)
-        say = _say if shared.as_json else _quiet
+        show = _say if shared.as_json else _quiet
         if shared.as_json:
             _say({"what": "ready", "journal": shared.journal, "out": shared.out})
         else:
             click.echo(f"ready journal={shared.journal} out={shared.out}")
-        _watch(query, stream, say)
+        _watch(query, stream, show)
 
 
 @contextlib.contextmanager
@@ -107,24 +107,24 @@ def _naming_files() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        newer, found = _NEWER.search(str(error)), _FILE.search(str(error))
+        newer, file = _NEWER.search(str(error)), _FILE.search(str(error))
         if newer is not None:
             raise StoreError(unquote(newer[1])) from error
-        if found is None:
+        if file is None:
             raise
-        msg = f"{unquote(found[1])} is torn, or no file of a journal: move it away, the others are "
+        msg = f"{unquote(file[1])} is torn, or no file of a journal: move it away, the others are "
         raise StoreError(f"{msg}unharmed") from error
 
 
-def _say(told: dict[str, Any]) -> None:
-    click.echo(to_json(told))
+def _say(batch: dict[str, Any]) -> None:
+    click.echo(to_json(batch))
 
 
 def _quiet(_: dict[str, Any]) -> None:
     """Print nothing about batches."""
 
 
-def _watch(query: StreamingQuery, stream: Stream, say: Callable[[dict[str, Any]], None]) -> None:
+def _watch(query: StreamingQuery, stream: Stream, show: Callable[[dict[str, Any]], None]) -> None:
     """Wait until the query ends or a signal ends it; an interrupted batch is repeated later."""
     ended: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -132,12 +132,12 @@ def _watch(query: StreamingQuery, stream: Stream, say: Callable[[dict[str, Any]]
     batches, over = BatchReports(), False
     while not over:
         over = bool(query.awaitTermination(_POLL))
-        for told in batches.new(query.recentProgress):
-            say(told)
+        for batch in batches.new(query.recentProgress):
+            show(batch)
         if ended and not over:
             query.stop()
             break
-    say(batches.total())
+    show(batches.total())
     if over:
         click.echo(f"took all that {stream.journal} has", err=True)
 

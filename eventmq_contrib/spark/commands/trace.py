@@ -50,27 +50,27 @@ def command(shared: JournalOptions, id: str, chrome: Path | None) -> int:
 
     with shared.events() as events:
         rows = events_of(events, id)
-        found = hops(rows[:MAX_EVENTS])
+        by_id = hops(rows[:MAX_EVENTS])
         if shared.out is not None:
-            shared.show(events.sparkSession.createDataFrame(hop_rows(found)))
+            shared.show(events.sparkSession.createDataFrame(hop_rows(by_id)))
     if len(rows) > MAX_EVENTS:
         click.echo(f"only the first {MAX_EVENTS} events of the tree are shown", err=True)
     if chrome is not None:
-        _write_chrome(chrome, found)
-    told = about(id, found, critical(found))
+        _write_chrome(chrome, by_id)
+    summary = about(id, by_id, critical(by_id))
     if shared.as_json:
-        click.echo(to_json(told, indent=2))
+        click.echo(to_json(summary, indent=2))
     elif shared.out is None:
-        _show(told)
+        _show(summary)
     return DONE
 
 
-def _write_chrome(path: Path, found: Any) -> None:
+def _write_chrome(path: Path, by_id: Any) -> None:
     from eventmq_contrib.spark.analyses.chrome import chrome_trace
 
     temporary = path.with_name(f"_{path.name}.tmp")
     try:
-        temporary.write_text(json.dumps(chrome_trace(found)), encoding="utf-8")
+        temporary.write_text(json.dumps(chrome_trace(by_id)), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -79,14 +79,14 @@ def _write_chrome(path: Path, found: Any) -> None:
     click.echo(f"wrote {path}", err=True)
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(summary: dict[str, Any]) -> None:
     from rich.console import Console
 
     from eventmq_contrib.spark.analyses.trace import drawn
 
     console = Console(highlight=False)
-    for line in drawn(told):
+    for line in drawn(summary):
         console.print(line, soft_wrap=True)
-    if told["critical"]:
+    if summary["critical"]:
         click.echo("\nThe critical path")
-        show_rows(told["critical"], _STEPS, as_json=False)
+        show_rows(summary["critical"], _STEPS, as_json=False)

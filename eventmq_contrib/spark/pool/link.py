@@ -108,12 +108,12 @@ class SlotLink:
     def _receive_all(self) -> None:
         import zmq
 
-        got = False
+        received = False
         while self._socket.poll(0, zmq.POLLIN):
             identity, data = self._socket.recv_multipart()
             # The sender is not authenticated yet: a malformed message must not end this thread.
             with suppress(Exception):
                 self.inbox.append((identity.decode(), unpack(data)))
-                got = True
-        if got:
+                received = True
+        if received:
             self._notify()

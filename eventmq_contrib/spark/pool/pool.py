@@ -230,15 +230,15 @@ class SparkPool:
     def scale(self, slots: int) -> None:
         """Run Spark tasks for the first ``slots`` slots only; the others give their cores back."""
         for slot in self._slots:
-            was, slot.unused = slot.unused, slot.number >= slots
-            if slot.unused and not was:
+            before, slot.unused = slot.unused, slot.number >= slots
+            if slot.unused and not before:
                 self._vacant.pop(slot.number, None)
                 if slot.up:
                     slot.send("stop", 0.0)
                 else:
                     self._cancel(slot)
                 slot.clear()
-            elif was and not slot.unused:
+            elif before and not slot.unused:
                 self._vacant[slot.number] = 0.0
 
     def kill(self, slot: int) -> None:
@@ -269,7 +269,7 @@ class SparkPool:
             elif slot.up and now - slot.last_seen > self._link_timeout:
                 silence = f"nothing was heard of its executor for {self._link_timeout:g} s"
                 events.append(self._lose(slot, silence))
-        for number in [number for number, due in self._vacant.items() if due <= now]:
+        for number in [number for number, ready_at in self._vacant.items() if ready_at <= now]:
             del self._vacant[number]
             self._begin(self._slots[number])
         return events

@@ -129,8 +129,8 @@ class SparkSlot:
             pass
         elif name == "note":
             chunk, position, seconds = about
-            known = position >= 0
-            self._running = Running(chunk, position, self.last_seen - seconds) if known else None
+            runs = position >= 0
+            self._running = Running(chunk, position, self.last_seen - seconds) if runs else None
         elif name == "taken":
             self._withdrawn(*about)
         elif name == "bye":

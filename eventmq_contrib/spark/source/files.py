@@ -90,13 +90,13 @@ def holes(files: Iterable[JournalFile], after: Mapping[str, int]) -> set[tuple[s
         files: As from `sealed_files`.
         after: Number per broker up to which they were read.
     """
-    found, reach = set(), dict(after)
+    gaps, reach = set(), dict(after)
     for file in files:
-        there = reach.get(file.broker, file.first - 1)
-        if file.first > there + 1:
-            found.add((file.broker, there + 1))
-        reach[file.broker] = max(there, file.last)
-    return found
+        reached = reach.get(file.broker, file.first - 1)
+        if file.first > reached + 1:
+            gaps.add((file.broker, reached + 1))
+        reach[file.broker] = max(reached, file.last)
+    return gaps
 
 
 def latest(
@@ -112,16 +112,16 @@ def latest(
         limit: Events, or 0 for all.
     """
     end = dict(after)
-    for file in sorted(files, key=lambda each: each.hour):
+    for file in sorted(files, key=lambda other: other.hour):
         begin = end.get(file.broker, 0)
         if file.last <= begin:
             continue
         if not limit:
             end[file.broker] = file.last
             continue
-        left = limit - sum(number - after.get(broker, 0) for broker, number in end.items())
-        if left > 0:
-            end[file.broker] = min(file.last, max(begin, file.first - 1) + left)
+        remaining = limit - sum(number - after.get(broker, 0) for broker, number in end.items())
+        if remaining > 0:
+            end[file.broker] = min(file.last, max(begin, file.first - 1) + remaining)
     return end
 
 
@@ -151,14 +151,14 @@ def plan(
 def bundles(slices: Iterable[Slice]) -> list[list[Slice]]:
     """Return slices in groups, each for one task of Spark: many small files, or one large one."""
     groups: list[list[Slice]] = []
-    room = 0
+    remaining = 0
     for part in slices:
         n = part.last - part.first + 1
-        if n > room:
+        if n > remaining:
             groups.append([])
-            room = _BATCH_ROWS
+            remaining = _BATCH_ROWS
         groups[-1].append(part)
-        room -= n
+        remaining -= n
     return groups
 
 

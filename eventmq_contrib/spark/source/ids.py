@@ -51,12 +51,12 @@ def derived_ids(
     Raises:
         SettingsError: A row has no value in a key column.
     """
-    for place, key in enumerate(zip(*keys, strict=True)):
+    for index, key in enumerate(zip(*keys, strict=True)):
         if None in key:
             msg = "a row has no value in a column of idColumns, so that it has no id"
             raise SettingsError(f"{msg}; fill it in or leave the row out")
         text = f"{space}\0{_plain(key)!r}"
-        yield derived_id(text, EPOCH if times is None else times[place])
+        yield derived_id(text, EPOCH if times is None else times[index])
 
 
 def _plain(value: Any) -> Any:

@@ -142,12 +142,12 @@ class Writing(Connection):
 
     def call(self) -> dict[str, Any]:
         """Return the options of each call."""
-        said = {
+        options = {
             "queue": self.queue, "priority": self.priority, "retries": self.retries,
             "timeout": self.run_limit, "expires": self.expires,
             "ignore_result": self.ignore_result,
         }  # fmt: skip
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def read_options(kind: type[_T], given: Mapping[str, str], *, what: str) -> _T:
@@ -182,12 +182,12 @@ def read_options(kind: type[_T], given: Mapping[str, str], *, what: str) -> _T:
 def moment(text: str) -> float | None:
     """Return the Unix time of an ISO moment, in UTC unless it says so; None for no moment."""
     try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=timezone.utc)
-    return found.timestamp()
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=timezone.utc)
+    return time.timestamp()
 
 
 @contextlib.contextmanager
@@ -201,13 +201,13 @@ def connected(options: Connection) -> Iterator[EventMQ]:
     """
     from eventmq import EventMQ
 
-    said: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "broker": options.broker.split(",") if options.broker else None,
         "key_file": options.key,
         "broker_key_file": options.broker_key,
         "submit_timeout": options.timeout,
     }
-    app = EventMQ("spark", **{name: value for name, value in said.items() if value is not None})
+    app = EventMQ("spark", **{name: value for name, value in settings.items() if value is not None})
     try:
         if "memory://" in app.settings.broker:
             msg = "the broker memory:// lives inside one process, and Spark's are others; name one "

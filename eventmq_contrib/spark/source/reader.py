@@ -159,7 +159,7 @@ class BrokerReader:
                 after = first + count - 1
             if not answer["rows"]:
                 return
-            arrays = [pa.array(columns.values[each.name], each.type) for each in schema]
+            arrays = [pa.array(columns.values[field.name], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -193,10 +193,10 @@ def job_rows(app: EventMQ, listing: str, filters: Mapping[str, Any]) -> Iterator
         listing: ``jobs`` or ``failed``.
         filters: Of the call; None is none.
     """
-    given = {name: value for name, value in filters.items() if value is not None}
+    arguments = {name: value for name, value in filters.items() if value is not None}
     cursor = ""
     while True:
-        page = app.ask(listing, {**given, "cursor": cursor})
+        page = app.ask(listing, {**arguments, "cursor": cursor})
         for row in page[listing]:
             yield _job(row)
         cursor = page["cursor"]

@@ -70,9 +70,9 @@ class JournalStream:
         """Return up to where the next batch goes."""
         files = self._in_order(start)
         if self._target is not None:
-            files = [each for each in files if each.first <= self._target.get(each.broker, 0)]
-        most = getattr(limit, "max_rows", 0)
-        end = latest(files, start, most)
+            files = [file for file in files if file.first <= self._target.get(file.broker, 0)]
+        max_rows = getattr(limit, "max_rows", 0)
+        end = latest(files, start, max_rows)
         if self._target is None:
             return end
         return {broker: min(seq, self._target.get(broker, seq)) for broker, seq in end.items()}
@@ -83,9 +83,9 @@ class JournalStream:
         Gaps of the first scan are not waited for.
         """
         files, now = sealed_files(self.folder, start), time.monotonic()
-        found, known = holes(files, start), self._holes
+        gaps, noticed = holes(files, start), self._holes
         self._holes = {
-            hole: now - GAP_TIMEOUT if known is None else known.get(hole, now) for hole in found
+            hole: now - GAP_TIMEOUT if noticed is None else noticed.get(hole, now) for hole in gaps
         }
         open_: dict[str, int] = {}
         for (broker, number), since in sorted(self._holes.items(), reverse=True):

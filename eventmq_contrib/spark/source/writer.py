@@ -64,11 +64,11 @@ class Shape(NamedTuple):
             return cls((), (), job_id=True)
         if options.task is None:
             raise SettingsError('no task is named: option("task", "shop.send")')
-        for what, named in (
+        for option, named in (
             ("argColumns", options.arguments), ("kwargColumns", options.keywords),
             ("idColumns", options.ids), ("idTime", _time_column(options)),
         ):  # fmt: skip
-            _named(f"option {what!r}", named or (), columns)
+            _named(f"option {option!r}", named or (), columns)
         has_id = JOB_ID in columns
         if has_id == (options.ids is not None):
             raise SettingsError(_no_id(has_id=has_id))
@@ -83,10 +83,10 @@ def _time_column(options: Writing) -> tuple[str, ...]:
     return () if text is None or moment(text) is not None else (text,)
 
 
-def _named(what: str, names: Iterable[str], columns: Sequence[str]) -> None:
+def _named(subject: str, names: Iterable[str], columns: Sequence[str]) -> None:
     for name in names:
         if name not in columns:
-            raise SettingsError(f"{what} needs a column {name!r}; {did_you_mean(name, columns)}")
+            raise SettingsError(f"{subject} needs a column {name!r}; {did_you_mean(name, columns)}")
 
 
 def _no_id(*, has_id: bool) -> str:
@@ -103,13 +103,13 @@ class Pace:
 
     Args:
         rate: Rows per second, 0.0 for no limit.
-        most: Rows of a part.
+        max_size: Rows of a part.
     """
 
-    def __init__(self, rate: float, most: int) -> None:
+    def __init__(self, rate: float, max_size: int) -> None:
         self.rate = rate
         #: Rows of a part.
-        self.size = min(most, max(1, int(rate * _STEP))) if rate else most
+        self.size = min(max_size, max(1, int(rate * _STEP))) if rate else max_size
         self._begin = time.monotonic()
         self._sent = 0
 
@@ -130,11 +130,11 @@ def submit(app: EventMQ, options: Writing, shape: Shape, batches: Iterator[Any])
     call, name, n = options.call(), options.task or "", 0
     for part in Pace(options.rate, options.in_flight).parts(batches):
         columns = {field: part.column(field) for field in part.schema.names}
-        given = [columns[field].to_pylist() for field in shape.arguments]
+        arguments = [columns[field].to_pylist() for field in shape.arguments]
         named = [columns[field].to_pylist() for field in shape.keywords]
         calls = [
             (tuple(args), dict(zip(shape.keywords, values, strict=True)))
-            for args, values in zip(_rows(given, part), _rows(named, part), strict=True)
+            for args, values in zip(_rows(arguments, part), _rows(named, part), strict=True)
         ]
         app.send_many(name, calls, job_ids=_ids(options, shape, columns), **call)
         n += part.num_rows
@@ -180,18 +180,18 @@ def replay(app: EventMQ, options: Writing, _: Shape, batches: Iterator[Any]) -> 
     for part in pace.parts(batches):
         rows = dict(zip(*(part.column(name).to_pylist() for name in REPLAY), strict=True))
         answers = app.ask("retry", {"ids": list(rows), "attempts": list(rows.values())})
-        for _id, state, was in answers:
-            done = state == "queued" and was == "failed"
+        for _id, state, previous in answers:
+            done = state == "queued" and previous == "failed"
             counts["replayed" if done else "before" if state else "unknown"] += 1
     return dict(counts)
 
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return the sum of what several Spark tasks wrote."""
-    found: Counter[str] = Counter()
-    for each in counts:
-        found.update(each)
-    return dict(found)
+    sums: Counter[str] = Counter()
+    for part in counts:
+        sums.update(part)
+    return dict(sums)
 
 
 def write(options: Writing, shape: Shape, batches: Iterator[Any]) -> WriterCommitMessage:
@@ -237,7 +237,7 @@ class JobWriter:
             return
         from eventmq_contrib.spark.atomic import write_file
 
-        counts = total(vars(each)["counts"] for each in messages if each is not None)
+        counts = total(vars(message)["counts"] for message in messages if message is not None)
         write_file(Path(self.options.report), json.dumps(counts))
 
 

@@ -146,7 +146,7 @@ def test_what_parts_share_is_what_each_has_on_its_own(events: DataFrame) -> None
     told = audit(events, listed=MAX_ROWS, queue=queue)
     assert found["audit"] == {**told.as_dict(), "sound": told.sound}
     known = numbers(events)
-    [level] = slo(events.where(events.queue == queue), Objective(), known=known).collect()
+    [level] = slo(events.where(events.queue == queue), Objective(), brokers=known).collect()
     assert {name: found["slo"][0][name] for name in level.asDict()} == level.asDict()
     assert found["whole"]["runs"] == executions(events).where(f"queue = '{queue}'").count()
     session: Any = events.sparkSession
