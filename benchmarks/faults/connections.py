@@ -66,7 +66,8 @@ def _measure(system: System, broker: Process, visits: int, idle: int) -> dict[st
     before = descriptors(broker.pid)
     alone = Probe(system.address, QUIET).result()
     rss = resident(broker.pid)
-    with Crowd(system.address, idle) as crowd, Visitors(system.address, most=STAYING) as visitors:
+    source = Visitors(system.address, max_staying=STAYING)
+    with Crowd(system.address, idle) as crowd, source as visitors:
         probe = Probe(system.address, visits / RATE)
         most = _visit(crowd, visitors, visits, broker.pid)
         crowded = probe.result()

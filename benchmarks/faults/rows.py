@@ -115,7 +115,7 @@ def races(n: int) -> Row:
         except Lost as error:
             print(f"  {error}", flush=True)
             return Row(0, n, 1, None, {})
-    return Row(raced.jobs, n, 0, None, {"log begun anew": raced.begun, "reads": raced.reads})
+    return Row(raced.jobs, n, 0, None, {"log begun anew": raced.restarts, "reads": raced.reads})
 
 
 def corruption(n: int) -> Row:

@@ -1,4 +1,4 @@
-"""Damages the files of a store at random, and says what comes of it."""
+"""Damages the files of a store at random, and diagnoses the result."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ if TYPE_CHECKING:
 
 __all__ = ["ALTERED", "DIAGNOSES", "LOST", "Diagnosis", "Store", "is_cut"]
 
-#: What came of a damage, the best first: the broker did not start; it ended, without another
-#: receipt; jobs were answered with an error that names them; nothing came of it; only fsck finds
-#: it.
+#: Results of a damage, the best first: the broker did not start; it ended, and gave no further
+#: receipt; an error named the damaged jobs; no effect; only fsck finds it.
 DIAGNOSES = ("refused", "ended", "named", "harmless", "found by fsck")
 
-#: What must not be, unless the log was cut: that cannot be told from one that was never longer.
+#: Forbidden result: jobs are lost without an error. Allowed if the log was cut, since a cut log
+#: looks like one that was never longer.
 LOST = "lost in silence"
 
-#: What must not be: a job ran with another value, or one is answered.
+#: Forbidden result: a job ran with another value, or has another result.
 ALTERED = "value altered"
 
-#: What is done, and how often.
+#: Kinds of damage; the frequent ones are listed more than once.
 KINDS = ("flip", "flip", "flip", "garbage", "zeros", "truncate")
 
 Diagnosis = tuple[str, str]
 
 
 class Store:
-    """A store that is damaged again and again.
+    """Store of which copies are damaged.
 
     Args:
-        folder: For the copies.
-        killed: Its broker was killed, so what it did is in the log; else all is in the file.
+        folder: Folder of the copies.
+        killed: Whether its broker was killed, so that its commits are in the log; otherwise they
+            are in the database file.
+        jobs: Jobs of the script that fills it.
     """
 
     def __init__(self, folder: Path, *, killed: bool, jobs: int = 100) -> None:
@@ -63,33 +65,33 @@ class Store:
         (folder / "sound" / f"{FILE_NAME}-shm").unlink(missing_ok=True)
 
     def damage(self, seed: int) -> tuple[str, Diagnosis]:
-        """Damage a copy; return what was done, and what came of it."""
+        """Damage a copy; return the damage and its diagnosis."""
         chance = random.Random(seed)
         folder = self.folder / "damaged"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.folder / "sound", folder)
         path = folder / (f"{FILE_NAME}-wal" if self.killed else FILE_NAME)
         data = bytearray(path.read_bytes())
-        what = chance.choice(KINDS)
-        place = chance.randrange(len(data))
-        if what == "flip":
-            data[place] ^= 1 << chance.randrange(8)
-        elif what == "truncate":
-            del data[place:]
+        kind = chance.choice(KINDS)
+        offset = chance.randrange(len(data))
+        if kind == "flip":
+            data[offset] ^= 1 << chance.randrange(8)
+        elif kind == "truncate":
+            del data[offset:]
         else:
-            start, size = place // PAGE * PAGE, min(PAGE, len(data) - place // PAGE * PAGE)
+            start, size = offset // PAGE * PAGE, min(PAGE, len(data) - offset // PAGE * PAGE)
             data[start : start + size] = (
-                chance.randbytes(size) if what == "garbage" else bytes(size)
+                chance.randbytes(size) if kind == "garbage" else bytes(size)
             )
         path.write_bytes(data)
-        return f"{what} at byte {place} of {path.name}", self._diagnose(folder)
+        return f"{kind} at byte {offset} of {path.name}", self._diagnose(folder)
 
     def _diagnose(self, folder: Path) -> Diagnosis:
         tools = SqliteTools(folder / FILE_NAME, durable=True)
         try:
-            found = "; ".join(f"{f.check}: {f.found}" for f in tools.check())
+            findings = "; ".join(f"{f.check}: {f.found}" for f in tools.check())
         except StoreError as error:
-            found = str(error)
+            findings = str(error)
         try:
             script = Script(folder, FakeClock(self.now))
         except StoreError as error:
@@ -102,47 +104,47 @@ class Store:
             except StoreError as error:
                 return "ended", str(error)
             except Stuck as error:
-                return ("found by fsck", found) if found else (LOST, str(error))
+                return ("found by fsck", findings) if findings else (LOST, str(error))
         named = wrong.pop("named", 0)
         if wrong.keys() & {"bodies", "results"}:
             return ALTERED, str(dict(wrong))
         if named:
             return "named", f"{named} jobs"
-        if found:
-            return "found by fsck", found
+        if findings:
+            return "found by fsck", findings
         return (LOST, str(dict(wrong))) if wrong else ("harmless", "")
 
     def _compare(self, script: Script) -> Counter[str]:
-        """Compare what the broker ran and answers with what was submitted."""
+        """Compare the jobs that ran, and their results, with what was submitted."""
         wrong: Counter[str] = Counter(bodies=len(script.promises.altered))
         script.store.submit([FindJobs(self.confirmed)])
         [answer] = script.store.finished()
         if isinstance(answer, Exception):
             raise answer
-        [found] = answer
+        [stored] = answer
         for job_id in self.confirmed:
-            known = found.get(job_id)
-            if known is None:
-                wrong["ids" if self._has_stranger(script, job_id) else "missing"] += 1
-            elif known.job.state == "succeeded" and known.result != job_id.encode():
+            row = stored.get(job_id)
+            if row is None:
+                wrong["ids" if self._has_altered_id(script, job_id) else "missing"] += 1
+            elif row.job.state == "succeeded" and row.result != job_id.encode():
                 wrong["results"] += 1
-            elif known.job.damaged or "is damaged in the store" in str(known.result):
+            elif row.job.damaged or "is damaged in the store" in str(row.result):
                 wrong["named"] += 1
         return +wrong
 
-    def _has_stranger(self, script: Script, job_id: str) -> bool:
-        """Return whether there is an end of a job that nobody has submitted, where this one was."""
-        db, wanted = script.store._db, job_id.encode()
-        known = {each.encode() for each in (*self.confirmed, *script.promises.intended)}
+    def _has_altered_id(self, script: Script, job_id: str) -> bool:
+        """Return whether the outcome of this job is stored under an id with one altered byte."""
+        db, expected = script.store._db, job_id.encode()
+        known_ids = {job_id.encode() for job_id in (*self.confirmed, *script.promises.intended)}
         for bucket in buckets(db):
-            # What is damaged need not be text.
+            # A damaged id need not be text.
             for (other,) in db.execute(f"SELECT CAST(id AS BLOB) FROM {bucket_name(bucket)}"):
-                differs = sum(map(ne, other, wanted)) if len(other) == len(wanted) else -1
-                if differs == 1 and other not in known:
+                differs = sum(map(ne, other, expected)) if len(other) == len(expected) else -1
+                if differs == 1 and other not in known_ids:
                     return True
         return False
 
 
-def is_cut(what: str) -> bool:
-    """Return whether a damage has cut the log."""
-    return what.startswith("truncate") and what.endswith("-wal")
+def is_cut(damage: str) -> bool:
+    """Return whether a damage cut the log."""
+    return damage.startswith("truncate") and damage.endswith("-wal")

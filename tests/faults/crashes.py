@@ -1,8 +1,8 @@
-"""What a broker wrote, byte for byte, and the stores that a crash leaves at any of these bytes.
+"""Crashes: the stores that a crash leaves at any byte that a broker writes.
 
-A commit is frames at the end of the log, then a sync. So the log, cut anywhere, is what a crash
-leaves there; behind the last sync, frames may also be missing in the middle. `Tape` has what each
-commit of a script wrote and what peers had been told by then.
+A commit appends frames to the log, then syncs it. So a crash leaves the log cut at some byte; after
+the last sync, frames may also be missing in the middle. `Tape` records what each commit of a script
+wrote, and which receipts had been sent by then.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ FINAL = {"succeeded", "failed", "cancelled", "expired"}
 
 
 class Lost(AssertionError):
-    """A promise was not kept after a crash."""
+    """A guarantee was broken after a crash."""
 
 
 class Tape:
-    """A script that was run, and how far the log was at the end of each commit.
+    """Run of a script, with the length of the log after each commit.
 
     Args:
-        folder: For the stores.
-        jobs: Of the script.
+        folder: Folder of the stores.
+        jobs: Number of jobs of the script.
     """
 
     def __init__(self, folder: Path, jobs: int) -> None:
         self.folder = folder
         self.ends: list[int] = []
         self.times: list[float] = []
-        with patch.object(checkpoint, "NOTIFY_FRAMES", 1 << 30):  # the log has all of it
+        with patch.object(checkpoint, "NOTIFY_FRAMES", 1 << 30):  # keep everything in the log
             script = Script(folder / "live")
             path = folder / "live" / FILE_NAME
             log = path.with_name(f"{FILE_NAME}-wal")
@@ -66,28 +66,28 @@ class Tape:
         self.promises, self.requests = script.promises, script.requests
         self.database, self.log = path.read_bytes(), log.read_bytes()
         assert len(self.log) == self.ends[-1]
-        script.close()  # now the file has all of it
+        script.close()  # moves everything into the file
         self.moved = path.read_bytes()
         shutil.rmtree(folder / "live")
 
     @property
     def frames(self) -> int:
-        """How many frames the script wrote."""
+        """Number of frames that the script wrote."""
         return (len(self.log) - self.ends[0]) // FRAME
 
     def points(self) -> Iterator[int]:
-        """Yield the places of a crash: the end of each frame, and the middle, from the last on."""
+        """Yield the offsets of crashes from the last on: the end and the middle of each frame."""
         for end in range(len(self.log), self.ends[0] - 1, -FRAME):
             yield end
             if end > self.ends[0]:
                 yield end - FRAME // 2
 
-    def commits_at(self, place: int) -> int:
-        """Return how many commits are whole in a log that ends there."""
-        return bisect_right(self.ends, place) - 1
+    def commits_at(self, offset: int) -> int:
+        """Return how many commits are complete in a log that ends at an offset."""
+        return bisect_right(self.ends, offset) - 1
 
     def lay(self, name: str, log: bytes, database: bytes = b"") -> Path:
-        """Write a store as a crash left it; return its folder."""
+        """Write a store as a crash leaves it; return its folder."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -95,23 +95,23 @@ class Tape:
         (folder / f"{FILE_NAME}-wal").write_bytes(log)
         return folder
 
-    # Each byte
+    # Reading a cut log
 
-    def sweep(self, places: Sequence[int]) -> int:
-        """See what is read of a log that is cut at places, the last one first.
+    def sweep(self, offsets: Sequence[int]) -> int:
+        """Check that a log cut at an offset has exactly the commits that were complete.
 
-        That is exactly the commits that were whole: none that had a receipt is missing, none is
-        there in part, and none is taken for damage.
+        No commit with a receipt is missing, none is read in part, and the cut is not taken for
+        damage.
         """
         folder = self.lay("sweep", self.log)
         log = folder / f"{FILE_NAME}-wal"
-        for place in sorted(places, reverse=True):
-            os.truncate(log, place)
-            self._expect(folder, self.commits_at(place), place)
-        return len(places)
+        for offset in sorted(offsets, reverse=True):
+            os.truncate(log, offset)
+            self._expect(folder, self.commits_at(offset), offset)
+        return len(offsets)
 
     def holes(self, seed: int, number: int) -> int:
-        """See the same where a frame is missing in the middle of the last commit."""
+        """Check the same with a frame missing in the middle of the last commit."""
         chance = random.Random(seed)
         wide = [n for n in range(len(self.ends) - 1) if self.ends[n + 1] - self.ends[n] > FRAME]
         chance.shuffle(wide)
@@ -122,21 +122,21 @@ class Tape:
             self._expect(self.lay("hole", log), commit, hole)
         return min(number, len(wide))
 
-    def _expect(self, folder: Path, commits: int, place: int) -> None:
+    def _expect(self, folder: Path, commits: int, offset: int) -> None:
         end = inspect_log(folder / FILE_NAME)
-        want = (self.ends[commits] - HEADER) // FRAME
-        if end.frames != want or end.damaged:
-            raise Lost(f"crash at byte {place} of the log: {end}, {want} pages were whole")
+        frames = (self.ends[commits] - HEADER) // FRAME
+        if end.frames != frames or end.damaged:
+            raise Lost(f"crash at byte {offset} of the log: {end}, {frames} pages were whole")
 
-    # Going on
+    # Restarting
 
     def resume(self, commits: int) -> dict[str, int]:
-        """Start a broker on what a crash after some commits left, and finish everything."""
+        """Start a broker on the store that a crash after some commits leaves, and run all jobs."""
         folder = self.lay("resume", self.log[: self.ends[commits]])
         return self._go_on(folder, commits)
 
     def resume_torn(self, seed: int) -> dict[str, int]:
-        """Do so where it crashed while the log was moved into the database: some pages were."""
+        """Do so after a crash during a checkpoint, with some pages of the log in the database."""
         chance = random.Random(seed)
         pages = max(len(self.database), len(self.moved)) // PAGE
         mixed = b"".join(
@@ -153,38 +153,42 @@ class Tape:
             script._ids = 1_000_000
             confirmed = [i for i, n in promises.confirmed.items() if n <= commits]
             self._must_know(script, confirmed, commits)
-            for sent, ids, message in self.requests:  # what was not acknowledged is sent again
+            for sent, ids, message in self.requests:  # resend requests without a receipt
                 if sent <= commits and not set(ids) <= set(confirmed):
                     script.ask(ids, message)
             script.join("second")
             finish(script)
-            wanted = [i for i, n in promises.wanted.items() if n <= commits]
+            submitted = [i for i, n in promises.submitted.items() if n <= commits]
             self._must_end(script, set(confirmed) | set(script.promises.confirmed), commits)
-            ran = {job_id for _, job_id in script.promises.ran}
+            executed = {job_id for _, job_id in script.promises.executions}
         settled = {i for i, n in promises.settled.items() if n <= commits}
-        if again := settled & ran:
+        if again := settled & executed:
             raise Lost(f"after {commits} commits: ended jobs run again: {sorted(again)[:5]}")
-        if phantoms := ran - set(wanted):
-            raise Lost(f"after {commits} commits: jobs that nobody wanted: {sorted(phantoms)[:5]}")
+        if phantoms := executed - set(submitted):
+            raise Lost(
+                f"after {commits} commits: jobs that were never submitted: {sorted(phantoms)[:5]}"
+            )
         if findings := audit(folder):
             raise Lost(f"after {commits} commits: {findings}")
-        before = {job_id for n, job_id in promises.ran if n <= commits}
-        return {"confirmed": len(confirmed), "twice": len(before & ran)}
+        before = {job_id for n, job_id in promises.executions if n <= commits}
+        return {"confirmed": len(confirmed), "twice": len(before & executed)}
 
     def _must_know(self, script: Script, ids: Sequence[str], commits: int) -> None:
-        lost = [i for i, state in states(script, ids).items() if not state]
-        if lost:
-            raise Lost(f"after {commits} commits: {len(lost)} jobs with a receipt: {lost[:5]}")
+        missing = [i for i, state in states(script, ids).items() if not state]
+        if missing:
+            raise Lost(
+                f"after {commits} commits: {len(missing)} confirmed jobs are lost: {missing[:5]}"
+            )
 
     def _must_end(self, script: Script, ids: set[str], commits: int) -> None:
         open_ = {i: s for i, s in states(script, sorted(ids)).items() if s not in FINAL}
         if open_:
-            raise Lost(f"after {commits} commits: not all ends: {open_}")
+            raise Lost(f"after {commits} commits: jobs that do not end: {open_}")
 
 
 def states(script: Script, ids: Sequence[str]) -> dict[str, str]:
-    """Return the states of jobs by id, "" for one that is not known."""
-    found: dict[str, str] = {}
+    """Return the states of jobs by id, "" for an unknown one."""
+    states_by_id: dict[str, str] = {}
     for start in range(0, len(ids), 500):
-        found |= dict(script.call("state", ids=list(ids[start : start + 500])))
-    return found
+        states_by_id |= dict(script.call("state", ids=list(ids[start : start + 500])))
+    return states_by_id

@@ -1,9 +1,8 @@
-"""The real store under failing system calls: what the broker on it promises, and what it does.
+"""Failing system calls below the real store.
 
-`Injected` is a broker that runs a script on a store above a `Shim`, and sees that nothing leaves
-while the log has something that is not synced. `Strike` fails one call of a run and looks at what
-came of it: everything that had a receipt is there, and only a full disk is something that a broker
-lives with.
+`Injected` is a broker that runs a script on a store above a `Shim`, and checks that no message
+leaves before the log is synced. `strike` lets calls of a run fail and checks the result: every job
+with a receipt is there, and the broker survives no error but a full disk.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Early", "Injected", "Outcome", "calls_of", "once", "shimmed", "strike"]
 
-#: Frames after which the committing thread moves the log: some times in a run.
+#: Frames after which the committing thread moves the log; it does so several times in a run.
 RESTART = 40
 
 
 class Early(AssertionError):
-    """Something left before what it says was on disk."""
+    """A message left before the log was synced."""
 
 
 class Injected(Script):
-    """A script on a store above a shim.
+    """Script on a store above a shim.
 
     Args:
-        path: The data directory.
-        shim: The layer under the store.
-        store: Its class.
-        clock: Another one than that of a new run.
+        path: Data directory.
+        shim: File layer below the store.
+        store: Class of the store.
+        clock: Clock, to continue an earlier run; None for a new one.
     """
 
     def __init__(
@@ -56,10 +55,10 @@ class Injected(Script):
     ) -> None:
         self.shim = shim
         self._store = store
-        #: Messages that left.
-        self.left = 0
+        #: Number of messages sent.
+        self.sent_count = 0
         super().__init__(path, clock, shim.name)
-        self.ended = self._look
+        self.ended = self._commit_ended
 
     def make_store(self) -> Any:
         return self._store(self.path, self.clock, reserve=0, vfs=self.vfs)
@@ -72,31 +71,31 @@ class Injected(Script):
             messages = take()
             if messages and self.shim.unsynced:
                 raise Early(f"{len(messages)} messages left before the log was synced")
-            self.left += len(messages)
+            self.sent_count += len(messages)
             return messages
 
         self.core.take_deferred_sends = taken  # type: ignore[method-assign]
 
-    def _look(self) -> None:
-        """See how a commit ended: what was undone needs no sync."""
+    def _commit_ended(self) -> None:
+        """Forget the writes of a commit that was undone: they need no sync."""
         if isinstance(self.store._write_results[-1], Exception):
             self.shim.forget_writes()
 
 
 class Outcome(NamedTuple):
-    """What came of a run with a failing call."""
+    """Result of a run with failing calls."""
 
     #: The calls that failed.
     failed: Sequence[Call]
-    #: What the store said so that the broker ended; "" where it went on.
+    #: Error of the store with which the broker ended; "" if it ran on.
     ended: str
-    #: Jobs with a receipt when that was said, or at the end.
+    #: Jobs with a receipt when the broker ended.
     confirmed: int
 
 
 @contextlib.contextmanager
 def shimmed() -> Iterator[Shim]:
-    """Give a shim for a while in which the log is moved often, by the committing thread alone."""
+    """Yield a shim, and let the committing thread alone move the log, often."""
     shim = Shim()
     with (
         patch.object(checkpoint, "NOTIFY_FRAMES", 1 << 30),
@@ -109,7 +108,7 @@ def shimmed() -> Iterator[Shim]:
 
 
 def calls_of(folder: Path, jobs: int) -> tuple[Sequence[Call], int]:
-    """Return the calls of a run in which none fails, and how many of them are those of opening."""
+    """Return the calls of a run without a failure, and how many of them opened the store."""
     with shimmed() as shim, contextlib.closing(Injected(folder, shim)) as script:
         opening = len(shim.calls)
         run_script(script, jobs)
@@ -123,17 +122,17 @@ def strike(
     fault: Callable[[int, Call], str],
     store: type[SqliteStore] = SqliteStore,
 ) -> Outcome:
-    """Run the script with failing calls, then start a broker on what is left and finish.
+    """Run the script with failing calls, then start a second broker on its store and run all jobs.
 
     Args:
-        folder: A new one.
-        jobs: Of the script.
-        fault: What happens to each call, by its number; see `Shim.fault`.
-        store: The class of the store of the first broker.
+        folder: New folder.
+        jobs: Number of jobs of the script.
+        fault: Returns what happens to a call, by its number; see `Shim.fault`.
+        store: Class of the store of the first broker.
 
     Raises:
         Early: A message left before a sync.
-        Lost: A job with a receipt is gone, or does not end; or the store is not sound.
+        Lost: A job with a receipt is missing or does not end, or fsck finds damage.
     """
     ended, script = "", None
     with shimmed() as shim:
@@ -158,29 +157,29 @@ def strike(
     return Outcome(shim.failed, ended, len(confirmed))
 
 
-def once(place: int, fault: str) -> Callable[[int, Call], str]:
-    """Return what fails one call: the first from a number on that the fault can happen to."""
-    left = [fault]
+def once(first: int, fault: str) -> Callable[[int, Call], str]:
+    """Return a `Shim.fault` that fails one call: the first possible one from a number on."""
+    pending = [fault]
 
     def fails(number: int, call: Call) -> str:
-        if left and number >= place and can_fail(call, fault):
-            return left.pop()
+        if pending and number >= first and can_fail(call, fault):
+            return pending.pop()
         return ""
 
     return fails
 
 
 def _ask_again(script: Script, of: Script | None = None) -> None:
-    """Send again what was not acknowledged, as clients do."""
+    """Resend requests without a receipt, as clients do."""
     for _, ids, message in (of or script).requests:
         if not set(ids) <= set(script.promises.confirmed):
             script.ask(ids, message)
 
 
 def _must_all_end(second: Script, confirmed: dict[str, int], first: Script | None) -> None:
-    lost = [i for i, state in states(second, list(confirmed)).items() if not state]
-    if lost:
-        raise Lost(f"{len(lost)} jobs with a receipt are gone: {lost[:5]}")
+    missing = [i for i, state in states(second, list(confirmed)).items() if not state]
+    if missing:
+        raise Lost(f"{len(missing)} jobs with a receipt are gone: {missing[:5]}")
     if first is None:
         return
     second._ids = 1_000_000
@@ -190,6 +189,6 @@ def _must_all_end(second: Script, confirmed: dict[str, int], first: Script | Non
     finish(second)
     ids = sorted({*confirmed, *second.promises.confirmed})
     if open_ := {i: s for i, s in states(second, ids).items() if s not in FINAL}:
-        raise Lost(f"not all ends: {open_}")
+        raise Lost(f"jobs that do not end: {open_}")
     if second.promises.altered or first.promises.altered:
         raise Lost(f"altered: {second.promises.altered or first.promises.altered}")

@@ -1,4 +1,4 @@
-"""A client that submits numbers for as long as it is let, and what it and the worker wrote down."""
+"""Load: a client that submits numbered jobs until it is stopped, and records its receipts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Load"]
 
-#: Seconds after which is looked again whether there is room for more.
-LOOK = 0.05
+#: Seconds between two checks of whether more jobs may be submitted.
+CHECK_INTERVAL = 0.05
 
 
 class Load:
-    """A client in a thread of its own.
+    """Client in a thread of its own.
 
-    It writes each number into the file ``intent`` before it submits it, and into ``confirmed`` when
-    it has the receipt, and syncs both: the oracle outlives everything.
+    It writes each number to the file ``intent`` before it submits it, and to ``confirmed`` when it
+    has the receipt. Both are synced, so that this record survives every crash.
 
     Args:
-        system: Whose broker takes the jobs.
-        part: Jobs that are submitted at a time.
-        ahead: Jobs with a receipt that may wait; more come as these are worked off.
+        system: System whose broker gets the jobs.
+        part: Number of jobs that are submitted at a time.
+        ahead: Number of jobs with a receipt that may wait.
         submit_timeout: Seconds that a receipt may take.
     """
 
@@ -46,23 +46,23 @@ class Load:
         self._thread = threading.Thread(target=self._run)
 
     def start(self) -> None:
-        """Begin, and wait until the first jobs have run."""
+        """Start, and wait until the first jobs have run."""
         self._thread.start()
         until(lambda: self._system.noted(self._part), "the first jobs run")
 
     def last(self, seconds: float) -> None:
-        """Wait so long, or until `stop`."""
+        """Wait for some seconds, or until `stop`."""
         self._stop.wait(seconds)
 
-    def goes_on(self, when: str) -> None:
-        """Wait for a receipt that comes from now on, and until its job is done."""
-        have = len(self.confirmed)
-        until(lambda: len(self.confirmed) > have, f"a receipt {when}")
+    def wait_for_progress(self, when: str) -> None:
+        """Wait for a new receipt, and until its job is done."""
+        before = len(self.confirmed)
+        until(lambda: len(self.confirmed) > before, f"a receipt {when}")
         newest = str(max(list(self.confirmed)))
         until(lambda: newest in self._system.executed(), f"a job is done {when}")
 
     def stop(self) -> None:
-        """Submit no more. Idempotent."""
+        """Stop submitting. Idempotent."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -73,19 +73,19 @@ class Load:
             while not self._stop.is_set():
                 waiting = len(self.confirmed) - self._ahead
                 if waiting > 0 and not self._system.noted(waiting):
-                    self._stop.wait(LOOK)
+                    self._stop.wait(CHECK_INTERVAL)
                     continue
                 numbers = range(self.intended, self.intended + self._part)
                 _note(intent, numbers)
                 self.intended += self._part
-                kept = self._send(numbers)
-                _note(confirmed, kept)
-                self.confirmed |= kept
+                receipts = self._send(numbers)
+                _note(confirmed, receipts)
+                self.confirmed |= receipts
 
     def _send(self, numbers: range) -> dict[int, str]:
-        """Submit numbers; return those that have a receipt, with their ids.
+        """Submit numbers; return the ids of those that have a receipt.
 
-        Where that fails some may be there: whoever holds no receipt is promised nothing.
+        After an error none counts as confirmed, although some may be stored.
         """
         try:
             jobs: Any = self._task.map([(number,) for number in numbers])
@@ -93,16 +93,16 @@ class Load:
             return {}
         return {number: job.id for number, job in zip(numbers, jobs, strict=True)}
 
-    def compare(self, ran: Mapping[str, int]) -> tuple[set[int], int]:
-        """Return which confirmed numbers did not run, and how often one ran again.
+    def compare(self, executions: Mapping[str, int]) -> tuple[set[int], int]:
+        """Return which confirmed numbers did not run, and how many runs were repetitions.
 
         Args:
-            ran: Number -> how often it was executed to the end.
+            executions: Number -> how often it was executed to its end.
         """
-        phantoms = [number for number in ran if int(number) >= self.intended]
-        assert not phantoms, f"nobody wanted {phantoms[:5]}"
-        missing = {number for number in self.confirmed if str(number) not in ran}
-        return missing, sum(n - 1 for n in ran.values())
+        phantoms = [number for number in executions if int(number) >= self.intended]
+        assert not phantoms, f"never submitted: {phantoms[:5]}"
+        missing = {number for number in self.confirmed if str(number) not in executions}
+        return missing, sum(n - 1 for n in executions.values())
 
 
 def _note(file: IO[str], numbers: Iterable[int]) -> None:
@@ -112,4 +112,4 @@ def _note(file: IO[str], numbers: Iterable[int]) -> None:
 
 
 def _stand_in(*args: object) -> None:
-    """Run in a worker."""
+    """Stand in for a task that runs in a worker."""

@@ -1,4 +1,4 @@
-"""A broker whose memory is capped, with many jobs that wait, while others send all they can."""
+"""Limited memory: a broker with a cap and many waiting jobs, flooded with large messages."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["LittleMemory"]
 
-#: MiB of data that the broker may have: what it needs for itself is about half of it.
+#: MiB of data that the broker may allocate; it needs about half of that for itself.
 CAP = 256
 
-#: Bytes of a frame, just under what a broker takes, and peers that send them.
+#: Bytes of a frame, just below the limit of a broker, and the number of peers that send them.
 FRAME, PEERS = 15 << 20, 4
 
-#: Jobs that a client submits at a time, and that may wait.
+#: Jobs that the load submits at a time, and jobs that may wait.
 PART, AHEAD = 100, 1000
 
-#: Seconds after which a sender looks whether it should go on.
-LOOK_MS = 100
+#: Milliseconds between two checks of whether a sender should stop.
+CHECK_MS = 100
 
 
 class LittleMemory:
-    """A broker under a cap, with jobs that wait in a queue of their own, and its usual load.
+    """Broker with limited memory, jobs that wait in a queue without workers, and a load.
 
     Args:
-        folder: For the processes, and the oracle's files.
-        waiting: Jobs that wait all the while.
+        folder: Folder of the processes and of the load's records.
+        waiting: Number of jobs that wait all the time.
     """
 
     def __init__(self, folder: Path, waiting: int) -> None:
@@ -50,7 +50,7 @@ class LittleMemory:
         for start in range(0, waiting, 10_000):
             task.map([(n,) for n in range(start, min(start + 10_000, waiting))])
         self.waiting = waiting
-        #: How the broker ended under a flood: its exit code, and its last words.
+        #: How the broker ended under a flood: exit code and error.
         self.ended: list[str] = []
 
     def _start(self) -> Process:
@@ -62,35 +62,37 @@ class LittleMemory:
         return self
 
     def strike(self, seconds: float) -> float:
-        """Send large frames for a while; return the seconds until jobs are done after it.
+        """Send large frames for a while; return the seconds until jobs are done again.
 
-        Where the broker has ended, as it may, it is started again.
+        A broker that has ended, as it may, is restarted.
         """
         flood = Flood(self.system.address)
         end = time.monotonic() + seconds
         while self.broker.poll() is None and time.monotonic() < end:
             self.load.last(0.05)
         flood.stop()
-        begun = time.monotonic()
-        have = len(self.load.confirmed)
-        until(lambda: self._alive() and len(self.load.confirmed) > have, "a receipt after a flood")
-        self.load.goes_on("after a flood")
-        return time.monotonic() - begun
+        start = time.monotonic()
+        before = len(self.load.confirmed)
+        until(
+            lambda: self._alive() and len(self.load.confirmed) > before, "a receipt after a flood"
+        )
+        self.load.wait_for_progress("after a flood")
+        return time.monotonic() - start
 
     def _alive(self) -> bool:
-        """Start the broker again where it has ended, and note how."""
+        """Restart the broker if it has ended, and record how it ended."""
         if self.broker.poll() is not None:
-            self.ended.append(f"{self.broker.returncode}: {self._last_words()}")
+            self.ended.append(f"{self.broker.returncode}: {self._error()}")
             self.broker = self._start()
         return True
 
-    def _last_words(self) -> str:
-        """Return the sentence with which it ended, else its last line."""
+    def _error(self) -> str:
+        """Return the error with which the broker ended, else its last line."""
         lines = (self.system.folder / "broker.log").read_text().splitlines() or [""]
         return next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
 
     def finish(self) -> tuple[set[int], int, int]:
-        """Have the load done; return what of it is lost, how many ran again, and how many wait."""
+        """Finish the load; return which jobs are lost, how many ran again, and how many wait."""
         self.load.stop()
         done = {str(number) for number in self.load.confirmed}
         until(lambda: done <= self.system.executed().keys(), "every confirmed job was executed")
@@ -103,7 +105,7 @@ class LittleMemory:
 
 
 class Flood:
-    """Peers that send large messages that nobody asked for, as fast as they go, until `stop`."""
+    """Peers that send large invalid messages as fast as they can, until `stop`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -116,19 +118,19 @@ class Flood:
         message = [b"", b"eMQP/1.0", b"DANCE", b"flood", zmq.Frame(b"x" * FRAME)]
         peers = [context.socket(zmq.DEALER) for _ in range(PEERS)]
         for peer in peers:
-            peer.linger, peer.sndhwm, peer.sndtimeo = 0, 1, LOOK_MS
+            peer.linger, peer.sndhwm, peer.sndtimeo = 0, 1, CHECK_MS
             peer.connect(self._address)
         while not self._stop.is_set():
             for peer in peers:
-                if peer.poll(LOOK_MS // PEERS, zmq.POLLOUT):
+                if peer.poll(CHECK_MS // PEERS, zmq.POLLOUT):
                     peer.send_multipart(message, copy=False)
         context.destroy(0)
 
     def stop(self) -> None:
-        """End it. Idempotent."""
+        """Stop sending. Idempotent."""
         self._stop.set()
         self._thread.join()
 
 
 def _stand_in(number: int) -> None:
-    """Run in a worker, if there were one for the queue."""
+    """Stand in for a task; no worker serves its queue."""

@@ -1,4 +1,4 @@
-"""Real processes whose network breaks: what was confirmed, what ran, how soon it serves again."""
+"""Network faults between real processes: what was confirmed, what ran, how soon it recovers."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["FAULTS", "Network", "Outcome"]
 
-#: All that can be done to it: the network breaks, or a process stands still.
+#: Faults: modes of the proxy, and processes that are stopped.
 FAULTS = (*MODES, "stop broker", "stop worker")
 
-#: Signs of life come often, so that a fault of seconds is a long one.
+#: Heartbeats are frequent, so that a fault of some seconds exceeds the timeout.
 SETTINGS = {"EVENTMQ_HEARTBEAT_INTERVAL": "0.5", "EVENTMQ_HEARTBEAT_TIMEOUT": "2"}
 
-#: Seconds after its end within which a new job must be done.
+#: Seconds after the end of a fault within which a new job must be done.
 SERVING = 5.0
 
-#: Jobs that a client submits at a time.
+#: Jobs that the load submits at a time.
 PART = 50
 
-#: Confirmed jobs that may wait: a new one is to be done soon, however slow the machine is.
+#: Confirmed jobs that may wait; few, so that a new one is done soon even on a slow machine.
 AHEAD = 200
 
 
 class Outcome(NamedTuple):
-    """What came of one fault: seconds until a new job was done."""
+    """Result of one fault, with the seconds until a new job was done."""
 
     fault: str
     lasted: float
@@ -43,11 +43,11 @@ class Outcome(NamedTuple):
 
 
 class Network:
-    """A broker; a client and a worker that reach it through a proxy.
+    """Broker, with a client and a worker that reach it through a proxy.
 
     Args:
-        folder: For the processes, and the oracle's files.
-        seed: Of what happens.
+        folder: Folder of the processes and of the load's records.
+        seed: Seed of the proxy's delays.
     """
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
@@ -64,7 +64,7 @@ class Network:
         return self
 
     def strike(self, fault: str, seconds: float) -> Outcome:
-        """Break it for a while, heal it, and see how soon it serves."""
+        """Inject a fault for a while; return how soon a new job was done afterwards."""
         if fault.startswith("stop"):
             process: Process = self.broker if fault.endswith("broker") else self.worker
             process.send_signal(signal.SIGSTOP)
@@ -74,12 +74,12 @@ class Network:
             self.proxy.fault(fault)
             self.load.last(seconds)
             self.proxy.heal()
-        begun = time.monotonic()
-        self.load.goes_on(f"after {fault}")
-        return Outcome(fault, seconds, time.monotonic() - begun)
+        start = time.monotonic()
+        self.load.wait_for_progress(f"after {fault}")
+        return Outcome(fault, seconds, time.monotonic() - start)
 
     def finish(self) -> tuple[set[int], int]:
-        """End the load and wait for what is left; return what is lost, and how many ran again."""
+        """Finish the load; return which jobs are lost, and how many ran again."""
         self.load.stop()
         done = {str(number) for number in self.load.confirmed}
         until(lambda: done <= self.system.executed().keys(), "every confirmed job was executed")

@@ -1,12 +1,12 @@
-"""Faults that are planted in the code on purpose: a named test of the ordinary run must fail.
+"""Planted faults: bugs that are patched into the code, each with a test that must fail then.
 
-Each is what a careless change might do to one promise, and names the test that guards it. One
-that passes although its fault is there guards nothing. To add one: a row in `FAULTS`, with what
-plants it and the test that catches it. ``python -m tests.faults.planted [NAME...]`` prints what
-became of the test of each fault; ``test_planted.py`` sees that all of them failed.
+Each fault is what a careless change might do to one guarantee, and names the test that guards it. A
+test that passes although its fault is planted guards nothing. To add one, write a row in `FAULTS`
+with the patch and the test. ``python -m tests.faults.planted [NAME...]`` prints the outcome of the
+test of each fault; ``test_planted.py`` checks that all of them failed.
 
-Faults are planted in one process, so tests that start others do not notice them. Those that only
-an unlucky order of events brings out are in `tests.simulation.teeth`.
+Faults are planted in one process, so tests that start other processes do not notice them. Faults
+that show only in an unlucky order of events are in `tests.simulation.teeth`.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ if TYPE_CHECKING:
 __all__ = ["FAULTS", "Fault", "outcome"]
 
 
-#: What pytest says where it is run inside a program that has imported what it would look into.
+#: Warning of pytest, which runs inside a program that has imported modules with assertions.
 _IMPORTED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 
 
 class Fault(NamedTuple):
-    """A fault, and the test that must fail as long as it is there.
+    """A fault, and the test that must fail while it is planted.
 
     Attributes:
-        plant: Returns a context manager in which the fault is there.
-        where: File of the test, and its class if it has one.
-        test: Its name.
+        plant: Returns a context manager that plants the fault.
+        file: File of the test, with its class if it has one.
+        test: Name of the test.
     """
 
     plant: Callable[[], AbstractContextManager[Any]]
-    where: str
+    file: str
     test: str
 
 
-# What is planted
+# Patches
 
 
 def _hasty_answer(original: Any) -> Any:
-    """Tell a worker that its answer is kept, before it is."""
+    """Acknowledge the answer of a worker before its commit."""
 
     def write(self: Outcomes, answers: Any, acknowledge: Callable[[], None]) -> None:
         acknowledge()
@@ -83,7 +83,7 @@ def _hasty_answer(original: Any) -> Any:
 
 
 def _recovered(**changes: Any) -> Callable[[Any], Any]:
-    """Let a broker that starts take over something else than the store has."""
+    """Change the state that a broker recovers from its store."""
 
     def wrap(original: Any) -> Any:
         def recover(self: BrokerCore, recovered: Any, *rest: Any) -> None:
@@ -95,7 +95,7 @@ def _recovered(**changes: Any) -> Callable[[Any], Any]:
 
 
 def _patience(seconds: float) -> Callable[[Any], Any]:
-    """Let a broker that starts wait so long for the sessions of its leases."""
+    """Set the seconds that a restarted broker waits for the sessions of its leases."""
 
     def wrap(original: Any) -> Any:
         def run(self: Recovery, recovered: Any) -> None:
@@ -109,7 +109,7 @@ def _patience(seconds: float) -> Callable[[Any], Any]:
 
 
 def _content(original: Any) -> Any:
-    """Look for failed jobs that are too old only once another one has failed."""
+    """Prune failed jobs by age only after another one has failed."""
 
     def init(self: Retention, state: Any) -> None:
         original(self, state)
@@ -119,7 +119,7 @@ def _content(original: Any) -> Any:
 
 
 def _by_the_wall(original: Any) -> Any:
-    """Let store time be the wall clock."""
+    """Replace store time by the wall clock."""
 
     def advance(self: StoreTime, wall: float, boot: float) -> float:
         original(self, wall, boot)
@@ -130,7 +130,7 @@ def _by_the_wall(original: Any) -> Any:
 
 
 def _takes_nothing_back(original: Any) -> Any:
-    """Add what a wrong clock said at the start, although it was put right since."""
+    """Count the time off by the clock of the start, although that clock was corrected since."""
 
     def advance(self: StoreTime, wall: float, boot: float) -> float:
         seconds: float = original(self, self._begin + boot, boot)
@@ -157,7 +157,7 @@ def _looks_once(original: Any) -> Any:
 
 
 def _by_id_time(_: Any) -> Any:
-    """Skip outcomes of a store time before the wall time with which an id begins."""
+    """Skip outcomes that are older, by store time, than the wall time in an id."""
 
     def buckets_of(self: Tables, job_id: str) -> list[int]:
         oldest = int(((id_time(job_id) or 0.0) - 86_400.0) // self.bucket_seconds)
@@ -168,10 +168,10 @@ def _by_id_time(_: Any) -> Any:
 
 def _no_eta(original: Any) -> Any:
     def maker(self: Admission, *arguments: Any) -> Any:
-        make = original(self, *arguments)
+        make_job = original(self, *arguments)
 
         def make_so(*more: Any) -> Any:
-            job = make(*more)
+            job = make_job(*more)
             job.eta = 0.0
             return job
 
@@ -185,7 +185,7 @@ def _unguarded(_: Any) -> Any:
 
 
 def _weightless(original: Any) -> Any:
-    """Take failed jobs of before for nothing."""
+    """Count no bytes for failed jobs from before a restart."""
 
     def reload(self: Tables) -> None:
         original(self)
@@ -195,7 +195,7 @@ def _weightless(original: Any) -> Any:
 
 
 def _without_past(original: Any) -> Any:
-    """Forget, at a start, which jobs have ended."""
+    """Lose at a restart which jobs have ended."""
 
     def init(self: Tables, *arguments: Any) -> None:
         original(self, *arguments)
@@ -206,7 +206,7 @@ def _without_past(original: Any) -> Any:
 
 @contextlib.contextmanager
 def _outcomes_stay() -> Iterator[None]:
-    """Drop only those outcomes whose job ended since the start."""
+    """Delete only outcomes of jobs that ended since the start."""
     init, drop = Tables.__init__, Tables.drop_buckets_before
 
     def begin(self: Any, *arguments: Any) -> None:
@@ -214,10 +214,10 @@ def _outcomes_stay() -> Iterator[None]:
         _kept[id(self)] = list(self.buckets)
 
     def drop_new(self: Any, at: float) -> None:
-        kept = _kept.get(id(self), [])
-        mine, self.buckets = self.buckets, [n for n in self.buckets if n not in kept]
+        old_buckets = _kept.get(id(self), [])
+        all_buckets, self.buckets = self.buckets, [n for n in self.buckets if n not in old_buckets]
         drop(self, at)
-        self.buckets = [n for n in mine if n in kept or n in self.buckets]
+        self.buckets = [n for n in all_buckets if n in old_buckets or n in self.buckets]
 
     _kept: dict[int, list[int]] = {}
     with (
@@ -228,7 +228,7 @@ def _outcomes_stay() -> Iterator[None]:
 
 
 def _leased_now(original: Any) -> Any:
-    """Let leases of an earlier broker begin with this one."""
+    """Let recovered leases begin at the restart."""
 
     def run(self: Recovery, recovered: Any) -> None:
         original(self, recovered)
@@ -248,7 +248,7 @@ def _always_full(original: Any) -> Any:
 
 
 def _overlooked(original: Any) -> Any:
-    """Go on where a commit cannot be undone."""
+    """Run on although a commit could not be rolled back."""
 
     def roll_back(self: SqliteStore, high: str) -> None:
         with contextlib.suppress(StoreError):
@@ -263,7 +263,7 @@ def _nothing(original: Any) -> Any:
 
 
 def _not_again(original: Any) -> Any:
-    """Do not count what an earlier broker let start."""
+    """Do not count jobs that were started before a restart."""
 
     def leased(self: Limiters, *arguments: Any, again: bool = False, **more: Any) -> None:
         if not again:
@@ -273,7 +273,7 @@ def _not_again(original: Any) -> Any:
 
 
 def _unlocked(original: Any) -> Any:
-    """Lock nothing but the file that is there for it."""
+    """Lock the lock file only, not the database."""
 
     def lock(self: DataDirectory, *, make: bool) -> None:
         with patch.object(DataDirectory, "_take_lock", lambda *_: None):
@@ -295,7 +295,7 @@ _QUEUE_LIMITS = "tests/unit/broker/test_queue_limits.py"
 _SUSPECTS = "tests/unit/broker/test_suspects.py"
 _STORE = "tests/contracts/test_queue_stores.py::TestSqlite"
 
-#: What may go wrong -> how it is planted, and which test must fail.
+#: Description of a fault -> its patch, and the test that must fail.
 FAULTS: dict[str, Fault] = {
     # Leases, and sessions that a restarted broker waits for
     "an answer to a revoked lease counts": Fault(
@@ -326,7 +326,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "any error of the store is taken for a full disk": Fault(
         bug(store.SqliteStore, "_failure", _always_full), _INJECTED,
-        "test_an_error_of_a_call_that_is_rare_does_so_too[sync]",
+        "test_an_error_of_a_rare_call_ends_the_broker_too[sync]",
     ),
     "a commit that cannot be undone is not the last one": Fault(
         bug(store.SqliteStore, "_roll_back", _overlooked),
@@ -360,11 +360,11 @@ FAULTS: dict[str, Fault] = {
         "test_a_log_that_a_crash_left_is_emptied_by_the_next_start",
     ),
     # Retention
-    "failed jobs of before a restart never grow too old": Fault(
+    "failed jobs from before a restart are never too old": Fault(
         bug(Retention, "__init__", _content), _OPERATIONS,
         "test_the_age_of_failed_jobs_is_looked_at_after_a_restart",
     ),
-    "failed jobs of before a restart have no bytes": Fault(
+    "failed jobs from before a restart have no bytes": Fault(
         bug(Tables, "reload", _weightless), _OPERATIONS,
         "test_the_bytes_of_failed_jobs_count_after_a_restart",
     ),
@@ -372,7 +372,7 @@ FAULTS: dict[str, Fault] = {
         bug(Tables, "__init__", _without_past), _CORE,
         "test_the_id_of_a_finished_job_is_refused_within_the_dedupe_window",
     ),
-    "outcomes of before a restart stay for ever": Fault(
+    "outcomes from before a restart stay for ever": Fault(
         _outcomes_stay, _STORE,
         "test_an_id_that_ended_before_a_restart_is_forgotten_too",
     ),
@@ -387,16 +387,16 @@ FAULTS: dict[str, Fault] = {
     "a restart forgets what runs under a limit": Fault(
         bug(Limiters, "leased", _not_again), _LIMITS, "test_a_restart_keeps_what_runs",
     ),
-    # Poison
+    # Suspects
     "a death is charged to no job": Fault(
         bug(Suspects, "proves", lambda _: lambda self, job, death: False), _SUSPECTS,
         "test_the_only_job_of_a_dead_worker_is_charged_and_fails_the_third_time",
     ),
-    "a death is charged to all that had begun": Fault(
+    "a death is charged to all jobs that had started": Fault(
         bug(Suspects, "proves", lambda _: lambda self, job, death: True), _SUSPECTS,
         "test_what_had_begun_beside_a_killer_travels_alone_and_is_not_counted",
     ),
-    # GraphTracker
+    # Graphs
     "a graph has no deadline": Fault(
         bug(GraphTracker, "tick", _nothing), _GRAPHS,
         "test_a_member_that_never_ends_is_cancelled_at_the_deadline",
@@ -406,7 +406,7 @@ FAULTS: dict[str, Fault] = {
         "test_a_member_that_never_ends_is_cancelled_at_the_deadline",
     ),
     # Events
-    "the wait of an attempt that failed is not told": Fault(
+    "the wait of a failed attempt is not recorded": Fault(
         bug(events, "_put_attempt", _unwaited), _EVENTS,
         "test_each_attempt_waits_from_when_it_was_ready",
     ),
@@ -417,7 +417,7 @@ FAULTS: dict[str, Fault] = {
 }  # fmt: skip
 
 
-#: Of tests of wall clocks: what would happen if time were not kept (`eventmq.timekeeping`).
+#: Faults of `eventmq.timekeeping`, with tests in `_WALL_CLOCK`.
 _CLOCKS = {
     "store time is the wall clock": (
         bug(StoreTime, "advance", _by_the_wall),
@@ -435,16 +435,16 @@ _CLOCKS = {
         bug(StoreTime, "advance", _takes_nothing_back),
         "test_a_clock_that_is_set_while_the_broker_is_down",
     ),
-    "which ids need no look-up is never found out anew": (
+    "the id above which no look-up is needed is never computed again": (
         bug(SqliteStore, "__init__", _looks_once),
-        "test_a_clock_that_went_forth_by_a_year_for_good_does_not_open_the_ids_before_it",
+        "test_a_clock_a_year_ahead_for_good_does_not_readmit_earlier_ids",
     ),
-    "the look-up for duplicates goes by the time of an id": (
+    "the look-up for duplicates uses the time in an id": (
         bug(Tables, "buckets_of", _by_id_time),
-        "test_a_machine_that_was_off_for_a_week_goes_on_with_an_hour",
+        "test_a_machine_that_was_off_for_a_week_counts_an_hour_first",
     ),
     "time that is added at once is taken for silence": (
-        bug(BrokerCore, "shift", _nothing), "test_time_that_is_added_judges_no_worker",
+        bug(BrokerCore, "shift", _nothing), "test_added_time_loses_no_worker",
     ),
     "a step that did not count yet is time that has passed": (
         bug(ClockRecord, "passed", _later_of_both),
@@ -452,32 +452,32 @@ _CLOCKS = {
     ),
     "what is younger than the machine's start is forgotten with what is older": (
         bug(Timekeeper, "before", _as_it_is),
-        "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
+        "test_jobs_from_after_the_start_do_not_age_by_the_time_off",
     ),
     "results made since the machine's start are gone when its time off counts": (
         bug(Timekeeper, "spared", lambda _: lambda *_: 0.0),
-        "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
+        "test_jobs_from_after_the_start_do_not_age_by_the_time_off",
     ),
     "waits that began since the machine's start end when its time off counts": (
         lambda: patch.object(store, "move_waits", lambda *_: None),
-        "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
+        "test_jobs_from_after_the_start_do_not_age_by_the_time_off",
     ),
     "tokens come for time that a machine was off before they were taken": (
         bug(Limiters, "shift", _nothing),
-        "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
+        "test_jobs_from_after_the_start_do_not_age_by_the_time_off",
     ),
     "waits for a wall time are waits of store time": (
         bug(Admission, "_job_factory", _no_eta),
-        "test_a_step_for_good_moves_only_what_was_said_as_unix_time",
+        "test_a_lasting_step_moves_only_jobs_with_a_unix_time",
     ),
 }  # fmt: skip
 FAULTS |= {name: Fault(plant, _WALL_CLOCK, test) for name, (plant, test) in _CLOCKS.items()}
 FAULTS |= {
-    "a beat goes by the wall clock": Fault(
+    "a beat follows the wall clock": Fault(
         bug(GuardedClock, "now", _unguarded), _SCHEDULER,
         "test_a_clock_that_steps_for_some_seconds_fires_nothing_and_stops_nothing",
     ),
-    "a schedule that has fired for later slots waits for them": Fault(
+    "a schedule that has fired for later fire times waits for them": Fault(
         bug(SchedulerMachine, "went_back", _nothing), _SCHEDULER,
         "test_a_clock_put_back_an_hour_fires_no_fire_time_twice_and_stops_nothing",
     ),
@@ -489,7 +489,7 @@ FAULTS |= {
 
 FAULTS |= {
     # The journal and its audit
-    "a sealed file is not noted in the seal log": Fault(
+    "a sealed file is not in the seal log": Fault(
         bug(SealLog, "append", _nothing), "tests/contrib/journal/test_journal.py",
         "test_each_event_is_there_once_wherever_the_journal_is_killed",
     ),
@@ -497,7 +497,7 @@ FAULTS |= {
         bug(inspection, "_altered", lambda _: lambda file, facts: iter(())),
         "tests/contrib/spark/test_damage.py", "test_the_files_show_each_damage",
     ),
-    "a missing beginning is passed over": Fault(
+    "a missing beginning is ignored": Fault(
         bug(Catalog, "check", _nothing), "tests/contrib/journal/test_compaction.py",
         "test_what_was_removed_by_hand_is_missing_until_it_is_said",
     ),
@@ -509,7 +509,7 @@ FAULTS |= {
 
 
 class Watch:
-    """A plugin of pytest that notes what became of each test, and what raised where it failed."""
+    """Pytest plugin that records the outcome of each test, and the exception of a failed one."""
 
     def __init__(self) -> None:
         self.seen: dict[str, str] = {}
@@ -525,7 +525,7 @@ class Watch:
 
 
 def _raised(call: pytest.CallInfo[None]) -> str:
-    """Return what a test raised, "" for nothing; any assertion is one."""
+    """Return the name of the exception of a test, "" for none; assertion errors have one name."""
     if call.excinfo is None:
         return ""
     asserted = call.excinfo.errisinstance(AssertionError)
@@ -533,14 +533,14 @@ def _raised(call: pytest.CallInfo[None]) -> str:
 
 
 def outcome(name: str) -> str:
-    """Return what became of the test of a fault that was there: ``"call failed TypeError"``.
+    """Plant a fault and return the outcome of its test, such as ``"call failed AssertionError"``.
 
-    Where a test has parameters, it is what became of the first that failed; "" where none ran.
+    For a test with parameters it is the outcome of the first failure; "" if no test ran.
     """
     fault, watch = FAULTS[name], Watch()
-    given = ["-qq", "--tb=no", "-p", "no:cacheprovider", "-W", _IMPORTED]
+    arguments = ["-qq", "--tb=no", "-p", "no:cacheprovider", "-W", _IMPORTED]
     with fault.plant(), contextlib.redirect_stdout(io.StringIO()):
-        pytest.main([*given, f"{fault.where}::{fault.test}"], plugins=[watch])
+        pytest.main([*arguments, f"{fault.file}::{fault.test}"], plugins=[watch])
     failed = [seen for seen in watch.seen.values() if "failed" in seen]
     return next(iter([*failed, *watch.seen.values()]), "")
 

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that breaks in the ways in which networks do."""
+"""TCP proxy on loopback that simulates network faults."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 __all__ = ["MODES", "Proxy"]
 
-#: Nothing passes and nobody is told; bytes pass one by one, one a second; each piece is late by
-#: 200 ms, give or take 100; connections are reset; the server's end is gone, and nobody is told.
+#: All data is held back; bytes pass one by one, one per second; data is delayed by 100 to 300 ms;
+#: connections are reset; the server's end is closed, and the client's end is not notified.
 MODES = ("blackhole", "trickle", "late", "reset", "half-open")
 
 #: Sends RST instead of FIN.
@@ -21,11 +21,11 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Passes on what comes to a port, in a thread of its own, until `close`.
+    """Forwards the connections to a port, in a thread of its own, until `close`.
 
     Args:
-        target: The port of the server on loopback.
-        seed: Of the delays.
+        target: Port of the server on loopback.
+        seed: Seed of the delays.
     """
 
     def __init__(self, target: int, seed: int = 0) -> None:
@@ -50,7 +50,7 @@ class Proxy:
     # Faults
 
     def fault(self, mode: str) -> None:
-        """Break in one of `MODES`."""
+        """Begin a fault of `MODES`."""
         self._call(self._break(mode))
 
     async def _break(self, mode: str) -> None:
@@ -63,7 +63,7 @@ class Proxy:
             self._healed.clear()
 
     def heal(self) -> None:
-        """Pass everything on again; what was held back goes on."""
+        """End the fault; data that was held back is sent on."""
         self._call(self._heal())
 
     async def _heal(self) -> None:
@@ -71,7 +71,7 @@ class Proxy:
         self._healed.set()
 
     def _cut(self, *, reset: bool) -> None:
-        """End what there is: both ends with a reset, or the server's alone without a word."""
+        """Abort all connections: both ends with a reset, or the server's end alone."""
         for down, up in self._open:
             for writer in (down, up) if reset else (up,):
                 sock = writer.get_extra_info("socket")
@@ -79,7 +79,7 @@ class Proxy:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 writer.transport.abort()
 
-    # Passing on
+    # Forwarding
 
     async def _serve(self, down_in: asyncio.StreamReader, down: asyncio.StreamWriter) -> None:
         while self.mode == "blackhole":
@@ -101,7 +101,7 @@ class Proxy:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: Any
     ) -> None:
-        """Pass one direction on; where the server's end is gone in silence, swallow it."""
+        """Forward one direction; data for a server's end that is closed is dropped."""
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 await self._pass(data, writer)
@@ -118,21 +118,21 @@ class Proxy:
             piece = data
             if self.mode == "trickle":
                 piece = data[:1]
-                await self._later(1.0)
+                await self._delay(1.0)
             elif self.mode == "late":
-                await self._later(0.1 + 0.2 * self._chance.random())
+                await self._delay(0.1 + 0.2 * self._chance.random())
             data = data[len(piece) :]
             if not writer.is_closing():
                 writer.write(piece)
                 await writer.drain()
 
-    async def _later(self, seconds: float) -> None:
-        """Hold a piece back, until it is healed at most."""
+    async def _delay(self, seconds: float) -> None:
+        """Wait for some seconds, at most until the fault ends."""
         with contextlib.suppress(asyncio.TimeoutError):  # TimeoutError itself from Python 3.11 on
             await asyncio.wait_for(self._healed.wait(), seconds)
 
     def close(self) -> None:
-        """End everything. Idempotent."""
+        """Close all connections. Idempotent."""
         if self._loop.is_closed():
             return
         self._call(self._end())
@@ -144,7 +144,7 @@ class Proxy:
         self._healed.set()
         self._server.close()
         self._cut(reset=True)
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""A disk of a few MiB that needs no mount: SQLite's files in a folder share a number of bytes."""
+"""Disk quota without a mount: SQLite's files in a folder share a number of bytes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Quota"]
 
 
 class Quota(apsw.VFS):
-    """A file layer whose writes fail as on a full disk once the folder has its bytes.
+    """File layer whose writes fail, as on a full disk, when the folder has reached its limit.
 
-    The index of a log is no file to it, and counts as it is.
+    The index of the log is written past this layer; its bytes count, and its writes do not fail.
 
     Args:
-        folder: Whose files count, the ballast among them.
-        limit: Bytes that they may have.
+        folder: Folder whose files count, the ballast included.
+        limit: Bytes that the files may have.
     """
 
     NAME = "eventmq-quota"
@@ -40,14 +40,14 @@ class Quota(apsw.VFS):
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
     def free(self) -> int:
-        """Return how many bytes they may grow by."""
+        """Return how many bytes are free."""
         return max(0, self.limit - self.used())
 
     def xOpen(self, name: Any, flags: list[int]) -> _File:  # noqa: N802 - named by the library
         return _File(self, name, flags)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let readers use it, and stores believe that this is their disk: name it to these."""
+        """Use the quota for readers and for the free space of stores, which get its ``NAME``."""
         monkeypatch.setattr(reading, "connect", partial(database.connect, vfs=self.NAME))
         monkeypatch.setattr(disk.DataDirectory, "free", lambda _: self.free())
 

@@ -1,7 +1,7 @@
-"""Commits that race with the thread that moves the log, and with readers: is every row there?
+"""Races between commits, checkpoints and readers: no row may be lost.
 
 The store is the real one with its real threads. The log is moved after a few pages instead of
-after megabytes, so that commits, the thread and new beginnings of the log meet all the time.
+megabytes, so that commits, checkpoints and restarts of the log coincide all the time.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Raced", "race"]
 
-#: Pages after which the thread moves the log, the committing thread begins it anew, and waits.
+#: Pages after which the thread moves the log, and the committing thread restarts it, or waits.
 WAKE, RESTART, WAIT = 2, 6, 64
 
-#: Jobs that are there at most.
+#: Most jobs in the store.
 ALIVE = 200
 
-#: Commits between two looks at all rows.
-LOOK_EVERY = 5000
+#: Commits between two comparisons of all rows.
+COMPARE_EVERY = 5000
 
 
 class Raced(NamedTuple):
-    """What came of a race."""
+    """Result of a race."""
 
     commits: int
     jobs: int
-    #: How often the log was begun anew, and how often others read the store meanwhile.
-    begun: int
+    #: How often the log was restarted, and how often others read the store.
+    restarts: int
     reads: int
 
 
 class _Model:
-    """What must be in the store: jobs by number, with the sum of their bytes."""
+    """Model of the store: its jobs by number, and the number of ended jobs."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -72,23 +72,23 @@ class _Model:
         return Admit(jobs)
 
     def finish(self) -> Finish:
-        few = self.chance.sample(sorted(self.alive), min(len(self.alive), 4))
-        jobs = [self.alive.pop(seq) for seq in few]
+        seqs = self.chance.sample(sorted(self.alive), min(len(self.alive), 4))
+        jobs = [self.alive.pop(seq) for seq in seqs]
         self.ended += len(jobs)
         return Finish([Finished(j, JobState.SUCCEEDED, self.now, 60.0, "", b"") for j in jobs])
 
 
 def race(folder: Path, commits: int, seed: int = 1, durability: str = "memory") -> Raced:
-    """Commit so many times; look at all rows now and then, and at the end after a new opening.
+    """Commit many times; compare all rows now and then, and at the end after reopening the store.
 
     Args:
-        folder: A new one.
-        commits: How many.
-        seed: Of what is committed.
-        durability: ``memory`` syncs nothing, which is fastest and meets most.
+        folder: New folder.
+        commits: Number of commits.
+        seed: Seed of the jobs.
+        durability: ``memory`` never syncs, which is fastest and races most.
 
     Raises:
-        Lost: Rows are missing, altered, or there though they ended.
+        Lost: Rows are missing or altered, or are there although their jobs ended.
     """
     model = _Model(seed)
     with (
@@ -98,7 +98,7 @@ def race(folder: Path, commits: int, seed: int = 1, durability: str = "memory") 
     ):
         store = SqliteStore(folder, SystemClock(), reserve=0, durability=durability)
         store.open()
-        begun = _begun(folder)
+        restarts = _log_number(folder)
         readers = _Readers(folder)
         try:
             for number in range(1, commits + 1):
@@ -106,11 +106,11 @@ def race(folder: Path, commits: int, seed: int = 1, durability: str = "memory") 
                 batch = [model.finish(), model.admit()] if full else [model.admit()]
                 store.submit(batch)
                 if store.finished() != [[{}] * len(batch)]:
-                    raise Lost(f"commit {number}: jobs that are there cannot be ended")
-                if number % LOOK_EVERY == 0:
+                    raise Lost(f"commit {number}: outcomes of stored jobs are refused")
+                if number % COMPARE_EVERY == 0:
                     _compare(folder, model, number)
             _compare(folder, model, commits)
-            begun = _begun(folder) - begun
+            restarts = _log_number(folder) - restarts
         finally:
             readers.stop()
             store.close()
@@ -120,22 +120,22 @@ def race(folder: Path, commits: int, seed: int = 1, durability: str = "memory") 
     _compare(folder, model, commits)
     if findings := audit(folder):
         raise Lost(f"the store is not sound: {findings}")
-    return Raced(commits, model.made, begun, readers.reads)
+    return Raced(commits, model.made, restarts, readers.reads)
 
 
-def _begun(folder: Path) -> int:
-    """Return the sequence number of the log's last beginning, as its header has it."""
+def _log_number(folder: Path) -> int:
+    """Return the sequence number in the header of the log, which grows at every restart."""
     with (folder / f"{FILE_NAME}-wal").open("rb") as log:
         return int.from_bytes(log.read(16)[12:], "big")
 
 
 def _compare(folder: Path, model: _Model, commits: int) -> None:
     with contextlib.closing(open_to_read(folder / FILE_NAME)) as db:
-        there = dict(all_rows(db, "SELECT seq, body FROM jobs"))
-        wanted = {seq: job.body for seq, job in model.alive.items()}
-        if there != wanted:
-            missing, more = sorted(wanted.keys() - there), sorted(there.keys() - wanted)
-            raise Lost(f"after {commits} commits: {missing[:5]} missing, {more[:5]} there again")
+        stored = dict(all_rows(db, "SELECT seq, body FROM jobs"))
+        expected = {seq: job.body for seq, job in model.alive.items()}
+        if stored != expected:
+            missing, more = sorted(expected.keys() - stored), sorted(stored.keys() - expected)
+            raise Lost(f"after {commits} commits: {missing[:5]} missing, {more[:5]} stored again")
         if (ended := _ended(db)) != model.ended:
             raise Lost(f"after {commits} commits: {ended} outcomes of {model.ended}")
 
@@ -147,7 +147,7 @@ def _ended(db: apsw.Connection) -> int:
 
 
 class _Readers:
-    """A thread that reads the store over and over: each time it sees whole commits only."""
+    """Thread that reads the store again and again, and checks that it sees whole commits."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -163,12 +163,12 @@ class _Readers:
                 while not self._ending.wait(0.001):
                     db.execute("BEGIN")
                     (rows,) = first_row(db, "SELECT count(*) FROM jobs")
-                    said = first_row(db, "SELECT waiting FROM queues") or (0,)
+                    waiting = first_row(db, "SELECT waiting FROM queues") or (0,)
                     db.execute("COMMIT")
-                    if said != (rows,):
-                        raise Lost(f"a reader saw {rows} jobs where the queue says {said[0]}")
+                    if waiting != (rows,):
+                        raise Lost(f"a reader saw {rows} jobs, and a count of {waiting[0]}")
                     self.reads += 1
-        except Exception as error:  # noqa: BLE001 - told where it can be
+        except Exception as error:  # noqa: BLE001 - raised by stop()
             self._error = error
 
     def stop(self) -> None:

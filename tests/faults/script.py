@@ -1,7 +1,7 @@
-"""A script of some hundred jobs on the broker's core and a real file, and what was promised when.
+"""Script: some hundred jobs on the broker's core with a real store, and a record of its promises.
 
-Clients submit jobs of all kinds; a worker answers, some of them as failed. Everything follows from
-the script: times, ids and outcomes are the same in each run.
+A client submits jobs of all kinds, and a worker answers; some jobs fail. Times, ids and outcomes
+are the same in each run.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Promises", "Script", "Stuck", "finish", "run_script"]
 
-#: A job fails at its first attempts where its number in the script can be divided by it.
+#: Jobs whose number is divisible by this fail at their first attempts.
 FAILS_EVERY = 7
 
-#: Header texts that jobs of a batch have in turn.
+#: Header texts that batches use in turn.
 KINDS = (
     TASK,
     f"{TASK},retry-count:2",
@@ -41,29 +41,29 @@ KINDS = (
 
 
 class Stuck(AssertionError):
-    """Not all was done in a time in which it must be."""
+    """Some jobs did not end in time."""
 
 
 @dataclass
 class Promises:
-    """What peers were told, by the number of commits before it."""
+    """Record of what the broker told its peers, with the number of commits before."""
 
-    #: Jobs that a client wanted, in order.
+    #: Jobs that the client submitted, in order.
     intended: list[str] = field(default_factory=list)
-    #: Job -> commits that had ended when its receipt left.
+    #: Job -> number of commits before its receipt was sent.
     confirmed: dict[str, int] = field(default_factory=dict)
-    #: Job -> commits that had ended when the ACK of its end left.
+    #: Job -> number of commits before the ACK of its outcome was sent.
     settled: dict[str, int] = field(default_factory=dict)
-    #: Job -> commits that had ended when it was first wanted.
-    wanted: dict[str, int] = field(default_factory=dict)
-    #: Commits that had ended when a job was executed, and its id.
-    ran: list[tuple[int, str]] = field(default_factory=list)
-    #: Jobs whose bodies were not what was submitted.
+    #: Job -> number of commits before it was first submitted.
+    submitted: dict[str, int] = field(default_factory=dict)
+    #: Executions: number of commits before, and id of the job.
+    executions: list[tuple[int, str]] = field(default_factory=list)
+    #: Jobs whose bodies were altered.
     altered: list[str] = field(default_factory=list)
 
 
 class Script(Broker):
-    """A broker that counts its commits and notes what it promises."""
+    """Broker that counts its commits and records its promises."""
 
     def __init__(self, path: Path, clock: FakeClock | None = None, vfs: str | None = None) -> None:
         self.vfs = vfs
@@ -71,14 +71,14 @@ class Script(Broker):
         self.promises = Promises()
         self.ended = self._nothing
         self._asked: dict[str, Sequence[str]] = {}
-        #: Commits before a client sent something, the jobs in it, and the message.
+        #: Requests of the client: number of commits before, ids of the jobs, message.
         self.requests: list[tuple[int, Sequence[str], Request]] = []
         self._worked = self.received = 0
         self._done: set[str] = set()
         super().__init__(path, Limits(heartbeat_interval=1.0), clock or FakeClock())
 
     def _nothing(self) -> None:
-        """Stand in for what a test does after each commit."""
+        """Do nothing after a commit; tests replace it."""
 
     def start(self) -> None:
         self.store = self.make_store()
@@ -97,25 +97,25 @@ class Script(Broker):
         self.store.submit = counted
 
     def make_store(self) -> Any:
-        """Return a durable store, as people have it."""
+        """Return a durable store."""
         return SqliteStore(self.path, self.clock, reserve=0, vfs=self.vfs)
 
-    # Clients
+    # The client
 
     def _ask(self, ids: Sequence[str], message: Request) -> None:
         self.promises.intended += ids
-        self.promises.wanted |= dict.fromkeys(ids, self.commits)
+        self.promises.submitted |= dict.fromkeys(ids, self.commits)
         self.requests.append((self.commits, ids, message))
         self.ask(ids, message)
 
     def ask(self, ids: Sequence[str], message: Request) -> None:
-        """Send a message of jobs, maybe again, and note the receipts."""
+        """Send a message with jobs, for the first time or again, and record the receipts."""
         self._asked[message.id] = ids
-        for got in self.tell(b"client", message):
-            if isinstance(got, Ack) and got.acked in self._asked:
-                refused = decode_exceptions(got.extra) if got.extra else {}
-                for place, job_id in enumerate(self._asked[got.acked]):
-                    if place not in refused:
+        for answer in self.tell(b"client", message):
+            if isinstance(answer, Ack) and answer.acked in self._asked:
+                refused = decode_exceptions(answer.extra) if answer.extra else {}
+                for index, job_id in enumerate(self._asked[answer.acked]):
+                    if index not in refused:
                         self.promises.confirmed.setdefault(job_id, self.commits)
 
     def batch(self, n: int, headers: str, ids: Sequence[str] = ()) -> None:
@@ -126,27 +126,27 @@ class Script(Broker):
         self._ask(ids, Request(self.new_id(), "", f"batch:{len(ids)},ack-requested", body))
 
     def graph(self, expression: Expression) -> list[str]:
-        """Submit a graph; return the ids of its jobs by place."""
+        """Submit a graph; return the ids of its jobs by node index."""
         nodes, plan, _ = build(expression)
         ids = [self.new_id() for _ in nodes]
         templates = [
             ("default", f"task:{n.signature.task},content-type:json,graph:{n.flags}") for n in nodes
         ]
-        rows = [(job_id, place, b"body") for place, job_id in enumerate(ids)]
+        rows = [(job_id, template, b"body") for template, job_id in enumerate(ids)]
         body = encode_graph(templates, rows, plan)
         self._ask(ids, Request(ids[0], "", f"ack-requested,nodes:{len(nodes)}", body))
         return ids
 
-    # A worker
+    # The worker
 
     def join(self, name: str, received: int = 0, held: tuple[int, ...] = ()) -> None:
-        """Come as a new worker, or as one that has seen chunks up to a number."""
+        """Connect as a new worker, or as one that has received chunks up to a number."""
         self._worked = len(self.dispatched)
         self.received, self._done = received, set()
         self.worker(b"worker", name, window=2, received=received, held=held)
 
     def work(self, fails: Callable[[str, int], bool], chunks: int = 1000) -> None:
-        """Answer what comes, chunk by chunk, until nothing does."""
+        """Answer chunk after chunk until no further one comes."""
         while self._worked < len(self.dispatched) and chunks:
             chunk = self.dispatched[self._worked]
             self._worked += 1
@@ -154,10 +154,10 @@ class Script(Broker):
                 self._done.add(chunk.headers)
                 chunks -= 1
                 self._answer(chunk, fails)
-        self._say()
+        self._report_held()
 
-    def _say(self) -> None:
-        """Say what is held: what came and was not answered yet."""
+    def _report_held(self) -> None:
+        """Send READY with the held chunks: those received and not yet answered."""
         waiting = {number_of(chunk) for chunk in self.dispatched[self._worked :]}
         seen = {number_of(chunk) for chunk in self.dispatched if chunk.headers in self._done}
         self.received = max([self.received, *waiting, *seen])
@@ -166,8 +166,8 @@ class Script(Broker):
     def _answer(self, chunk: Request, fails: Callable[[str, int], bool]) -> None:
         index = decode_chunk(chunk.body)
         rows, ends = [], []
-        for place, entry in enumerate(index.entries):
-            self.promises.ran.append((self.commits, entry.id))
+        for position, entry in enumerate(index.entries):
+            self.promises.executions.append((self.commits, entry.id))
             payload = index.payload(chunk.body, entry)
             if "graph:" not in index.templates[entry.template] and payload != entry.id.encode():
                 self.promises.altered.append(entry.id)
@@ -177,9 +177,9 @@ class Script(Broker):
                 kind = OutcomeKind.RETRY if more else OutcomeKind.FAILED
             if kind is not OutcomeKind.RETRY:
                 ends.append(entry.id)
-            rows.append(row(place, int(kind), entry.id.encode(), content_type="json"))
-        got = self.answer(b"worker", chunk, rows)
-        if any(isinstance(message, Ack) for message in got):
+            rows.append(row(position, int(kind), entry.id.encode(), content_type="json"))
+        messages = self.answer(b"worker", chunk, rows)
+        if any(isinstance(message, Ack) for message in messages):
             self.promises.settled |= dict.fromkeys(ends, self.commits)
 
 
@@ -189,32 +189,32 @@ def number_of(chunk: Request) -> int:
 
 
 def fails(job_id: str, attempt: int) -> bool:
-    """Say whether an attempt of a job fails."""
+    """Return whether an attempt of a job fails."""
     return int(job_id[-6:], 16) % FAILS_EVERY == 0 and attempt < 3
 
 
 def run_script(script: Script, jobs: int = 500) -> None:
-    """Submit jobs and have many of them worked off."""
+    """Submit jobs, and run many of them."""
     a, b = Signature("a"), Signature("b")
     expressions = (a | b, Group((a,) * 8) | b, (Group((a, b)) | a) | b)
     script.join("first")
-    turn = 0
+    round_ = 0
     while len(script.promises.intended) < jobs:
-        script.batch(20, KINDS[turn % len(KINDS)])
-        script.graph(expressions[turn % len(expressions)])
-        script.batch(1, f"{TASK},unique:k{turn % 3},unique-mode:replace")
+        script.batch(20, KINDS[round_ % len(KINDS)])
+        script.graph(expressions[round_ % len(expressions)])
+        script.batch(1, f"{TASK},unique:k{round_ % 3},unique-mode:replace")
         script.work(fails, chunks=1)
         script.wait(0.5)
-        turn += 1
+        round_ += 1
 
 
 def finish(script: Script) -> None:
-    """Have everything done that is there."""
+    """Run all jobs to their end."""
     for _ in range(60):
         for _ in range(5):
             script.work(fails)
         script.wait(1.0)
         counts = [queue.counts for queue in script.core.state.queues.values()]
-        if not any(each.waiting + each.delayed + each.blocked for each in counts):
+        if not any(count.waiting + count.delayed + count.blocked for count in counts):
             return
-    raise Stuck(f"it is never done: {counts}")
+    raise Stuck(f"jobs do not end: {counts}")

@@ -1,7 +1,7 @@
-"""A file layer under SQLite that numbers system calls, fails them, and knows what was not synced.
+"""Shim: file layer below SQLite that numbers system calls, fails them, and tracks unsynced writes.
 
-It stands between SQLite and its own layer for Unix, so the store above it is the real one, on real
-files. What SQLite does with shared memory does not pass through it.
+It stands between SQLite and its own layer for Unix, so the store above is the real one, on real
+files. Accesses to shared memory do not pass through it.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ IGNORED = {("size", "log"), ("truncate", "log")}
 
 
 def can_fail(call: Call, fault: str) -> bool:
-    """Return whether a fault can happen to a call, and means something."""
+    """Return whether a fault can happen to a call, and has an effect."""
     return call.kind in FAULTS[fault] and (call.kind, call.file) not in IGNORED
 
 
 class Shim(apsw.VFS):
-    """The layer; its ``name`` is what a store is given. Close it with `unregister`."""
+    """File layer; a store gets its ``name``. Close it with `unregister`."""
 
     def __init__(self) -> None:
         self.name = f"shim-{next(_numbers)}"
@@ -74,18 +74,18 @@ class Shim(apsw.VFS):
         self._lock = threading.Lock()
         #: The calls so far.
         self.calls: list[Call] = []
-        #: Says of a call what happens to it, by its number: a name in `FAULTS`, or "" for nothing.
+        #: Returns the fault of a call, by its number: a name in `FAULTS`, or "" for none.
         self.fault: Callable[[int, Call], str] = lambda _, __: ""
         #: The calls that failed.
         self.failed: list[Call] = []
-        #: How often the log was begun anew, and how often before the database was synced.
-        self.begun = self.begun_early = 0
+        #: How often the log was restarted, and how often before the database was synced.
+        self.restarts = self.early_restarts = 0
         self._writes: dict[str, int] = {}
         self._synced: dict[str, int] = {}
 
     @property
     def unsynced(self) -> bool:
-        """Whether the log has something that no sync began after."""
+        """Whether the log has writes after the begin of the last sync."""
         return self._writes.get("log", 0) > self._synced.get("log", 0)
 
     def xOpen(  # noqa: N802 - the name of the library
@@ -98,10 +98,10 @@ class Shim(apsw.VFS):
         super().xDelete(filename, syncdir)
 
     def enter(self, kind: str, file: str) -> str:
-        """Number a call; return what happens to it beside an error.
+        """Number a call, and fail it if it has a fault; return the fault of a short write.
 
         Raises:
-            apsw.Error: It fails, and nothing of it is done.
+            apsw.Error: The call fails without an effect.
         """
         call = Call(kind, file, threading.current_thread().name == _MOVER)
         with self._lock:
@@ -119,28 +119,28 @@ class Shim(apsw.VFS):
         raise _io_error(_CODES[kind])
 
     def forget_writes(self) -> None:
-        """Take no notice of what the log has so far: the transaction that wrote it was undone."""
+        """Take all writes to the log as synced: their transaction was undone."""
         self._synced["log"] = self._writes.get("log", 0)
 
     def wrote(self, file: str, offset: int) -> None:
-        """Note that a file has something that is not synced."""
+        """Record a write that is not synced."""
         if (file, offset) == ("log", 0):
-            self.begun += 1
+            self.restarts += 1
             moved = self._writes.get("database", 0) > self._synced.get("database", 0)
-            self.begun_early += moved
+            self.early_restarts += moved
         self._writes[file] = self._writes.get(file, 0) + 1
 
     def write_count(self, file: str) -> int:
-        """Return how many writes a sync that begins now will cover."""
+        """Return how many writes a sync that begins now covers."""
         return self._writes.get(file, 0)
 
     def synced(self, file: str, writes: int) -> None:
-        """Note that a sync has ended that began after so many writes."""
+        """Record the end of a sync that began after so many writes."""
         self._synced[file] = max(writes, self._synced.get(file, 0))
 
 
 class _File(apsw.VFSFile):
-    """One open file of a shim."""
+    """Open file of a shim."""
 
     def __init__(self, shim: Shim, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name or ""

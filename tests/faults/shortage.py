@@ -1,4 +1,4 @@
-"""A broker that has few of what an operating system gives, while others take it all."""
+"""Shortage of file descriptors: a broker with few of them, all of which other peers use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTORS", "FewDescriptors", "descriptors"]
 
-#: Descriptors that the broker may have.
+#: Limit of the broker's descriptors.
 DESCRIPTORS = 256
 
-#: Visitors that stay at a time: some more than it can have, who wait until they are let in.
+#: Visitors that stay at a time: more than the broker has descriptors for.
 CROWD = DESCRIPTORS + 40
 
-#: Jobs that a client submits at a time, and that may wait: the log of the store is moved often.
+#: Jobs that the load submits at a time, and jobs that may wait; many, to move the log often.
 PART, AHEAD = 500, 2000
 
 
@@ -32,10 +32,10 @@ def descriptors(pid: int) -> int:
 
 
 class FewDescriptors:
-    """A broker with so few descriptors that visitors have all of them, and its usual load.
+    """Broker with few descriptors, visitors that use all of them, and a load.
 
     Args:
-        folder: For the processes, and the oracle's files.
+        folder: Folder of the processes and of the load's records.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class FewDescriptors:
         self.broker = self.system.broker(under=("sh", "-c", limit, "sh"))
         self.before = descriptors(self.broker.pid)
         self.worker = self.system.worker()
-        self.visitors = Visitors(self.system.address, most=CROWD)
+        self.visitors = Visitors(self.system.address, max_staying=CROWD)
         self.load = Load(self.system, part=PART, ahead=AHEAD, submit_timeout=30.0)
 
     def __enter__(self) -> Self:
@@ -52,22 +52,22 @@ class FewDescriptors:
         return self
 
     def strike(self, seconds: float) -> float:
-        """Take all descriptors for a while; return the seconds until the broker serves a new peer.
+        """Use up all descriptors for a while; return the seconds until a new peer is served.
 
-        Whoever was there before is served all the while: new jobs are confirmed and done.
+        Peers that were connected before are served all the time.
         """
         for _ in range(CROWD):
             self.visitors.come("mute")
         until(lambda: descriptors(self.broker.pid) >= DESCRIPTORS - 1, "no descriptor is left")
         self.load.last(seconds)
-        self.load.goes_on("without a descriptor")
+        self.load.wait_for_progress("without a descriptor")
         self.visitors.leave()
-        begun = time.monotonic()
+        start = time.monotonic()
         self.system.app(submit_timeout=30.0).ask("ping")
-        return time.monotonic() - begun
+        return time.monotonic() - start
 
     def finish(self) -> tuple[set[int], int]:
-        """Have everything done; return which confirmed jobs are lost, and how many ran again."""
+        """Finish the load; return which confirmed jobs are lost, and how many ran again."""
         self.load.stop()
         done = {str(number) for number in self.load.confirmed}
         until(lambda: done <= self.system.executed().keys(), "every confirmed job was executed")
@@ -75,7 +75,7 @@ class FewDescriptors:
         return self.load.compare(self.system.executed())
 
     def log(self) -> str:
-        """Return what the broker logged."""
+        """Return the log of the broker."""
         return (self.system.folder / "broker.log").read_text()
 
     def __exit__(self, *_: object) -> None:

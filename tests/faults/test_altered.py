@@ -47,16 +47,16 @@ def alter(broker: Broker, *sqls: str) -> None:
 
 def run(broker: Broker, session: str = "w") -> list[bytes]:
     """Let a worker do everything that it is given; return the bodies of what ran."""
-    identity, ran, done = session.encode(), [], len(broker.dispatched)
+    identity, bodies, done = session.encode(), [], len(broker.dispatched)
     broker.worker(identity, session)
     while done < len(broker.dispatched):
         [(chunk, index)] = chunks(broker.dispatched[done : done + 1])
-        ran += [index.payload(chunk.body, entry) for entry in index.entries]
+        bodies += [index.payload(chunk.body, entry) for entry in index.entries]
         done += 1
-        answers = [row(place, result=b"\x05") for place in range(len(index.entries))]
+        answers = [row(position, result=b"\x05") for position in range(len(index.entries))]
         broker.answer(identity, chunk, answers)
         broker.ready(identity, 1, received=done)
-    return ran
+    return bodies
 
 
 def states(broker: Broker, *ids: str) -> list[str]:
@@ -73,8 +73,8 @@ def error_of(broker: Broker, job_id: str) -> RemoteError:
 def checksums(broker: Broker) -> list[Finding]:
     """Return what fsck says of checksums."""
     assert broker.path is not None
-    found = SqliteTools(broker.path / FILE_NAME, durable=True).check()
-    return [finding for finding in found if finding.check == "checksums"]
+    findings = SqliteTools(broker.path / FILE_NAME, durable=True).check()
+    return [finding for finding in findings if finding.check == "checksums"]
 
 
 _WAITING = "WHERE seq = 2"
@@ -105,7 +105,7 @@ def test_an_altered_job_fails_by_name_and_the_others_run(
     assert ids[1] in caplog.text
     error = error_of(broker, ids[1])
     assert (error.type, ids[1] in error.message) == ("eventmq.errors.StoreError", True)
-    [queue] = [each for each in broker.call("queues") if each["name"] == "default"]
+    [queue] = [row for row in broker.call("queues") if row["name"] == "default"]
     assert (queue["waiting"], queue["failed"]) == (0, 1)
     for _ in range(2):
         assert broker.call("retry", ids=[ids[1]]) == [[ids[1], "failed", "failed"]]
@@ -138,7 +138,7 @@ def test_an_altered_number_of_a_queue_moves_no_job(broker: Broker, number: str) 
     [(chunk, index)] = chunks(broker.dispatched)
     assert [index.payload(chunk.body, entry) for entry in index.entries] == [b"another"]
     assert run(broker) == [b"mine"]
-    [queue] = [each for each in broker.call("queues") if each["name"] == "default"]
+    [queue] = [row for row in broker.call("queues") if row["name"] == "default"]
     assert (queue["waiting"], queue["failed"]) == (0, 0)
 
 
@@ -233,7 +233,7 @@ def test_an_altered_result_is_an_error_with_the_name_of_its_job(
     assert [job_id in finding.found for finding in checksums(broker)] == [True]
 
 
-def test_an_altered_error_of_a_failed_job_is_said(broker: Broker) -> None:
+def test_an_altered_error_of_a_failed_job_is_reported(broker: Broker) -> None:
     """The job itself is sound, so it may be tried again, with an error of its own each time."""
     job_id, _ = broker.submit(body=b"1---")
     broker.worker()
@@ -247,7 +247,7 @@ def test_an_altered_error_of_a_failed_job_is_said(broker: Broker) -> None:
     assert run(broker, "v") == [b"1---"]
 
 
-def test_an_altered_error_of_an_attempt_is_said(broker: Broker) -> None:
+def test_an_altered_error_of_an_attempt_is_reported(broker: Broker) -> None:
     job_id, _ = broker.submit()
     broker.worker()
     [(chunk, _)] = chunks(broker.dispatched)
@@ -281,9 +281,7 @@ def half_done(broker: Broker) -> list[str]:
         ("UPDATE jobs SET body = x'00' WHERE state = 0", 2),
     ],
 )
-def test_a_job_fails_that_would_take_what_was_altered(
-    broker: Broker, sql: str, named: int | None
-) -> None:
+def test_a_job_with_an_altered_input_fails(broker: Broker, sql: str, named: int | None) -> None:
     """It takes no other value, and no other order of values."""
     ids = half_done(broker)
     alter(broker, sql)

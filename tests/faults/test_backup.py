@@ -50,7 +50,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_broker_goes_on_from_a_backup(script: Script, tmp_path: Path) -> None:
+def test_a_broker_continues_from_a_backup(script: Script, tmp_path: Path) -> None:
     """Whatever had a receipt when the backup began ends there as well."""
     back_up(tmp_path / "data", tmp_path / "copy")
     confirmed = dict(script.promises.confirmed)
@@ -67,7 +67,9 @@ def test_a_broker_goes_on_from_a_backup(script: Script, tmp_path: Path) -> None:
     restored.close()
 
 
-def test_a_worker_that_went_on_is_understood(script: Script, tmp_path: Path) -> None:
+def test_a_worker_that_ran_on_after_the_backup_is_recognised(
+    script: Script, tmp_path: Path
+) -> None:
     """It has seen higher numbers of chunks, and holds one that the backup does not know."""
     back_up(tmp_path / "data", tmp_path / "copy")
     script.work(lambda job_id, attempt: False, chunks=4)
@@ -82,7 +84,7 @@ def test_a_worker_that_went_on_is_understood(script: Script, tmp_path: Path) -> 
     restored.close()
 
 
-def test_a_restored_store_is_another_one(script: Script, tmp_path: Path) -> None:
+def test_a_restored_store_has_an_id_of_its_own(script: Script, tmp_path: Path) -> None:
     """What is sent again, and the journal, belong to the one that it was copied from."""
     script.store.submit([SealEvents("journal", 5, 1.0, 30.0)])
     script.store.finished()
@@ -116,7 +118,7 @@ def test_two_restores_of_one_backup_are_two_stores(script: Script, tmp_path: Pat
     assert len(ids) == 2
 
 
-def test_a_backup_is_there_as_a_whole_or_not_at_all(
+def test_a_failed_backup_leaves_the_earlier_one(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What went wrong leaves the earlier one as it was, and nothing else."""
@@ -150,10 +152,10 @@ def test_a_store_is_not_overwritten(script: Script, tmp_path: Path) -> None:
     """Unless that is said, and never where it is in use."""
     data, target = tmp_path / "data", tmp_path / "copy"
     command = [str(target), "--data-dir", str(data), "--json"]
-    code, said, _ = run(*command)
-    assert (code, json.loads(said)["path"]) == (0, str(target / FILE_NAME))
-    code, _, told = run(*command)
-    assert (code, "already" in told) == (1, True)
+    code, output, _ = run(*command)
+    assert (code, json.loads(output)["path"]) == (0, str(target / FILE_NAME))
+    code, _, errors = run(*command)
+    assert (code, "already" in errors) == (1, True)
     assert run(*command, "--replace")[0] == 0
     assert "in use by another broker" in run(str(data), "--data-dir", str(data), "--replace")[2]
     used = Script(target)
@@ -165,7 +167,7 @@ def test_a_store_is_not_overwritten(script: Script, tmp_path: Path) -> None:
     assert "was in use and has a log" in run(*command, "--replace")[2]
 
 
-def test_a_backup_under_load_has_all_that_was_confirmed(tmp_path: Path) -> None:
+def test_a_backup_under_load_has_every_confirmed_job(tmp_path: Path) -> None:
     """With a real broker: its clients are served meanwhile, and a broker starts on the copy."""
     shell = Shell(tmp_path)
     broker = shell.start("broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", "data")
@@ -186,10 +188,10 @@ def test_a_backup_under_load_has_all_that_was_confirmed(tmp_path: Path) -> None:
     client.start()
     try:
         until(lambda: len(confirmed) >= 2000, "it is under load")
-        for place in range(3):
-            begun = len(confirmed)
-            assert back_up(tmp_path / "data", tmp_path / f"copy{place}").size > 0
-            assert len(confirmed) >= begun
+        for copy in range(3):
+            before = len(confirmed)
+            assert back_up(tmp_path / "data", tmp_path / f"copy{copy}").size > 0
+            assert len(confirmed) >= before
     finally:
         stop.set()
         client.join()
@@ -200,9 +202,9 @@ def test_a_backup_under_load_has_all_that_was_confirmed(tmp_path: Path) -> None:
     broker = restored.start("broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", "copy2")
     app = EventMQ("client", broker=broker.ready()["main"])
     try:
-        early = confirmed[:begun]
-        there = [app.job(job_id).state for job_id in early[:: max(1, len(early) // 200)]]
-        assert set(there) == {"queued"}
+        early = confirmed[:before]
+        states = [app.job(job_id).state for job_id in early[:: max(1, len(early) // 200)]]
+        assert set(states) == {"queued"}
         assert app.ask("queues")[0]["waiting"] >= len(early)
     finally:
         app.close()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VISITS = 40
 
 
-def test_nothing_is_left_of_peers_that_come_and_go(tmp_path: Path) -> None:
+def test_peers_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
     """Each kind of visitor, some staying: jobs go on meanwhile, and their descriptors come back."""
     system = System(tmp_path)
     try:
@@ -33,7 +33,7 @@ def test_nothing_is_left_of_peers_that_come_and_go(tmp_path: Path) -> None:
                 for kind in KINDS:
                     visitors.come(kind)
             assert descriptors(broker.pid) >= before + 3 * VISITS
-            load.goes_on("among visitors")
+            load.wait_for_progress("among visitors")
         until(lambda: descriptors(broker.pid) <= before, "their descriptors come back")
         load.stop()
         done = {str(number) for number in load.confirmed}
@@ -45,8 +45,8 @@ def test_nothing_is_left_of_peers_that_come_and_go(tmp_path: Path) -> None:
 
 def test_a_broker_without_a_free_descriptor_serves_those_it_has(tmp_path: Path) -> None:
     """From the start on, while its store moves its log; when others leave, new peers come in."""
-    with FewDescriptors(tmp_path) as few:
-        few.strike(0.5)
-        lost, twice = few.finish()
+    with FewDescriptors(tmp_path) as system:
+        system.strike(0.5)
+        lost, twice = system.finish()
     assert (lost, twice) == (set(), 0)
-    assert "only 256 descriptors are allowed, but 10000 peers may connect" in few.log()
+    assert "only 256 descriptors are allowed, but 10000 peers may connect" in system.log()

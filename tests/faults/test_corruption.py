@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(("killed", "seeds"), [(False, range(16)), (True, range(16))])
-def test_no_damage_is_a_wrong_answer_in_silence(tmp_path: Path, killed: bool, seeds: range) -> None:
+def test_damage_never_causes_a_silent_wrong_answer(
+    tmp_path: Path, killed: bool, seeds: range
+) -> None:
     """An error other than a `StoreError`, a job that is gone, or another value, fails here.
 
     But a log that was cut off is taken for one that was never longer: the page "What was tried"
@@ -26,7 +28,9 @@ def test_no_damage_is_a_wrong_answer_in_silence(tmp_path: Path, killed: bool, se
     store = Store(tmp_path, killed=killed, jobs=60)
     counted: Counter[str] = Counter()
     for seed in seeds:
-        what, (diagnosis, said) = store.damage(seed)
-        assert diagnosis in DIAGNOSES or is_cut(what), f"seed {seed}: {what}: {diagnosis}: {said}"
+        damage, (diagnosis, text) = store.damage(seed)
+        assert diagnosis in DIAGNOSES or is_cut(damage), (
+            f"seed {seed}: {damage}: {diagnosis}: {text}"
+        )
         counted[diagnosis] += 1
     assert counted["refused"] > 0

@@ -16,20 +16,20 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Tape:
     return Tape(tmp_path_factory.mktemp("tape"), 500)
 
 
-def test_a_log_that_is_cut_anywhere_has_the_commits_that_were_whole(tape: Tape) -> None:
+def test_a_log_cut_anywhere_has_its_complete_commits(tape: Tape) -> None:
     """At the end of a page or in its middle: no commit is read in part, none is missing."""
     places = list(tape.points())
     assert len(places) > 1500
     assert tape.sweep(places[::15]) > 100
 
 
-def test_a_page_that_never_reached_the_disk_takes_its_commit_along(tape: Tape) -> None:
+def test_a_missing_page_undoes_its_commit(tape: Tape) -> None:
     """The pages of the last commit may be written in any order before its sync."""
     assert tape.holes(seed=1, number=15) == 15
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
-def test_a_broker_goes_on_after_a_crash(tape: Tape, share: float) -> None:
+def test_a_broker_continues_after_a_crash(tape: Tape, share: float) -> None:
     """Whatever had a receipt ends once; what had none is sent again and ends as well."""
     commits = int(share * (len(tape.ends) - 1))
     counted = tape.resume(commits)
@@ -42,11 +42,11 @@ def test_a_crash_while_the_log_is_moved_loses_nothing(tape: Tape) -> None:
     assert tape.resume_torn(seed=1)["confirmed"] == len(tape.promises.confirmed)
 
 
-def test_a_receipt_that_left_too_early_would_be_found(tape: Tape) -> None:
+def test_an_early_receipt_would_be_found(tape: Tape) -> None:
     """The oracle itself: with receipts a commit earlier jobs are missing."""
     commits = min(tape.promises.confirmed.values()) - 1
-    kept = dict(tape.promises.confirmed)
-    tape.promises.confirmed = {job_id: n - 1 for job_id, n in kept.items()}
+    confirmed = dict(tape.promises.confirmed)
+    tape.promises.confirmed = {job_id: n - 1 for job_id, n in confirmed.items()}
     with pytest.raises(Lost, match="jobs with a receipt"):
         tape.resume(commits)
-    tape.promises.confirmed = kept
+    tape.promises.confirmed = confirmed

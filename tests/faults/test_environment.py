@@ -35,25 +35,25 @@ HERE = ("--bind", "tcp://127.0.0.1:0", "--data-dir", "data")
 SENTENCE = "error: the store was taken from under the broker, which gives no further receipt: "
 
 
-def keep(data: Path, kept: Path) -> Path:
+def keep(data: Path, links: Path) -> Path:
     """Give the database and its log second names; return the folder of these."""
-    kept.mkdir()
+    links.mkdir()
     for name in (FILE_NAME, f"{FILE_NAME}-wal"):
-        os.link(data / name, kept / name)
-    return kept
+        os.link(data / name, links / name)
+    return links
 
 
 def delete_database(data: Path) -> Path:
-    kept = keep(data, data.with_name("kept"))
+    links = keep(data, data.with_name("kept"))
     for path in data.glob(f"{FILE_NAME}*"):
         path.unlink()
-    return kept
+    return links
 
 
 def delete_directory(data: Path) -> Path:
-    kept = keep(data, data.with_name("kept"))
+    links = keep(data, data.with_name("kept"))
     shutil.rmtree(data)
-    return kept
+    return links
 
 
 def delete_lock(data: Path) -> Path:
@@ -99,10 +99,10 @@ class Submitter:
         self._app = system.app(submit_timeout=2.0)
         self._thread = threading.Thread(target=self._run)
 
-    def start(self, least: int) -> None:
+    def start(self, count: int) -> None:
         """Begin, and wait for so many receipts."""
         self._thread.start()
-        until(lambda: len(self.confirmed) >= least, "the first receipts")
+        until(lambda: len(self.confirmed) >= count, "the first receipts")
 
     def _run(self) -> None:
         with contextlib.suppress(EventMQError):
@@ -132,20 +132,20 @@ def ended(system: System, broker: Process) -> str:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_no_receipt_is_given_for_what_nobody_would_find(system: System, harm: str) -> None:
+def test_no_receipt_is_given_for_a_job_in_removed_files(system: System, harm: str) -> None:
     """Under load: each confirmed job is in what was the store."""
     broker = system.broker()
     submitter = Submitter(system)
     submitter.start(50)
-    was = HARMS[harm](system.folder / "data")
+    links = HARMS[harm](system.folder / "data")
     assert ended(system, broker).startswith(SENTENCE)
     confirmed = submitter.join()
     assert len(confirmed) >= 50
-    assert set(confirmed) <= stored(was)
+    assert set(confirmed) <= stored(links)
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_broker_with_nothing_to_do_notices_it_too(system: System, harm: str) -> None:
+def test_an_idle_broker_notices_removed_files_too(system: System, harm: str) -> None:
     """It looks once a second: whoever comes next must not be served from files without a name."""
     broker = system.broker()
     system.app().ask("ping")  # its first commit, of its addresses, is done
@@ -182,7 +182,7 @@ def make_store(shell: Shell, data: str = "data") -> str:
     return store_id
 
 
-def test_a_broker_ends_where_its_store_is_missing(shell: Shell) -> None:
+def test_a_broker_ends_if_its_expected_store_is_missing(shell: Shell) -> None:
     """Nothing is made, so that the next look finds nothing either."""
     (shell.folder / "data").mkdir()
     code, error = shell.error("broker", *HERE, "--expect-store", "0123456789abcdef")
@@ -191,19 +191,19 @@ def test_a_broker_ends_where_its_store_is_missing(shell: Shell) -> None:
     assert [] == list((shell.folder / "data").iterdir())
 
 
-def test_a_broker_ends_where_another_store_is(shell: Shell) -> None:
+def test_a_broker_ends_if_it_finds_another_store(shell: Shell) -> None:
     """The store is left as it was: not even its epoch grows."""
-    found = make_store(shell)
+    store_id = make_store(shell)
     code, error = shell.error("broker", *HERE, "--expect-store", "0123456789abcdef")
     assert 1 == code
-    assert f"has the id {found}, and expect_store says 0123456789abcdef" in error
-    broker = shell.start("broker", *HERE, "--expect-store", found)
-    said = broker.ready()
-    assert (found, "2") == (said["store"], said["epoch"])
+    assert f"has the id {store_id}, and expect_store says 0123456789abcdef" in error
+    broker = shell.start("broker", *HERE, "--expect-store", store_id)
+    ready = broker.ready()
+    assert (store_id, "2") == (ready["store"], ready["epoch"])
     assert 0 == broker.stop()
 
 
-def test_the_expected_store_may_stand_in_a_variable(shell: Shell) -> None:
+def test_the_expected_store_can_be_set_by_a_variable(shell: Shell) -> None:
     """As any setting; a store in memory never is the one."""
     shell.environ["EVENTMQ_EXPECT_STORE"] = "0123456789abcdef"
     code, error = shell.error("broker", *HERE)
@@ -230,7 +230,7 @@ def test_a_restored_backup_has_another_id_and_the_error_says_so(shell: Shell) ->
     assert 0 == broker.stop()
 
 
-def test_a_store_that_is_made_is_told(shell: Shell) -> None:
+def test_a_new_store_is_logged(shell: Shell) -> None:
     """Once, with its id: whoever sees it after a reboot knows that the disk is missing."""
     broker = shell.start("broker", *HERE)
     store_id = broker.ready()["store"]

@@ -49,7 +49,7 @@ def damage(folder: Path, sql: str) -> None:
         assert change(db, sql) > 0, "the store has none of these"
 
 
-def test_nothing_is_found_where_nothing_is(folder: Path) -> None:
+def test_a_sound_store_has_no_findings(folder: Path) -> None:
     """Also with a log that no broker has moved yet."""
     assert tools_of(folder).check() == []
     store = SqliteStore(folder, FakeClock(), reserve=0)
@@ -117,13 +117,13 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("sql", DAMAGE)
-def test_what_is_wrong_is_found_and_repaired_where_that_is_safe(folder: Path, sql: str) -> None:
+def test_damage_is_found_and_repaired_where_that_is_safe(folder: Path, sql: str) -> None:
     checks, repairable = DAMAGE[sql]
     damage(folder, sql)
     tools = tools_of(folder)
-    found = tools.check()
-    assert {finding.check for finding in found} == checks
-    assert all(finding.found and finding.means and finding.help for finding in found)
+    findings = tools.check()
+    assert {finding.check for finding in findings} == checks
+    assert all(finding.found and finding.means and finding.help for finding in findings)
     repaired = tools.repair()
     assert bool(repaired.left) is not repairable, repaired
     assert list(repaired.left) == tools.check()
@@ -132,16 +132,16 @@ def test_what_is_wrong_is_found_and_repaired_where_that_is_safe(folder: Path, sq
         assert {finding.check for finding in tools_of(before).check()} == checks
 
 
-def test_what_a_repair_keeps_is_for_its_owner_only(folder: Path) -> None:
+def test_the_copy_that_a_repair_makes_is_private(folder: Path) -> None:
     """As the store is, whatever the umask is."""
     damage(folder, "UPDATE schedule_counts SET value = 5 WHERE key = 'live'")
     before = os.umask(0)
     try:
-        kept = Path(tools_of(folder).repair().kept)
+        copy = Path(tools_of(folder).repair().kept)
     finally:
         os.umask(before)
-    assert "0o700" == oct(kept.stat().st_mode & 0o777)
-    assert {"0o600"} == {oct(path.stat().st_mode & 0o777) for path in kept.iterdir()}
+    assert "0o700" == oct(copy.stat().st_mode & 0o777)
+    assert {"0o600"} == {oct(path.stat().st_mode & 0o777) for path in copy.iterdir()}
 
 
 def test_every_check_is_tried() -> None:
@@ -149,7 +149,7 @@ def test_every_check_is_tried() -> None:
     assert {rule.name for rule in RULES} == set().union(*(checks for checks, _ in DAMAGE.values()))
 
 
-def test_an_index_that_is_not_right_is_made_anew(folder: Path) -> None:
+def test_a_wrong_index_is_rebuilt(folder: Path) -> None:
     """It can be made of the table, so nothing is lost."""
     db = connect(folder / FILE_NAME, busy=0.0)
     (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'failed_at'").fetchone()
@@ -201,7 +201,7 @@ def logged(killed: Path, tmp_path: Path) -> Path:
     return shutil.copytree(killed, tmp_path / "data")
 
 
-def test_a_log_that_is_damaged_in_the_middle_is_not_passed_over(logged: Path) -> None:
+def test_damage_in_the_middle_of_the_log_is_reported(logged: Path) -> None:
     """SQLite would: all commits from there on would be gone, receipts and all, without a word."""
     log = logged / f"{FILE_NAME}-wal"
     data = bytearray(log.read_bytes())
@@ -220,7 +220,7 @@ def test_a_log_that_is_damaged_in_the_middle_is_not_passed_over(logged: Path) ->
 
 
 @pytest.mark.parametrize("flipped", range(0, 32, 5))
-def test_the_head_of_a_log_is_checked_too(logged: Path, flipped: int) -> None:
+def test_the_header_of_the_log_is_checked_too(logged: Path, flipped: int) -> None:
     """Without it SQLite takes the log for empty."""
     log = logged / f"{FILE_NAME}-wal"
     data = bytearray(log.read_bytes())
@@ -251,20 +251,20 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_the_command_explains_and_says_so_by_its_code(folder: Path) -> None:
+def test_the_command_explains_findings_and_sets_its_exit_code(folder: Path) -> None:
     assert run(str(folder)) == (0, "the store is in order\n", "")
     assert run(str(folder), "--json")[:2] == (0, "[]\n")
     damage(folder, "UPDATE queues SET waiting = waiting + 3")
-    code, said, _ = run(str(folder))
+    code, output, _ = run(str(folder))
     assert code == 1
-    assert said.startswith("counts (queues): 1 counts are wrong: queue default says ")
-    assert "what helps: eventmq fsck --repair puts it right" in said
-    code, said, _ = run(str(folder), "--json")
-    [row] = json.loads(said)
+    assert output.startswith("counts (queues): 1 counts are wrong: queue default says ")
+    assert "what helps: eventmq fsck --repair puts it right" in output
+    code, output, _ = run(str(folder), "--json")
+    [row] = json.loads(output)
     assert (code, row["check"], row["repairable"]) == (1, "counts", True)
-    code, said, told = run(str(folder), "--repair")
-    assert (code, said) == (0, "the store is in order\n")
-    assert "repaired: counts: 1 counts are wrong" in told
+    code, output, errors = run(str(folder), "--repair")
+    assert (code, output) == (0, "the store is in order\n")
+    assert "repaired: counts: 1 counts are wrong" in errors
 
 
 def test_a_repair_is_refused_while_a_broker_runs(folder: Path) -> None:
@@ -272,14 +272,14 @@ def test_a_repair_is_refused_while_a_broker_runs(folder: Path) -> None:
     damage(folder, "UPDATE queues SET waiting = waiting + 3")
     store = SqliteStore(folder, FakeClock(), reserve=0)
     store.open()
-    code, said, told = run(str(folder), "--repair")
+    code, output, errors = run(str(folder), "--repair")
     store.close()
-    assert (code, said) == (1, "")
-    assert "in use by another broker" in told
+    assert (code, output) == (1, "")
+    assert "in use by another broker" in errors
     assert [finding.check for finding in tools_of(folder).check()] == ["counts"]
 
 
-def test_what_is_no_store_is_said(tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     assert run(str(tmp_path / "none"))[0] == 1
     assert not (tmp_path / "none").exists()
     (tmp_path / FILE_NAME).write_text("not a database, but a text of some length" * 99)
@@ -287,7 +287,7 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     assert "has no files" in run("--store", "memory")[2]
 
 
-def test_names_of_tables_that_are_no_text_any_more_are_said(folder: Path) -> None:
+def test_damaged_table_names_are_reported(folder: Path) -> None:
     """SQLite complains in words that have the damage in them, and Python cannot decode these."""
     path = folder / FILE_NAME
     sound = path.read_bytes()
@@ -297,10 +297,10 @@ def test_names_of_tables_that_are_no_text_any_more_are_said(folder: Path) -> Non
     path.write_bytes(damaged)
     with pytest.raises(StoreError, match="cannot open the store"):  # before fsck leaves a log
         SqliteStore(folder, FakeClock(), reserve=0).open()
-    code, said, told = run(str(folder))
-    assert (code, said) == (1, "")
-    assert "cannot read the store" in told
-    assert "restore a backup" in told
+    code, output, errors = run(str(folder))
+    assert (code, output) == (1, "")
+    assert "cannot read the store" in errors
+    assert "restore a backup" in errors
     with pytest.raises(StoreError, match="cannot read the store"):
         SqliteEventLogReader(folder)
     with pytest.raises(StoreError, match="cannot open the store"):
@@ -322,6 +322,6 @@ def test_a_check_is_quick(folder: Path) -> None:
     db.execute(f"UPDATE jobs SET crc = {JOB_CRC.format('jobs')} WHERE seq > 1000000")
     db.execute("COMMIT")
     db.close()
-    begun = time.process_time()
+    start = time.process_time()
     assert tools_of(folder).check() == []
-    assert time.process_time() - begun < 3.0
+    assert time.process_time() - start < 3.0

@@ -53,13 +53,13 @@ def system(tmp_path: Path) -> Iterator[System]:
     subprocess.run(["umount", "-l", str(data)], check=True)
 
 
-def fill(data: Path, left: int) -> Path:
+def fill(data: Path, free: int) -> Path:
     """Fill a disk but for some bytes; return the file that does."""
     filler = data / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
-    os.truncate(filler, filler.stat().st_size - left)
+    os.truncate(filler, filler.stat().st_size - free)
     return filler
 
 
@@ -87,12 +87,14 @@ def test_a_broker_starts_on_a_full_disk_and_drains_it(system: System) -> None:
     assert [(0, 0)] == [(row["running"], row["failed"]) for row in app.ask("queues")]
 
 
-@pytest.mark.parametrize("gone", [["ballast"], ["ballast", "queue.sqlite-shm"]], ids=len)
-def test_a_broker_without_a_ballast_says_how_much_to_free(system: System, gone: list[str]) -> None:
+@pytest.mark.parametrize("removed", [["ballast"], ["ballast", "queue.sqlite-shm"]], ids=len)
+def test_a_broker_without_a_ballast_says_how_much_to_free(
+    system: System, removed: list[str]
+) -> None:
     """And that is enough. The index of the log may be what does not fit."""
     crash_with_jobs(system)
     data = system.folder / "data"
-    for name in gone:
+    for name in removed:
         (data / name).unlink()
     filler = fill(data, THREE_BLOCKS)
     broker, _ = system.start(
@@ -100,12 +102,12 @@ def test_a_broker_without_a_ballast_says_how_much_to_free(system: System, gone: 
     )
     assert 1 == broker.wait(50)
     *_, error = (system.folder / "broker.log").read_text().splitlines()
-    told = re.fullmatch(
+    match = re.fullmatch(
         r"error: the disk of the data directory data is full: free (\d+) MiB there and start the "
         r"broker again", error,
     )  # fmt: skip
-    assert told, error
-    os.truncate(filler, filler.stat().st_size - int(told[1]) * MIB)
+    assert match, error
+    os.truncate(filler, filler.stat().st_size - int(match[1]) * MIB)
     system.broker(under=UNDER)
     system.worker()
     until(lambda: len(system.executed()) == JOBS, "every job was executed")

@@ -90,7 +90,7 @@ def work_off(store: SqliteStore, jobs: list[JobRecord], now: float) -> None:
         assert [[{}]] == commit(store, end(job, now))
 
 
-def test_it_opens_with_its_ballast_and_is_worked_off(
+def test_a_store_opens_with_its_ballast_and_its_jobs_can_end(
     quota: Quota, crashed: Path, clock: FakeClock, jobs: list[JobRecord]
 ) -> None:
     """Nothing is lost, new jobs are refused, and those that are there can end."""
@@ -105,7 +105,7 @@ def test_it_opens_with_its_ballast_and_is_worked_off(
     assert quota.used() <= quota.limit
 
 
-def test_without_a_ballast_it_says_how_much_space_would_do(
+def test_without_a_ballast_the_error_names_the_space_needed(
     quota: Quota, crashed: Path, clock: FakeClock, jobs: list[JobRecord]
 ) -> None:
     """And with that it opens; the refused start has lost nothing."""
@@ -114,9 +114,9 @@ def test_without_a_ballast_it_says_how_much_space_would_do(
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
         with pytest.raises(StoreError, match=r"data is full: free \d+ MiB there") as raised:
             store.open()
-        found = re.search(r"free (\d+) MiB", str(raised.value))
-        assert found
-        quota.limit += int(found[1]) * MIB
+        match = re.search(r"free (\d+) MiB", str(raised.value))
+        assert match
+        quota.limit += int(match[1]) * MIB
         recovered = store.open()
         assert [JOBS] == [counts.waiting for counts in recovered.counts.values()]
         work_off(store, jobs, clock.now())
@@ -151,5 +151,5 @@ def test_jobs_end_as_soon_as_there_is_space_again(
             for full, write_result in zip(refused, write_results, strict=True)
         )
         quota.limit = limit
-        rest = [job for job, full in zip(jobs, refused, strict=True) if full]
-        work_off(store, rest, clock.now())
+        remaining = [job for job, full in zip(jobs, refused, strict=True) if full]
+        work_off(store, remaining, clock.now())

@@ -82,14 +82,18 @@ def calls() -> tuple[Sequence[Call], int]:
 
 
 def fail_each(
-    folder: Path, calls: Sequence[Call], places: Sequence[int], fault: str, store: Any = SqliteStore
+    folder: Path,
+    calls: Sequence[Call],
+    indexes: Sequence[int],
+    fault: str,
+    store: Any = SqliteStore,
 ) -> list[bool]:
     """Fail one call after the other, each in a run of its own; return whether brokers ended."""
     ended = []
-    for place in places:
+    for index in indexes:
         run = folder / "run"
-        outcome = strike(run, JOBS, once(place, fault), store)
-        assert [calls[place].kind] == [call.kind for call in outcome.failed]
+        outcome = strike(run, JOBS, once(index, fault), store)
+        assert [calls[index].kind] == [call.kind for call in outcome.failed]
         ended.append(bool(outcome.ended))
         shutil.rmtree(run)
     return ended
@@ -103,8 +107,8 @@ def test_all_kinds_of_calls_are_tried(calls: tuple[Sequence[Call], int]) -> None
     """The log is written, synced and moved; the database is written, synced and cut."""
     every, opening = calls
     kinds = {(call.kind, call.file) for call in every[opening:]}
-    wanted = {("write", "log"), ("sync", "log"), ("write", "database"), ("sync", "database")}
-    assert wanted | {("truncate", "database"), ("read", "log"), ("size", "database")} <= kinds
+    expected = {("write", "log"), ("sync", "log"), ("write", "database"), ("sync", "database")}
+    assert expected | {("truncate", "database"), ("read", "log"), ("size", "database")} <= kinds
 
 
 @pytest.mark.parametrize("fault", ["EIO", "short"])
@@ -119,7 +123,7 @@ def test_an_error_ends_the_broker_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("kind", ["sync", "truncate", "size", "delete"])
-def test_an_error_of_a_call_that_is_rare_does_so_too(
+def test_an_error_of_a_rare_call_ends_the_broker_too(
     folder: Path, calls: tuple[Sequence[Call], int], kind: str
 ) -> None:
     every, _ = calls
@@ -128,7 +132,7 @@ def test_an_error_of_a_call_that_is_rare_does_so_too(
 
 
 @pytest.mark.parametrize("fault", sorted(FULL))
-def test_a_full_disk_is_lived_with(
+def test_a_broker_survives_a_full_disk(
     folder: Path, calls: tuple[Sequence[Call], int], fault: str
 ) -> None:
     """What did not fit is refused, and sent again; the broker goes on."""
@@ -138,7 +142,7 @@ def test_a_full_disk_is_lived_with(
     assert not any(fail_each(folder, every, places, fault))
 
 
-def test_a_disk_that_stays_full_for_a_while_is_lived_with_too(
+def test_a_broker_survives_a_disk_that_stays_full_for_a_while(
     folder: Path, calls: tuple[Sequence[Call], int]
 ) -> None:
     every, opening = calls
@@ -265,9 +269,7 @@ def _submit(app: EventMQ, jobs: int) -> int:
 
 
 @pytest.mark.parametrize("store", [SqliteStore, NormalStore])
-def test_no_socket_is_given_a_receipt_before_its_sync(
-    folder: Path, store: type[SqliteStore]
-) -> None:
+def test_no_socket_gets_a_receipt_before_its_sync(folder: Path, store: type[SqliteStore]) -> None:
     """The same with the real runner; the store that does not sync is found here as well."""
     shim = Shim()
     server = Server(folder, shim, store)
@@ -311,7 +313,7 @@ def test_a_failed_sync_ends_a_broker_before_the_receipt(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "ends"), [("EIO", True), ("ENOSPC", False)])
-def test_what_the_thread_meets_is_known_to_the_next_commit(
+def test_an_error_of_the_checkpoint_thread_reaches_the_next_commit(
     folder: Path, fault: str, ends: bool
 ) -> None:
     """An error ends the broker; space that is missing is waited for."""
@@ -342,7 +344,7 @@ def test_what_the_thread_meets_is_known_to_the_next_commit(
 
 
 @pytest.mark.parametrize("planted", [False, True])
-def test_the_log_is_begun_anew_only_when_the_database_is_synced(
+def test_the_log_is_restarted_only_after_a_sync_of_the_database(
     folder: Path, planted: bool
 ) -> None:
     """Else a crash of the machine would take along what was moved; a thread that does not sync is
@@ -355,19 +357,19 @@ def test_the_log_is_begun_anew_only_when_the_database_is_synced(
         mover: Any = store._checkpointer
         if planted:
             mover._db.execute("PRAGMA synchronous = OFF")
-        shim.begun = shim.begun_early = 0
+        shim.restarts = shim.early_restarts = 0
         new_id = IdFactory(FakeClock()).new
         try:
             for number in range(1, 3000):
                 job = JobRecord(new_id(), "q", "task:t", bytes(5000), number, number, created=1.0)
                 store.submit([Admit([job])])
                 assert store.finished() == [[{}]]
-                if shim.begun >= 10:
+                if shim.restarts >= 10:
                     break
                 with mover._moves:  # what it has begun it ends before the next commit
                     pass
         finally:
             store.close()
             shim.unregister()
-    assert shim.begun >= 10
-    assert (shim.begun_early > 0) == planted
+    assert shim.restarts >= 10
+    assert (shim.early_restarts > 0) == planted

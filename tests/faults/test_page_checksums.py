@@ -76,7 +76,7 @@ def opened(folder: Path, *, page_checksums: bool = False) -> None:
         store.close()
 
 
-def test_a_store_that_was_worked_on_is_sound_and_stays_so(folder: Path) -> None:
+def test_page_checksums_stay_right_while_a_store_is_used(folder: Path) -> None:
     """Whoever opens it goes on with them, without saying so."""
     assert tools_of(folder).check() == []
     opened(folder)
@@ -92,29 +92,29 @@ def test_a_bit_that_flipped_anywhere_is_found(folder: Path, table: str) -> None:
     """Also in tables without checksums of their own."""
     page = leaves(folder / FILE_NAME, table)[0]
     flip(folder / FILE_NAME, page)
-    found = tools_of(folder).check()
-    assert found[0].check == "page-checksums"
-    assert found[0].found == f"1 pages are not what was written: {page}"
+    findings = tools_of(folder).check()
+    assert findings[0].check == "page-checksums"
+    assert findings[0].found == f"1 pages are not what was written: {page}"
     assert tools_of(folder).repair()[:2] == ("", [])
     with pytest.raises(StoreError, match=rf"table {table}: .*its checksum is wrong.*--salvage"):
         opened(folder)
 
 
-def test_what_is_salvaged_has_them_where_the_option_says_so(folder: Path) -> None:
+def test_a_salvaged_store_has_page_checksums_if_set(folder: Path) -> None:
     """Its rows are judged by their own checksums, so a page with a flipped bit is not lost."""
     path = folder / FILE_NAME
     flip(path, leaves(path, "nodes")[0], 2)  # a free block that is not there
-    for wanted in (False, True):
-        to = folder.parent / f"new{wanted}"
-        done = SqliteTools(path, durable=True, page_checksums=wanted).salvage(to)
+    for page_checksums in (False, True):
+        to = folder.parent / f"new{page_checksums}"
+        done = SqliteTools(path, durable=True, page_checksums=page_checksums).salvage(to)
         assert (done.lost, done.left) == ([], [])
         with closing(connect(to / FILE_NAME, busy=0.0)) as db:
-            assert has_page_checksums(db) is wanted
+            assert has_page_checksums(db) is page_checksums
         opened(to)
         assert tools_of(to).check() == []
 
 
-def test_a_backup_has_them_too(folder: Path) -> None:
+def test_a_backup_has_page_checksums_too(folder: Path) -> None:
     tools_of(folder).backup(folder.parent / "copy", replace=False)
     path = folder.parent / "copy" / FILE_NAME
     assert bad_pages(path) == []
@@ -126,7 +126,7 @@ def test_a_backup_has_them_too(folder: Path) -> None:
     assert tools_of(folder).check() == []
 
 
-def test_a_store_without_them_goes_on_without(
+def test_a_store_without_page_checksums_stays_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened(tmp_path)
@@ -172,11 +172,11 @@ def killed(tmp_path: Path) -> Path:
     store: Any = SqliteStore(folder, clock, reserve=0, page_checksums=True)
     store.open()
     try:
-        for some in (range(200), range(200, 250), range(250, 300)):
-            jobs = [JobRecord(ids[n], "q", "task:t", b"x" * 300, n + 1) for n in some]
+        for numbers in (range(200), range(200, 250), range(250, 300)):
+            jobs = [JobRecord(ids[n], "q", "task:t", b"x" * 300, n + 1) for n in numbers]
             store.submit([Admit(jobs)])
             assert store.finished() == [[{}]]
-            if not some.start:
+            if not numbers.start:
                 empty_log(store._db)
         store.submit(
             [SaveLimits([LimitRow(SubqueueKey("t", ""), 1.0, 2.0, 3.0)])]
@@ -248,7 +248,7 @@ def test_a_log_is_moved_with_checksums_whoever_opens_the_store(
     assert (bad_pages(path), tools_of(killed).check()) == ([], [])
 
 
-def test_a_page_that_is_not_in_the_log_is_found_beside_it(killed: Path) -> None:
+def test_a_damaged_page_beside_the_log_is_found(killed: Path) -> None:
     path = killed / FILE_NAME
     page = max({*range(2, path.stat().st_size // PAGE)} - in_both(killed))
     flip(path, page)

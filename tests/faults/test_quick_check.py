@@ -59,7 +59,7 @@ def test_a_store_with_a_damaged_page_is_refused(folder: Path, content: bytes) ->
 
 
 @pytest.mark.parametrize("table", ["queues", "names", "meta", "subqueues", "failed", "events"])
-def test_every_table_is_looked_at(folder: Path, table: str) -> None:
+def test_every_table_is_checked(folder: Path, table: str) -> None:
     path = folder / FILE_NAME
     overwrite(path, leaves(path, table)[0], b"\xff" * PAGE)
     with pytest.raises(StoreError, match=f"damaged in its table {table}: "):
@@ -73,27 +73,27 @@ def test_a_file_that_was_cut_off_is_refused(folder: Path) -> None:
         opened(folder)
 
 
-def test_an_index_that_does_not_agree_is_refused_and_made_anew(folder: Path) -> None:
+def test_a_wrong_index_is_refused_and_can_be_rebuilt(folder: Path) -> None:
     """The broker would end at the first job whose entry it wants to delete."""
     path = folder / FILE_NAME
     data = bytearray(path.read_bytes())
     [number] = leaves(path, "queues")
-    place = data.index(b"q", (number - 1) * PAGE + PAGE // 2)
-    data[place : place + 1] = b"r"
+    offset = data.index(b"q", (number - 1) * PAGE + PAGE // 2)
+    data[offset : offset + 1] = b"r"
     path.write_bytes(data)
     with pytest.raises(StoreError, match=r"the index sqlite_autoindex_queues_1 .*fsck --repair"):
         opened(folder)
 
 
-def test_it_ends_after_its_time_and_says_what_it_has_not_looked_at(
+def test_the_check_ends_at_its_time_limit_and_names_unchecked_tables(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Small tables come first: what is not looked at is what is large."""
     caplog.set_level(logging.INFO, "eventmq.store")
     path = folder / FILE_NAME
     with closing(connect(path, busy=0.0)) as db:
-        many = "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 3000)"
-        db.execute(f"{many} INSERT INTO events SELECT 1000 + v, 1, 0, x'00' FROM n")
+        numbers = "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 3000)"
+        db.execute(f"{numbers} INSERT INTO events SELECT 1000 + v, 1, 0, x'00' FROM n")
         check_quickly(db, path, seconds=-1.0)
         assert "ended after -1 s, before " in caplog.text
         assert caplog.text.rstrip().endswith("events: run eventmq fsck")
@@ -115,15 +115,15 @@ class Looks:
         return 0.0 if self.count < self._late else 60.0
 
 
-def test_what_was_found_counts_though_the_look_was_cut_off_there(
+def test_a_finding_counts_although_the_time_limit_ends_the_check(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A row without its entry in an index, and the time ends with later rows of the table."""
     caplog.set_level(logging.INFO, "eventmq.store")
     path = folder / FILE_NAME
-    place = leaves(path, "jobs_id")[0] * PAGE - 6
+    offset = leaves(path, "jobs_id")[0] * PAGE - 6
     data = bytearray(path.read_bytes())
-    data[place] ^= 1
+    data[offset] ^= 1
     path.write_bytes(data)
     monkeypatch.setattr(quick_check, "_STEPS", 50)
     whole = Looks(float("inf"))
@@ -138,7 +138,7 @@ def test_what_was_found_counts_though_the_look_was_cut_off_there(
     assert " ended after 1 s, before " in caplog.text
 
 
-def test_a_sound_store_is_looked_at_and_nothing_is_said(
+def test_a_sound_store_passes_without_a_message(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "eventmq.store")

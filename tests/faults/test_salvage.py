@@ -68,27 +68,27 @@ def ids(waiting: tuple[Path, list[str]]) -> list[str]:
 
 def salvaged(folder: Path) -> Salvaged:
     """Salvage a store into a folder beside it; nothing changes in its own."""
-    before = {each.name: each.read_bytes() for each in folder.glob("queue*")}
+    before = {path.name: path.read_bytes() for path in folder.glob("queue*")}
     done = SqliteTools(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
-    assert {each.name: each.read_bytes() for each in folder.glob("queue*")} == before
-    assert [each.name for each in (folder.parent / "new").iterdir()] == [FILE_NAME]
+    assert {path.name: path.read_bytes() for path in folder.glob("queue*")} == before
+    assert [path.name for path in (folder.parent / "new").iterdir()] == [FILE_NAME]
     return done
 
 
 def drained(folder: Path, queue: str = "mail") -> dict[str, bytes]:
     """Let a broker on a store give everything to a worker; return the bodies by id."""
-    broker, ran, done = Broker(folder), dict[str, bytes](), 0
+    broker, bodies, done = Broker(folder), dict[str, bytes](), 0
     broker.worker(queues=f'[[10, "{queue}"]]')
     while done < len(broker.dispatched):
         [(chunk, index)] = chunks(broker.dispatched[done : done + 1])
-        ran.update({entry.id: index.payload(chunk.body, entry) for entry in index.entries})
+        bodies.update({entry.id: index.payload(chunk.body, entry) for entry in index.entries})
         done += 1
-        broker.answer(b"worker", chunk, [row(place) for place in range(len(index.entries))])
+        broker.answer(b"worker", chunk, [row(position) for position in range(len(index.entries))])
         broker.ready(b"worker", 1, received=done)
-    assert all(each["waiting"] == 0 for each in broker.call("queues"))
+    assert all(queue_row["waiting"] == 0 for queue_row in broker.call("queues"))
     broker.close()
     assert audit(folder) == []
-    return ran
+    return bodies
 
 
 def ids_on(path: Path, page: int) -> list[str]:
@@ -99,21 +99,21 @@ def ids_on(path: Path, page: int) -> list[str]:
 
 
 @pytest.mark.parametrize("content", [bytes(PAGE), b"\xff" * PAGE], ids=["zeros", "garbage"])
-def test_all_but_the_jobs_of_a_damaged_page_are_there_and_these_are_named(
+def test_jobs_of_a_damaged_page_are_named_and_all_others_kept(
     folder: Path, ids: list[str], content: bytes
 ) -> None:
     """A broker drains the new store; the old one is refused."""
     path = folder / FILE_NAME
     page = leaves(path, "jobs")[3]
-    there = ids_on(path, page)
-    assert 3 < len(there) < 20
+    damaged_ids = ids_on(path, page)
+    assert 3 < len(damaged_ids) < 20
     overwrite(path, page, content)
     done = salvaged(folder)
-    assert {lost.id for lost in done.lost if lost.id} == set(there)
+    assert {lost.id for lost in done.lost if lost.id} == set(damaged_ids)
     assert [lost.table for lost in done.lost if not lost.id] == ["jobs"]
-    assert (done.copied["jobs"], done.left) == (200 - len(there), [])
-    ran = drained(Path(done.path).parent)
-    assert ran == {job_id: job_id.encode() * 9 for job_id in ids if job_id not in there}
+    assert (done.copied["jobs"], done.left) == (200 - len(damaged_ids), [])
+    bodies = drained(Path(done.path).parent)
+    assert bodies == {job_id: job_id.encode() * 9 for job_id in ids if job_id not in damaged_ids}
 
 
 def test_the_new_store_is_for_its_owner_only_and_has_an_id_of_its_own(folder: Path) -> None:
@@ -136,9 +136,7 @@ def test_the_new_store_is_for_its_owner_only_and_has_an_id_of_its_own(folder: Pa
 
 
 @pytest.mark.parametrize("name", ["jobs", "jobs_id", "jobs_ready"])
-def test_nothing_is_lost_with_a_page_that_others_are_below(
-    folder: Path, ids: list[str], name: str
-) -> None:
+def test_a_damaged_interior_page_loses_nothing(folder: Path, ids: list[str], name: str) -> None:
     """The pages below it are found by the pointer map; an index is made anew."""
     path = folder / FILE_NAME
     for page in nodes(path, name):
@@ -148,7 +146,7 @@ def test_nothing_is_lost_with_a_page_that_others_are_below(
     assert set(drained(Path(done.path).parent)) == set(ids)
 
 
-def test_nothing_is_lost_with_a_damaged_index(folder: Path, ids: list[str]) -> None:
+def test_a_damaged_index_loses_nothing(folder: Path, ids: list[str]) -> None:
     path = folder / FILE_NAME
     for page in leaves(path, "jobs_id"):
         overwrite(path, page, bytes(PAGE))
@@ -158,7 +156,7 @@ def test_nothing_is_lost_with_a_damaged_index(folder: Path, ids: list[str]) -> N
 
 
 @pytest.mark.parametrize("page", [1, 2], ids=["header", "pointer map"])
-def test_nothing_is_lost_with_a_page_that_is_known(folder: Path, page: int) -> None:
+def test_a_damaged_header_page_loses_nothing(folder: Path, page: int) -> None:
     """The first page says where the tables are; the second one, what is above each page."""
     path = folder / FILE_NAME
     leaves(path, "jobs")  # now all is in the file
@@ -168,17 +166,17 @@ def test_nothing_is_lost_with_a_page_that_is_known(folder: Path, page: int) -> N
     assert len(drained(Path(done.path).parent)) == 200
 
 
-def test_what_is_left_of_a_file_that_was_cut_off_is_there(folder: Path, ids: list[str]) -> None:
+def test_the_rest_of_a_truncated_file_is_kept(folder: Path, ids: list[str]) -> None:
     path = folder / FILE_NAME
     data = path.read_bytes()
     path.write_bytes(data[: -8 * PAGE + 100])
     done = salvaged(folder)
     named = {lost.id for lost in done.lost if lost.table == "jobs" and lost.id}
-    ran = drained(Path(done.path).parent)
-    assert 100 < len(ran) < 200
-    assert named | set(ran) == set(ids)
-    assert not named & set(ran)
-    assert ran == {job_id: job_id.encode() * 9 for job_id in ran}
+    bodies = drained(Path(done.path).parent)
+    assert 100 < len(bodies) < 200
+    assert named | set(bodies) == set(ids)
+    assert not named & set(bodies)
+    assert bodies == {job_id: job_id.encode() * 9 for job_id in bodies}
     assert done.lost
 
 
@@ -191,7 +189,7 @@ def test_names_of_queues_are_read_from_their_index(folder: Path, ids: list[str])
     assert set(drained(Path(done.path).parent)) == set(ids)
 
 
-def test_what_was_altered_is_left_out_and_named(folder: Path, ids: list[str]) -> None:
+def test_altered_rows_are_left_out_and_named(folder: Path, ids: list[str]) -> None:
     with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
         db.execute("UPDATE jobs SET body = x'00' WHERE seq = 7")
         db.execute("UPDATE jobs SET headers = CAST(x'ff' || headers AS TEXT) WHERE seq = 8")
@@ -203,7 +201,7 @@ def test_what_was_altered_is_left_out_and_named(folder: Path, ids: list[str]) ->
     assert len(drained(Path(done.path).parent)) == 198
 
 
-def test_what_stands_in_the_log_is_there(tmp_path: Path) -> None:
+def test_commits_in_the_log_are_kept(tmp_path: Path) -> None:
     """The broker was killed: nothing of it was moved into the file."""
     script = Script(tmp_path / "live")
     run_script(script, 60)
@@ -217,8 +215,8 @@ def test_what_stands_in_the_log_is_there(tmp_path: Path) -> None:
     again.join("second")
     finish(again)
     again.store.submit([FindJobs(sorted(confirmed))])
-    [[found]] = again.store.finished()
-    assert set(found) == confirmed
+    [[stored]] = again.store.finished()
+    assert set(stored) == confirmed
     again.close()
 
 
@@ -239,7 +237,7 @@ def test_a_lease_is_dropped_and_its_delivery_counts(tmp_path: Path) -> None:
     other.close()
 
 
-def test_what_waited_for_a_lost_job_is_cancelled(tmp_path: Path) -> None:
+def test_jobs_that_waited_for_a_lost_job_are_cancelled(tmp_path: Path) -> None:
     """It never runs without the result of that job."""
     broker = Broker(tmp_path / "data")
     a, b, c = map(Signature, "abc")
@@ -271,12 +269,12 @@ def test_a_store_that_a_broker_has_open_is_refused(folder: Path) -> None:
     assert not (folder.parent / "new").exists()
 
 
-def test_a_folder_with_something_in_it_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "mine").write_text("mine")
     with pytest.raises(StoreError, match="is not empty"):
         SqliteTools(folder / FILE_NAME, durable=True).salvage(tmp_path / "new")
-    assert [each.name for each in (tmp_path / "new").iterdir()] == ["mine"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["mine"]
 
 
 def test_a_store_of_another_version_is_refused_and_leaves_nothing(folder: Path) -> None:
@@ -298,27 +296,27 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 def test_the_command_says_what_was_copied_and_what_is_lost(folder: Path, tmp_path: Path) -> None:
     path = folder / FILE_NAME
-    code, said, told = run(str(folder), "--salvage", str(tmp_path / "whole"))
-    assert (code, "lost:" in said) == (0, False)
-    assert str(tmp_path / "whole" / FILE_NAME) in told
+    code, output, errors = run(str(folder), "--salvage", str(tmp_path / "whole"))
+    assert (code, "lost:" in output) == (0, False)
+    assert str(tmp_path / "whole" / FILE_NAME) in errors
     page = leaves(path, "jobs")[3]
-    there = ids_on(path, page)
+    damaged_ids = ids_on(path, page)
     overwrite(path, page, bytes(PAGE))
-    code, said, _ = run("--data-dir", str(folder), "--salvage", str(tmp_path / "part"))
+    code, output, _ = run("--data-dir", str(folder), "--salvage", str(tmp_path / "part"))
     assert code == 1
-    assert f"jobs       {200 - len(there)}     {len(there) + 1}" in said
-    assert f"lost: jobs {there[0]} (row " in said
-    code, said, _ = run(str(folder), "--json", "--salvage", str(tmp_path / "json"))
-    found = json.loads(said)
-    assert (code, found["copied"]["jobs"]) == (1, 200 - len(there))
-    assert {row["id"] for row in found["lost"] if row["id"]} == set(there)
+    assert f"jobs       {200 - len(damaged_ids)}     {len(damaged_ids) + 1}" in output
+    assert f"lost: jobs {damaged_ids[0]} (row " in output
+    code, output, _ = run(str(folder), "--json", "--salvage", str(tmp_path / "json"))
+    report = json.loads(output)
+    assert (code, report["copied"]["jobs"]) == (1, 200 - len(damaged_ids))
+    assert {row["id"] for row in report["lost"] if row["id"]} == set(damaged_ids)
     assert run(str(tmp_path / "part"))[:2] == (0, "the store is in order\n")
 
 
 @pytest.mark.parametrize(
     "arguments", [("--repair", "--salvage", "x"), ("a", "--data-dir", "b")], ids=str
 )
-def test_what_contradicts_itself_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+def test_contradicting_options_are_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert run(*arguments)[0] == 2
 
 
@@ -326,7 +324,7 @@ def test_what_contradicts_itself_is_wrong_usage(arguments: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_whatever_is_damaged_a_job_is_there_as_it_was_or_its_loss_is_said(
+def test_each_job_is_kept_unaltered_or_reported_as_lost(
     worked: tuple[Path, Any], seed: int, tmp_path: Path
 ) -> None:
     """Up to ten pages of a store in which jobs of all kinds wait, run, and have ended."""
@@ -348,10 +346,10 @@ def check_salvage(worked: tuple[Path, Any], seed: int, folder: Path) -> Salvaged
     data = bytearray((source / FILE_NAME).read_bytes())
     chance = random.Random(seed)
     for _ in range(chance.choice((1, 1, 2, 10))):
-        place = chance.randrange(len(data) // PAGE) * PAGE
+        offset = chance.randrange(len(data) // PAGE) * PAGE
         size = chance.choice((1, 16, PAGE))
-        place += chance.randrange(PAGE - size + 1)
-        data[place : place + size] = chance.choice((bytes(size), chance.randbytes(size)))
+        offset += chance.randrange(PAGE - size + 1)
+        data[offset : offset + size] = chance.choice((bytes(size), chance.randbytes(size)))
     (folder / "data").mkdir()
     (folder / "data" / FILE_NAME).write_bytes(data)
     done = SqliteTools(folder / "data" / FILE_NAME, durable=True).salvage(folder / "new")
@@ -364,9 +362,11 @@ def check_salvage(worked: tuple[Path, Any], seed: int, folder: Path) -> Salvaged
     assert again.promises.altered == []
     db = again.store._db
     tables = ["jobs", "failed", *(f"outcomes_{n}" for n in buckets(db))]
-    there = {job_id for table in tables for (job_id,) in db.execute(f"SELECT id FROM {table}")}
+    salvaged_ids = {
+        job_id for table in tables for (job_id,) in db.execute(f"SELECT id FROM {table}")
+    }
     again.close()
-    missing = set(script.promises.confirmed) - there - {lost.id for lost in done.lost}
+    missing = set(script.promises.confirmed) - salvaged_ids - {lost.id for lost in done.lost}
     # Which job it was is not known where its page is gone, or its id itself was altered.
     unknown = [lost for lost in done.lost if lost.id not in script.promises.intended]
     assert not missing or unknown, (missing, done.lost)

@@ -67,14 +67,14 @@ class Clocked(Broker):
         """Let a new worker run what is ready; return the ids."""
         name = self.new_id()
         queues = f'[[10, "{queue}"]]'
-        got = chunks(self.worker(name.encode(), name, window=9, queues=queues))
-        for chunk, index in got:
+        assigned = chunks(self.worker(name.encode(), name, window=9, queues=queues))
+        for chunk, index in assigned:
             rows = [
                 row(n, kind, _NO, content_type=ERROR_TYPE) if kind else row(n)
                 for n in range(len(index.entries))
             ]
             self.answer(name.encode(), chunk, rows)
-        ended = [entry.id for _, index in got for entry in index.entries]
+        ended = [entry.id for _, index in assigned for entry in index.entries]
         del self.core.state.peers[next(k for k in self.core.state.peers if k[1] == name.encode())]
         self.core.state.sessions.pop(name, None)
         return ended
@@ -89,8 +89,8 @@ class Clocked(Broker):
         return self.core.state.counters["duplicates"] == before + 1
 
     def status(self) -> dict[str, float]:
-        found = self.call("status")["clock"]
-        return {name: round(value) for name, value in found.items() if value}
+        clock = self.call("status")["clock"]
+        return {name: round(value) for name, value in clock.items() if value}
 
 
 class Case:
@@ -153,7 +153,7 @@ def test_a_step_for_some_seconds_changes_nothing(case: Case, step: float) -> Non
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_step_for_good_moves_only_what_was_said_as_unix_time(case: Case, step: float) -> None:
+def test_a_lasting_step_moves_only_jobs_with_a_unix_time(case: Case, step: float) -> None:
     broker = case.broker
     broker.step(step)
     broker.go(SETTLED - 1, every=5.0)
@@ -190,7 +190,7 @@ def test_ids_of_clients_with_the_wrong_time_are_known_after_it_is_right_again(
     assert [broker.is_refused(job_id) for job_id in ids] == [True] * 3
 
 
-def test_a_clock_that_went_forth_by_a_year_for_good_does_not_open_the_ids_before_it(
+def test_a_clock_a_year_ahead_for_good_does_not_readmit_earlier_ids(
     case: Case,
 ) -> None:
     """The trap: ids above the highest one known need no look-up, if they are not of the future."""
@@ -217,12 +217,12 @@ def test_a_result_is_kept_for_its_time(case: Case, step: float) -> None:
 
 def _result(broker: Broker, job_id: str) -> bytes | None:
     broker.store.submit([FindJobs([job_id])])
-    [[found]] = broker.store.finished()
-    return found[job_id].result
+    [[rows]] = broker.store.finished()
+    return rows[job_id].result
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_retry_goes_by_store_time(case: Case, step: float) -> None:
+def test_a_retry_follows_store_time(case: Case, step: float) -> None:
     broker = case.broker
     job_id, _ = broker.submit(headers="retry-count:3")
     broker.worker(b"tries", "tries")
@@ -272,20 +272,20 @@ def test_a_job_that_expires_was_ready_or_not_whatever_the_wall_clock_says(
     broker.go(SETTLED + 10, every=10.0)
     wall = broker.clock.now()
     waited, _ = broker.submit(headers=f"countdown:10,expires:{wall + 20:.3f}")
-    late, _ = broker.submit(headers=f"countdown:40,expires:{wall + 20:.3f}")
+    delayed, _ = broker.submit(headers=f"countdown:40,expires:{wall + 20:.3f}")
     at, _ = broker.submit(headers=f"eta:{wall + 40:.3f},expires:{wall + 20:.3f}")
     first, then = submit_graph(broker, A | B, b=f",expires:{wall + 20:.3f}")
     broker.go(25.0)
     assert first in broker.serve()  # the other one has expired when it is released
     broker.go(1.0)
-    due = {e["job_id"]: e.get("due_us", 0) for e in broker.events() if e["kind"] == "expired"}
-    assert due.keys() == {waited, late, at, then}
-    assert due[waited] == 0
-    assert due[late] / 1e6 == due[at] / 1e6 == pytest.approx(wall + 40, abs=0.01)
-    assert due[then] / 1e6 == pytest.approx(wall + 25, abs=1.0)
+    due_us = {e["job_id"]: e.get("due_us", 0) for e in broker.events() if e["kind"] == "expired"}
+    assert due_us.keys() == {waited, delayed, at, then}
+    assert due_us[waited] == 0
+    assert due_us[delayed] / 1e6 == due_us[at] / 1e6 == pytest.approx(wall + 40, abs=0.01)
+    assert due_us[then] / 1e6 == pytest.approx(wall + 25, abs=1.0)
 
 
-def test_people_read_wall_times(case: Case) -> None:
+def test_listings_show_wall_times(case: Case) -> None:
     """What was before a step that counts is shown as it would have been with the right clock."""
     broker = case.broker
     job_id, _ = broker.submit(headers="countdown:5000")
@@ -297,7 +297,7 @@ def test_people_read_wall_times(case: Case) -> None:
     assert info["due"] == pytest.approx(made - YEAR + 5000)
     assert broker.call("info", id=case.at)["due"] == pytest.approx(case.begin + 2000, abs=1.0)
     since = broker.call("failed", since=made - YEAR - 61.0)["failed"]
-    assert [each["id"] for each in since] == [case.failed]
+    assert [row["id"] for row in since] == [case.failed]
     assert broker.call("failed", since=made - YEAR - 1.0)["failed"] == []
 
 
@@ -332,7 +332,7 @@ def test_a_machine_that_slept_for_a_week_prunes_and_fires_when_it_wakes(case: Ca
 
 
 @pytest.mark.parametrize("boots", [False, True])
-def test_a_machine_that_was_off_for_a_week_goes_on_with_an_hour(case: Case, boots: bool) -> None:
+def test_a_machine_that_was_off_for_a_week_counts_an_hour_first(case: Case, boots: bool) -> None:
     """The rest counts after an hour of a steady clock, and the status says so."""
     broker = case.broker
     broker.store.close()
@@ -454,7 +454,7 @@ def off(tmp_path: Path):
 
 @pytest.mark.parametrize("accepts", [False, True])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_came_after_the_start_does_not_age_by_the_time_before_it(
+def test_jobs_from_after_the_start_do_not_age_by_the_time_off(
     off: Off, accepts: bool, restarts: bool
 ) -> None:
     """Neither once the clock was steady for an hour, nor when an operator lets it count."""
@@ -483,7 +483,7 @@ def test_what_came_after_the_start_does_not_age_by_the_time_before_it(
     assert "cancelled" not in off.states(off.part)
 
 
-def test_what_came_after_the_start_ages_by_what_passes_from_then_on(off: Off) -> None:
+def test_jobs_from_after_the_start_age_from_then_on(off: Off) -> None:
     broker = off.broker
     broker.call("clock.accept")
     broker.go(7300.0, every=10.0)
@@ -502,7 +502,7 @@ def test_what_came_after_the_start_ages_by_what_passes_from_then_on(off: Off) ->
     assert broker.state_of(off.fresh[1]) == ""
 
 
-def test_what_came_after_the_start_is_shown_and_told_by_its_own_time(off: Off) -> None:
+def test_jobs_from_after_the_start_are_shown_with_their_own_times(off: Off) -> None:
     broker = off.broker
     made = broker.clock.now()
     job_id, _ = broker.submit(queue="late")
@@ -516,7 +516,7 @@ def test_what_came_after_the_start_is_shown_and_told_by_its_own_time(off: Off) -
     assert end["wait_us"] / 1e6 == pytest.approx(100.0, abs=1.0)
 
 
-def test_the_commit_that_moves_what_waits_says_that_it_has(off: Off) -> None:
+def test_the_commit_that_moves_waiting_jobs_records_it(off: Off) -> None:
     """A machine that dies right behind it does not move anything a second time."""
     broker = off.broker
     due = broker.call("info", id=off.fresh[2])["due"]
@@ -542,7 +542,7 @@ def test_a_commit_that_fails_moves_nothing(off: Off) -> None:
     assert broker.call("info", id=off.fresh[2])["due"] == pytest.approx(due, abs=2.0)
 
 
-def test_time_that_is_added_takes_no_lease_from_a_beat(off: Off) -> None:
+def test_added_time_ends_no_lease_of_a_beat(off: Off) -> None:
     lease = off.broker.call("schedules.lease", holder="one", seconds=30)
     assert lease["held"]
     off.broker.call("clock.accept")
@@ -550,7 +550,7 @@ def test_time_that_is_added_takes_no_lease_from_a_beat(off: Off) -> None:
     assert not off.broker.call("schedules.lease", holder="two", seconds=30)["held"]
 
 
-def test_an_operator_may_let_a_week_count_at_once(case: Case) -> None:
+def test_an_operator_can_accept_a_week_at_once(case: Case) -> None:
     broker = case.broker
     broker.store.close()
     broker.clock.reboot(WEEK)
@@ -565,7 +565,7 @@ def test_an_operator_may_let_a_week_count_at_once(case: Case) -> None:
     assert broker.now() == pytest.approx(broker.clock.now(), abs=2.0)
 
 
-def test_time_that_is_added_judges_no_worker(case: Case) -> None:
+def test_added_time_loses_no_worker(case: Case) -> None:
     broker = case.broker
     broker.store.close()
     broker.clock.reboot(WEEK)
@@ -618,7 +618,7 @@ def test_the_clocks_are_stored_with_commits_and_a_crash_loses_a_second_at_most(
     broker.close()
 
 
-def test_a_store_of_before_goes_on_with_the_wall_clock(case: Case) -> None:
+def test_a_store_without_clock_records_starts_from_the_wall_clock(case: Case) -> None:
     broker = case.broker
     broker.store._db.execute("DELETE FROM meta WHERE key = 'clock'")
     broker.crash()
@@ -667,8 +667,8 @@ class AnyClock(RuleBasedStateMachine):
     @rule()
     def submit_again(self) -> None:
         now = self.broker.now()
-        known = [job_id for job_id, at in self.ended.items() if now - at < DAY - 60]
-        for job_id in self.random.sample(known, min(3, len(known))):
+        recent = [job_id for job_id, at in self.ended.items() if now - at < DAY - 60]
+        for job_id in self.random.sample(recent, min(3, len(recent))):
             assert self.broker.is_refused(job_id), job_id
 
     @invariant()

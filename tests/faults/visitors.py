@@ -1,7 +1,7 @@
-"""Peers that come and go, by a few bytes of ZMTP over plain sockets: a thousand cost nothing here.
+"""Visitors: peers that connect and leave, made of a few bytes of ZMTP over plain sockets.
 
-They know neither pyzmq nor EventMQ, so they can do what no library does: leave by a reset, stop in
-the middle of a handshake, or of a message.
+They are cheap, and can do what no library does: leave by a reset, or stop in the middle of a
+handshake or of a message.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Visitors"]
 
-#: What a visitor does: greets, informs, hears the answer and says goodbye; leaves without a word;
-#: resets its connection; stops in the middle of a handshake, or of a message, and stays; connects
-#: and says nothing; says something else; informs, and from then on is silent.
+#: Kinds of visitors: informs, reads the answer and says goodbye; closes the connection without a
+#: goodbye; resets it; stops in the middle of the handshake, or of a message, and stays; connects
+#: and sends nothing; sends random bytes; informs, and then is silent.
 KINDS = ("polite", "gone", "reset", "half-made", "half-said", "mute", "noise", "silent")
 
-#: Those that stay until somebody ends their connection.
+#: Kinds that stay until their connection is closed.
 STAYING = frozenset({"half-made", "half-said", "mute", "silent"})
 
-#: Seconds that an answer may take.
+#: Seconds until an answer has failed to come.
 DEADLINE = 20.0
 
 #: Sends RST instead of FIN.
@@ -36,35 +36,35 @@ _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + by
 
 
 def _ready() -> bytes:
-    """Return the command with which a DEALER says what it is (ZMTP 3.0, "The NULL mechanism")."""
+    """Return the READY command of a DEALER (ZMTP 3.0, "The NULL mechanism")."""
     kind = b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
     body = b"\x05READY" + kind + b"\x08Identity" + bytes(4)
     return bytes([4, len(body)]) + body
 
 
 def _message(*frames: bytes) -> bytes:
-    """Return a message of short frames; all but the last say that more come."""
+    """Return a message of short frames, all but the last with the flag for more."""
     flags = [1] * (len(frames) - 1) + [0]
     return b"".join(bytes([more, len(f)]) + f for more, f in zip(flags, frames, strict=True))
 
 
 class Visitors:
-    """Comes as often as it is told to; for ``with``.
+    """Source of visitors; a context manager.
 
     Args:
-        address: Of a broker, ``tcp://...``.
-        seed: Of who comes.
-        most: Visitors that stay at a time; the first of them leaves for a further one.
+        address: Address of a broker, ``tcp://...``.
+        seed: Seed of their kinds.
+        max_staying: Most visitors that stay at a time; the oldest one leaves for a further one.
     """
 
-    def __init__(self, address: str, seed: int = 0, *, most: int = 500) -> None:
+    def __init__(self, address: str, seed: int = 0, *, max_staying: int = 500) -> None:
         host, _, port = address.rpartition("/")[2].rpartition(":")
         self._server = (host, int(port))
         self._chance = random.Random(seed)
-        self._most = most
+        self._most = max_staying
         self._staying: deque[socket.socket] = deque()
         self._number = 0
-        #: How many of each kind came.
+        #: Number of visitors of each kind.
         self.came: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
@@ -74,11 +74,11 @@ class Visitors:
         self.leave()
 
     def come(self, kind: str = "") -> None:
-        """Come once, as one of `KINDS` or as any of them."""
+        """Let one visitor come, of a kind or of a random one."""
         kind = kind or self._chance.choice(KINDS)
         self.came[kind] += 1
         connection = socket.create_connection(self._server, DEADLINE)
-        self._say(connection, kind)
+        self._talk(connection, kind)
         if kind in STAYING:
             self._staying.append(connection)
             if len(self._staying) > self._most:
@@ -88,7 +88,7 @@ class Visitors:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         connection.close()
 
-    def _say(self, connection: socket.socket, kind: str) -> None:
+    def _talk(self, connection: socket.socket, kind: str) -> None:
         hello = _GREETING + _ready()
         if kind == "half-made":
             connection.sendall(hello[: self._chance.randrange(1, len(hello))])
@@ -96,11 +96,11 @@ class Visitors:
             connection.sendall(self._chance.randbytes(self._chance.randrange(1, 200)))
         elif kind != "mute":
             connection.sendall(hello)
-            self._hear(connection, b"READY")  # libzmq takes nothing else before
-            said = self._inform()
+            self._hear(connection, b"READY")  # libzmq accepts no message before
+            message = self._inform()
             if kind == "half-said":
-                said = said[: self._chance.randrange(1, len(said))]
-            connection.sendall(said)
+                message = message[: self._chance.randrange(1, len(message))]
+            connection.sendall(message)
         if kind == "polite":
             self._hear(connection, b"ACK")
             connection.sendall(_message(b"", b"eMQP/1.0", b"KBAI", b"bye"))
@@ -119,6 +119,6 @@ class Visitors:
             heard += piece
 
     def leave(self) -> None:
-        """Close what has stayed. Idempotent."""
+        """Close the connections of all visitors that stay. Idempotent."""
         while self._staying:
             self._staying.pop().close()
