@@ -47,6 +47,6 @@ def test_an_early_receipt_would_be_found(tape: Tape) -> None:
     commits = min(tape.promises.confirmed.values()) - 1
     confirmed = dict(tape.promises.confirmed)
     tape.promises.confirmed = {job_id: n - 1 for job_id, n in confirmed.items()}
-    with pytest.raises(Lost, match="jobs with a receipt"):
+    with pytest.raises(Lost, match="confirmed jobs are lost"):
         tape.resume(commits)
     tape.promises.confirmed = confirmed
