@@ -1,4 +1,4 @@
-"""A value that was altered on the disk is an error with the name of its job, and nothing else."""
+"""Altered values on the disk: the job fails by name, and nothing else is affected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def alter(broker: Broker, *sqls: str) -> None:
-    """Alter what is on the disk while the broker is not there; it goes on from that."""
+    """Stop the broker, alter its store, and start it again."""
     assert broker.path is not None
     broker.store.close()
     with closing(connect(broker.path / FILE_NAME, busy=0.0)) as db:
@@ -46,7 +46,7 @@ def alter(broker: Broker, *sqls: str) -> None:
 
 
 def run(broker: Broker, session: str = "w") -> list[bytes]:
-    """Let a worker do everything that it is given; return the bodies of what ran."""
+    """Let a worker run all jobs; return their bodies."""
     identity, bodies, done = session.encode(), [], len(broker.dispatched)
     broker.worker(identity, session)
     while done < len(broker.dispatched):
@@ -64,14 +64,14 @@ def states(broker: Broker, *ids: str) -> list[str]:
 
 
 def error_of(broker: Broker, job_id: str) -> RemoteError:
-    """Return the error that who asks for the result of a job gets."""
+    """Return the error of a job as a client gets it."""
     [[_, state, content_type, data]] = broker.call("get", ids=[job_id])
     assert (state, content_type) == ("failed", "error")
     return decode_error(data)
 
 
 def checksums(broker: Broker) -> list[Finding]:
-    """Return what fsck says of checksums."""
+    """Return the findings of fsck about checksums."""
     assert broker.path is not None
     findings = SqliteTools(broker.path / FILE_NAME, durable=True).check()
     return [finding for finding in findings if finding.check == "checksums"]
@@ -79,7 +79,7 @@ def checksums(broker: Broker) -> list[Finding]:
 
 _WAITING = "WHERE seq = 2"
 
-#: What is altered of the second of three jobs.
+#: Alterations of the second of three jobs.
 ALTERED = [
     f"UPDATE jobs SET body = 'x' || substr(body, 2) {_WAITING}",
     f"UPDATE jobs SET body = (SELECT body FROM jobs WHERE seq = 1) {_WAITING}",
@@ -94,7 +94,7 @@ ALTERED = [
 def test_an_altered_job_fails_by_name_and_the_others_run(
     broker: Broker, sql: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is never handed out, nothing is dropped, fsck lists it, and it cannot be tried again."""
+    """It is never dispatched; fsck lists it, and it cannot be retried."""
     broker.submit(queue="other", body=b"another")
     ids = [broker.submit(body=b"%d---" % n)[0] for n in range(3)]
     alter(broker, sql.replace("seq = 2", "seq = 3").replace("seq = 1", "seq = 2"))
@@ -118,7 +118,7 @@ def test_an_altered_job_fails_by_name_and_the_others_run(
 
 
 def test_an_altered_name_of_a_queue_keeps_its_jobs_from_another_queue(broker: Broker) -> None:
-    """A number says nothing: whoever serves the queue of the other name gets no job of this one."""
+    """A worker of the queue with the other name gets none of its jobs."""
     ids = [broker.submit(queue="mail", body=b"mine")[0] for _ in range(2)]
     alter(broker, "UPDATE queues SET name = 'nail' WHERE name = 'mail'")
     broker.worker(queues='[[10, "nail"]]')
@@ -129,7 +129,7 @@ def test_an_altered_name_of_a_queue_keeps_its_jobs_from_another_queue(broker: Br
 
 @pytest.mark.parametrize("number", ["77", "(SELECT id FROM queues WHERE name = 'other')"])
 def test_an_altered_number_of_a_queue_moves_no_job(broker: Broker, number: str) -> None:
-    """It is handed out where its checksum says that it belongs, or not at all."""
+    """It is dispatched from the queue that its checksum fits, or not at all."""
     broker.submit(queue="other", body=b"another")
     job_id, _ = broker.submit(body=b"mine")
     alter(broker, f"UPDATE jobs SET queue = {number} WHERE seq = 2")
@@ -154,7 +154,7 @@ def test_an_altered_job_that_is_delayed_fails_when_it_is_due(broker: Broker) -> 
 
 
 def test_an_altered_job_that_was_leased_is_not_handed_out_again(broker: Broker) -> None:
-    """Its worker may have ended with the broker; what is on the disk is not what it was given."""
+    """Its worker may be gone, and the stored job is not the one that it had."""
     job_id, _ = broker.submit(body=b"1---")
     broker.worker()
     assert len(broker.dispatched) == 1
@@ -167,7 +167,7 @@ def test_an_altered_job_that_was_leased_is_not_handed_out_again(broker: Broker) 
 
 
 def test_an_altered_job_that_is_in_memory_runs_as_it_was(broker: Broker) -> None:
-    """What was admitted by this broker is not read from the disk again."""
+    """A job that this broker admitted is not read from the disk."""
     job_id, _ = broker.submit(body=b"1---")
     broker.store._db.execute("UPDATE jobs SET body = x'00'")
     queue = broker.core.state.queues["default"]
@@ -179,7 +179,7 @@ def test_an_altered_job_that_is_in_memory_runs_as_it_was(broker: Broker) -> None
 def test_a_full_disk_does_not_lose_the_end_of_an_altered_job(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is written when there is space again; until then it is handed out as little."""
+    """It is written when there is space again; until then the job is not dispatched."""
     job_id, _ = broker.submit(body=b"1---")
     alter(broker, "UPDATE jobs SET body = x'00' WHERE seq = 1")
     commit, refused = broker.store._commit, []
@@ -218,7 +218,7 @@ def test_a_full_disk_does_not_lose_the_end_of_an_altered_job(
 def test_an_altered_result_is_an_error_with_the_name_of_its_job(
     broker: Broker, sql: str, caplog: pytest.LogCaptureFixture, *, long: bool
 ) -> None:
-    """Also where it is long, and read later than its row."""
+    """Even if it is long, and read after its row."""
     job_id, _ = broker.submit()
     broker.worker()
     [(chunk, _)] = chunks(broker.dispatched)
@@ -234,7 +234,7 @@ def test_an_altered_result_is_an_error_with_the_name_of_its_job(
 
 
 def test_an_altered_error_of_a_failed_job_is_reported(broker: Broker) -> None:
-    """The job itself is sound, so it may be tried again, with an error of its own each time."""
+    """The job itself is sound and may be retried; each attempt has its own error."""
     job_id, _ = broker.submit(body=b"1---")
     broker.worker()
     [(chunk, _)] = chunks(broker.dispatched)
@@ -261,7 +261,7 @@ def test_an_altered_error_of_an_attempt_is_reported(broker: Broker) -> None:
 
 
 def half_done(broker: Broker) -> list[str]:
-    """Return the ids of ``(a, b) | c``, of which ``a`` has ended, and ``b`` is leased."""
+    """Return the ids of ``(a, b) | c``, with ``a`` ended and ``b`` leased."""
     a, b, c = map(Signature, "abc")
     ids = submit(broker, Group((a, b)) | c)
     broker.worker(window=1, session="w0")
@@ -282,12 +282,12 @@ def half_done(broker: Broker) -> list[str]:
     ],
 )
 def test_a_job_with_an_altered_input_fails(broker: Broker, sql: str, named: int | None) -> None:
-    """It takes no other value, and no other order of values."""
+    """It gets neither another value nor another order of values."""
     ids = half_done(broker)
     alter(broker, sql)
     assert checksums(broker)
     worker = Worker(broker)
-    broker.wait(60.0)  # until the worker from before is given up
+    broker.wait(60.0)  # until the worker from before is lost
     worker.join()
     worker.work()
     assert "c" not in "".join(worker.ran)
@@ -303,7 +303,7 @@ def test_a_job_with_an_altered_input_fails(broker: Broker, sql: str, named: int 
 def test_an_altered_schedule_does_not_fire_and_can_be_defined_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others are there; what is altered is the arguments of the job that it submits."""
+    """Others fire; the arguments of its job are altered."""
     with closing(connect(tmp_path / "s", busy=0.0)) as db:
         table = ScheduleTable(db)
         for name in ("good", "bad", "ugly"):

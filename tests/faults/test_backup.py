@@ -1,4 +1,4 @@
-"""Backups of a store whose broker works on, and brokers that go on from one."""
+"""Backups of a running broker's store, and brokers that start from a backup."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_a_broker_continues_from_a_backup(script: Script, tmp_path: Path) -> None:
-    """Whatever had a receipt when the backup began ends there as well."""
+    """Every job with a receipt before the backup ends there too."""
     back_up(tmp_path / "data", tmp_path / "copy")
     confirmed = dict(script.promises.confirmed)
     script.batch(30, "task:later,content-type:json")
@@ -70,7 +70,7 @@ def test_a_broker_continues_from_a_backup(script: Script, tmp_path: Path) -> Non
 def test_a_worker_that_ran_on_after_the_backup_is_recognised(
     script: Script, tmp_path: Path
 ) -> None:
-    """It has seen higher numbers of chunks, and holds one that the backup does not know."""
+    """It has received chunks, and holds one, that the backup does not have."""
     back_up(tmp_path / "data", tmp_path / "copy")
     script.work(lambda job_id, attempt: False, chunks=4)
     seen = script.received + 2
@@ -85,7 +85,7 @@ def test_a_worker_that_ran_on_after_the_backup_is_recognised(
 
 
 def test_a_restored_store_has_an_id_of_its_own(script: Script, tmp_path: Path) -> None:
-    """What is sent again, and the journal, belong to the one that it was copied from."""
+    """Resent messages and the journal belong to the original store."""
     script.store.submit([SealEvents("journal", 5, 1.0, 30.0)])
     script.store.finished()
     first, epoch = script.core.state.store_id, script.core.state.epoch
@@ -121,7 +121,7 @@ def test_two_restores_of_one_backup_are_two_stores(script: Script, tmp_path: Pat
 def test_a_failed_backup_leaves_the_earlier_one(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What went wrong leaves the earlier one as it was, and nothing else."""
+    """It leaves no other file."""
     target = tmp_path / "copy"
     back_up(tmp_path / "data", target)
     before = (target / FILE_NAME).read_bytes()
@@ -137,7 +137,7 @@ def test_a_failed_backup_leaves_the_earlier_one(
 
 
 def test_a_backup_is_for_its_owner_only(script: Script, tmp_path: Path) -> None:
-    """As the store is, whatever the umask is."""
+    """Whatever the umask."""
     before = os.umask(0)
     try:
         back_up(tmp_path / "data", tmp_path / "copy")
@@ -149,7 +149,7 @@ def test_a_backup_is_for_its_owner_only(script: Script, tmp_path: Path) -> None:
 
 
 def test_a_store_is_not_overwritten(script: Script, tmp_path: Path) -> None:
-    """Unless that is said, and never where it is in use."""
+    """Unless the command allows it, and never while it is in use."""
     data, target = tmp_path / "data", tmp_path / "copy"
     command = [str(target), "--data-dir", str(data), "--json"]
     code, output, _ = run(*command)
@@ -175,7 +175,7 @@ def test_a_backup_under_load_has_every_confirmed_job(tmp_path: Path) -> None:
 
     @app.task(name="shop.order")
     def task(number: int) -> None:
-        """Run in a worker that there is not."""
+        """Stand in for a task; there is no worker."""
 
     confirmed: list[str] = []
     stop = threading.Event()

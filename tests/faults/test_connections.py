@@ -1,6 +1,6 @@
-"""Peers that leave in the middle of anything are forgotten, and nobody else notices them.
+"""Peers that leave at any moment are removed, and do not affect others.
 
-``python -m benchmarks.faults connections descriptors`` lets more of them come.
+``python -m benchmarks.faults connections descriptors`` runs more of them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tests.support.system import System, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Times that a visitor of each kind comes.
+#: Visitors of each kind.
 VISITS = 40
 
 
 def test_peers_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
-    """Each kind of visitor, some staying: jobs go on meanwhile, and their descriptors come back."""
+    """With all kinds of visitors jobs still run, and all descriptors are closed in the end."""
     system = System(tmp_path)
     try:
         broker = system.broker()
@@ -44,7 +44,7 @@ def test_peers_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_broker_without_a_free_descriptor_serves_those_it_has(tmp_path: Path) -> None:
-    """From the start on, while its store moves its log; when others leave, new peers come in."""
+    """Even while its store moves its log; when the others leave, new peers can connect."""
     with FewDescriptors(tmp_path) as system:
         system.strike(0.5)
         lost, twice = system.finish()

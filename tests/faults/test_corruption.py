@@ -1,4 +1,4 @@
-"""Damage in the files of a store is refused, ends the broker, is found, or changes nothing.
+"""Damaged store files: the broker refuses them, ends, reports the damage, or is not affected.
 
 ``python -m benchmarks.faults corruption`` tries more.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def test_damage_never_causes_a_silent_wrong_answer(
     tmp_path: Path, killed: bool, seeds: range
 ) -> None:
-    """An error other than a `StoreError`, a job that is gone, or another value, fails here.
+    """Neither a lost job, nor an altered value, nor an error other than a `StoreError`.
 
-    But a log that was cut off is taken for one that was never longer: the page "What was tried"
-    says so.
+    Except that a log that was cut looks like one that was never longer; docs/reliability.rst says
+    so.
     """
     store = Store(tmp_path, killed=killed, jobs=60)
     counted: Counter[str] = Counter()

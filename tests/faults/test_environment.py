@@ -1,7 +1,7 @@
-"""An environment that lies: the store is deleted, moved or replaced under a running broker.
+"""Store files that are deleted, moved or replaced under a running broker.
 
-Whoever holds a receipt finds the job in what was the store; the broker ends with one sentence. The
-files that are deleted have a second name, under which the oracle reads them.
+Every job with a receipt is in the original files, and the broker ends with one sentence. Deleted
+files have a second name, under which the tests read them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
     from tests.support.system import Process
 
-#: Seconds that a broker may take to end: it is 2, and the machine may be slow.
+#: Seconds until a broker must have ended; it takes 2, and the machine may be slow.
 ENDS_WITHIN = 10.0
 
-#: Of a broker in the folder of a test.
+#: Arguments of a broker in the folder of a test.
 HERE = ("--bind", "tcp://127.0.0.1:0", "--data-dir", "data")
 
 SENTENCE = "error: the store was taken from under the broker, which gives no further receipt: "
 
 
 def keep(data: Path, links: Path) -> Path:
-    """Give the database and its log second names; return the folder of these."""
+    """Link the database and its log into a second folder; return it."""
     links.mkdir()
     for name in (FILE_NAME, f"{FILE_NAME}-wal"):
         os.link(data / name, links / name)
@@ -69,7 +69,7 @@ def put_back_a_backup(data: Path) -> Path:
 
 
 def leave_the_mount_point(data: Path) -> Path:
-    """Do what an unmounted disk looks like: an empty directory is there instead."""
+    """Put an empty directory in its place, as an unmounted disk looks."""
     data.rename(data.with_name("disk"))
     data.mkdir()
     return data.with_name("disk")
@@ -92,7 +92,7 @@ def system(tmp_path: Path) -> Iterator[System]:
 
 
 class Submitter:
-    """A client that submits one job after another, and keeps the ids that it has a receipt for."""
+    """Client that submits one job after another, and records the ids with a receipt."""
 
     def __init__(self, system: System) -> None:
         self.confirmed: list[str] = []
@@ -100,7 +100,7 @@ class Submitter:
         self._thread = threading.Thread(target=self._run)
 
     def start(self, count: int) -> None:
-        """Begin, and wait for so many receipts."""
+        """Start, and wait for so many receipts."""
         self._thread.start()
         until(lambda: len(self.confirmed) >= count, "the first receipts")
 
@@ -110,19 +110,19 @@ class Submitter:
                 self.confirmed.append(self._app.send("survivor.work", (len(self.confirmed),)).id)
 
     def join(self) -> list[str]:
-        """Wait until a job has no receipt; return the ids of those that had one."""
+        """Wait until a job gets no receipt; return the ids of those that got one."""
         self._thread.join()
         return self.confirmed
 
 
 def stored(folder: Path) -> set[str]:
-    """Return the ids of the jobs in what was a store."""
+    """Return the ids of the jobs in the files of a store."""
     with contextlib.closing(open_to_read(folder / FILE_NAME)) as db:
         return {job_id for (job_id,) in db.execute("SELECT id FROM jobs")}
 
 
 def ended(system: System, broker: Process) -> str:
-    """Wait for the end of a broker; return the one line of its error."""
+    """Wait until a broker has ended; return its one line of error."""
     assert 1 == broker.wait(ENDS_WITHIN)
     log = (system.folder / "broker.log").read_text()
     assert "Traceback" not in log
@@ -133,7 +133,7 @@ def ended(system: System, broker: Process) -> str:
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_no_receipt_is_given_for_a_job_in_removed_files(system: System, harm: str) -> None:
-    """Under load: each confirmed job is in what was the store."""
+    """Under load, each confirmed job is in the original files."""
     broker = system.broker()
     submitter = Submitter(system)
     submitter.start(50)
@@ -146,7 +146,7 @@ def test_no_receipt_is_given_for_a_job_in_removed_files(system: System, harm: st
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_an_idle_broker_notices_removed_files_too(system: System, harm: str) -> None:
-    """It looks once a second: whoever comes next must not be served from files without a name."""
+    """It checks once a second, so that the next client is not served from removed files."""
     broker = system.broker()
     system.app().ask("ping")  # its first commit, of its addresses, is done
     HARMS[harm](system.folder / "data")
@@ -155,7 +155,7 @@ def test_an_idle_broker_notices_removed_files_too(system: System, harm: str) -> 
 
 @pytest.mark.skipif(os.uname().sysname != "Linux", reason="the database is locked on Linux only")
 def test_a_deleted_lock_admits_no_second_broker(system: System) -> None:
-    """The database itself is locked; the first broker is stopped, so that it cannot end before."""
+    """The database itself is locked. The first broker is stopped, so that it cannot end before."""
     first = system.broker()
     first.freeze()
     (system.folder / "data" / "lock").unlink()
@@ -164,7 +164,7 @@ def test_a_deleted_lock_admits_no_second_broker(system: System) -> None:
     assert "is in use by another broker" in second
 
 
-# The store that is expected
+# Setting expect_store
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def make_store(shell: Shell, data: str = "data") -> str:
 
 
 def test_a_broker_ends_if_its_expected_store_is_missing(shell: Shell) -> None:
-    """Nothing is made, so that the next look finds nothing either."""
+    """It makes no store, so that the next start ends too."""
     (shell.folder / "data").mkdir()
     code, error = shell.error("broker", *HERE, "--expect-store", "0123456789abcdef")
     assert 1 == code
@@ -192,7 +192,7 @@ def test_a_broker_ends_if_its_expected_store_is_missing(shell: Shell) -> None:
 
 
 def test_a_broker_ends_if_it_finds_another_store(shell: Shell) -> None:
-    """The store is left as it was: not even its epoch grows."""
+    """That store is not changed, not even its epoch."""
     store_id = make_store(shell)
     code, error = shell.error("broker", *HERE, "--expect-store", "0123456789abcdef")
     assert 1 == code
@@ -204,7 +204,7 @@ def test_a_broker_ends_if_it_finds_another_store(shell: Shell) -> None:
 
 
 def test_the_expected_store_can_be_set_by_a_variable(shell: Shell) -> None:
-    """As any setting; a store in memory never is the one."""
+    """Like any setting; a store in memory never has the expected id."""
     shell.environ["EVENTMQ_EXPECT_STORE"] = "0123456789abcdef"
     code, error = shell.error("broker", *HERE)
     assert (1, True) == (code, "is expected" in error)
@@ -231,7 +231,7 @@ def test_a_restored_backup_has_another_id_and_the_error_says_so(shell: Shell) ->
 
 
 def test_a_new_store_is_logged(shell: Shell) -> None:
-    """Once, with its id: whoever sees it after a reboot knows that the disk is missing."""
+    """Once, with its id: after a reboot it shows that the disk is missing."""
     broker = shell.start("broker", *HERE)
     store_id = broker.ready()["store"]
     assert 0 == broker.stop()

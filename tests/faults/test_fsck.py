@@ -1,4 +1,4 @@
-"""What fsck finds in a store, says and repairs; and that it finds nothing where nothing is."""
+"""Findings and repairs of fsck, and that a sound store has none."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def damage(folder: Path, sql: str) -> None:
 
 
 def test_a_sound_store_has_no_findings(folder: Path) -> None:
-    """Also with a log that no broker has moved yet."""
+    """Even with a log that no broker has moved yet."""
     assert tools_of(folder).check() == []
     store = SqliteStore(folder, FakeClock(), reserve=0)
     store.open()
@@ -60,7 +60,7 @@ def test_a_sound_store_has_no_findings(folder: Path) -> None:
 
 _A_JOB = "(SELECT min(seq) FROM jobs WHERE state = 2)"
 
-#: What is done -> the checks that find it, and whether a repair puts it right.
+#: Damage -> the checks that find it, and whether a repair mends it.
 DAMAGE = {
     "UPDATE queues SET waiting = waiting + 3": ({"counts"}, True),
     "UPDATE queues SET failed = 0": ({"counts"}, True),
@@ -145,12 +145,12 @@ def test_the_copy_that_a_repair_makes_is_private(folder: Path) -> None:
 
 
 def test_every_check_is_tried() -> None:
-    """A check that nothing shows to work is worth nothing."""
+    """Each check has a damage in this file that it finds."""
     assert {rule.name for rule in RULES} == set().union(*(checks for checks, _ in DAMAGE.values()))
 
 
 def test_a_wrong_index_is_rebuilt(folder: Path) -> None:
-    """It can be made of the table, so nothing is lost."""
+    """It is made from the table, so nothing is lost."""
     db = connect(folder / FILE_NAME, busy=0.0)
     (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'failed_at'").fetchone()
     db.execute("PRAGMA writable_schema = ON")
@@ -202,7 +202,7 @@ def logged(killed: Path, tmp_path: Path) -> Path:
 
 
 def test_damage_in_the_middle_of_the_log_is_reported(logged: Path) -> None:
-    """SQLite would: all commits from there on would be gone, receipts and all, without a word."""
+    """SQLite would ignore it, and with it all later commits and their receipts."""
     log = logged / f"{FILE_NAME}-wal"
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
@@ -221,7 +221,7 @@ def test_damage_in_the_middle_of_the_log_is_reported(logged: Path) -> None:
 
 @pytest.mark.parametrize("flipped", range(0, 32, 5))
 def test_the_header_of_the_log_is_checked_too(logged: Path, flipped: int) -> None:
-    """Without it SQLite takes the log for empty."""
+    """With a damaged header SQLite takes the log for empty."""
     log = logged / f"{FILE_NAME}-wal"
     data = bytearray(log.read_bytes())
     data[flipped] ^= 4
@@ -231,7 +231,7 @@ def test_the_header_of_the_log_is_checked_too(logged: Path, flipped: int) -> Non
 
 
 def test_a_commit_that_was_cut_off_is_no_damage(logged: Path) -> None:
-    """It was not acknowledged: the broker ended before its sync did."""
+    """No receipt was given for it: the broker ended before its sync."""
     log = logged / f"{FILE_NAME}-wal"
     data = bytearray(log.read_bytes())
     data[-100] ^= 1  # of the last page
@@ -288,7 +288,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_table_names_are_reported(folder: Path) -> None:
-    """SQLite complains in words that have the damage in them, and Python cannot decode these."""
+    """The error of SQLite contains the damaged bytes, which Python cannot decode."""
     path = folder / FILE_NAME
     sound = path.read_bytes()
     damaged = sound.replace(b"tablechunkschunks", b"table\xcchunkschunks")
@@ -308,7 +308,7 @@ def test_damaged_table_names_are_reported(folder: Path) -> None:
 
 
 def test_a_check_is_quick(folder: Path) -> None:
-    """It is run at night over stores of any size: no check takes each row against each other."""
+    """It runs over stores of any size: no check compares each row with each other."""
     db = connect(folder / FILE_NAME, busy=0.0)
     db.execute("BEGIN")
     sql = """INSERT INTO jobs SELECT 1000000 + value, printf('%032d', value), queue, rank, 2, 1, 0,

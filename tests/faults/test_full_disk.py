@@ -1,4 +1,4 @@
-"""A crash, then a full disk: the broker starts with its ballast, and works off what is there."""
+"""A full disk after a crash: the broker starts by its ballast, and runs the jobs in its store."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MIB = 1024 * 1024
 #: Jobs, and bytes of each: together they outgrow any buffer of the store.
 JOBS, SIZE = 36, 100_000
 
-#: Bytes of the disk, and of it in reserve: an eighth of that is the ballast.
+#: Bytes of the disk, and of the reserve, an eighth of which is the ballast.
 DISK, RESERVE = 100 * MIB, 64 * MIB
 
-#: What is left free on the disk.
+#: Bytes that are left free on the disk.
 THREE_BLOCKS = 3 * 4096
 
 UNDER = ("env", f"EVENTMQ_DISK_RESERVE={RESERVE}")
@@ -64,7 +64,7 @@ def fill(data: Path, free: int) -> Path:
 
 
 def crash_with_jobs(system: System) -> None:
-    """Have a broker take jobs, and kill it."""
+    """Submit jobs to a broker, and kill it."""
     broker = system.broker(under=UNDER)
     app = system.app()
     for number in range(JOBS):
@@ -73,7 +73,7 @@ def crash_with_jobs(system: System) -> None:
 
 
 def test_a_broker_starts_on_a_full_disk_and_drains_it(system: System) -> None:
-    """New jobs are refused; those that are there are done and leave."""
+    """New jobs are refused; those in the store run, and their space is freed."""
     crash_with_jobs(system)
     fill(system.folder / "data", THREE_BLOCKS)
     system.broker(under=UNDER)
@@ -91,7 +91,7 @@ def test_a_broker_starts_on_a_full_disk_and_drains_it(system: System) -> None:
 def test_a_broker_without_a_ballast_says_how_much_to_free(
     system: System, removed: list[str]
 ) -> None:
-    """And that is enough. The index of the log may be what does not fit."""
+    """With so much freed it starts. Even the index of the log may not fit."""
     crash_with_jobs(system)
     data = system.folder / "data"
     for name in removed:

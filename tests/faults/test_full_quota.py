@@ -1,6 +1,6 @@
-"""The store after a crash, on a disk without space; no disk need be mounted for it.
+"""A store after a crash, on a full disk that is simulated by a quota.
 
-`test_full_disk` has the same with a broker, a worker and a small file system.
+`test_full_disk` tests the same with a broker, a worker and a small file system.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MIB = 1024 * 1024
 #: Jobs, and bytes of each.
 JOBS, SIZE = 36, 100_000
 
-#: In reserve; an eighth of that is the ballast.
+#: Bytes of the reserve; an eighth of it is the ballast.
 RESERVE = 64 * MIB
 
-#: What is left free on the disk.
+#: Bytes that are left free on the disk.
 THREE_BLOCKS = 3 * 4096
 
 
@@ -54,7 +54,7 @@ def jobs(clock: FakeClock) -> list[JobRecord]:
 
 @pytest.fixture
 def crashed(tmp_path: Path, clock: FakeClock, jobs: list[JobRecord]) -> Path:
-    """Return the directory of a broker that was killed: its files as they were just before."""
+    """Return the directory of a killed broker, with its files as at that moment."""
     with closing(SqliteStore(tmp_path / "was", clock, reserve=RESERVE)) as store:
         store.open()
         for job in jobs:
@@ -66,7 +66,7 @@ def crashed(tmp_path: Path, clock: FakeClock, jobs: list[JobRecord]) -> Path:
 
 @pytest.fixture
 def quota(crashed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quota]:
-    """Return the disk of that directory, on which three blocks are free."""
+    """Return the quota of that directory, with three blocks free."""
     quota = Quota(crashed, 0)
     quota.limit = quota.used() + THREE_BLOCKS
     quota.install(monkeypatch)
@@ -93,7 +93,7 @@ def work_off(store: SqliteStore, jobs: list[JobRecord], now: float) -> None:
 def test_a_store_opens_with_its_ballast_and_its_jobs_can_end(
     quota: Quota, crashed: Path, clock: FakeClock, jobs: list[JobRecord]
 ) -> None:
-    """Nothing is lost, new jobs are refused, and those that are there can end."""
+    """New jobs are refused, and no job is lost."""
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
         recovered = store.open()
         assert not (crashed / "ballast").exists()
@@ -108,7 +108,7 @@ def test_a_store_opens_with_its_ballast_and_its_jobs_can_end(
 def test_without_a_ballast_the_error_names_the_space_needed(
     quota: Quota, crashed: Path, clock: FakeClock, jobs: list[JobRecord]
 ) -> None:
-    """And with that it opens; the refused start has lost nothing."""
+    """With so much freed it opens; the refused start has lost nothing."""
     quota.limit -= (crashed / "ballast").stat().st_size
     (crashed / "ballast").unlink()
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
@@ -125,7 +125,7 @@ def test_without_a_ballast_the_error_names_the_space_needed(
 def test_an_index_that_cannot_grow_is_a_full_disk_only_where_it_is_full(
     quota: Quota, crashed: Path, clock: FakeClock
 ) -> None:
-    """SQLite has one error for both: where there is space, something else is wrong."""
+    """SQLite has one error for both; if there is space, something else is wrong."""
     error = apsw.IOError("disk I/O error")
     error.extendedresult = apsw.SQLITE_IOERR_SHMSIZE
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
@@ -139,7 +139,7 @@ def test_an_index_that_cannot_grow_is_a_full_disk_only_where_it_is_full(
 def test_jobs_end_as_soon_as_there_is_space_again(
     quota: Quota, crashed: Path, clock: FakeClock, jobs: list[JobRecord]
 ) -> None:
-    """A commit that finds no space is refused as a whole, and the store lives on."""
+    """A commit without space is refused whole, and the store stays usable."""
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
         store.open()
         limit, quota.limit = quota.limit, quota.used()

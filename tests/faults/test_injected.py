@@ -1,7 +1,7 @@
-"""Failing system calls under the real store: no receipt without its sync, and no error overlooked.
+"""Failing system calls below the real store: no receipt without its sync, and no error overlooked.
 
-Only a full disk is something that a broker lives with. ``python -m benchmarks.faults injected``
-fails every call of a longer script; here are some, spread evenly.
+A broker survives no error but a full disk. ``python -m benchmarks.faults injected`` fails every
+call of a longer script; here are some, spread evenly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FULL = {"ENOSPC", "short, then ENOSPC"}
 
 
 class NormalStore(SqliteStore):
-    """A store that is planted to be found: commits are not synced."""
+    """Planted bug: commits are not synced."""
 
     def open(self) -> Any:
         recovered = super().open()
@@ -59,7 +59,7 @@ class NormalStore(SqliteStore):
 
 
 class AlwaysFullStore(SqliteStore):
-    """Another one: it takes any error for a full disk, which passes."""
+    """Planted bug: any error is taken for a full disk."""
 
     def _failure(self, error: Exception) -> Exception:
         return QueueFull("the disk is full")
@@ -73,7 +73,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def calls() -> tuple[Sequence[Call], int]:
-    """Return the calls of a run in which none fails, and how many open the store."""
+    """Return the calls of a run without a failure, and how many opened the store."""
     with tempfile.TemporaryDirectory(dir=SWIFT) as folder:
         return calls_of(Path(folder), JOBS)
 
@@ -88,7 +88,7 @@ def fail_each(
     fault: str,
     store: Any = SqliteStore,
 ) -> list[bool]:
-    """Fail one call after the other, each in a run of its own; return whether brokers ended."""
+    """Fail several calls, each in a run of its own; return whether the brokers ended."""
     ended = []
     for index in indexes:
         run = folder / "run"
@@ -104,7 +104,7 @@ def _places(calls: Sequence[Call], fault: str, first: int = 0) -> list[int]:
 
 
 def test_all_kinds_of_calls_are_tried(calls: tuple[Sequence[Call], int]) -> None:
-    """The log is written, synced and moved; the database is written, synced and cut."""
+    """The log is written, synced and moved; the database is written, synced and truncated."""
     every, opening = calls
     kinds = {(call.kind, call.file) for call in every[opening:]}
     expected = {("write", "log"), ("sync", "log"), ("write", "database"), ("sync", "database")}
@@ -115,7 +115,7 @@ def test_all_kinds_of_calls_are_tried(calls: tuple[Sequence[Call], int]) -> None
 def test_an_error_ends_the_broker_and_nothing_is_lost(
     folder: Path, calls: tuple[Sequence[Call], int], fault: str
 ) -> None:
-    """Of any read, write, sync or cut, as the store is opened and later."""
+    """An error of any read, write, sync or truncate, while the store is opened and later."""
     every, _ = calls
     places = _places(every, fault)
     assert len(places) > 30
@@ -135,7 +135,7 @@ def test_an_error_of_a_rare_call_ends_the_broker_too(
 def test_a_broker_survives_a_full_disk(
     folder: Path, calls: tuple[Sequence[Call], int], fault: str
 ) -> None:
-    """What did not fit is refused, and sent again; the broker goes on."""
+    """Jobs that do not fit are refused and sent again, and the broker runs on."""
     every, opening = calls
     places = _places(every, fault, opening)
     assert len(places) > 20
@@ -159,7 +159,7 @@ def test_a_broker_survives_a_disk_that_stays_full_for_a_while(
 def test_a_store_that_takes_any_error_for_a_full_disk_is_found(
     folder: Path, calls: tuple[Sequence[Call], int]
 ) -> None:
-    """Its broker goes on after a failed sync, as if nothing had been."""
+    """Its broker runs on after a failed sync."""
     every, opening = calls
     sync = Call("sync", "log", moves=False)
     places = [n for n, call in enumerate(every) if n >= opening and call == sync][:5]
@@ -174,7 +174,7 @@ def receipts(folder: Path, store: type[SqliteStore]) -> tuple[int, int]:
     """Run a script of 100 jobs; return how many had a receipt, and how many syncs there were.
 
     Raises:
-        Early: A message left while the log had something that was not synced.
+        Early: A message left before the log was synced.
     """
     with shimmed() as shim:
         script = Injected(folder, shim, store)
@@ -194,13 +194,13 @@ def test_no_receipt_leaves_before_its_sync(folder: Path) -> None:
 
 
 def test_a_store_that_does_not_sync_is_found(folder: Path) -> None:
-    """That is ``PRAGMA synchronous = NORMAL`` where FULL belongs."""
+    """As with ``PRAGMA synchronous = NORMAL`` instead of FULL."""
     with pytest.raises(Early, match="before the log was synced"):
         receipts(folder, NormalStore)
 
 
 class WatchedLink:
-    """A broker's socket that counts what it is given, and what of that while the log is dirty."""
+    """Socket of a broker that counts messages, and those sent before the log was synced."""
 
     def __init__(self, link: Any, shim: Shim) -> None:
         self._link, self._shim = link, shim
@@ -216,7 +216,7 @@ class WatchedLink:
 
 
 class Server:
-    """A broker with its real runner and real sockets, on a thread of its own."""
+    """Broker with its real runner and sockets, in a thread of its own."""
 
     def __init__(self, folder: Path, shim: Shim, store: type[SqliteStore] = SqliteStore) -> None:
         clock = SystemClock()
@@ -270,7 +270,7 @@ def _submit(app: EventMQ, jobs: int) -> int:
 
 @pytest.mark.parametrize("store", [SqliteStore, NormalStore])
 def test_no_socket_gets_a_receipt_before_its_sync(folder: Path, store: type[SqliteStore]) -> None:
-    """The same with the real runner; the store that does not sync is found here as well."""
+    """The same with the real runner; a store that does not sync is found here too."""
     shim = Shim()
     server = Server(folder, shim, store)
     try:
@@ -316,7 +316,7 @@ def test_a_failed_sync_ends_a_broker_before_the_receipt(folder: Path) -> None:
 def test_an_error_of_the_checkpoint_thread_reaches_the_next_commit(
     folder: Path, fault: str, ends: bool
 ) -> None:
-    """An error ends the broker; space that is missing is waited for."""
+    """An error ends the broker; missing space does not."""
     shim = Shim()
     shim.fault = lambda _, call: (
         fault if call.moves and call.kind == "write" and len(shim.failed) < 4 else ""

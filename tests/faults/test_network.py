@@ -1,6 +1,6 @@
-"""The network breaks in all ways while jobs are submitted and run: none is lost, it goes on soon.
+"""Network faults while jobs are submitted and run: none is lost, and service resumes soon.
 
-``python -m benchmarks.faults network`` does it more often, and for longer.
+``python -m benchmarks.faults network`` repeats them, and for longer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_nothing_is_lost_when_the_network_breaks(tmp_path: Path) -> None:
-    """Each fault once, for longer than some signs of life, and a new job is done soon after."""
+    """Each fault once, for longer than the heartbeat timeout; a new job is done soon after it."""
     with Network(tmp_path) as network:
         outcomes = [network.strike(fault, 0.7) for fault in FAULTS]
         lost, _ = network.finish()

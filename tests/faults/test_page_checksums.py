@@ -1,4 +1,4 @@
-"""A store with page checksums says every page that is not what was written."""
+"""Page checksums: every page that was altered is found."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Checked(Script):
-    """The script, on a store with page checksums."""
+    """Script on a store with page checksums."""
 
     def make_store(self) -> Any:
         assert self.path is not None
@@ -77,7 +77,7 @@ def opened(folder: Path, *, page_checksums: bool = False) -> None:
 
 
 def test_page_checksums_stay_right_while_a_store_is_used(folder: Path) -> None:
-    """Whoever opens it goes on with them, without saying so."""
+    """A store that has them keeps them, whatever the option."""
     assert tools_of(folder).check() == []
     opened(folder)
     with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
@@ -89,7 +89,7 @@ def test_page_checksums_stay_right_while_a_store_is_used(folder: Path) -> None:
 
 @pytest.mark.parametrize("table", ["nodes", "events", "jobs"])
 def test_a_bit_that_flipped_anywhere_is_found(folder: Path, table: str) -> None:
-    """Also in tables without checksums of their own."""
+    """Even in tables without checksums of their own."""
     page = leaves(folder / FILE_NAME, table)[0]
     flip(folder / FILE_NAME, page)
     findings = tools_of(folder).check()
@@ -101,7 +101,7 @@ def test_a_bit_that_flipped_anywhere_is_found(folder: Path, table: str) -> None:
 
 
 def test_a_salvaged_store_has_page_checksums_if_set(folder: Path) -> None:
-    """Its rows are judged by their own checksums, so a page with a flipped bit is not lost."""
+    """Rows are checked by their own checksums, so a page with a flipped bit is not lost."""
     path = folder / FILE_NAME
     flip(path, leaves(path, "nodes")[0], 2)  # a free block that is not there
     for page_checksums in (False, True):
@@ -139,7 +139,7 @@ def test_a_store_without_page_checksums_stays_without(
 def test_without_the_extension_nothing_is_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written without them would be taken for damage; it can be read."""
+    """Pages written without checksums would be taken for damage. The store can be read."""
     monkeypatch.setattr(database, "can_checksum_pages", lambda: False)
     with pytest.raises(StoreError, match="this apsw has no extension for them"):
         opened(folder)
@@ -166,7 +166,7 @@ def test_the_option_needs_the_extension(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """Return a data directory as a kill leaves it: the last 100 of 300 jobs are in the log."""
+    """Return the data directory of a killed broker: the last 100 of 300 jobs are in the log."""
     folder, clock = tmp_path / "running", FakeClock()
     ids = IdFactory(clock).new_many(300)
     store: Any = SqliteStore(folder, clock, reserve=0, page_checksums=True)
@@ -192,13 +192,13 @@ def log_of(folder: Path) -> Path:
 
 
 def frames_of(folder: Path) -> list[tuple[int, int]]:
-    """Return the page of each frame of a log, and where it ends a commit the size of the file."""
+    """Return the page of each frame of the log, and the size of the file if it ends a commit."""
     data = log_of(folder).read_bytes()
     return [struct.unpack(">II", data[n : n + 8]) for n in range(32, len(data), 24 + PAGE)]
 
 
 def in_both(folder: Path) -> set[int]:
-    """Return the pages that the log has and, older, the file."""
+    """Return the pages that are in the log and, in an older version, in the file."""
     pages = (folder / FILE_NAME).stat().st_size // PAGE
     return {page for page, _ in frames_of(folder) if 1 < page <= pages}
 
@@ -211,7 +211,7 @@ def replace(path: Path, page: int, content: bytes) -> None:
 
 @pytest.mark.parametrize("torn", [False, True], ids=["flipped", "half written"])
 def test_a_page_whose_copy_in_the_log_is_good_is_no_damage(killed: Path, torn: bool) -> None:
-    """The one in the file is never read. A checkpoint that a kill cut off leaves such halves."""
+    """The page in the file is never read. An interrupted checkpoint leaves such pages."""
     path, log = killed / FILE_NAME, log_of(killed).read_bytes()
     places = {page: 56 + n * (24 + PAGE) for n, (page, _) in enumerate(frames_of(killed))}
     for page in in_both(killed):
@@ -233,9 +233,9 @@ def test_a_page_whose_copy_in_the_log_is_good_is_no_damage(killed: Path, torn: b
 def test_a_log_is_moved_with_checksums_whoever_opens_the_store(
     killed: Path, page_checksums: bool, torn: bool
 ) -> None:
-    """A start after a kill, also where the option is said, or the first page is in the log alone.
+    """Opening after a kill, with and without the option, and with the first page only in the log.
 
-    Who looks whether there are checksums does so without them, and must move nothing.
+    The connection that detects page checksums has none itself, and must not move the log.
     """
     path = killed / FILE_NAME
     if torn:
@@ -257,7 +257,7 @@ def test_a_damaged_page_beside_the_log_is_found(killed: Path) -> None:
 
 
 def test_a_page_of_a_commit_that_was_cut_off_is_read_in_the_file(killed: Path) -> None:
-    """What the end of the log has of it counts for nobody."""
+    """Its copy in the incomplete commit is ignored."""
     path, frames, both = killed / FILE_NAME, frames_of(killed), in_both(killed)
     *_, before, last = (n for n, (_, size) in enumerate(frames, 1) if size)
     assert last == len(frames)
@@ -272,7 +272,7 @@ def test_a_page_of_a_commit_that_was_cut_off_is_read_in_the_file(killed: Path) -
 
 
 def test_a_page_that_was_moved_already_is_read_in_the_file(killed: Path) -> None:
-    """Where somebody has the log open SQLite knows how far it was moved; a new start does not."""
+    """While the log is open, SQLite knows how far it was moved; a new start does not."""
     path, pages = killed / FILE_NAME, in_both(killed)
     with closing(connect(path, busy=0.0)) as db:
         first_row(db, "SELECT 1 FROM sqlite_master")
@@ -286,7 +286,7 @@ def test_a_page_that_was_moved_already_is_read_in_the_file(killed: Path) -> None
 
 
 def test_the_first_page_may_be_in_the_log(killed: Path) -> None:
-    """It says whether there are checksums at all, and the one in the file may be torn."""
+    """It says whether there are page checksums, and the copy in the file may be torn."""
     path = killed / FILE_NAME
     assert 1 in dict(frames_of(killed))
     page = max({*range(2, path.stat().st_size // PAGE)} - in_both(killed))

@@ -1,4 +1,4 @@
-"""A store that is damaged is refused before the broker says ``ready``, with a sentence."""
+"""The quick check: a damaged store is refused before ``ready``, with a sentence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("content", [bytes(PAGE), b"\xff" * PAGE], ids=["zeros", "garbage"])
 def test_a_store_with_a_damaged_page_is_refused(folder: Path, content: bytes) -> None:
-    """It names the table and what helps; before, the broker ended when it met the page."""
+    """The error names the table and what helps."""
     path = folder / FILE_NAME
     overwrite(path, leaves(path, "jobs")[2], content)
     with pytest.raises(StoreError, match=r"is damaged in its table jobs: .*--salvage DEST"):
@@ -74,7 +74,7 @@ def test_a_file_that_was_cut_off_is_refused(folder: Path) -> None:
 
 
 def test_a_wrong_index_is_refused_and_can_be_rebuilt(folder: Path) -> None:
-    """The broker would end at the first job whose entry it wants to delete."""
+    """Otherwise the broker would end at the first job whose entry it deletes."""
     path = folder / FILE_NAME
     data = bytearray(path.read_bytes())
     [number] = leaves(path, "queues")
@@ -88,7 +88,7 @@ def test_a_wrong_index_is_refused_and_can_be_rebuilt(folder: Path) -> None:
 def test_the_check_ends_at_its_time_limit_and_names_unchecked_tables(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Small tables come first: what is not looked at is what is large."""
+    """Small tables are checked first."""
     caplog.set_level(logging.INFO, "eventmq.store")
     path = folder / FILE_NAME
     with closing(connect(path, busy=0.0)) as db:
@@ -102,15 +102,15 @@ def test_the_check_ends_at_its_time_limit_and_names_unchecked_tables(
         )
 
 
-class Looks:
-    """A clock by which a check is too late at the n-th look."""
+class LimitedClock:
+    """Clock by which the time limit is over at its n-th reading."""
 
     def __init__(self, late: float) -> None:
         self._late = late
-        self.count = -1  # the first one is that of the beginning
+        self.count = -1  # the first reading is that of the start
 
     def monotonic(self) -> float:
-        """Return 0.0 until it is too late."""
+        """Return 0.0 until the limit is over."""
         self.count += 1
         return 0.0 if self.count < self._late else 60.0
 
@@ -118,7 +118,7 @@ class Looks:
 def test_a_finding_counts_although_the_time_limit_ends_the_check(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A row without its entry in an index, and the time ends with later rows of the table."""
+    """A row without its index entry, and the limit ends the check at later rows of that table."""
     caplog.set_level(logging.INFO, "eventmq.store")
     path = folder / FILE_NAME
     offset = leaves(path, "jobs_id")[0] * PAGE - 6
@@ -126,14 +126,14 @@ def test_a_finding_counts_although_the_time_limit_ends_the_check(
     data[offset] ^= 1
     path.write_bytes(data)
     monkeypatch.setattr(quick_check, "_STEPS", 50)
-    whole = Looks(float("inf"))
+    whole = LimitedClock(float("inf"))
     with closing(connect(path, busy=0.0)) as db:
         for cut_off in (False, True):
-            looks = Looks(whole.count * 2 // 3) if cut_off else whole
+            looks = LimitedClock(whole.count * 2 // 3) if cut_off else whole
             monkeypatch.setattr(quick_check, "time", looks)
             with pytest.raises(StoreError, match="the index jobs_id does not agree"):
                 check_quickly(db, path)
-        monkeypatch.setattr(quick_check, "time", Looks(1))
+        monkeypatch.setattr(quick_check, "time", LimitedClock(1))
         check_quickly(db, path)
     assert " ended after 1 s, before " in caplog.text
 

@@ -1,4 +1,4 @@
-"""Commits race with the thread that moves the log, and nothing is lost by it.
+"""Races between commits and the thread that moves the log: no row is lost.
 
 ``python -m benchmarks.faults races`` does the same ten million times.
 """
@@ -25,7 +25,7 @@ def test_no_row_is_lost_where_commits_and_checkpoints_race(durability: str, comm
 
 
 def test_a_commit_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle itself: a store that forgets one commit."""
+    """Test of the test: a store that drops one commit."""
     submit, commits = SqliteStore.submit, iter(range(10_000))
 
     def forgetful(store: SqliteStore, batch: list[object]) -> None:

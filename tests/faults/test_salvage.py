@@ -1,4 +1,4 @@
-"""What can be read of a damaged store is in the new one, and what cannot is listed."""
+"""Salvage: readable rows of a damaged store are copied to a new one, and losses are listed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ids(waiting: tuple[Path, list[str]]) -> list[str]:
 
 
 def salvaged(folder: Path) -> Salvaged:
-    """Salvage a store into a folder beside it; nothing changes in its own."""
+    """Salvage a store into a folder beside it; check that the store itself is not changed."""
     before = {path.name: path.read_bytes() for path in folder.glob("queue*")}
     done = SqliteTools(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
     assert {path.name: path.read_bytes() for path in folder.glob("queue*")} == before
@@ -76,7 +76,7 @@ def salvaged(folder: Path) -> Salvaged:
 
 
 def drained(folder: Path, queue: str = "mail") -> dict[str, bytes]:
-    """Let a broker on a store give everything to a worker; return the bodies by id."""
+    """Let a broker dispatch all jobs of a store; return their bodies by id."""
     broker, bodies, done = Broker(folder), dict[str, bytes](), 0
     broker.worker(queues=f'[[10, "{queue}"]]')
     while done < len(broker.dispatched):
@@ -102,7 +102,7 @@ def ids_on(path: Path, page: int) -> list[str]:
 def test_jobs_of_a_damaged_page_are_named_and_all_others_kept(
     folder: Path, ids: list[str], content: bytes
 ) -> None:
-    """A broker drains the new store; the old one is refused."""
+    """A broker runs the jobs of the new store; the old one is refused."""
     path = folder / FILE_NAME
     page = leaves(path, "jobs")[3]
     damaged_ids = ids_on(path, page)
@@ -117,7 +117,7 @@ def test_jobs_of_a_damaged_page_are_named_and_all_others_kept(
 
 
 def test_the_new_store_is_for_its_owner_only_and_has_an_id_of_its_own(folder: Path) -> None:
-    """Whatever the umask is; who expects the old one is told that this is a copy of it."""
+    """Whatever the umask. A broker that expects the old store reports that this is a copy."""
     with closing(connect(folder / FILE_NAME, busy=1.0)) as db:
         [(store_id,)] = db.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchall()
     before = os.umask(0)
@@ -137,7 +137,7 @@ def test_the_new_store_is_for_its_owner_only_and_has_an_id_of_its_own(folder: Pa
 
 @pytest.mark.parametrize("name", ["jobs", "jobs_id", "jobs_ready"])
 def test_a_damaged_interior_page_loses_nothing(folder: Path, ids: list[str], name: str) -> None:
-    """The pages below it are found by the pointer map; an index is made anew."""
+    """The pages below it are found by the pointer map; indexes are rebuilt."""
     path = folder / FILE_NAME
     for page in nodes(path, name):
         overwrite(path, page, b"\xff" * PAGE)
@@ -157,7 +157,7 @@ def test_a_damaged_index_loses_nothing(folder: Path, ids: list[str]) -> None:
 
 @pytest.mark.parametrize("page", [1, 2], ids=["header", "pointer map"])
 def test_a_damaged_header_page_loses_nothing(folder: Path, page: int) -> None:
-    """The first page says where the tables are; the second one, what is above each page."""
+    """The first page lists the tables, the second one the parent of each page."""
     path = folder / FILE_NAME
     leaves(path, "jobs")  # now all is in the file
     overwrite(path, page, bytes(PAGE))
@@ -181,7 +181,7 @@ def test_the_rest_of_a_truncated_file_is_kept(folder: Path, ids: list[str]) -> N
 
 
 def test_names_of_queues_are_read_from_their_index(folder: Path, ids: list[str]) -> None:
-    """Without them no job could be handed out."""
+    """Without them no job could be dispatched."""
     path = folder / FILE_NAME
     overwrite(path, leaves(path, "queues")[0], bytes(PAGE))
     done = salvaged(folder)
@@ -202,7 +202,7 @@ def test_altered_rows_are_left_out_and_named(folder: Path, ids: list[str]) -> No
 
 
 def test_commits_in_the_log_are_kept(tmp_path: Path) -> None:
-    """The broker was killed: nothing of it was moved into the file."""
+    """The broker was killed, so the log was not moved."""
     script = Script(tmp_path / "live")
     run_script(script, 60)
     shutil.copytree(tmp_path / "live", tmp_path / "data")
@@ -221,7 +221,7 @@ def test_commits_in_the_log_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_lease_is_dropped_and_its_delivery_counts(tmp_path: Path) -> None:
-    """The job is queued again; what its worker still answers belongs to another store."""
+    """The job is queued again; a later answer of its worker belongs to the old store."""
     broker = Broker(tmp_path / "data")
     job_id, _ = broker.submit()
     broker.worker()
@@ -238,7 +238,7 @@ def test_a_lease_is_dropped_and_its_delivery_counts(tmp_path: Path) -> None:
 
 
 def test_jobs_that_waited_for_a_lost_job_are_cancelled(tmp_path: Path) -> None:
-    """It never runs without the result of that job."""
+    """A job never runs without the result that it waits for."""
     broker = Broker(tmp_path / "data")
     a, b, c = map(Signature, "abc")
     ids = submit(broker, Group((a, b)) | c)
@@ -320,14 +320,14 @@ def test_contradicting_options_are_wrong_usage(arguments: tuple[str, ...]) -> No
     assert run(*arguments)[0] == 2
 
 
-# Chance
+# Random damage
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_each_job_is_kept_unaltered_or_reported_as_lost(
     worked: tuple[Path, Any], seed: int, tmp_path: Path
 ) -> None:
-    """Up to ten pages of a store in which jobs of all kinds wait, run, and have ended."""
+    """With up to ten damaged pages, in a store with waiting, running and ended jobs."""
     check_salvage(worked, seed, tmp_path)
 
 
@@ -341,7 +341,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def check_salvage(worked: tuple[Path, Any], seed: int, folder: Path) -> Salvaged:
-    """Damage a copy of a store by chance, salvage it, and let a broker drain what there is."""
+    """Damage a copy of a store at random, salvage it, and run the jobs of the new store."""
     source, script = worked
     data = bytearray((source / FILE_NAME).read_bytes())
     chance = random.Random(seed)
@@ -367,14 +367,14 @@ def check_salvage(worked: tuple[Path, Any], seed: int, folder: Path) -> Salvaged
     }
     again.close()
     missing = set(script.promises.confirmed) - salvaged_ids - {lost.id for lost in done.lost}
-    # Which job it was is not known where its page is gone, or its id itself was altered.
+    # A lost job has no name if its page is gone, or if its id was altered.
     unknown = [lost for lost in done.lost if lost.id not in script.promises.intended]
     assert not missing or unknown, (missing, done.lost)
     return done
 
 
 def test_a_full_disk_is_no_damage(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    """The log cannot be moved there: nothing is salvaged, and nothing is said to be lost."""
+    """The log cannot be moved then: nothing is salvaged, and nothing is reported as lost."""
     clock = FakeClock()
     store = SqliteStore(folder, clock, reserve=0)
     store.open()

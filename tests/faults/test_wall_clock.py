@@ -1,6 +1,6 @@
-"""The wall clock steps, the machine sleeps or is off: nothing is lost, told twice, or moved.
+"""Steps of the wall clock, and machines that sleep or are off: no job is lost, repeated or moved.
 
-A real broker core on a real store in a directory, with clocks that a test sets.
+The real broker core on a real store in a directory, with clocks that a test sets.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ _NO = encode_error(RemoteError("builtins.ValueError", "no"))
 
 
 class Clocked(Broker):
-    """A broker on a machine whose clocks a test sets."""
+    """Broker on a machine whose clocks a test sets."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, Limits(heartbeat_interval=1.0), FakeClock(1_800_000_000.0))
         self.runs: list[tuple[str, float]] = []
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock, as the broker sees at once."""
+        """Step the wall clock; the broker notices at once."""
         self.clock.set_now(self.clock.now() + seconds)
         self.tick()
 
     def keep(self) -> None:
-        """Do what a runner does where nothing is to be committed."""
+        """Keep time as the runner does without commits."""
         self.store.submit([KeepTime()])
         self.store.finished()
 
     def go(self, seconds: float, every: float = 0.5) -> None:
-        """Let time pass in steps that the broker sees."""
+        """Let time pass in steps that the broker notices."""
         while seconds > 0:
             self.clock.advance(min(every, seconds))
             seconds -= every
             self.tick()
 
     def run(self, job_id: str, kind: OutcomeKind = OutcomeKind.SUCCEEDED) -> None:
-        """Submit a job, and let a worker run it that comes for it alone."""
+        """Submit a job, and let a new worker run it."""
         self.submit(job_id, queue="once")
         self.serve(kind, queue="once")
 
     def serve(self, kind: OutcomeKind = OutcomeKind.SUCCEEDED, queue: str = "default") -> list[str]:
-        """Let a new worker run what is ready; return the ids."""
+        """Let a new worker run the ready jobs; return their ids."""
         name = self.new_id()
         queues = f'[[10, "{queue}"]]'
         assigned = chunks(self.worker(name.encode(), name, window=9, queues=queues))
@@ -83,7 +83,7 @@ class Clocked(Broker):
         return self.call("state", ids=[job_id])[0][1]
 
     def is_refused(self, job_id: str) -> bool:
-        """Submit a job again; return whether the broker had it."""
+        """Submit a job again; return whether it is refused as known."""
         before = self.core.state.counters["duplicates"]
         self.submit(job_id, queue="again")
         return self.core.state.counters["duplicates"] == before + 1
@@ -94,7 +94,7 @@ class Clocked(Broker):
 
 
 class Case:
-    """A broker with a failed and an ended job, and with two that wait for their times."""
+    """Broker with a failed job, an ended one, and two delayed ones."""
 
     def __init__(self, path: Path) -> None:
         self.broker = broker = Clocked(path)
@@ -109,11 +109,11 @@ class Case:
 
     @property
     def passed(self) -> float:
-        """Seconds of store time since the begin."""
+        """Seconds of store time since the start of the test."""
         return self.broker.now() - self.begin
 
     def check_kept(self) -> None:
-        """See that nothing was forgotten, and no id is admitted twice."""
+        """Check that no job was lost, and no id is admitted twice."""
         assert self.broker.state_of(self.failed) == "failed"
         assert self.broker.state_of(self.ended) == "succeeded"
         assert self.broker.is_refused(self.ended)
@@ -175,7 +175,7 @@ def test_a_lasting_step_moves_only_jobs_with_a_unix_time(case: Case, step: float
 def test_ids_of_clients_with_the_wrong_time_are_known_after_it_is_right_again(
     case: Case, step: float
 ) -> None:
-    """A client on the broker's machine makes ids by its own, raw, wall clock."""
+    """A client on the broker's machine makes ids from the raw wall clock."""
     broker = case.broker
     broker.step(step)
     ids = [broker.new_id() for _ in range(3)]
@@ -193,11 +193,11 @@ def test_ids_of_clients_with_the_wrong_time_are_known_after_it_is_right_again(
 def test_a_clock_a_year_ahead_for_good_does_not_readmit_earlier_ids(
     case: Case,
 ) -> None:
-    """The trap: ids above the highest one known need no look-up, if they are not of the future."""
+    """Ids above the highest known one need no look-up, unless they are from the future."""
     broker = case.broker
     broker.step(-YEAR)
     broker.go(SETTLED + 1, every=10.0)
-    broker.crash()  # now the ids of before are of the future
+    broker.crash()  # now the earlier ids are from the future
     broker.step(YEAR)
     broker.go(SETTLED + 1, every=10.0)
     case.check_kept()
@@ -250,7 +250,7 @@ def test_a_job_expires_by_guarded_wall_time(case: Case, step: float) -> None:
 
 
 def test_events_have_guarded_wall_time_and_waits_of_store_time(case: Case) -> None:
-    """Also after a step that counts: the times move, the wait does not."""
+    """After a step that counts, times move and waits do not."""
     broker = case.broker
     job_id, _ = broker.submit()
     broker.step(2 * DAY)
@@ -266,7 +266,7 @@ def test_events_have_guarded_wall_time_and_waits_of_store_time(case: Case) -> No
 def test_a_job_that_expires_was_ready_or_not_whatever_the_wall_clock_says(
     case: Case, step: float
 ) -> None:
-    """It is ready by store time and expires by wall time: they are compared as they are then."""
+    """It is ready by store time and expires by wall time, compared at that moment."""
     broker = case.broker
     broker.step(step)
     broker.go(SETTLED + 10, every=10.0)
@@ -286,7 +286,7 @@ def test_a_job_that_expires_was_ready_or_not_whatever_the_wall_clock_says(
 
 
 def test_listings_show_wall_times(case: Case) -> None:
-    """What was before a step that counts is shown as it would have been with the right clock."""
+    """Times before a step that counts are shown as by the right clock."""
     broker = case.broker
     job_id, _ = broker.submit(headers="countdown:5000")
     made = broker.clock.now()
@@ -302,7 +302,7 @@ def test_listings_show_wall_times(case: Case) -> None:
 
 
 def test_jobs_with_an_eta_rank_by_when_they_became_ready(tmp_path: Path) -> None:
-    """A step does not let them overtake what waited before, nor puts them behind for ever."""
+    """A step neither lets them overtake earlier jobs nor delays them for ever."""
     broker = Clocked(tmp_path)
     waiting, _ = broker.submit()
     eta, _ = broker.submit(headers=f"eta:{broker.clock.now() + 50 * DAY:.3f}")
@@ -333,7 +333,7 @@ def test_a_machine_that_slept_for_a_week_prunes_and_fires_when_it_wakes(case: Ca
 
 @pytest.mark.parametrize("boots", [False, True])
 def test_a_machine_that_was_off_for_a_week_counts_an_hour_first(case: Case, boots: bool) -> None:
-    """The rest counts after an hour of a steady clock, and the status says so."""
+    """The remaining time counts after an hour of a steady clock; the status shows it."""
     broker = case.broker
     broker.store.close()
     broker.clock.reboot(WEEK)
@@ -391,9 +391,9 @@ def test_a_power_failure_beside_a_step_loses_no_time_off_and_counts_none_twice(
 
 
 class Off:
-    """A broker whose machine was off for 60 days, with jobs of before and of the hour after.
+    """Broker whose machine was off for 60 days, with jobs from before and from the hour after.
 
-    Each of ``old`` and ``fresh`` has an ended and a failed job, and one with a countdown of a day.
+    Each of ``old`` and ``fresh`` has an ended job, a failed one, and one with a countdown of a day.
     """
 
     def __init__(self, path: Path) -> None:
@@ -435,7 +435,7 @@ class Off:
         return self.broker.submit(queue="day", headers=headers)[0]
 
     def _fail_once(self) -> None:
-        """Let the job of before fail: it is tried again after a day."""
+        """Let a job fail that is retried after a day."""
         self.broker.worker(b"tries", "tries", queues='[[10, "tries"]]')
         [chunk] = self.broker.dispatched[-1:]
         again = row(0, OutcomeKind.RETRY, _NO, content_type=ERROR_TYPE, countdown=DAY)
@@ -457,7 +457,7 @@ def off(tmp_path: Path):
 def test_jobs_from_after_the_start_do_not_age_by_the_time_off(
     off: Off, accepts: bool, restarts: bool
 ) -> None:
-    """Neither once the clock was steady for an hour, nor when an operator lets it count."""
+    """Neither after an hour of a steady clock, nor when an operator accepts the time."""
     broker = off.broker
     assert set(off.states(off.waiting)) == {"delayed"}
     if accepts:
@@ -517,7 +517,7 @@ def test_jobs_from_after_the_start_are_shown_with_their_own_times(off: Off) -> N
 
 
 def test_the_commit_that_moves_waiting_jobs_records_it(off: Off) -> None:
-    """A machine that dies right behind it does not move anything a second time."""
+    """If the machine dies right after it, nothing is moved a second time."""
     broker = off.broker
     due = broker.call("info", id=off.fresh[2])["due"]
     broker.keeper.accept()
@@ -537,7 +537,7 @@ def test_a_commit_that_fails_moves_nothing(off: Off) -> None:
     assert [type(error) for error in broker.store.finished()] == [StoreError]
     broker.store._db.set_commit_hook(None)
     assert broker.now() == begin
-    broker.go(5.0)  # the next one does
+    broker.go(5.0)  # the next commit does
     assert broker.status() == {}
     assert broker.call("info", id=off.fresh[2])["due"] == pytest.approx(due, abs=2.0)
 
@@ -583,7 +583,7 @@ def test_added_time_loses_no_worker(case: Case) -> None:
 def test_a_clock_that_is_set_while_the_broker_is_down(
     case: Case, step: float, reboots: bool
 ) -> None:
-    """With the same boot id nothing happens; with another one it is an hour's worth at most."""
+    """With the same boot id nothing happens; with another one at most an hour counts."""
     broker = case.broker
     broker.store.close()
     if reboots:
@@ -626,11 +626,11 @@ def test_a_store_without_clock_records_starts_from_the_wall_clock(case: Case) ->
     case.check_kept()
 
 
-# Anything
+# Random steps
 
 
 class AnyClock(RuleBasedStateMachine):
-    """What ended within the dedupe window is refused, what failed stays, whatever the clocks do."""
+    """Whatever the clocks do, ended ids are refused in the dedupe window, and failed jobs stay."""
 
     @initialize()
     def begin(self) -> None:
