@@ -37,6 +37,6 @@ def test_a_commit_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(SqliteStore, "submit", forgetful)
     with (
         tempfile.TemporaryDirectory(dir=SWIFT) as folder,
-        pytest.raises(Lost, match="missing|are refused"),
+        pytest.raises(Lost, match=r"missing|are refused"),
     ):
         race(Path(folder), 1000)
