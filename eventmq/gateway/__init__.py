@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from eventmq.gateway.options import WITH_KEYS, check_reach, gateway_options, split_address
     from eventmq.gateway.router import FrameMachine, LoopMember, RouterLoop
     from eventmq.gateway.worker import PeerWorker
-    from eventmq.wire.results import decode_frames, encode_frames, frames_task
 
 __all__ = [
     "CLIENTS",
@@ -35,10 +34,7 @@ __all__ = [
     "RouterLoop",
     "check_reach",
     "close_server",
-    "decode_frames",
-    "encode_frames",
     "extra_headers",
-    "frames_task",
     "gateway_options",
     "kept_elsewhere",
     "make_authenticator",
@@ -46,22 +42,20 @@ __all__ = [
 ]
 
 _WHERE = {
-    "CLIENTS": "gateway.access", "WORKERS": "gateway.access",
-    "GatewayAuthenticator": "gateway.access", "make_authenticator": "gateway.access",
-    "InProcessClient": "gateway.client", "LoopThread": "gateway.client",
-    "close_server": "gateway.client",
-    "extra_headers": "gateway.jobs", "kept_elsewhere": "gateway.jobs",
-    "WITH_KEYS": "gateway.options", "check_reach": "gateway.options",
-    "gateway_options": "gateway.options", "split_address": "gateway.options",
-    "FrameMachine": "gateway.router", "LoopMember": "gateway.router",
-    "RouterLoop": "gateway.router",
-    "PeerWorker": "gateway.worker",
-    "decode_frames": "wire.results", "encode_frames": "wire.results",
-    "frames_task": "wire.results",
+    "CLIENTS": "access", "WORKERS": "access",
+    "GatewayAuthenticator": "access", "make_authenticator": "access",
+    "InProcessClient": "client", "LoopThread": "client",
+    "close_server": "client",
+    "extra_headers": "jobs", "kept_elsewhere": "jobs",
+    "WITH_KEYS": "options", "check_reach": "options",
+    "gateway_options": "options", "split_address": "options",
+    "FrameMachine": "router", "LoopMember": "router",
+    "RouterLoop": "router",
+    "PeerWorker": "worker",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"eventmq.{_WHERE[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -5,19 +5,19 @@ Called by the factories of gateways, also those of other distributions.
 
 from __future__ import annotations
 
-from dataclasses import asdict, make_dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from eventmq.errors import NotAllowed, PluginError
 from eventmq.sdk.options import read_options
 from eventmq.wire.sockets import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from eventmq.interfaces import PluginContext
 
 __all__ = ["WITH_KEYS", "check_reach", "gateway_options", "split_address"]
+
+T = TypeVar("T")
 
 #: How a gateway over ZeroMQ does without ``insecure``.
 WITH_KEYS = "give it keys with --keys-dir"
@@ -25,24 +25,22 @@ WITH_KEYS = "give it keys with --keys-dir"
 _HIGHEST_PORT = 65_535
 
 
-def gateway_options(context: PluginContext, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a gateway.
+def gateway_options(context: PluginContext, kind: type[T]) -> T:
+    """Return the options of a gateway, as an object of a dataclass with a field for each.
 
-    ``insecure`` is added: the option, else the setting of the app.
+    Its field ``insecure`` has the setting of the app where the option is not given.
 
     Args:
         context: As the factory got it.
-        defaults: Name -> default; its type is that of the option.
+        kind: As for `eventmq.sdk.read_options`.
 
     Raises:
-        PluginError: There is no app, or an option is unknown or wrong.
+        PluginError: There is no app, or an option is unknown, missing or not allowed.
     """
     if context.app is None:
         raise PluginError(f"the gateway {context.name!r} needs an app")
-    insecure = bool(context.app.settings.insecure)
-    fields = {"insecure": insecure, **defaults}
-    kind = make_dataclass("Options", [(name, type(value), value) for name, value in fields.items()])
-    return asdict(read_options(context, kind))
+    options = {"insecure": bool(context.app.settings.insecure), **context.options}
+    return read_options(replace(context, options=options), kind)
 
 
 def check_reach(address: str, *, insecure: bool, protected: str = "") -> None:

@@ -1,16 +1,10 @@
-"""Gateway ``emp``: EMP 1 over TCP and TLS, and its client `EmpClient`.
-
-Options: ``bind`` (``tcp://127.0.0.1:5040``), ``tls_cert tls_key tls_ca`` (files in PEM),
-``timeout`` (seconds that a request waits for its job), ``max_frame`` (bytes), ``max_peers``,
-``max_pending`` (requests of one connection), ``ping_interval`` and ``ping_timeout`` (seconds).
-"""
+"""Gateway ``emp``: EMP 1 over TCP and TLS, and its client `EmpClient`."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import PluginError
 from eventmq.sdk import CommandOption, hookimpl
 
 if TYPE_CHECKING:
@@ -38,22 +32,6 @@ _WHERE = {
     "EmpFailure": "protocol",
 }  # fmt: skip
 
-#: Default of the address.
-BIND = "tcp://127.0.0.1:5040"
-
-_DEFAULTS = {
-    "bind": BIND,
-    "tls_cert": "",
-    "tls_key": "",
-    "tls_ca": "",
-    "timeout": 60.0,
-    "max_frame": 16 * 1024 * 1024,
-    "max_peers": 1000,
-    "max_pending": 100,
-    "ping_interval": 30.0,
-    "ping_timeout": 10.0,
-}
-
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
@@ -69,27 +47,12 @@ def make_gateway(context: PluginContext) -> Gateway:
     """
     from eventmq.gateway import gateway_options
     from eventmq_contrib.gateways.emp.client import server_context
-    from eventmq_contrib.gateways.emp.connection import EmpLimits
     from eventmq_contrib.gateways.emp.operations import EmpOperations
-    from eventmq_contrib.gateways.emp.server import EmpGateway, ServerOptions
+    from eventmq_contrib.gateways.emp.server import EmpGateway, EmpOptions
 
-    options = gateway_options(context, _DEFAULTS)
-    for name, default in _DEFAULTS.items():
-        if isinstance(default, (int, float)) and not options[name] > 0:
-            raise PluginError(f"option {name!r} of the gateway 'emp' is more than 0")
-    limits = EmpLimits(
-        max_frame=options["max_frame"],
-        max_pending=options["max_pending"],
-        ping_interval=options["ping_interval"],
-        ping_timeout=options["ping_timeout"],
-    )
-    server = ServerOptions(
-        address=options["bind"],
-        insecure=options["insecure"],
-        max_peers=options["max_peers"],
-        tls=server_context(options["tls_cert"], options["tls_key"], options["tls_ca"]),
-    )
-    return EmpGateway(server, limits, EmpOperations(context.app, options["timeout"]).run)
+    options = gateway_options(context, EmpOptions)
+    tls = server_context(options.tls_cert, options.tls_key, options.tls_ca)
+    return EmpGateway(options, tls, EmpOperations(context.app, options.timeout).run)
 
 
 @hookimpl

@@ -29,7 +29,7 @@ from eventmq_contrib.gateways.emp.protocol import EmpFailure
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from eventmq.client.handle import Job
+    from eventmq import Job
 
     Data = dict[str, Any]
     Run = Callable[[Data], Awaitable[Data]]

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BindError
 from eventmq.gateway import LoopThread, check_reach, close_server, split_address
+from eventmq.sdk import option
 from eventmq_contrib.gateways.emp.client import EmpPeer
+from eventmq_contrib.gateways.emp.connection import EmpLimits
 from eventmq_contrib.gateways.emp.protocol import EmpError, EmpErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq_contrib.gateways.emp.client import RequestHandler
-    from eventmq_contrib.gateways.emp.connection import EmpLimits
 
-__all__ = ["EmpGateway", "ServerOptions"]
+__all__ = ["EmpGateway", "EmpOptions"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,34 +32,56 @@ GOODBYE_TIMEOUT = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """Address and limits of the server.
+class EmpOptions:
+    """Options of the gateway. Times are seconds.
 
     Attributes:
-        address: ``tcp://host:port``.
+        bind: ``tcp://host:port``.
         insecure: Other machines may reach the address, without encryption.
+        tls_cert: File of the certificate, in PEM; "" for no TLS.
+        tls_key: File of its key, where that is another one.
+        tls_ca: File of the authority of clients; "" for any client.
+        timeout: How long a request waits for its job.
+        max_frame: Most bytes of one message.
         max_peers: Number of connections.
-        tls: Context of TLS, or None.
+        max_pending: Open requests of one connection.
+        ping_interval: Between two pings.
+        ping_timeout: Until the pong.
     """
 
-    address: str
-    insecure: bool
-    max_peers: int
-    tls: ssl.SSLContext | None
+    bind: str = "tcp://127.0.0.1:5040"
+    insecure: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    timeout: float = option(60.0, gt=0)
+    max_frame: int = option(16 * 1024 * 1024, gt=0)
+    max_peers: int = option(1000, gt=0)
+    max_pending: int = option(100, gt=0)
+    ping_interval: float = option(30.0, gt=0)
+    ping_timeout: float = option(10.0, gt=0)
 
 
 class EmpGateway:
     """A `eventmq.interfaces.Gateway`.
 
     Args:
-        options: Address and limits of the server.
-        limits: The limits of a connection.
+        options: Address and limits.
+        tls: Context of TLS, or None.
         handle: Coroutine function that runs operations.
     """
 
-    def __init__(self, options: ServerOptions, limits: EmpLimits, handle: RequestHandler) -> None:
+    def __init__(
+        self, options: EmpOptions, tls: ssl.SSLContext | None, handle: RequestHandler
+    ) -> None:
         self._options = options
-        self._limits = limits
+        self._tls = tls
+        self._limits = EmpLimits(
+            max_frame=options.max_frame,
+            max_pending=options.max_pending,
+            ping_interval=options.ping_interval,
+            ping_timeout=options.ping_timeout,
+        )
         self._handle = handle
         self._thread = LoopThread("eventmq-gateway-emp")
         self._server: asyncio.Server | None = None
@@ -68,21 +91,21 @@ class EmpGateway:
     def start(self) -> Sequence[str]:
         """Bind and serve; return the real address."""
         options = self._options
-        host, port = split_address(options.address)
-        checked = options.tls is not None and options.tls.verify_mode == ssl.CERT_REQUIRED
+        host, port = split_address(options.bind)
+        checked = self._tls is not None and self._tls.verify_mode == ssl.CERT_REQUIRED
         if not checked:
             instead = "use TLS with --tls-cert and --tls-ca"
-            check_reach(options.address, insecure=options.insecure, protected=instead)
+            check_reach(options.bind, insecure=options.insecure, protected=instead)
         self._thread.start()
         try:
             return [self._thread.run(self._listen(host, port))]
         except OSError as error:
             self._thread.stop()
             reason = error.strerror or error
-            raise BindError(f"cannot bind {options.address}: {reason}") from error
+            raise BindError(f"cannot bind {options.bind}: {reason}") from error
 
     async def _listen(self, host: str, port: int) -> str:
-        tls = self._options.tls
+        tls = self._tls
         more: dict[str, Any] = {}
         if tls is not None:
             more = {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT}

@@ -23,17 +23,23 @@ from eventmq.gateway import (
     RouterLoop,
     check_reach,
     extra_headers,
-    frames_task,
     kept_elsewhere,
+    split_address,
 )
-from eventmq_contrib.gateways.majordomo.machine import AssignedJob, ClientRequest, MajordomoMachine
+from eventmq.sdk import frames_task, option
+from eventmq_contrib.gateways.majordomo.machine import (
+    AssignedJob,
+    ClientRequest,
+    MajordomoLimits,
+    MajordomoMachine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventmq.clock import Clock
+    from eventmq import EventMQ
     from eventmq.gateway import GatewayAuthenticator
-    from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
+    from eventmq.sdk import Clock
 
 __all__ = ["MajordomoGateway", "MajordomoOptions"]
 
@@ -61,27 +67,43 @@ MAX_ROWS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MajordomoOptions:
-    """Addresses, limits and keys of the gateway.
+    """Options of the gateway.
 
     Attributes:
-        front: Address for clients.
-        back: Address for workers.
+        bind: Address for clients.
+        worker_bind: Address for workers; "" for the usual one, or beside port 0 a free one.
         insecure: Other machines may reach them, without encryption.
+        keys_dir: Folder of its CURVE keys and of those of its clients and workers; "" for none.
+        any_key: They need not be listed there.
+        client_name: NAME on the port for clients.
+        worker_name: NAME on the port for workers.
+        name: Name of this gateway, unique at its broker: part of the ids of its jobs.
+        dead: Seconds of silence after which a worker is dead.
         max_frame: Longest frame in bytes.
         max_unsent_bytes: Bytes that wait for one peer that does not read.
-        name: Name of this gateway, unique at its broker: part of the ids of its jobs.
-        run: Id of this run, for clients without an identity of their own.
-        authenticator: The keys of both ports; None for none.
+        max_workers: Number of workers.
+        max_requests: Open requests of clients.
     """
 
-    front: str
-    back: str
-    insecure: bool
-    max_frame: int
-    max_unsent_bytes: int
-    name: str
-    run: str
-    authenticator: GatewayAuthenticator | None = None
+    bind: str = "tcp://127.0.0.1:47281"
+    worker_bind: str = ""
+    insecure: bool = False
+    keys_dir: str = ""
+    any_key: bool = False
+    client_name: str = option("MDPC02", min_length=1, allowed="text that is not empty")
+    worker_name: str = option("MDPW02", min_length=1, allowed="text that is not empty")
+    name: str = option("majordomo", min_length=1, allowed="text that is not empty")
+    dead: float = option(10.0, gt=0)
+    max_frame: int = option(16 * 1024 * 1024, gt=0)
+    max_unsent_bytes: int = option(64 * 1024 * 1024, gt=0)
+    max_workers: int = option(256, gt=0)
+    max_requests: int = option(10_000, gt=0)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Port -> address."""
+        usual = self.bind if self.bind.endswith(":0") else "tcp://127.0.0.1:47280"
+        return {"front": self.bind, "back": self.worker_bind or usual}
 
 
 class MajordomoGateway:
@@ -89,24 +111,45 @@ class MajordomoGateway:
 
     Args:
         app: An `eventmq.app.EventMQ`.
-        options: Where it listens.
-        limits: Of the machine.
+        options: Addresses and limits.
+        authenticator: The keys of both ports; None for none.
         clock: Reads time.
+        run: Id of this run, for clients without an identity of their own.
+
+    Raises:
+        PluginError: An address is none.
     """
 
     def __init__(
-        self, app: Any, options: MajordomoOptions, limits: MajordomoLimits, clock: Clock
+        self,
+        app: EventMQ,
+        options: MajordomoOptions,
+        *,
+        authenticator: GatewayAuthenticator | None,
+        clock: Clock,
+        run: str,
     ) -> None:
+        for address in options.addresses.values():
+            split_address(address)
         self._app = app
         self._options = options
+        self._keys = authenticator is not None
+        self._run = run
+        limits = MajordomoLimits(
+            client_name=options.client_name.encode(),
+            worker_name=options.worker_name.encode(),
+            dead=options.dead,
+            workers=options.max_workers,
+            requests=options.max_requests,
+        )
         self._machine = MajordomoMachine(limits, self)
         self._router = RouterLoop(
             self._machine,
-            {"front": options.front, "back": options.back},
+            options.addresses,
             clock=clock,
             name="eventmq-gateway-majordomo",
             max_frame=options.max_frame,
-            authenticator=options.authenticator,
+            authenticator=authenticator,
             max_unsent_bytes=options.max_unsent_bytes,
         )
         self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
@@ -126,7 +169,7 @@ class MajordomoGateway:
         if "memory://" in self._app.settings.broker:
             msg = "the gateway majordomo works for a broker that it can connect to, not memory://"
             raise NotAllowed(msg)
-        for address in (options.front, options.back) if options.authenticator is None else ():
+        for address in () if self._keys else options.addresses.values():
             check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
         self._loop.start()
         try:
@@ -155,7 +198,7 @@ class MajordomoGateway:
 
         Identities that begin with a zero byte were made by the ROUTER, for this run only.
         """
-        run = self._options.run if request.client[:1] == b"\0" else ""
+        run = self._run if request.client[:1] == b"\0" else ""
         digest = hashlib.sha256()
         for part in (self._options.name.encode(), run.encode(), request.client, request.id):
             digest.update(len(part).to_bytes(4, "big") + part)

@@ -1,17 +1,10 @@
-"""Gateway ``mc0``: the Marionette Collective's protocol, version 0.3, bridged to topics.
-
-Options: ``bind`` (``tcp://127.0.0.1:61616``), ``keys_dir`` (folder of its CURVE keys and those of
-its clients), ``any_key`` (true: its clients need not be listed there), ``max_frame`` (bytes),
-``max_unsent_bytes`` (bytes that wait for a client that does not read), ``max_peers`` (clients),
-``max_topics`` (of one client).
-"""
+"""Gateway ``mc0``: the Marionette Collective's protocol, version 0.3, bridged to topics."""
 
 from __future__ import annotations
 
 import uuid
 from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError
 from eventmq.sdk import CommandOption, hookimpl
 
 if TYPE_CHECKING:
@@ -21,19 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_command_options", "eventmq_gateways"]
 
-#: Default of the address.
-BIND = "tcp://127.0.0.1:61616"
-
-_DEFAULTS = {
-    "bind": BIND,
-    "keys_dir": "",
-    "any_key": False,
-    "max_frame": 16 * 1024 * 1024,
-    "max_unsent_bytes": 64 * 1024 * 1024,
-    "max_peers": 10_000,
-    "max_topics": 1000,
-}
-
 
 def make_gateway(context: PluginContext) -> Gateway:
     """Return the gateway.
@@ -42,27 +22,15 @@ def make_gateway(context: PluginContext) -> Gateway:
         KeyFileError: There is no key of its own in ``keys_dir``.
         PluginError: An option is wrong.
     """
-    from eventmq.gateway import CLIENTS, gateway_options, make_authenticator, split_address
+    from eventmq.gateway import CLIENTS, gateway_options, make_authenticator
     from eventmq_contrib.gateways.mc0.bridge import Mc0Gateway, Mc0Options
-    from eventmq_contrib.gateways.mc0.machine import Mc0Limits
 
-    options = gateway_options(context, _DEFAULTS)
-    for name in ("max_frame", "max_unsent_bytes", "max_peers", "max_topics"):
-        if options[name] < 1:
-            raise PluginError(f"option {name!r} of the gateway 'mc0' is at least 1")
-    split_address(options["bind"])
-    where = Mc0Options(
-        bind=options["bind"],
-        insecure=options["insecure"],
-        max_frame=options["max_frame"],
-        max_unsent_bytes=options["max_unsent_bytes"],
-        authenticator=make_authenticator(
-            options["keys_dir"], {"main": CLIENTS}, any_key=options["any_key"]
-        ),
-    )
-    limits = Mc0Limits(clients=options["max_peers"], topics=options["max_topics"])
-    gateway_id = uuid.uuid4().hex
-    return Mc0Gateway(context.app, where, limits, clock=context.clock, gateway_id=gateway_id)
+    options = gateway_options(context, Mc0Options)
+    keys = make_authenticator(options.keys_dir, {"main": CLIENTS}, any_key=options.any_key)
+    return Mc0Gateway(
+        context.app, options,
+        authenticator=keys, clock=context.clock, gateway_id=uuid.uuid4().hex,
+    )  # fmt: skip
 
 
 @hookimpl

@@ -9,20 +9,21 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eventmq.errors import ContentError, EventMQError
-from eventmq.gateway import WITH_KEYS, RouterLoop, check_reach
-from eventmq_contrib.gateways.mc0.machine import Mc0Machine
+from eventmq.gateway import WITH_KEYS, RouterLoop, check_reach, split_address
+from eventmq.sdk import option
+from eventmq_contrib.gateways.mc0.machine import Mc0Limits, Mc0Machine
 from eventmq_contrib.gateways.mc0.messages import command_of, origin_of, publication_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from eventmq import EventMQ
     from eventmq.client.topics import Message, Subscription
-    from eventmq.clock import Clock
     from eventmq.gateway import GatewayAuthenticator
-    from eventmq_contrib.gateways.mc0.machine import Mc0Limits
+    from eventmq.sdk import Clock
     from eventmq_contrib.gateways.mc0.messages import Mc0Message, Publication
 
 __all__ = ["Mc0Gateway", "Mc0Options"]
@@ -44,21 +45,27 @@ END = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mc0Options:
-    """Address, limits and keys of the gateway.
+    """Options of the gateway.
 
     Attributes:
         bind: The address.
         insecure: Other machines may reach it, without encryption.
+        keys_dir: Folder of its CURVE keys and of those of its clients; "" for none.
+        any_key: Its clients need not be listed there.
         max_frame: Longest frame in bytes.
-        max_unsent_bytes: Bytes that wait for one peer that does not read.
-        authenticator: Its keys; None for none.
+        max_unsent_bytes: Bytes that wait for one client that does not read.
+        max_peers: Number of clients.
+        max_topics: Topics of one client.
     """
 
-    bind: str
-    insecure: bool
-    max_frame: int
-    max_unsent_bytes: int
-    authenticator: GatewayAuthenticator | None = None
+    bind: str = "tcp://127.0.0.1:61616"
+    insecure: bool = False
+    keys_dir: str = ""
+    any_key: bool = False
+    max_frame: int = option(16 * 1024 * 1024, gt=0)
+    max_unsent_bytes: int = option(64 * 1024 * 1024, gt=0)
+    max_peers: int = option(10_000, gt=0)
+    max_topics: int = option(1000, gt=0)
 
 
 class Mc0Gateway:
@@ -66,18 +73,30 @@ class Mc0Gateway:
 
     Args:
         app: An `eventmq.app.EventMQ`.
-        options: Address, limits and keys.
-        limits: The limits of the machine.
+        options: Address and limits.
+        authenticator: Its keys; None for none.
         clock: Reads time.
-        mark: Of this gateway, among all.
+        gateway_id: Of this gateway, among all.
+
+    Raises:
+        PluginError: The address is none.
     """
 
     def __init__(
-        self, app: Any, options: Mc0Options, limits: Mc0Limits, *, clock: Clock, gateway_id: str
+        self,
+        app: EventMQ,
+        options: Mc0Options,
+        *,
+        authenticator: GatewayAuthenticator | None,
+        clock: Clock,
+        gateway_id: str,
     ) -> None:
+        split_address(options.bind)
         self._app = app
         self._options = options
         self._gateway_id = gateway_id
+        self._keys = authenticator is not None
+        limits = Mc0Limits(clients=options.max_peers, topics=options.max_topics)
         self._machine = Mc0Machine(limits, self._published)
         self._router = RouterLoop(
             self._machine,
@@ -85,7 +104,7 @@ class Mc0Gateway:
             clock=clock,
             name="eventmq-gateway-mc0",
             max_frame=options.max_frame,
-            authenticator=options.authenticator,
+            authenticator=authenticator,
             max_unsent_bytes=options.max_unsent_bytes,
         )
         self._waiting: deque[Publication] = deque()
@@ -102,7 +121,7 @@ class Mc0Gateway:
     def start(self) -> Sequence[str]:
         """Bind and serve; return the real address."""
         options = self._options
-        if options.authenticator is None:
+        if not self._keys:
             check_reach(options.bind, insecure=options.insecure, protected=WITH_KEYS)
         addresses = self._router.start()
         for name, main in (("in", self._receive_topics), ("out", self._publish_waiting)):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from eventmq.errors import ProtocolError
-from eventmq.gateway import encode_frames, extra_headers
+from eventmq.gateway import extra_headers
+from eventmq.sdk import encode_frames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -82,11 +83,13 @@ def test_the_examples_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "argv", ["eventmq", "version"])
-    space = {"__name__": "page", "broker": broker}
+    module = ModuleType("page")
+    module.broker = broker
+    monkeypatch.setitem(sys.modules, "page", module)
     try:
-        exec(compile(blocks(kit), KITS[kit], "exec"), space)
+        exec(compile(blocks(kit), KITS[kit], "exec"), vars(module))
         if kit == "eventmq.gateway":
-            serve_and_stop(space["make"])
+            serve_and_stop(module.make)
     finally:
         sys.modules.pop("shop", None)
 

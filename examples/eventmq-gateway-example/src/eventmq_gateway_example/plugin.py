@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq import hookimpl
-from eventmq.errors import PluginError
-from eventmq.sdk import CommandOption
+from eventmq.sdk import CommandOption, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,17 +20,9 @@ def make_gateway(context: PluginContext) -> Gateway:
     """Return the gateway for the options ``bind``, ``max_line`` and ``insecure``."""
     from eventmq.gateway import gateway_options
 
-    from eventmq_gateway_example.server import LineGateway
+    from eventmq_gateway_example.server import LineGateway, LineOptions
 
-    options = gateway_options(context, {"bind": "tcp://127.0.0.1:7000", "max_line": 1000})
-    if options["max_line"] < 1:
-        raise PluginError("option 'max_line' of the gateway 'lines' is at least 1")
-    return LineGateway(
-        context.app,
-        options["bind"],
-        insecure=options["insecure"],
-        max_line=options["max_line"],
-    )
+    return LineGateway(context.app, gateway_options(context, LineOptions))
 
 
 @hookimpl

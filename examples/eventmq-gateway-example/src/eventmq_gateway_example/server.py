@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventmq.errors import BindError, EventMQError
 from eventmq.gateway import LoopThread, check_reach, close_server, split_address
+from eventmq.sdk import option
 
 from eventmq_gateway_example.lines import Lines
 
@@ -16,21 +18,32 @@ if TYPE_CHECKING:
     from eventmq import EventMQ
 
 
+@dataclass(frozen=True)
+class LineOptions:
+    """Options of the gateway.
+
+    Attributes:
+        bind: ``tcp://host:port``.
+        insecure: Other machines may reach the address.
+        max_line: Bytes of the longest line.
+    """
+
+    bind: str = "tcp://127.0.0.1:7000"
+    insecure: bool = False
+    max_line: int = option(1000, ge=1)
+
+
 class LineGateway:
     """A gateway.
 
     Args:
         app: Its tasks are what lines call.
-        address: ``tcp://host:port``.
-        insecure: Other machines may reach the address.
-        max_line: Bytes of the longest line.
+        options: Address and limits.
     """
 
-    def __init__(self, app: EventMQ, address: str, *, insecure: bool, max_line: int) -> None:
+    def __init__(self, app: EventMQ, options: LineOptions) -> None:
         self._app = app
-        self._address = address
-        self._insecure = insecure
-        self._max_line = max_line
+        self._options = options
         self._thread = LoopThread("line-gateway")
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -39,13 +52,13 @@ class LineGateway:
 
     def start(self) -> Sequence[str]:
         """Bind and serve; return the real address."""
-        check_reach(self._address, insecure=self._insecure)
+        check_reach(self._options.bind, insecure=self._options.insecure)
         self._thread.start()
         try:
             return [self._thread.run(self._listen())]
         except OSError as error:
             self._thread.stop()
-            raise BindError(f"cannot bind {self._address}: {error}") from error
+            raise BindError(f"cannot bind {self._options.bind}: {error}") from error
 
     def running(self) -> bool:
         """Return whether it serves."""
@@ -61,14 +74,14 @@ class LineGateway:
     # In the event loop
 
     async def _listen(self) -> str:
-        host, port = split_address(self._address)
+        host, port = split_address(self._options.bind)
         self._server = await asyncio.start_server(self._serve, host, port, backlog=512)
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"tcp://{host}:{port}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        lines = Lines(self._max_line)
+        lines = Lines(self._options.max_line)
         try:
             while not lines.broken and (data := await reader.read(4096)):
                 lines.receive(data)

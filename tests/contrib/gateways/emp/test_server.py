@@ -401,7 +401,7 @@ def test_the_end_of_the_server_is_told_to_who_waits(app, start, client):
     [
         ({"bind": "here"}, "no address"),
         ({"bind": "tcp://127.0.0.1:99999"}, "no address"),
-        ({"timeout": 0}, "more than 0"),
+        ({"timeout": 0}, "above 0, not 0"),
         ({"max_peers": "many"}, "whole number"),
         ({"colour": "red"}, "no option 'colour'"),
         ({"tls_key": "x"}, "tls_cert"),

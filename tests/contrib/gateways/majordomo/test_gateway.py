@@ -383,7 +383,7 @@ def test_the_examples_talk_to_each_other(farm):
     [
         ({"bind": "x"}, "no address"),
         ({"worker_bind": "x"}, "no address"),
-        ({"dead": 0}, "more than 0"),
+        ({"dead": 0}, "above 0, not 0"),
         ({"client_name": ""}, "not empty"),
     ],
     ids=str,
