@@ -437,7 +437,9 @@ class BrokerRunner:
 
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
-        self._connections.read_ready(ready)
+        for name, link in self._links.items():
+            if link.monitor_fd in ready:
+                self._connections.read(name)
         if self._authenticator is not None:
             return self._read_known(self._authenticator, ready, now)
         core = self.core

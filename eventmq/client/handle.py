@@ -25,7 +25,7 @@ from eventmq.errors import (
 )
 from eventmq.interfaces import Envelope
 from eventmq.wire.outcomes import EndRow, with_errors
-from eventmq.wire.results import is_reference
+from eventmq.wire.results import REFERENCE
 from eventmq.wire.streams import WINDOW, WINDOW_BYTES, PartHead, decode_parts
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class ResultClient:
             yield from self.ending(job, self.end_of(job, timeout), timeout)
         row = job.row
         assert row is not None  # noqa: S101 - recorded before
-        if is_reference(row.content_type):
+        if row.content_type.startswith(REFERENCE):
             return (yield partial(self.reader.value, row))  # backends may block
         return self.reader.value(row)
 

@@ -16,7 +16,6 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
-from eventmq.client.answers import add_rows, credit_frames, read_answer
 from eventmq.client.connection import LOST, BrokerConnection, ConnectionPhase
 from eventmq.client.requests import (
     NEVER,
@@ -26,6 +25,9 @@ from eventmq.client.requests import (
     PendingCall,
     PendingRequest,
     PendingSubmit,
+    add_rows,
+    credit_frames,
+    read_answer,
 )
 from eventmq.errors import BrokerUnavailable, ProtocolError
 from eventmq.wire.batches import decode_exceptions, pack, unpack

@@ -4,7 +4,8 @@ A `PendingSubmit` is one REQUEST, with one job or a batch, until its receipt; a 
 CALL until its last answer; a `OneWayMessage` is settled when it was sent. A ``get`` with ``submit``
 is one exchange: the REQUEST asks for the result of its job, and the CALL is sent only where that
 does not come by itself. The runner calls ``notify`` in its thread when a request has news. Times
-are on the monotonic clock of the caller.
+are on the monotonic clock of the caller. The functions at the end read the answers to ``get`` and
+``stream``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.errors import BrokerUnavailable, EventMQError, ResultTimeout
-from eventmq.wire.batches import pack
-from eventmq.wire.commands import Call
+from eventmq.errors import BrokerUnavailable, EventMQError, ProtocolError, ResultTimeout
+from eventmq.wire.batches import pack, unpack
+from eventmq.wire.commands import Call, Credit
+from eventmq.wire.outcomes import read_row
+from eventmq.wire.streams import END, PART, PartHead, parse_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+    from eventmq.wire.commands import Reply
 
 __all__ = [
     "NEVER",
@@ -29,7 +34,10 @@ __all__ = [
     "PendingCall",
     "PendingRequest",
     "PendingSubmit",
+    "add_rows",
+    "credit_frames",
     "no_notify",
+    "read_answer",
 ]
 
 #: No deadline.
@@ -202,3 +210,38 @@ class News(NamedTuple):
         """Call a function, from any thread, whenever there are some."""
         for call in self.calls:
             call.notify = notify
+
+
+def add_rows(call: PendingCall, rows: object) -> None:
+    """Add the rows of a ``get`` to its answers, without those that it has already."""
+    if not isinstance(rows, list):
+        raise ProtocolError("the answer to get is no list", code="bad-body")
+    for row in map(read_row, rows):
+        if row[0] in call.ids:
+            call.ids.discard(row[0])
+            call.add(row)
+
+
+def read_answer(reply: Reply) -> Any:
+    """Return a batch (head, bytes), the end (head, row), or the first answer, a map.
+
+    Raises:
+        ProtocolError: It is none of them.
+    """
+    outcome = reply.outcome or ""
+    if outcome.startswith(PART):
+        return PartHead.parse(outcome), reply.result
+    answer = unpack(reply.result, "the answer to stream")
+    if outcome.startswith(END):
+        match answer:
+            case [str(), str(), str(), bytes() | None]:
+                return parse_end(outcome), answer
+    elif isinstance(answer, dict) and {"delivery", "base", "replayable"} <= answer.keys():
+        return answer
+    raise ProtocolError("an answer to stream is malformed", code="bad-body")
+
+
+def credit_frames(message_id: str, call: PendingCall) -> list[bytes]:
+    """Return the CREDIT of a call, whose arguments say which parts were read."""
+    delivery, taken = call.arguments["delivery"], call.arguments["taken"]
+    return Credit(message_id, call.id, str(delivery), str(taken)).frames()

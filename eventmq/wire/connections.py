@@ -9,7 +9,7 @@ import zmq
 from eventmq.wire.sockets import FAILURES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from eventmq.wire.sockets import Link
 
@@ -74,9 +74,3 @@ class Connections:
         """Do the same for all ports."""
         for port in self._links:
             self.read(port)
-
-    def read_ready(self, ready: Container[object]) -> None:
-        """Do the same for the ports whose monitors are among these descriptors."""
-        for port, link in self._links.items():
-            if link.monitor_fd in ready:
-                self.read(port)
