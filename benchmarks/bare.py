@@ -30,7 +30,7 @@ from eventmq.wire.sockets import Link, new_context, open_dealer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["WARM", "receipts_per_second", "round_trip_seconds", "times_of"]
+__all__ = ["WARM", "call_seconds", "receipts_per_second", "round_trip_seconds", "times_of"]
 
 _HEADERS = "task:benchmarks.bench_app.nothing,content-type:msgpack"
 _BODY = b"\x92\x90\x80"
@@ -43,37 +43,44 @@ WARM = 100
 
 
 def round_trip_seconds(calls: int = 2000) -> float:
-    """Return the median of the time from a call to its result."""
+    """Return the median of the time from a call to its result, behind a receipt of its own."""
     with tempfile.TemporaryDirectory(prefix="eventmq-bare-") as folder:
-        times = sorted(times_of(calls, Path(folder) / "synced", results=True))
+        times = sorted(times_of(calls, Path(folder) / "synced"))
+    return times[len(times) // 2]
+
+
+def call_seconds(calls: int = 2000) -> float:
+    """Return the median of the time from a call to its result, which is the receipt as well."""
+    with tempfile.TemporaryDirectory(prefix="eventmq-bare-") as folder:
+        times = sorted(times_of(calls, Path(folder) / "synced", only="results"))
     return times[len(times) // 2]
 
 
 def receipts_per_second(calls: int = 5000) -> float:
-    """Return how many calls a second get a receipt, each after the one before; nobody works."""
+    """Return how many calls a second get a receipt, each after the one before; no worker runs."""
     with tempfile.TemporaryDirectory(prefix="eventmq-bare-") as folder:
-        return calls / sum(times_of(calls, Path(folder) / "synced", results=False))
+        return calls / sum(times_of(calls, Path(folder) / "synced", only="receipts"))
 
 
-def times_of(calls: int, synced: Path, *, results: bool) -> list[float]:
+def times_of(calls: int, synced: Path, *, only: str = "") -> list[float]:
     """Return the seconds of each call, the first ones left out.
 
     Args:
         calls: How many; there are `WARM` before them.
         synced: The file that is synced.
-        results: Until the result, else until the receipt, and then there is no worker.
+        only: ``receipts``: there is no worker, ``results``: there are no receipts; else both.
     """
-    loop = _start("forward", str(synced), *([] if results else ["receipts"]))
+    loop = _start("forward", str(synced), only)
     assert loop.stdout is not None
     front, back = loop.stdout.readline().split()
-    processes = [loop, _start("bare", back)] if results else [loop]
+    processes = [loop] if only == "receipts" else [loop, _start("bare", back)]
     loop.stdout.readline()  # it knows the worker
     context = new_context()
     client = open_dealer(context, front)
     assert client.socket.poll(10_000, zmq.POLLOUT), "no connection"
     try:
         ids = IdFactory(SystemClock()).new_many(WARM + calls)
-        return list(_calls(client, ids, 1 + results))[WARM:]
+        return list(_calls(client, ids, 1 if only else 2))[WARM:]
     finally:
         client.close(0)
         context.term()

@@ -2,9 +2,9 @@
 
 What comes from a client is acknowledged and goes to the worker, what comes from the worker goes to
 the client. Nothing is read, decided or stored; with a file as its argument, a page of that is
-written and synced before anything is passed on, and with ``receipts`` after it there is no worker
-(`benchmarks.bare`; without a file, `benchmarks.limit`). When its input ends it prints its CPU
-seconds.
+written and synced before anything is passed on. With ``receipts`` after it there is no worker,
+with ``results`` nothing is acknowledged (`benchmarks.bare`; without a file, `benchmarks.limit`).
+When its input ends it prints its CPU seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main() -> None:
         [worker, *_] = back.receive() or [b""]
     print("ready", flush=True)
     sync = _sync(sys.argv[1]) if sys.argv[1:] else lambda: None
-    print(_forward(front, back, worker, sync), flush=True)
+    acknowledges = "results" not in sys.argv[2:]
+    print(_forward(front, back, worker, sync, acknowledges=acknowledges), flush=True)
     for link in (front, back):
         link.close(0)
     context.term()
@@ -60,7 +61,9 @@ def _sync(path: str) -> Callable[[], None]:
 
 
 # hot loop: python -m benchmarks limit
-def _forward(front: Link, back: Link, worker: bytes, sync: Callable[[], None]) -> float:
+def _forward(
+    front: Link, back: Link, worker: bytes, sync: Callable[[], None], *, acknowledges: bool
+) -> float:
     poller = zmq.Poller()
     for socket in (front.socket, back.socket, sys.stdin.fileno()):
         poller.register(socket, zmq.POLLIN)
@@ -72,7 +75,8 @@ def _forward(front: Link, back: Link, worker: bytes, sync: Callable[[], None]) -
                 while (frames := front.receive()) is not None:
                     client = frames[0]
                     sync()
-                    front.send([client, *Ack("1", frames[4].decode()).frames()])
+                    if acknowledges:
+                        front.send([client, *Ack("1", frames[4].decode()).frames()])
                     if worker:
                         back.send([worker, *frames[1:]])
             elif socket is back.socket:

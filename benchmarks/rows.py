@@ -122,17 +122,33 @@ def flow(figures: Figures) -> None:
         app.close()
 
 
+def call(figures: Figures) -> None:
+    """``Task.call`` one at a time: submit and wait for the result."""
+    _wait_one_by_one(figures, bare.call_seconds(), lambda task: task.call(timeout=10))
+
+
 def round_trip(figures: Figures) -> None:
     """``delay().get()`` one at a time."""
     floor = bare.round_trip_seconds()
+    _wait_one_by_one(figures, floor, lambda task: task.delay().get(timeout=10))
+
+
+def _wait_one_by_one(figures: Figures, floor: float, wait: Callable[[Any], object]) -> None:
+    """Add how long a job takes until its result is there.
+
+    Args:
+        figures: Where to.
+        floor: Seconds that bare sockets and syncs take.
+        wait: Submits a job of a task, and waits.
+    """
     with running(workers=2) as system:
         app, nothing = _client(system)
         for _ in range(50):
-            nothing.delay().get(timeout=10)
+            wait(nothing)
         times = []
         for _ in range(2000):
             begin = time.perf_counter()
-            nothing.delay().get(timeout=10)
+            wait(nothing)
             times.append(time.perf_counter() - begin)
         times.sort()
         median = times[len(times) // 2]
@@ -212,6 +228,7 @@ ROWS: dict[str, Callable[[Figures], None]] = {
         enqueue_bulk,
         drain,
         flow,
+        call,
         round_trip,
         backlog,
         start,
@@ -226,6 +243,7 @@ GOALS: dict[str, dict[str, str]] = {
     "enqueue_one": {"per_second": ">= 4,000"},
     "enqueue_bulk": {"ratio_to_floor": ">= 0.5"},
     "drain": {"ratio_to_floor": ">= 0.35"},
+    "call": {"ratio_to_bare": "<= 1.5"},
     "round_trip": {"p50_ms": "< 1"},
     "backlog": {
         "rss_mib": "< 150",

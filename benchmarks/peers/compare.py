@@ -102,7 +102,7 @@ def _measured(name: str, row: str, environment: Mapping[str, str]) -> dict[str, 
 def compare(figures: Figures, row: str, peers: Sequence[str], length: float = SPAN) -> None:
     """Add one run of each: ``PEER NAME`` per figure, and what is missing to stderr."""
     for name in ("eventmq", *peers):
-        if row == "round_trip" and not PEERS[name].results:
+        if row == "call" and not PEERS[name].results:
             continue
         try:
             found = one_run(name, row, length)

@@ -171,7 +171,7 @@ async def _flow(bench: Bench, seconds: float) -> float:
     return sent / (await bench.until(sent) - begin)
 
 
-async def round_trip(bench: Bench) -> dict[str, float]:
+async def call(bench: Bench) -> dict[str, float]:
     """Submit one job and wait for its result, one at a time."""
     async with bench.working(2):
         for number in range(30):
@@ -323,7 +323,7 @@ async def _second(bench: Bench) -> None:
 ROWS = {
     row.__name__: row
     for row in (
-        enqueue_one, enqueue_bulk, drain, flow, round_trip, latency_under_load, mixed, memory,
+        enqueue_one, enqueue_bulk, drain, flow, call, latency_under_load, mixed, memory,
         recovery,
     )
 }  # fmt: skip

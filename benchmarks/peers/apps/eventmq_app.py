@@ -21,7 +21,7 @@ class _Client(Client):
         TASK["nothing"].map(empty)
 
     def call(self, number: int) -> Any:
-        return TASK["same"].delay(number).get(timeout=30)
+        return TASK["same"].call(number, timeout=30)
 
     def close(self) -> None:
         app.close()

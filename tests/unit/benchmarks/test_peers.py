@@ -140,10 +140,10 @@ def test_a_run_against_more_peers_is_shorter_so_that_all_fit_into_the_time() -> 
     assert slow < quick
 
 
-@pytest.mark.parametrize(("results", "syncs"), [(False, 1), (True, 2)])
-def test_a_bare_call_waits_for_a_sync_each_way(tmp_path: Path, results: bool, syncs: int) -> None:
+@pytest.mark.parametrize(("only", "syncs"), [("receipts", 1), ("results", 2), ("", 2)])
+def test_a_bare_call_waits_for_a_sync_each_way(tmp_path: Path, only: str, syncs: int) -> None:
     synced = tmp_path / "synced"
-    times = bare.times_of(20, synced, results=results)
+    times = bare.times_of(20, synced, only=only)
     assert len(times) == 20
     assert min(times) > 0.0
     assert synced.read_bytes().count(b"x" * 4096) == syncs * (20 + bare.WARM)
