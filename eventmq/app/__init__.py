@@ -32,12 +32,12 @@ def load_app(path: str) -> EventMQ:
         AppNotFound: The module has no such app.
     """
     module, _, attribute = path.partition(":")
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, EventMQ):
+        target = getattr(target, part, None)
+    if not isinstance(target, EventMQ):
         raise AppNotFound(f"{path} is no app; name one as module:attribute")
-    return found
+    return target
 
 
 def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -> Executor:

@@ -318,8 +318,8 @@ class EventMQ:
             SubmitError: The broker refused the job.
         """
         components = self.components
-        written = write_raw(queue, body, headers, job_id or components.ids.new())
-        return components.submitter.submit_raw(written).wait()
+        encoded = write_raw(queue, body, headers, job_id or components.ids.new())
+        return components.submitter.submit_raw(encoded).wait()
 
     async def asend_raw(
         self,
@@ -331,8 +331,8 @@ class EventMQ:
     ) -> Job[Any]:
         """Do the same as `send_raw` in a coroutine."""
         components = self.components
-        written = write_raw(queue, body, headers, job_id or components.ids.new())
-        return await components.submitter.submit_raw(written)
+        encoded = write_raw(queue, body, headers, job_id or components.ids.new())
+        return await components.submitter.submit_raw(encoded)
 
     def follow_raw(
         self,
@@ -358,8 +358,8 @@ class EventMQ:
             SettingsError: A value is not allowed.
             BrokerUnavailable: The app was closed.
         """
-        written = write_raw(queue, body, headers, job_id)
-        return self.components.submitter.track(written, on_end)
+        encoded = write_raw(queue, body, headers, job_id)
+        return self.components.submitter.track(encoded, on_end)
 
     # Graphs
 

@@ -77,10 +77,10 @@ class BrokerBeatClient:
     def submit(self, jobs: Sequence[ScheduledJob]) -> Callable[[], Sequence[bool | None]]:
         """Submit jobs, many in one message where the broker takes that."""
         if self._legacy:
-            return partial(self._notify, jobs)
+            return partial(self._send_unconfirmed, jobs)
         client = self._app.client
         entries: list[tuple[Job[Any], EncodedJob]] = [
-            (Job(job.id, client.results, JobOrigin(job.task, sent=False)), self._written(job))
+            (Job(job.id, client.results, JobOrigin(job.task, sent=False)), self._encoded(job))
             for job in jobs
         ]
         finish = client.submitter.send_bulk(EncodedSource(entries)).wait
@@ -95,19 +95,19 @@ class BrokerBeatClient:
             if error.code != "no-extension":
                 raise
             self._legacy = True
-            return self._notify(jobs)
+            return self._send_unconfirmed(jobs)
 
-    def _written(self, job: ScheduledJob) -> EncodedJob:
+    def _encoded(self, job: ScheduledJob) -> EncodedJob:
         queue = job.queue or self._app.settings.default_queue
         return EncodedJob(job.id, queue, job.headers, job.body)
 
-    def _notify(self, jobs: Sequence[ScheduledJob]) -> Sequence[bool | None]:
+    def _send_unconfirmed(self, jobs: Sequence[ScheduledJob]) -> Sequence[bool | None]:
         """Submit jobs one by one to a legacy broker, which gives no receipts for them."""
-        return [self._notice(self._written(job), job) for job in jobs]
+        return [self._send_one_way(self._encoded(job), job) for job in jobs]
 
-    def _notice(self, written: EncodedJob, job: ScheduledJob) -> bool | None:
+    def _send_one_way(self, encoded: EncodedJob, job: ScheduledJob) -> bool | None:
         runner = self._app.client.runner
-        frames = Request(job.id, written.queue, job.headers, job.body).frames()
+        frames = Request(job.id, encoded.queue, job.headers, job.body).frames()
         deadline = runner.deadline(self._app.settings.submit_timeout)
         try:
             runner.send(OneWayMessage(frames, id=job.id, deadline=deadline)).wait()
@@ -134,7 +134,7 @@ class BrokerBeatClient:
         """Ask for the states of jobs; a legacy broker does not know them."""
         if self._legacy:
             return {}
-        found: dict[str, bool] = {}
+        unfinished: dict[str, bool] = {}
         for first in range(0, len(ids), MAX_IDS):
             try:
                 rows = self._ask("state", {"ids": list(ids[first : first + MAX_IDS])})
@@ -143,8 +143,8 @@ class BrokerBeatClient:
                     raise
                 self._legacy = True
                 return {}
-            found.update((job_id, state not in _ENDED) for job_id, state in rows)
-        return found
+            unfinished.update((job_id, state not in _ENDED) for job_id, state in rows)
+        return unfinished
 
 
 def _verdicts(jobs: Sequence[ScheduledJob], finish: Callable[[], object]) -> Sequence[bool | None]:

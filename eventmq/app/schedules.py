@@ -221,11 +221,11 @@ class Schedules:
         Raises:
             ScheduleNotFound: There is none; the message has the nearest name.
         """
-        found = self.store.find(name)
-        if found is None:
+        schedule = self.store.find(name)
+        if schedule is None:
             hint = did_you_mean(name, [made.name for made in self.list()])
             raise ScheduleNotFound(f"there is no schedule {name!r}; {hint}")
-        return found
+        return schedule
 
     def list(self) -> list[Schedule]:
         """Return all schedules, by name."""
@@ -277,8 +277,8 @@ class Schedules:
         made = self.get(name)
         headers = job_headers(made, self._app.clock.now())
         queue = made.queue or self._app.default_queue
-        written = EncodedJob(self._app.ids.new(), queue, headers, made.body)
-        return self._app.submitter.submit_raw(written).wait()
+        encoded = EncodedJob(self._app.ids.new(), queue, headers, made.body)
+        return self._app.submitter.submit_raw(encoded).wait()
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:

@@ -187,13 +187,13 @@ class Components:
         """
         if self._plugins is not None:
             return self._plugins.task_options()
-        settings, found = self._task_options
+        settings, options = self._task_options
         if settings is not self.settings:
             manager = PluginManager(self.settings, clock=self.clock, app=self._app)
             manager.load(self._arguments)
-            found = manager.task_options()
-            self._task_options = self.settings, found
-        return found
+            options = manager.task_options()
+            self._task_options = self.settings, options
+        return options
 
     def _load_plugins(self) -> None:
         manager = PluginManager(self.settings, clock=self.clock, app=self._app)

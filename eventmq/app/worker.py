@@ -94,13 +94,13 @@ def _by_wire_name(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, An
     Raises:
         SettingsError: Two tasks serve one name.
     """
-    found = dict(tasks)
+    by_name = dict(tasks)
     for name, task in tasks.items():
         for role in task.declared.roles:
-            if role.serves and found.setdefault(role.serves, task) is not task:
-                other = found[role.serves].name
+            if role.serves and by_name.setdefault(role.serves, task) is not task:
+                other = by_name[role.serves].name
                 raise SettingsError(f"two tasks serve {role.what}: {other} and {name}")
-    return found
+    return by_name
 
 
 class Callbacks:

@@ -125,7 +125,7 @@ class Lookups:
         if chosen:
             ids = list(dict.fromkeys(job_id for lookup in chosen for job_id in lookup.ids))
             self._reading = True
-            self._state.write(FindJobs(ids, self._room), lambda found: self._found(chosen, found))
+            self._state.write(FindJobs(ids, self._room), lambda rows: self._on_rows(chosen, rows))
 
     @property
     def _room(self) -> int:
@@ -134,25 +134,25 @@ class Lookups:
     def _choose(self) -> list[_Lookup]:
         """Pop requested jobs, peer by peer in turn; skip peers that do not read."""
         chosen: list[_Lookup] = []
-        left = MAX_IDS
+        budget = MAX_IDS
         for peer in list(self.requested):
             if self.full(peer):
                 continue
             calls = self.requested.pop(peer)
             self._next_size.pop(peer, None)
-            while calls and left > 0:
+            while calls and budget > 0:
                 call, requested = calls.popitem(last=False)
                 ids = self._remaining(peer, call, requested)
-                left -= len(ids)
+                budget -= len(ids)
                 if ids:
                     chosen.append(_Lookup(peer, call, ids))
             if calls:
                 self.requested[peer] = calls
-            if left <= 0:
+            if budget <= 0:
                 break
         return chosen
 
-    def _found(self, chosen: list[_Lookup], found: Mapping[str, JobRow]) -> None:
+    def _on_rows(self, chosen: list[_Lookup], stored: Mapping[str, JobRow]) -> None:
         """Answer with what was read, each call in the order of the ends; request the rest again."""
         self._reading = False
         state, room = self._state, self._room
@@ -162,14 +162,14 @@ class Lookups:
             if peer in self._next_size:  # what it asked for before comes first, and does not fit
                 rest.append(_Lookup(peer, call, list(remaining)))
                 continue
-            known = found
+            rows = stored
             if state.transient.jobs or state.transient.results.kept:
-                known = {**found, **state.transient.find(remaining, state.now)}
-            ids = _by_end(remaining, known)
-            ready, left = _fitting(ids, known, room)
-            sent = self._count_sendable(peer, ids[:ready], known, planned)
-            ready, room = (sent, room) if sent < ready else (ready, left)
-            self._answer(peer, call, ids[:ready], known)
+                rows = {**stored, **state.transient.find(remaining, state.now)}
+            ids = _by_end(remaining, rows)
+            ready, room_after = _fitting(ids, rows, room)
+            sent = self._count_sendable(peer, ids[:ready], rows, planned)
+            ready, room = (sent, room) if sent < ready else (ready, room_after)
+            self._answer(peer, call, ids[:ready], rows)
             if ids[ready:]:
                 rest.append(_Lookup(peer, call, ids[ready:]))
         for peer, call, others in reversed(rest):
@@ -184,7 +184,7 @@ class Lookups:
         self,
         peer: Peer,
         ids: Sequence[str],
-        known: Mapping[str, JobRow],
+        rows: Mapping[str, JobRow],
         planned: Counter[Peer],
     ) -> int:
         """Return how many of the results can be sent now; record the size of the next one.
@@ -192,30 +192,30 @@ class Lookups:
         Args:
             peer: To whom.
             ids: Of the jobs.
-            known: What was found of them.
+            rows: What was found of them.
             planned: Bytes that will be sent in this tick; grows.
         """
-        for place, job_id in enumerate(ids):
-            row = known.get(job_id)
+        for position, job_id in enumerate(ids):
+            row = rows.get(job_id)
             size = _ROW + (0 if row is None or row.result is None else len(row.result))
             if size > _SMALL and not self._reserve(peer, size, planned):
                 self._next_size[peer] = size
-                return place
+                return position
             planned[peer] += size
         return len(ids)
 
 
-def _by_end(ids: Sequence[str], known: Mapping[str, JobRow]) -> list[str]:
-    return sorted(ids, key=lambda job_id: known[job_id].at if job_id in known else 0.0)
+def _by_end(ids: Sequence[str], rows: Mapping[str, JobRow]) -> list[str]:
+    return sorted(ids, key=lambda job_id: rows[job_id].at if job_id in rows else 0.0)
 
 
-def _fitting(ids: Sequence[str], known: Mapping[str, JobRow], room: int) -> tuple[int, int]:
+def _fitting(ids: Sequence[str], rows: Mapping[str, JobRow], room: int) -> tuple[int, int]:
     """Return how many of the ids can be answered now, and the bytes that are left for others."""
-    for place, job_id in enumerate(ids):
-        row = known.get(job_id)
+    for position, job_id in enumerate(ids):
+        row = rows.get(job_id)
         size = 0 if row is None or row.result is None else len(row.result)
         if row is not None and (row.unread or (size and room <= 0)):
-            return place, room
+            return position, room
         room -= size
     return len(ids), room
 
@@ -254,45 +254,45 @@ class ResultWaiters:
 
     def _answer_transient(self, peer: Peer, call: str, ids: list[str]) -> list[str]:
         """Answer at once for jobs without guarantee, where that is short; return the other ids."""
-        known = self.state.transient.find(ids, self.state.now)
-        if not known or sum(len(row.result or b"") for row in known.values()) > SHORT:
+        rows = self.state.transient.find(ids, self.state.now)
+        if not rows or sum(len(row.result or b"") for row in rows.values()) > SHORT:
             return ids
-        self._found(peer, call, list(known), known)
+        self._answer_ended(peer, call, list(rows), rows)
         self.flush()
-        return [job_id for job_id in ids if job_id not in known]
+        return [job_id for job_id in ids if job_id not in rows]
 
     def _remaining(self, peer: Peer, call: str, ids: Iterable[str]) -> list[str]:
         """Return of which jobs the ends are still to be answered."""
         if call:
-            left = peer.calls.get(call, set())
-            return [job_id for job_id in ids if job_id in left]
+            unanswered = peer.calls.get(call, set())
+            return [job_id for job_id in ids if job_id in unanswered]
         return [job_id for job_id in ids if self.state.reply_to.get(job_id) is peer]
 
     def _resolve(
-        self, peer: Peer, call: str, ids: Sequence[str], found: Mapping[str, JobRow]
+        self, peer: Peer, call: str, ids: Sequence[str], rows: Mapping[str, JobRow]
     ) -> None:
         """Answer a call, or without one send the REPLYs that were asked for."""
         if call:
-            self._found(peer, call, self._remaining(peer, call, ids), found)
+            self._answer_ended(peer, call, self._remaining(peer, call, ids), rows)
         else:
             for job_id in self._remaining(peer, "", ids):
-                self._reply_if_ended(job_id, found)
+                self._reply_if_ended(job_id, rows)
 
-    def _found(
-        self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, JobRow]
+    def _answer_ended(
+        self, peer: Peer, call: str, ids: Iterable[str], rows: Mapping[str, JobRow]
     ) -> None:
         """Answer for the jobs that have ended, in the order of their ends, and for unknown ones."""
-        ends = {job_id: known.at for job_id, known in found.items()}
+        ends = {job_id: row.at for job_id, row in rows.items()}
         for job_id in sorted(ids, key=lambda job_id: ends.get(job_id, 0.0)):
-            known = found.get(job_id)
-            if known is None:
+            row = rows.get(job_id)
+            if row is None:
                 if not self._is_in_memory(job_id):
                     self._answer(peer, call, (job_id, "", "", None))
-            elif not self._may_read(peer, known.job.headers):
+            elif not self._may_read(peer, row.job.headers):
                 self._answer(peer, call, (job_id, "", "", None))
-            elif known.job.state in TERMINAL:
-                state = known.job.state.value
-                self._answer(peer, call, (job_id, state, known.content_type, known.result))
+            elif row.job.state in TERMINAL:
+                state = row.job.state.value
+                self._answer(peer, call, (job_id, state, row.content_type, row.result))
 
     def _is_in_memory(self, job_id: str) -> bool:
         return job_id in self.state.jobs or job_id in self.state.transient.jobs
@@ -347,11 +347,11 @@ class ResultWaiters:
         if peer is not None:
             self.lookups.ask(peer, "", [job_id])
 
-    def _reply_if_ended(self, job_id: str, found: Mapping[str, JobRow]) -> None:
-        known = found.get(job_id)
-        if known is not None:
-            if known.job.state in TERMINAL:
-                self._send_owed(known.job, known.job.state, known.content_type, known.result)
+    def _reply_if_ended(self, job_id: str, rows: Mapping[str, JobRow]) -> None:
+        row = rows.get(job_id)
+        if row is not None:
+            if row.job.state in TERMINAL:
+                self._send_owed(row.job, row.job.state, row.content_type, row.result)
             return
         peer = self.state.reply_to[job_id]
         if peer.reads_rows and not self._is_in_memory(job_id):
@@ -407,10 +407,10 @@ class ResultWaiters:
             self.state.reply(peer, legacy_result(state, result), job_id)
 
     def _answer(self, peer: Peer, call: str, row: Row) -> None:
-        left = peer.calls.get(call)
-        if left is None or row[0] not in left:
+        unanswered = peer.calls.get(call)
+        if unanswered is None or row[0] not in unanswered:
             return
-        left.discard(row[0])
+        unanswered.discard(row[0])
         peer.waiting -= 1
         self._unwait(row[0], peer, call)
         self._rows.setdefault((peer, call), []).append(row)

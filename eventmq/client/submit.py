@@ -109,7 +109,7 @@ class Submitter:
         batch = open_batch(self)
         if batch is not None:
             return self._encode(template, args, kwargs, job_id, self._collect(batch.add))
-        return self._encode(template, args, kwargs, job_id, self._send)
+        return self._encode(template, args, kwargs, job_id, self._submit)
 
     def asubmit(
         self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str | None = None
@@ -247,7 +247,7 @@ class Submitter:
         return PendingSubmit(encoded.frames(requested), id=encoded.id, deadline=deadline)
 
     # hot loop: python -m benchmarks enqueue_one
-    def _send(self, encoded: EncodedJob, origin: JobOrigin) -> Job[Any]:
+    def _submit(self, encoded: EncodedJob, origin: JobOrigin) -> Job[Any]:
         pending = self._pending_submit(encoded)
         self._runner.wait(pending)
         if pending.error is not None:
