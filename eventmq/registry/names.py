@@ -5,29 +5,27 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from eventmq.errors import HookError, PluginCollision, PluginNotFound, did_you_mean
-from eventmq.interfaces import (
-    Gateway,
-    KeyedRouting,
-    Middleware,
-    QueueOrder,
-    QueueStore,
-    ResultBackend,
-    RetryPolicy,
-    RoutingStrategy,
-    ScheduleStore,
-    Serializer,
-    SharedPool,
-    Trigger,
-    WorkerPool,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventmq.interfaces import Factory
+    from eventmq.interfaces import (
+        Factory,
+        Gateway,
+        Middleware,
+        QueueOrder,
+        QueueStore,
+        ResultBackend,
+        RetryPolicy,
+        RoutingStrategy,
+        ScheduleStore,
+        Serializer,
+        Trigger,
+        WorkerPool,
+    )
 
 __all__ = [
     "GATEWAY",
@@ -60,25 +58,26 @@ class PluginKind(Generic[T]):
     Attributes:
         name: Its name in messages.
         hook: The hook that provides it.
-        contract: What an object must have.
-        wider: Attribute -> the contract of objects of which it is true.
+        contract: Name of what it keeps, in `eventmq.interfaces`.
+        wider: Attribute, and name of the contract of objects of which it is true.
     """
 
     name: str
     hook: str
-    contract: type
-    wider: tuple[tuple[str, type], ...] = ()
+    contract: str
+    wider: tuple[str, str] = ("", "")
 
     def lack(self, made: object) -> str:
         """Return what an object lacks to keep the contract, "" if it has everything."""
-        asked = [self.contract]
-        for flag, contract in self.wider:
-            if _has(made, flag) and getattr(made, flag):
-                asked.append(contract)
+        from eventmq import interfaces
+
+        asked, (flag, wider) = [self.contract], self.wider
+        if flag and getattr(made, flag, False):
+            asked.append(wider)
         for contract in asked:
-            for name in _members(contract):
+            for name in _members(getattr(interfaces, contract)):
                 if not _has(made, name):
-                    return f"has no {name!r}, which the contract {contract.__name__} asks for"
+                    return f"has no {name!r}, which the contract {contract} asks for"
         return ""
 
 
@@ -100,29 +99,31 @@ def _has(made: object, name: str) -> bool:
     return True
 
 
-def _kind(name: str, hook: str, contract: Any, *wider: tuple[str, Any]) -> PluginKind[Any]:
-    return PluginKind(name, hook, contract, wider)
-
-
-SERIALIZER: PluginKind[Serializer] = _kind("serializer", "eventmq_serializers", Serializer)
-ROUTING_STRATEGY: PluginKind[RoutingStrategy] = _kind(
-    "routing strategy", "eventmq_routing_strategies", RoutingStrategy, ("by_key", KeyedRouting)
+SERIALIZER: PluginKind[Serializer] = PluginKind("serializer", "eventmq_serializers", "Serializer")
+ROUTING_STRATEGY: PluginKind[RoutingStrategy] = PluginKind(
+    "routing strategy", "eventmq_routing_strategies", "RoutingStrategy", ("by_key", "KeyedRouting")
 )
-QUEUE_ORDER: PluginKind[QueueOrder] = _kind("queue order", "eventmq_queue_orders", QueueOrder)
-RETRY_POLICY: PluginKind[RetryPolicy] = _kind("retry policy", "eventmq_retry_policies", RetryPolicy)
-TRIGGER: PluginKind[Trigger] = _kind("trigger", "eventmq_triggers", Trigger)
-SCHEDULE_STORE: PluginKind[ScheduleStore] = _kind(
-    "schedule store", "eventmq_schedule_stores", ScheduleStore
+QUEUE_ORDER: PluginKind[QueueOrder] = PluginKind(
+    "queue order", "eventmq_queue_orders", "QueueOrder"
 )
-RESULT_BACKEND: PluginKind[ResultBackend] = _kind(
-    "result backend", "eventmq_result_backends", ResultBackend
+RETRY_POLICY: PluginKind[RetryPolicy] = PluginKind(
+    "retry policy", "eventmq_retry_policies", "RetryPolicy"
 )
-QUEUE_STORE: PluginKind[QueueStore] = _kind("queue store", "eventmq_queue_stores", QueueStore)
-WORKER_POOL: PluginKind[WorkerPool] = _kind(
-    "worker pool", "eventmq_worker_pools", WorkerPool, ("shared", SharedPool)
+TRIGGER: PluginKind[Trigger] = PluginKind("trigger", "eventmq_triggers", "Trigger")
+SCHEDULE_STORE: PluginKind[ScheduleStore] = PluginKind(
+    "schedule store", "eventmq_schedule_stores", "ScheduleStore"
 )
-GATEWAY: PluginKind[Gateway] = _kind("gateway", "eventmq_gateways", Gateway)
-MIDDLEWARE: PluginKind[Middleware] = _kind("middleware", "eventmq_middleware", Middleware)
+RESULT_BACKEND: PluginKind[ResultBackend] = PluginKind(
+    "result backend", "eventmq_result_backends", "ResultBackend"
+)
+QUEUE_STORE: PluginKind[QueueStore] = PluginKind(
+    "queue store", "eventmq_queue_stores", "QueueStore"
+)
+WORKER_POOL: PluginKind[WorkerPool] = PluginKind(
+    "worker pool", "eventmq_worker_pools", "WorkerPool", ("shared", "SharedPool")
+)
+GATEWAY: PluginKind[Gateway] = PluginKind("gateway", "eventmq_gateways", "Gateway")
+MIDDLEWARE: PluginKind[Middleware] = PluginKind("middleware", "eventmq_middleware", "Middleware")
 
 #: All kinds, in the order of listings.
 KINDS: tuple[PluginKind[object], ...] = (
