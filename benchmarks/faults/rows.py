@@ -127,12 +127,12 @@ def corruption(n: int) -> Row:
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder), killed=killed)
             for seed in range(n // 2):
-                what, (verdict, said) = store.damage(seed)
-                cut = is_cut(what) and verdict == LOST
-                counted[f"{'log' if killed else 'file'}: {'cut off' if cut else verdict}"] += 1
-                if verdict in {ALTERED, LOST} and not cut:
+                damage, (diagnosis, text) = store.damage(seed)
+                cut = is_cut(damage) and diagnosis == LOST
+                counted[f"{'log' if killed else 'file'}: {'cut off' if cut else diagnosis}"] += 1
+                if diagnosis in {ALTERED, LOST} and not cut:
                     lost += 1
-                    print(f"  seed {seed}: {what}: {said}", flush=True)
+                    print(f"  seed {seed}: {damage}: {text}", flush=True)
     logging.disable(logging.NOTSET)
     return Row(100, n, lost, None, {"what came of it": dict(sorted(counted.items()))})
 

@@ -170,7 +170,7 @@ def limits_of(settings: Settings) -> Limits:
         max_peers=settings.max_peers,
         max_message_rate=settings.max_message_rate,
         max_unsent_bytes=settings.max_unsent_bytes,
-        max_unread_total=settings.max_unread_total,
+        max_total_unsent_bytes=settings.max_total_unsent_bytes,
         queue_window=settings.queue_window,
         heartbeat_interval=settings.heartbeat_interval,
         heartbeat_timeout=settings.heartbeat_timeout,

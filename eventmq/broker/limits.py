@@ -37,7 +37,7 @@ class Limits:
             number; more are refused with ``rate-limited``.
         max_unsent_bytes: Bytes of messages that wait for one peer which does not read; more are not
             sent to it.
-        max_unread_total: The same for all peers together, of which each may have half of what is
+        max_total_unsent_bytes: The same for all peers together; one peer may use half of what is
             free.
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
         max_subscriptions: ``subscribe`` calls of one peer at a time; more are refused with
@@ -98,7 +98,7 @@ class Limits:
     max_peers: int = 10_000
     max_message_rate: float = 0.0
     max_unsent_bytes: int = 64 * 1024 * 1024
-    max_unread_total: int = 256 * 1024 * 1024
+    max_total_unsent_bytes: int = 256 * 1024 * 1024
     max_waits: int = 100_000
     max_subscriptions: int = 1000
     max_streams: int = 10_000

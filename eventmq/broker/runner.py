@@ -225,7 +225,7 @@ class BrokerRunner:
         self._links: dict[str, Link] = {}
         self._connections = Connections(self._connection_lost)
         self._coalesced = CoalescedSends()
-        self._total = TotalUsage(limits.max_unread_total)
+        self._total = TotalUsage(limits.max_total_unsent_bytes)
         self._items: list[tuple[Any, int]] = []  # what `_serve` polls
         self._wakeup: Wakeup | None = None  # made by bind
         self._keeper = Timekeeper()

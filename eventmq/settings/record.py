@@ -172,7 +172,7 @@ class Settings:
         ge=_MIB,
         unit="bytes",
     )
-    max_unread_total: int = option(
+    max_total_unsent_bytes: int = option(
         256 * _MIB,
         "The same for all peers together. One peer may use half of the free part.",
         ge=_MIB,
@@ -333,6 +333,7 @@ RENAMED: Mapping[str, str] = {
     "max_abandoned": "max_abandoned_threads",
     "max_inputs": "max_input_bytes",
     "max_unread": "max_unsent_bytes",
+    "max_unread_total": "max_total_unsent_bytes",
     "priority_step": "priority_seconds",
     "queue_routing": "queue_routing_strategies",
     "relaxed_interval": "fsync_interval",

@@ -592,7 +592,7 @@ class RouterLink(Link):
                 total.warned = True
                 text = (
                     "peers are slow to read: %d bytes wait for all of them together, of %d that "
-                    "max_unread_total allows; those with most get no more until they have read"
+                    "max_total_unsent_bytes allows; those with most get no more until they read"
                 )
                 logger.warning(text, total.used, total.max_bytes)
         elif not usage.warned:

@@ -160,7 +160,9 @@ def test_peers_that_ask_and_never_read_do_not_fill_the_broker_together(
     start_broker: StartBroker, connect: Connect, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     """Each is far below its own bound. Who reads is served meanwhile, and they are later."""
-    broker = start_broker(max_unread_total=SUM, heartbeat_timeout=120.0, heartbeat_interval=0.25)
+    broker = start_broker(
+        max_total_unsent_bytes=SUM, heartbeat_timeout=120.0, heartbeat_interval=0.25
+    )
     job = big_result(broker, connect, size=SIZE // 6)
     neighbour = connect(broker["main"])
     neighbour.inform(b"client", b"", FEATURES)
@@ -191,7 +193,9 @@ def test_what_is_sent_to_many_that_never_read_is_dropped_where_the_sum_is_taken(
     start_broker: StartBroker, connect: Connect, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     """It is logged once for all, and those that read miss nothing."""
-    broker = start_broker(max_unread_total=SUM, heartbeat_timeout=120.0, heartbeat_interval=0.25)
+    broker = start_broker(
+        max_total_unsent_bytes=SUM, heartbeat_timeout=120.0, heartbeat_interval=0.25
+    )
     topics = msgpack.packb({"topics": ["news"]})
     neighbour = connect(broker["main"])
     lazy = [RawPeer(context, broker["main"], cramped=True) for _ in range(MANY)]
@@ -206,7 +210,7 @@ def test_what_is_sent_to_many_that_never_read_is_dropped_where_the_sum_is_taken(
             publisher.send(b"PUBLISH", b"news", b"x" * (SIZE // 3))
             assert SIZE / 3 < len(neighbour.expect(b"REPLY")[4])
         assert broker.peak() - before < 1.25 * SUM + MARGIN
-        assert broker.log().count("max_unread_total") == 1
+        assert broker.log().count("max_total_unsent_bytes") == 1
     finally:
         for peer in lazy:
             peer.close()

@@ -72,7 +72,7 @@ class CrashingBeatClient:
     def __init__(self, broker: Broker, crash: Callable[[str], None]) -> None:
         self.broker = broker
         self.crash = crash
-        self.verdict: dict[bytes, bool | None] = {}
+        self.accepted: dict[bytes, bool | None] = {}
         self.asked: list[str] = []
 
     def received_schedules(self):
@@ -84,7 +84,7 @@ class CrashingBeatClient:
             return lambda: [False] * len(jobs)
         results = []
         for order in jobs:
-            accepted = self.verdict.get(order.body, True)
+            accepted = self.accepted.get(order.body, True)
             if accepted:
                 self.broker.take(order)
             results.append(accepted)

@@ -116,8 +116,8 @@ class Audit:
         return self.complete and self.anchored
 
     @property
-    def verdict(self) -> str:
-        """What it comes to, in a few words: ``clean``, and nothing else, is a proof."""
+    def conclusion(self) -> str:
+        """The result in a few words; only ``clean`` is a proof."""
         if not self.sound:
             return UNSOUND
         if not self.proven:
@@ -125,8 +125,8 @@ class Audit:
         return CLEAN if self.anchored else COMPLETE
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the verdict, and the fields by their names."""
-        return {"verdict": self.verdict, **dataclasses.asdict(self)}
+        """Return the conclusion, and the fields by their names."""
+        return {"conclusion": self.conclusion, **dataclasses.asdict(self)}
 
     @classmethod
     def columns(cls) -> str:
@@ -134,7 +134,7 @@ class Audit:
         fields = dataclasses.fields(cls)
         types = {"int": "long", "bool": "boolean"}
         named = (f"{field.name} {types.get(str(field.type), 'array<string>')}" for field in fields)
-        return ", ".join(["verdict string", *named])
+        return ", ".join(["conclusion string", *named])
 
 
 def audit(

@@ -63,7 +63,7 @@ def command(
     was told that it is: only so it is seen that files and seal log were cut off together, or were
     put back to another time. Without it the end is not anchored, and "unanchored" says so.
 
-    "verdict" is the answer in a few words. "clean" is a proof. "complete as far as its own seals
+    "conclusion" sums it up. "clean" is a proof. "complete as far as its own seals
     reach; not anchored" proves the same for what the seal logs have; the exit code is 0 as well.
 
     --since and --until choose jobs by their first event, --queue and --task choose jobs; events

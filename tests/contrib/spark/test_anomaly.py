@@ -111,7 +111,7 @@ def test_chance_alone_gives_next_to_no_alarm(seed: int) -> None:
     assert len(found) <= 0.005 * 3 * len(ended)
 
 
-def test_there_is_no_verdict_without_history() -> None:
+def test_no_hour_is_reported_without_history() -> None:
     ended = np.full(5 * WEEK, 100)
     ended[4 * WEEK - 1] = ended[5 * WEEK - 1] = 5_000
     found = odd(frame_of(ended))

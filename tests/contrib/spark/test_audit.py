@@ -79,7 +79,7 @@ def test_the_audit_counts_and_lists_them(events: DataFrame, told: list[Row]) -> 
     counts = Counter(expected.values())
     missing = [oracle.holes(some)[0] for some in oracle.of_brokers(told).values()]
     assert whole.as_dict() == {
-        "verdict": "not sound", "jobs": len(expected), **{name: counts[name] for name in STATES},
+        "conclusion": "not sound", "jobs": len(expected), **{name: counts[name] for name in STATES},
         "double_leased": len(double), "missing_events": sum(map(len, missing)),
         "orphans": 0, "unknown_kinds": 0, "conflicts": 0, "damaged": 0, "proven": False,
         "anchored": False, "orphan_ids": (), "damage": (), "unproven": whole.unproven,
@@ -223,7 +223,7 @@ def test_the_command_prints_one_object_and_fails_where_something_is_wrong(
     done = run("--journal", journal, "--json")
     found = json.loads(done.stdout)
     assert list(found) == [
-        "verdict", "jobs", "succeeded", "failed", "cancelled", "expired", "waiting", "running",
+        "conclusion", "jobs", "succeeded", "failed", "cancelled", "expired", "waiting", "running",
         "stuck", "lost", "unknown", "double_leased", "orphans", "missing_events", "unknown_kinds",
         "conflicts", "damaged", "proven", "anchored", "stuck_ids", "lost_ids",
         "double_leased_ids", "orphan_ids", "damage", "unproven", "unanchored",

@@ -393,7 +393,7 @@ def test_an_end_that_no_broker_was_asked_for_is_not_called_clean(
     )
     code, found = command(journal)
     assert (code, found["proven"], found["anchored"]) == (0, True, False)
-    assert found["verdict"] == "complete as far as its own seals reach; not anchored"
+    assert found["conclusion"] == "complete as far as its own seals reach; not anchored"
     assert found["unanchored"] == [said]
     given = ["audit", "--journal", str(journal)]
     shown = CliRunner().invoke(group, given, standalone_mode=False).stdout
@@ -402,7 +402,7 @@ def test_an_end_that_no_broker_was_asked_for_is_not_called_clean(
     blind = audit_journal(spark, journal)
     assert (blind.complete, blind.clean) == (True, False)
     asked = audit_journal(spark, journal, sealed={broker: 46})
-    assert (asked.anchored, asked.verdict, asked.missing_events) == (True, "not sound", 4)
+    assert (asked.anchored, asked.conclusion, asked.missing_events) == (True, "not sound", 4)
     other = audit_journal(spark, journal, sealed={"another": 1})
     assert (other.anchored, len(other.unanchored)) == (False, 1)
 
@@ -411,7 +411,7 @@ def test_a_whole_journal_whose_broker_was_asked_is_clean(
     spark: SparkSession, journal: Path
 ) -> None:
     found = audit_journal(spark, journal, sealed={files_of(journal)[0].broker: 46})
-    assert (found.clean, found.verdict, found.unanchored) == (True, "clean", ())
+    assert (found.clean, found.conclusion, found.unanchored) == (True, "clean", ())
 
 
 # What cannot be known, and what is no damage

@@ -94,7 +94,7 @@ def test_after_kills_the_journal_alone_agrees_with_the_clients(
     assert len({job.id for job in confirmed}) == JOBS
     assert (found["jobs"], found["succeeded"]) == (JOBS, JOBS)
     assert (code, found["proven"], found["damage"]) == (0, True, [])
-    assert (found["verdict"], found["anchored"]) == ("clean", True)
+    assert (found["conclusion"], found["anchored"]) == ("clean", True)
 
     # An earlier state of it, log and files, agrees with itself, and not with the broker.
     earlier = system.folder / "earlier"

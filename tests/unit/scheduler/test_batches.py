@@ -182,10 +182,10 @@ def test_each_schedule_of_a_batch_gets_its_own_verdicts():
         rounds.append([order.body.decode() for order in jobs])
         if len(rounds) > 1:
             return submit(jobs)
-        verdicts = [True, True, True, False, None, None, False, False]
-        taken = [order for order, verdict in zip(jobs, verdicts, strict=True) if verdict]
+        results = [True, True, True, False, None, None, False, False]
+        taken = [order for order, result in zip(jobs, results, strict=True) if result]
         submit(taken)
-        return lambda: verdicts
+        return lambda: results
 
     beat._client.submit = submit_some
     beats.clock.advance(10)

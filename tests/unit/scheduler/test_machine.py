@@ -529,7 +529,7 @@ def test_a_job_that_is_refused_for_good_does_not_stop_the_others(beats):
     beats.add("bad", every(seconds=5))
     beats.add("good", every(seconds=5))
     beat = beats.start()
-    beat._client.verdict[b"bad"] = None
+    beat._client.accepted[b"bad"] = None
     beats.run(beat, 21)
     assert [] == beats.fire_times("bad")
     assert 4 == len(beats.fire_times("good"))
@@ -541,10 +541,10 @@ def test_a_full_queue_is_tried_again(beats):
     beats.add("full", every(seconds=5))
     beats.add("good", every(seconds=5))
     beat = beats.start()
-    beat._client.verdict[b"full"] = False
+    beat._client.accepted[b"full"] = False
     beats.run(beat, 21)
     assert [] == beats.fire_times("full")
-    beat._client.verdict.clear()
+    beat._client.accepted.clear()
     beats.run(beat, 2)
     assert (
         [NOW + 5 * n for n in range(1, 5)] == beats.fire_times("full") == beats.fire_times("good")

@@ -27,6 +27,7 @@ RENAMED = {
     "max_abandoned": "max_abandoned_threads",
     "max_inputs": "max_input_bytes",
     "max_unread": "max_unsent_bytes",
+    "max_unread_total": "max_total_unsent_bytes",
     "priority_step": "priority_seconds",
     "queue_routing": "queue_routing_strategies",
     "relaxed_interval": "fsync_interval",
