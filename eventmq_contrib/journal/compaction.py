@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
 from eventmq.sdk.events import FileName
+from eventmq_contrib.atomic import sync_folder, write_file
 from eventmq_contrib.journal.catalog import (
     COMPACTED,
     MANIFEST,
@@ -31,7 +31,7 @@ from eventmq_contrib.journal.catalog import (
 from eventmq_contrib.journal.inspection import disagreements, facts_of
 from eventmq_contrib.journal.lock import hold_lock
 from eventmq_contrib.journal.parquet import arrow_schema, write_tables
-from eventmq_contrib.journal.seals import seal_of, sync_folder
+from eventmq_contrib.journal.seals import seal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -238,13 +238,8 @@ def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
 
 def write_manifest(target: Path, entries: Sequence[dict[str, Any]]) -> None:
     """Write the manifest of a folder of large files, whole or not at all."""
-    temporary = target / f"_{MANIFEST}"
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump({"version": 1, "files": sorted(entries, key=lambda e: e["path"])}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(target / MANIFEST)
-    sync_folder(target)
+    manifest = {"version": 1, "files": sorted(entries, key=lambda e: e["path"])}
+    write_file(target / MANIFEST, json.dumps(manifest, indent=1))
 
 
 def _completed(table: Any, schema: Any) -> Any:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import StoreError
 from eventmq.sdk.events import FileName, partition
+from eventmq_contrib.atomic import sync_folder, write_file
 from eventmq_contrib.journal.parquet import encode_events, is_whole
-from eventmq_contrib.journal.seals import SealLog, seal_of, sync_folder
+from eventmq_contrib.journal.seals import SealLog, seal_of
 
 try:
     import fcntl
@@ -94,13 +95,7 @@ class JournalFolder:
         if self.id:
             return
         self.id = secrets.token_hex(8)
-        temporary = self.path / f"{_IDENTITY}.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump({"id": self.id}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(identity)
-        sync_folder(self.path)
+        write_file(identity, json.dumps({"id": self.id}))
 
     def _clear(self) -> None:
         """Remove unfinished files, and log foreign ones."""
@@ -178,13 +173,7 @@ class JournalFolder:
         data = encode_events(events.values)
         try:
             self._make(folder)
-            temporary = folder / f"_{name}"
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(folder / str(name))
-            sync_folder(folder)
+            write_file(folder / str(name), data)
             self._logs[broker_id].append(seal_of(name, hour, data))
         except OSError as error:
             raise self._unwritable(error) from error

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.sdk.events import FileName
+from eventmq_contrib.atomic import sync_folder, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,6 @@ __all__ = [
     "SealRecord",
     "parse_begins",
     "seal_of",
-    "sync_folder",
     "trimmed",
     "write_begins",
 ]
@@ -290,8 +290,7 @@ class SealLog:
         lines = [{"version": 1, "broker": self._broker}]
         if unproven:
             lines.append({"unproven": unproven})
-        self._folder.mkdir(exist_ok=True)
-        self._replace(b"".join(map(self._line, lines)))
+        write_file(self._path, b"".join(map(self._line, lines)))
         sync_folder(self._folder.parent)
 
     def _catch_up(self, record: SealRecord, files: Sequence[tuple[FileName, Path]]) -> None:
@@ -338,7 +337,7 @@ class SealLog:
             data = self._path.read_bytes()
             trimmed_data = trimmed(self._broker, data, first_kept, self._is_there)
             if trimmed_data is not None:
-                self._replace(trimmed_data)
+                write_file(self._path, trimmed_data)
         except FileNotFoundError:  # it is not wanted
             return
         except (OSError, ValueError) as error:
@@ -347,15 +346,6 @@ class SealLog:
     def _is_there(self, seal: Seal) -> bool:
         name = FileName(self._broker, seal.first, seal.last)
         return (self._folder.parent / seal.hour / str(name)).exists()
-
-    def _replace(self, data: bytes) -> None:
-        temporary = self._folder / f"_{self._path.name}"
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
-        sync_folder(self._folder)
 
     def _write(self, entry: dict[str, Any]) -> None:
         with self._path.open("ab") as file:
@@ -393,21 +383,4 @@ def write_begins(folder: Path, begins: Mapping[str, int], name: str = BEGIN) -> 
         begins: Of all brokers.
         name: `BEGIN`; or `TRIM`, to note before which number lines may go.
     """
-    path = folder / SEALS / name
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f"_{name}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(dict(begins), file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make sure that the names in a folder are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_file(folder / SEALS / name, json.dumps(dict(begins)))

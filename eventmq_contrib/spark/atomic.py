@@ -1,45 +1,20 @@
-"""Atomic writes of files and of tables: written beside the old one, synced and renamed."""
+"""Atomic writes of tables: written beside the old one, synced and renamed."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
+from eventmq_contrib.atomic import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import BinaryIO
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame
 
-__all__ = ["write_file", "write_parquet", "write_parquet_tables", "write_table"]
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file that replaces ``path`` at the end; the folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"_{path.name}.tmp")
-    with temporary.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def write_file(path: Path, content: Any) -> None:
-    """Write or replace a file.
-
-    Args:
-        path: Path of the file; the folder is made.
-        content: Text, or bytes of any kind.
-    """
-    with _replacing(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+__all__ = ["write_parquet", "write_parquet_tables", "write_table"]
 
 
 def write_parquet(path: Path, table: Any) -> None:
@@ -62,7 +37,8 @@ def write_parquet_tables(path: Path, schema: Any, tables: Iterable[Any]) -> None
     """
     import pyarrow.parquet as pq
 
-    with _replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for table in tables:
             writer.write_table(table)
 

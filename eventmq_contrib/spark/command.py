@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eventmq.cli import show_rows, takes_json
+from eventmq.errors import StoreError
+from eventmq_contrib.atomic import replacing
 from eventmq_contrib.spark import commands, timestamps
 from eventmq_contrib.spark.atomic import write_table
 from eventmq_contrib.spark.session import using_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
     from eventmq_contrib.spark.evidence import Evidence
 
-__all__ = ["SHOWN", "JournalOptions", "spark", "takes_journal"]
+__all__ = ["SHOWN", "JournalOptions", "save", "spark", "takes_journal"]
 
 #: Rows that are shown at most: the rest is for --out.
 SHOWN = 10_000
@@ -44,6 +47,16 @@ class _Commands(click.Group):
         module = importlib.import_module(f"{commands.__name__}.{cmd_name}")
         command: click.Command = module.command
         return command
+
+
+def save(path: Path, text: str) -> None:
+    """Write the file that a command was asked for, whole or not at all, and say so."""
+    try:
+        with replacing(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+    click.echo(f"wrote {path}", err=True)
 
 
 @click.group(cls=_Commands)

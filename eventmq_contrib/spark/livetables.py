@@ -9,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from eventmq_contrib.spark.atomic import write_file, write_parquet
+from eventmq_contrib.atomic import write_file
+from eventmq_contrib.spark.atomic import write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

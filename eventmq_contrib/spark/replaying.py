@@ -99,7 +99,8 @@ class Replay:
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        from eventmq_contrib.spark.atomic import write_file, write_table
+        from eventmq_contrib.atomic import write_file
+        from eventmq_contrib.spark.atomic import write_table
 
         size = SLICE if rate is None else min(SLICE, max(_MIN_SLICE, int(rate * _SLICE_SECONDS)))
         position = f.row_number().over(Window.orderBy("ts_us", "job_id")) - 1

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
 from eventmq.sdk.events import SCHEMA_VERSION, EventKind
+from eventmq_contrib.atomic import write_file
 from eventmq_contrib.spark.analyses.slo import expired_waiting
-from eventmq_contrib.spark.atomic import write_file
 from eventmq_contrib.spark.livetables import LiveTables
 from eventmq_contrib.spark.timestamps import texts_of
 from eventmq_contrib.spark.waiting import EventFilter, WaitingJobs

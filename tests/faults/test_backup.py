@@ -129,7 +129,7 @@ def test_a_failed_backup_leaves_the_earlier_one(
     def broken(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(copy, "_sync", broken)
+    monkeypatch.setattr(copy, "sync", broken)
     with pytest.raises(StoreError, match="nothing is there that was not before"):
         back_up(tmp_path / "data", target, replace=True)
     assert (target / FILE_NAME).read_bytes() == before

@@ -11,7 +11,7 @@ import click
 from eventmq.cli import DONE, FAILED, Command, to_json
 from eventmq.errors import StoreError
 from eventmq_contrib.extras import need
-from eventmq_contrib.spark.command import takes_journal
+from eventmq_contrib.spark.command import save, takes_journal
 
 if TYPE_CHECKING:
     from eventmq_contrib.spark.command import JournalOptions
@@ -74,15 +74,7 @@ def _write(path: Path, text: str) -> None:
     if path.is_dir():
         msg = f"{path} is a folder: name a file with --out, as in --out {path / PAGE}"
         raise StoreError(msg)
-    temporary = path.with_name(f"_{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        msg = f"cannot write {path}: {error.strerror or error}"
-        raise StoreError(msg) from error
-    click.echo(f"wrote {path}", err=True)
+    save(path, text)
 
 
 for _option in command.params:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eventmq.cli import DONE, FAILED, NOT_FOUND, Command, show_rows, to_json
-from eventmq.errors import StoreError
-from eventmq_contrib.spark.command import takes_journal
+from eventmq_contrib.spark.command import save, takes_journal
 
 if TYPE_CHECKING:
     from eventmq_contrib.spark.command import JournalOptions
@@ -68,15 +67,7 @@ def command(shared: JournalOptions, id: str, chrome: Path | None) -> int:
 def _write_chrome(path: Path, by_id: Any) -> None:
     from eventmq_contrib.spark.analyses.chrome import chrome_trace
 
-    temporary = path.with_name(f"_{path.name}.tmp")
-    try:
-        temporary.write_text(json.dumps(chrome_trace(by_id)), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        msg = f"cannot write {path}: {error.strerror or error}"
-        raise StoreError(msg) from error
-    click.echo(f"wrote {path}", err=True)
+    save(path, json.dumps(chrome_trace(by_id)))
 
 
 def _show(summary: dict[str, Any]) -> None:

@@ -235,7 +235,7 @@ class JobWriter:
         """Write the report, where one is wanted: all rows are with the broker."""
         if self.options.report is None:
             return
-        from eventmq_contrib.spark.atomic import write_file
+        from eventmq_contrib.atomic import write_file
 
         counts = total(vars(message)["counts"] for message in messages if message is not None)
         write_file(Path(self.options.report), json.dumps(counts))

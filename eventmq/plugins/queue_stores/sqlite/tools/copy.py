@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-__all__ = ["back_up", "copy_files"]
+__all__ = ["back_up", "copy_files", "sync"]
 
 #: Files that go with a database.
 _BESIDE = ("-wal", "-shm")
@@ -40,9 +40,9 @@ def copy_files(path: Path, name: str) -> Path:
             if source.exists():
                 make_private_file(folder / source.name)
                 shutil.copyfile(source, folder / source.name)
-                _sync(folder / source.name)
-        _sync(folder)
-        _sync(path.parent)
+                sync(folder / source.name)
+        sync(folder)
+        sync(path.parent)
     except OSError as error:
         msg = f"cannot copy the store to {folder}: {error.strerror or error}; nothing was changed"
         raise StoreError(msg) from error
@@ -107,14 +107,15 @@ def _copy(db: apsw.Connection, draft: Path) -> int:
 
 def _put_in_place(draft: Path, final: Path) -> None:
     """Give a whole copy its name; a log of the one before must not be taken for its own."""
-    _sync(draft)
+    sync(draft)
     for name in _BESIDE:
         final.with_name(final.name + name).unlink(missing_ok=True)
     draft.replace(final)
-    _sync(final.parent)
+    sync(final.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make sure that a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

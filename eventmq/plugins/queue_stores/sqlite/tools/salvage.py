@@ -43,6 +43,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     prepare,
 )
 from eventmq.plugins.queue_stores.sqlite.tools.btree import BadPage, File
+from eventmq.plugins.queue_stores.sqlite.tools.copy import sync
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 from eventmq.plugins.schedule_stores.table import ScheduleTable
 from eventmq.sdk import Lost, Salvaged
@@ -189,8 +190,8 @@ class _Salvage:
             db.execute("COMMIT")
             left = self._finish(db, mend)
         self.copy.unlink()
-        _sync(self.target)
-        _sync(self.target.parent)
+        sync(self.target)
+        sync(self.target.parent)
         return Salvaged(str(self.target), dict(self.copied), self.lost, left)
 
     # Files
@@ -621,11 +622,3 @@ def _id_of(row: Mapping[str, Any]) -> str:
     """Return the name of what a row is about, as far as it can be read."""
     value = row.get("id", row.get("name", row.get("job", "")))
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
