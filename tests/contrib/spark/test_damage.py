@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from eventmq.errors import StoreError
 from eventmq.events import FileName
+from eventmq_contrib.atomic import write_file
 from eventmq_contrib.journal import seals
 from eventmq_contrib.journal.catalog import Catalog, FolderLocation, JournalError, hour_start
 from eventmq_contrib.journal.compaction import Compaction
@@ -718,10 +719,12 @@ def test_a_log_that_cannot_be_trimmed_goes_on_as_it_is(
     [log] = (journal / "_seals").glob("*.jsonl")
     data = log.read_bytes()
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def full(path: Path, content: bytes | str) -> None:
+        if path == log:
+            raise OSError(28, "No space left on device")
+        write_file(path, content)
 
-    monkeypatch.setattr(SealLog, "_replace", full)
+    monkeypatch.setattr(seals, "write_file", full)
     trim(journal, monkeypatch)
     assert log.read_bytes() == data
     assert "keeps lines of forgotten files: [Errno 28] No space left on device" in caplog.text

@@ -130,8 +130,8 @@ class TestSparkPool(WorkerPoolSuite):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"start_timeout": 0}, "start_timeout of the pool 'spark' is seconds, more than 0"),
-        ({"link_timeout": "inf"}, "link_timeout of the pool 'spark' is seconds"),
+        ({"start_timeout": 0}, "option 'start_timeout' of 'spark' must be a number above 0"),
+        ({"link_timeout": "inf"}, "option 'link_timeout' of 'spark' must be a number above 0"),
         ({"master": "sc://host"}, "name the master itself, such as spark://host:7077"),
         ({"arguments": {"path": ""}}, "name it as path='module:attribute'"),
         ({"concurrency": 0}, "needs a concurrency from 1"),
