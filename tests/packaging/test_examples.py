@@ -22,29 +22,40 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/pyproject.
 LEFT_BEHIND = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "_build")
 COLUMNS = ["name", "version", "origin", "hooks", "provides", "in_use"]
 
-#: What a user would write, with both names of the plugin.
+#: What a user would write, with a name of each plugin.
 PROGRAM = """
 from eventmq import EventMQ
+from eventmq_retry_example import fibonacci
+from eventmq_trigger_example import workdays
 
 app = EventMQ(
     "probe",
     broker="memory://",
     serializer="json-zlib",
     accept_content=["json-zlib"],
-    routing_strategy="random-two-choices",
-    plugin_options={"json-zlib": {"level": 9}},
+    queue_order="lottery",
+    plugin_options={"json-zlib": {"level": 9}, "lottery": {"seed": 7}},
 )
 
 
-@app.task
-def total(numbers, *, word):
+@app.task(retries=2, retry_policy=fibonacci(unit=0.2), schedule=workdays("09:00"))
+def total(numbers=(), *, word="sum", failed=[]):
+    if not failed:
+        failed.append(1)
+        raise OSError("once")
     return {word: sum(numbers)}
 
 
 if __name__ == "__main__":
     print(total.delay(list(range(1000)), word="sum").get(timeout=30))
-    rows = {row["name"]: row for row in app.plugins.listing()}
-    print(rows["example"]["in_use"])
+    rows = {row["name"]: row["in_use"] for row in app.plugins.listing()}
+    print(*(rows[name] for name in ("fibonacci", "json-zlib", "lottery", "workdays")))
+    app.close()
+    try:
+        wrong = {"http": {"tokn": "x"}}
+        EventMQ(result_backend="http://127.0.0.1:1", plugin_options=wrong).job("1").get()
+    except Exception as error:
+        print(error)
 """
 
 #: The app behind a gateway.
@@ -121,33 +132,42 @@ def serve(installed, tmp_path):
         yield serve
 
 
-def test_a_job_runs_through_the_plugin(installed, tmp_path):
+def test_a_job_runs_through_the_plugins(installed, tmp_path):
     program = tmp_path / "probe.py"
     program.write_text(PROGRAM, encoding="utf-8")
-    shown = run(installed / "python", program, cwd=tmp_path).splitlines()
-    assert shown == ["{'sum': 499500}", "random-two-choices, json-zlib"]
+    assert run(installed / "python", program, cwd=tmp_path).splitlines() == [
+        "{'sum': 499500}",
+        "fibonacci json-zlib lottery workdays",
+        (
+            "result backend 'http' of plugin 'http-results' of the distribution "
+            "'eventmq-results-example': 'http' has no option 'tokn'; did you mean 'token'?; switch "
+            "it off with -p no:http-results or EVENTMQ_DISABLED_PLUGINS=http-results"
+        ),
+    ]
 
 
-def test_the_listing_has_it_in_the_columns_of_the_built_in_plugins(installed, tmp_path):
+def test_the_listing_has_them_in_the_columns_of_the_built_in_plugins(installed, tmp_path):
     rows = json.loads(run(installed / "eventmq", "plugins", "--json", cwd=tmp_path))
     assert [list(row) for row in rows] == [COLUMNS] * len(rows)
     found = {row["name"]: row for row in rows}
     assert found["serializers.msgpack"]["origin"] == "built in"
-    assert found["example"] == {
-        "name": "example",
+    origins = {row["origin"] for row in rows}
+    assert {example.name for example in EXAMPLES} <= origins
+    assert found["json-zlib"] == {
+        "name": "json-zlib",
         "version": "1.0.0",
-        "origin": "eventmq-plugin-example",
-        "hooks": "eventmq_routing_strategies, eventmq_serializers",
-        "provides": "random-two-choices, json-zlib",
+        "origin": "eventmq-serializer-example",
+        "hooks": "eventmq_serializers",
+        "provides": "json-zlib",
         "in_use": "",
     }
 
 
-def test_it_can_be_switched_off(installed, tmp_path):
-    command = [installed / "eventmq", "-p", "no:example", "plugins", "--json"]
+def test_one_can_be_switched_off(installed, tmp_path):
+    command = [installed / "eventmq", "-p", "no:lottery", "plugins", "--json"]
     names = {row["name"] for row in json.loads(run(*command, cwd=tmp_path))}
-    assert "example" not in names
-    assert "serializers.msgpack" in names
+    assert "lottery" not in names
+    assert {"fibonacci", "serializers.msgpack"} <= names
 
 
 def test_the_gateway_serves_and_the_command_asks(installed, serve, tmp_path):

@@ -24,7 +24,15 @@ EVERY = pytest.mark.parametrize("kit", KITS)
 SHOP = "from eventmq import EventMQ\napp = EventMQ('shop')\n\n@app.task\ndef send(): ...\n"
 
 #: Pages that show files of an example, and its folder.
-SHOWN = {"write-a-command": "eventmq-command-example", "write-a-gateway": "eventmq-gateway-example"}
+SHOWN = {
+    "write-a-command": "eventmq-command-example",
+    "write-a-gateway": "eventmq-gateway-example",
+    "write-a-queue-order": "eventmq-order-example",
+    "write-a-result-backend": "eventmq-results-example",
+    "write-a-retry-policy": "eventmq-retry-example",
+    "write-a-serializer": "eventmq-serializer-example",
+    "write-a-trigger": "eventmq-trigger-example",
+}
 
 
 def page(kit: str) -> str:

@@ -10,20 +10,22 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eventmq.sdk import SerializationError, option, read_options
+from eventmq.sdk import SerializationError, factory, hookimpl, option
 
 if TYPE_CHECKING:
-    from eventmq.sdk import Envelope, PluginContext, Serializer
+    from collections.abc import Mapping
+
+    from eventmq.sdk import Envelope, Factory, Serializer
 
 #: Longest JSON in bytes that is unpacked: some bytes could claim to be gigabytes.
 MAX_BYTES = 256 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
 class JsonZlib:
-    """A serializer. ``level`` is zlib's, from 1 (fast) to 9 (short)."""
+    """The serializer; its field is its option."""
 
-    def __init__(self, level: int) -> None:
-        self._level = level
+    level: int = option(6, "Of zlib: 1 is fast, 9 is short.", ge=1, le=9)
 
     def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
         """Encode a value; there is no signature."""
@@ -32,7 +34,7 @@ class JsonZlib:
         except (TypeError, ValueError, RecursionError) as error:
             msg = f"json-zlib cannot encode this {type(value).__name__}: {error}"
             raise SerializationError(msg) from error
-        packed = zlib.compress(text, self._level)
+        packed = zlib.compress(text, self.level)
         return (b"z" + packed if len(packed) < len(text) else b"j" + text), ""
 
     def decode(self, data: bytes, envelope: Envelope) -> Any:
@@ -58,13 +60,7 @@ def _unpack(data: bytes) -> bytes:
     return text
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the serializer. ``level``: zlib's, from 1 (fast) to 9 (short)."""
-
-    level: int = option(6, ge=1, le=9)
-
-
-def make_serializer(context: PluginContext) -> Serializer:
-    """Return a serializer for its options."""
-    return JsonZlib(read_options(context, Options).level)
+@hookimpl
+def eventmq_serializers() -> Mapping[str, Factory[Serializer]]:
+    """Provide ``json-zlib``."""
+    return {"json-zlib": factory(JsonZlib)}

@@ -1,0 +1,1 @@
+"""A queue order for EventMQ: ``lottery``."""

@@ -1,0 +1,54 @@
+"""Queue order ``lottery``: each queue has as many tickets as its weight, and one is drawn.
+
+In the long run a queue of weight 40 gets four times the jobs of one of weight 10, as with the order
+``weighted-fair``, and nothing needs to be remembered (Waldspurger and Weihl, "Lottery Scheduling",
+1994).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from eventmq.sdk import hookimpl, option, read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.sdk import Factory, PluginContext, QueueOrder
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the settings may say in ``[eventmq.plugins.lottery]``."""
+
+    seed: int | None = option(None, "Makes the draws repeatable.")
+    least: int = option(1, "Tickets that a queue has at least, whatever its weight.", ge=1)
+
+
+class Lottery:
+    """The order; the broker has one for each session of a worker, in one thread."""
+
+    def __init__(self, options: Options) -> None:
+        self._random = Random(options.seed)
+        self._least = options.least
+
+    def choose(self, queues: Sequence[tuple[int, str]]) -> str:
+        """Return one of the (weight, name) pairs' names; all of them have jobs waiting."""
+        tickets = [max(weight, self._least) for weight, _ in queues]
+        return self._random.choices(queues, tickets)[0][1]
+
+    def charge(self, queue: str, weight: int, jobs: int) -> None:
+        """Do nothing: what a queue got before does not count."""
+
+
+def make_order(context: PluginContext) -> QueueOrder:
+    """Return an order for its options."""
+    return Lottery(read_options(context, Options))
+
+
+@hookimpl
+def eventmq_queue_orders() -> Mapping[str, Factory[QueueOrder]]:
+    """Provide ``lottery``."""
+    return {"lottery": make_order}

@@ -1,1 +1,0 @@
-"""An example of a plugin for EventMQ. `plugin` has its hooks."""

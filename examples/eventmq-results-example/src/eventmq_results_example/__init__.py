@@ -1,0 +1,1 @@
+"""A result backend for EventMQ: results on a web server."""

@@ -1,0 +1,1 @@
+"""A serializer for EventMQ: ``json-zlib``."""
