@@ -59,10 +59,10 @@ class UniqueAdmission:
             index = write_result.ended[0].job
             job.state, job.rank = index.state, index.rank
             job.ready_at, job.eta = index.ready_at, index.eta
-        self._forget(write_result.ended)
+        self._remove_replaced(write_result.ended)
         return True
 
-    def _forget(self, rows: Sequence[Finished]) -> None:
+    def _remove_replaced(self, rows: Sequence[Finished]) -> None:
         """Forget replaced jobs, and notify the peers that wait for them."""
         state = self.state
         for row in rows:
@@ -453,8 +453,8 @@ class Admission:
                     state.next_ready_at = job.ready_at
                 continue
             queue.counts.waiting += 1
-            held = running.get(job.id)
-            if held is not None and held[1].jobs[held[2]] is job:
+            entry = running.get(job.id)
+            if entry is not None and entry[1].jobs[entry[2]] is job:
                 state.jobs[job.id] = job
             elif queue.takes(job):
                 enqueue(job)
@@ -470,9 +470,9 @@ class Admission:
         """Refuse jobs whose ids another key has used before: they are not stored."""
         ids = [submission.jobs[i].id for i in same]
 
-        def settle(found: Mapping[str, JobRow]) -> None:
+        def settle(rows: Mapping[str, JobRow]) -> None:
             for i, job_id in zip(same, ids, strict=True):
-                if job_id in found and not grant.owns(found[job_id].job.headers):
+                if job_id in rows and not grant.owns(rows[job_id].job.headers):
                     text = f"another key has submitted a job with the id {job_id!r}"
                     submission.refused[submission.positions[i]] = ("not-allowed", text)
                     if self.state.reply_to.get(job_id) is submission.peer:
@@ -515,9 +515,9 @@ class Admission:
 
     def _withdraw(self, job: JobRecord) -> None:
         """Take back the lease of a job that the same commit refused."""
-        held = self.state.running.get(job.id)
-        if held is not None and held[1].jobs[held[2]] is job:
-            _, lease, position = held
+        entry = self.state.running.get(job.id)
+        if entry is not None and entry[1].jobs[entry[2]] is job:
+            _, lease, position = entry
             lease.jobs[position] = None
             lease.remaining -= 1
             self.state.released(job, unstarted=True)
@@ -647,8 +647,8 @@ class GraphAdmission(Admission):
             state.receipt(graph.peer, graph.id)
             return
 
-        def settle(found: Mapping[str, JobRow]) -> None:
-            if graph.id in found and not grant.owns(found[graph.id].job.headers):
+        def settle(rows: Mapping[str, JobRow]) -> None:
+            if graph.id in rows and not grant.owns(rows[graph.id].job.headers):
                 text = f"another key has submitted a job with the id {graph.id!r}"
                 state.error(graph.peer, graph.id, "not-allowed", text)
             else:

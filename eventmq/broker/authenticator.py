@@ -180,26 +180,26 @@ class AccessControl:
         grant.check_call(message.name)
         ids = () if grant.keyless or message.name not in OWN_JOBS else _ids(message)
         transient = state.transient.find(ids, state.now)
-        here = {job_id: found.job for job_id, found in transient.items()}
-        here |= {job_id: state.jobs[job_id] for job_id in ids if job_id in state.jobs}
-        for job in here.values():
+        in_memory = {job_id: row.job for job_id, row in transient.items()}
+        in_memory |= {job_id: state.jobs[job_id] for job_id in ids if job_id in state.jobs}
+        for job in in_memory.values():
             _check_owner(grant, job.id, job.headers)
-        elsewhere = [job_id for job_id in ids if job_id not in here]
-        if not elsewhere:
+        in_store = [job_id for job_id in ids if job_id not in in_memory]
+        if not in_store:
             handler(peer, message)
             return
 
-        def settle(found: Mapping[str, JobRow]) -> None:
+        def settle(rows: Mapping[str, JobRow]) -> None:
             if state.peers.get(peer.key) is not peer:
                 return
             try:
-                for job_id, known in found.items():
-                    _check_owner(grant, job_id, known.job.headers)
+                for job_id, row in rows.items():
+                    _check_owner(grant, job_id, row.job.headers)
                 handler(peer, message)
             except ProtocolError as error:
                 state.error(peer, message.id, error.code, str(error))
 
-        state.write(FindJobs(elsewhere, 0), settle)
+        state.write(FindJobs(in_store, 0), settle)
 
 
 def _pass(peer: Peer, message: Any, handler: Handler) -> None:

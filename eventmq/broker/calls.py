@@ -93,61 +93,61 @@ class Calls:
         self.waiters.get(peer, call, ids)
 
     def _forget(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        self.waiters.forget(peer, read_text(arguments, "call"))
+        self.waiters.end_call(peer, read_text(arguments, "call"))
         self._answer(peer, call, None)
 
     def _state(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         ids = read_texts(arguments, "ids")
 
-        def settle(found: Mapping[str, JobRow]) -> None:
-            found = {**self.state.transient.find(ids, self.state.now), **found}
-            rows = [(i, self._now(found[i]) if i in found else "") for i in ids]
-            self._answer(peer, call, rows)
+        def settle(stored: Mapping[str, JobRow]) -> None:
+            rows = {**self.state.transient.find(ids, self.state.now), **stored}
+            states = [(i, self._state_of(rows[i]) if i in rows else "") for i in ids]
+            self._answer(peer, call, states)
 
         self.state.write(FindJobs(ids, 0), settle)
 
-    def _now(self, found: JobRow) -> str:
-        state = found.job.state
-        if state is JobState.QUEUED and found.job.id in self.state.running:
+    def _state_of(self, row: JobRow) -> str:
+        state = row.job.state
+        if state is JobState.QUEUED and row.job.id in self.state.running:
             state = JobState.RUNNING
         return state.value
 
     def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = read_text(arguments, "id")
-        known: dict[str, JobRow] = {}
+        rows: dict[str, JobRow] = {}
         lineage: list[Lineage | None] = []
 
         def settle(history: Sequence[Attempt]) -> None:
-            known.update({**self.state.transient.find([job_id], self.state.now), **known})
-            if job_id in known:
-                attempts = _attempts(known[job_id], history, self.state.keeper.wall_of)
+            rows.update({**self.state.transient.find([job_id], self.state.now), **rows})
+            if job_id in rows:
+                attempts = _attempts(rows[job_id], history, self.state.keeper.wall_of)
                 progress = self.waiters.streams.progress.get(job_id)
-                row = {**self.row(known[job_id]), "attempts": attempts, "progress": progress}
+                row = {**self.row(rows[job_id]), "attempts": attempts, "progress": progress}
                 row |= (lineage[0] or Lineage("", ""))._asdict()
                 self._answer(peer, call, row)
             else:
                 self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
 
-        self.state.write(FindJobs([job_id], 0), known.update)
+        self.state.write(FindJobs([job_id], 0), rows.update)
         self.state.write(FindLineage(job_id), lineage.append)
         self.state.write(History(job_id), settle)
 
-    def row(self, found: JobRow) -> dict[str, Any]:
+    def row(self, stored: JobRow) -> dict[str, Any]:
         """Return what ``info`` and the listings say of a job."""
-        job, wall_of = found.job, self.state.keeper.wall_of
+        job, wall_of = stored.job, self.state.keeper.wall_of
         headers = parse_headers(job.headers)
         due = job.eta or (job.ready_at % HELD and wall_of(job.ready_at % HELD))
         entry = self.state.running.get(job.id)
         live = self.state.jobs.get(job.id, job)
-        worker = entry[0].name if entry is not None else found.worker
+        worker = entry[0].name if entry is not None else stored.worker
         return {
-            "id": job.id, "task": headers.task, "queue": job.queue, "state": self._now(found),
+            "id": job.id, "task": headers.task, "queue": job.queue, "state": self._state_of(stored),
             "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
             "created": wall_of(job.created), "due": due, "expires": job.expires,
-            "started": found.started, "ran": found.run_time, "worker": worker,
-            "finished": wall_of(found.at) if found.at else 0.0,
-            "error": found.result if job.state in _WITH_ERROR else None,
-            "content_type": found.content_type, "headers": job.headers,
+            "started": stored.started, "ran": stored.run_time, "worker": worker,
+            "finished": wall_of(stored.at) if stored.at else 0.0,
+            "error": stored.result if job.state in _WITH_ERROR else None,
+            "content_type": stored.content_type, "headers": job.headers,
             "leased": wall_of(entry[1].leased) if entry is not None and entry[1].leased else 0.0,
         }  # fmt: skip
 
@@ -166,7 +166,7 @@ class Calls:
 
         def settle(write_result: tuple[list[JobRow], str]) -> None:
             rows, cursor = self.state.transient.merge(entry, *write_result, self.state.now)
-            maps = [self.row(found) for found in rows]
+            maps = [self.row(row) for row in rows]
             maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
             self._answer(peer, call, {"jobs": maps, "cursor": cursor})
 
@@ -253,15 +253,15 @@ class Calls:
 
 
 def _attempts(
-    found: JobRow, history: Sequence[Attempt], wall_of: Callable[[float], float]
+    stored: JobRow, history: Sequence[Attempt], wall_of: Callable[[float], float]
 ) -> list[dict[str, Any]]:
     """Return the failed attempts of a job, the last one of a failed job included."""
-    job = found.job
+    job = stored.job
     rows = [attempt._asdict() for attempt in history]
     if job.state is JobState.FAILED:
         last = Attempt(
-            job.id, job.attempt, job.delivery, found.at, found.started, found.run_time,
-            found.worker, found.content_type, found.result or b"",
+            job.id, job.attempt, job.delivery, stored.at, stored.started, stored.run_time,
+            stored.worker, stored.content_type, stored.result or b"",
         )  # fmt: skip
         rows.append(last._asdict())
     for row in rows:

@@ -341,7 +341,7 @@ class Dispatch:
                     votes.setdefault(name, []).append(session)
         again = False
         for name, sessions in votes.items():
-            again |= self._serve(state.queues[name], sessions)
+            again |= self._lease_among(state.queues[name], sessions)
         return again
 
     def _options(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
@@ -373,7 +373,7 @@ class Dispatch:
         old = self.state.now - queue.served_at >= self.state.limits.unserved_after
         return old and session.blocked.get(name) != queue.version
 
-    def _serve(self, queue: Queue, sessions: list[Session]) -> bool:
+    def _lease_among(self, queue: Queue, sessions: list[Session]) -> bool:
         """Lease jobs to sessions that want them; return whether another round may lease more."""
         self._competitors = len(sessions)
         if len(sessions) == 1:
@@ -414,11 +414,11 @@ class Dispatch:
         write: Write = LeaseChunk(Chunk(session.id, lease.number, leases, leased=lease.leased))
         if lease.transient:
             if all(other.sent for other in session.leases.values() if other is not lease):
-                self._send(session, lease)
+                self._send_chunk(session, lease)
                 return True
             write = Finish([])  # it follows the stored chunks of the tick: they are taken in order
         self.state.write(
-            write, lambda _: self._send(session, lease), lambda: self._undo(session, lease)
+            write, lambda _: self._send_chunk(session, lease), lambda: self._undo(session, lease)
         )
         return True
 
@@ -603,7 +603,7 @@ class Dispatch:
 
     # Sending
 
-    def _send(self, session: Session, lease: Lease) -> None:
+    def _send_chunk(self, session: Session, lease: Lease) -> None:
         state = self.state
         if not lease.remaining:  # the same commit has refused or ended all of its jobs
             session.free += session.legacy
@@ -624,7 +624,7 @@ class Dispatch:
         """Send a chunk that did not arrive, under its number."""
         self.state.counters["resent_chunks"] += 1
         lease.resent = True
-        self._send(session, lease)
+        self._send_chunk(session, lease)
 
     # Undoing
 

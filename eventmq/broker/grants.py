@@ -170,11 +170,11 @@ class Grant:
 
     def metadata(self) -> dict[str, str]:
         """Return what `read` reads."""
-        found = {"name": self.name, "roles": ",".join(sorted(self.roles)), "group": self.group}
+        fields = {"name": self.name, "roles": ",".join(sorted(self.roles)), "group": self.group}
         for name, queues in (("serves", self.serves), ("submits", self.submits)):
             if queues is not None:
-                found[name] = ",".join(quote(queue, safe="") for queue in sorted(queues))
-        return {name: value for name, value in found.items() if value}
+                fields[name] = ",".join(quote(queue, safe="") for queue in sorted(queues))
+        return {name: value for name, value in fields.items() if value}
 
     # Checks
 

@@ -153,7 +153,7 @@ class Limiters:
         #: Limiters of queues, by name.
         self.of_queues: dict[str, Limiter] = {}
         #: Leased jobs that are counted: id -> the limiters that count it.
-        self.held: dict[str, tuple[Limiter, ...]] = {}
+        self.counted: dict[str, tuple[Limiter, ...]] = {}
         #: Limiters whose tokens changed since they were written.
         self.changed: set[Limiter] = set()
         #: Limiters that may let jobs start that had to wait.
@@ -188,25 +188,24 @@ class Limiters:
             limiter = self.of[key] = Limiter(key)
         return limiter
 
-    def leased(self, job: JobRecord, now: float, *, again: bool = False, held: str = "") -> None:
+    def leased(self, job: JobRecord, now: float, *, again: bool = False) -> None:
         """Count a leased job.
 
         Args:
             job: On its way to a worker.
             now: Unix time.
             again: Its tokens were taken in an earlier run of the broker.
-            held: Under which id it is counted, if not under its own.
         """
         both = (self.of.get(subqueue_of(job.headers)), self.of_queues.get(job.queue))
         limiters = tuple(limiter for limiter in both if limiter is not None)
         if limiters:
-            self.held[held or job.id] = limiters
+            self.counted[job.id] = limiters
         for limiter in limiters:
             self._count(limiter, now, again=again)
 
     def leased_before(self, job: JobRecord, limiter: Limiter, now: float) -> None:
         """Count a job that was leased before there was the limiter of its task."""
-        self.held[job.id] = (limiter, *self.held.get(job.id, ()))
+        self.counted[job.id] = (limiter, *self.counted.get(job.id, ()))
         self._count(limiter, now, again=True)
 
     def _count(self, limiter: Limiter, now: float, *, again: bool) -> None:
@@ -219,7 +218,7 @@ class Limiters:
 
     def released(self, job_id: str, *, unstarted: bool) -> None:
         """End the count of a job; its tokens come back if it never started."""
-        for limiter in self.held.pop(job_id, ()):
+        for limiter in self.counted.pop(job_id, ()):
             if 0 < limiter.max_running <= limiter.running:
                 self.free(limiter)
             limiter.running -= 1

@@ -168,7 +168,7 @@ class OperatorCalls:
 
         def settle(write_result: tuple[list[JobRow], str]) -> None:
             rows, cursor = write_result
-            answer = {"failed": [self.calls.row(found) for found in rows], "cursor": cursor}
+            answer = {"failed": [self.calls.row(row) for row in rows], "cursor": cursor}
             self.state.reply(peer, pack(answer), call)
 
         write = ListFailed(filters, read_text(arguments, "cursor"), read_limit(arguments))

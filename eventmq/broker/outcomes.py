@@ -177,12 +177,12 @@ class Outcomes:
         new = tuple.__new__  # without the checks of Finished(...), which took 0.4 us
         kinds: dict[str, tuple[str, float, float]] = {}
         spent: dict[str, list[float]] = {}
-        for place, kind, started, run_time, content_type, result, countdown in rows:
-            if not 0 <= place < size or (job := jobs[place]) is None:
+        for position, kind, started, run_time, content_type, result, countdown in rows:
+            if not 0 <= position < size or (job := jobs[position]) is None:
                 self._stale(1)  # answered before, or withdrawn
                 continue
-            jobs[place] = None
-            removed.append((place, job))
+            jobs[position] = None
+            removed.append((position, job))
             known = kinds.get(job.headers)
             if known is None:
                 known = kinds[job.headers] = self._kind(job.headers)
@@ -345,13 +345,13 @@ class Outcomes:
     # Legacy workers
 
     def _legacy(self, peer: Peer, session: Session | None, message: Reply) -> None:
-        found = self._leased_for(session, message)
-        if found is None:
+        leased = self._leased_for(session, message)
+        if leased is None:
             self._stale(1)
             if session is None:
                 self.state.error(peer, message.id, "inform-again", "say INFORM first")
             return
-        owner, lease, job = found
+        owner, lease, job = leased
         lease.jobs[0] = None
         lease.remaining = 0
         chunk = ChunkOutcomes(owner, lease)
@@ -387,9 +387,9 @@ class Outcomes:
 
     def _was_cancelled(self, session: Session, message: Reply) -> bool:
         """Close the lease of a cancelled job that this answers; return whether there was one."""
-        wanted = message.request or message.id
+        message_id = message.request or message.id
         for lease in session.leases.values():
-            if lease.message_id == wanted and lease.jobs[0] is None:
+            if lease.message_id == message_id and lease.jobs[0] is None:
                 self.close(session, lease)
                 return True
         return False
@@ -451,16 +451,16 @@ class Outcomes:
         """Note which jobs that go back may have killed what they had; it is in the same commit."""
         if not chunk.lost and not chunk.blamed:
             return
-        suspects, had = self.state.suspects, (chunk.session.id, chunk.lease.number)
+        suspects, chunk_id = self.state.suspects, (chunk.session.id, chunk.lease.number)
         for job in chunk.requeued:
             death = chunk.lost.get(job.id)
             if death is None and job.id not in chunk.blamed:
                 continue
             chunk.suspects.append((job, suspects.copy_of(job)))
             if death is None:
-                suspects.blame(job, had)
+                suspects.blame(job, chunk_id)
             else:
-                suspects.lost(job, death, had if chunk.given_up else None)
+                suspects.lost(job, death, chunk_id if chunk.given_up else None)
 
     def _undo(self, chunk: ChunkOutcomes) -> None:
         """Undo all of it: the commit failed, and the worker will send its REPLY again."""
@@ -470,8 +470,8 @@ class Outcomes:
             self.state.refusals.get(job.id, set()).discard(session.id)
         for job, known in reversed(chunk.suspects):
             self.state.suspects.restore(job, known)
-        for place, job in chunk.removed:
-            lease.jobs[place] = job
+        for position, job in chunk.removed:
+            lease.jobs[position] = job
         lease.remaining += len(chunk.removed)
         # A session that was given up meanwhile is there again, to be given up once more.
         owner = self.state.sessions.setdefault(session.id, session)
@@ -483,19 +483,24 @@ class Outcomes:
     def ended(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
         """Forget ended jobs, and answer the peers that wait for them."""
         state = self.state
-        running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs
+        running, counted, queues, jobs = (
+            state.running,
+            state.limiters.counted,
+            state.queues,
+            state.jobs,
+        )
         refusals, counters, suspects = state.refusals, state.counters, state.suspects
         watched, transient = bool(suspects.by_id), state.transient.jobs
         if write_result:
             self._stale(len(write_result))
-            rows = self._there(rows, write_result)
+            rows = self._still_stored(rows, write_result)
         for row in rows:
             job = row.job
             job_id = job.id
             queue = queues[job.queue]
             if running.pop(job_id, None) is not None:  # as `State.released`
                 queue.running -= 1
-                if held:
+                if counted:
                     state.limiters.released(job_id, unstarted=False)
             jobs.pop(job_id, None)
             if refusals:
@@ -512,15 +517,15 @@ class Outcomes:
         self.unique.ended(rows)
         self.waiters.ended(rows)
 
-    def _there(
+    def _still_stored(
         self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]
     ) -> Sequence[Finished]:
         """Forget the leases of jobs that the store had not any more; return the other rows."""
-        for place in write_result:
-            job = rows[place].job
+        for index in write_result:
+            job = rows[index].job
             self.state.released(job)
             self.state.jobs.pop(job.id, None)
-        return [row for place, row in enumerate(rows) if place not in write_result]
+        return [row for index, row in enumerate(rows) if index not in write_result]
 
     def _back(self, chunk: ChunkOutcomes) -> None:
         state = self.state
@@ -560,10 +565,10 @@ class Outcomes:
         if lease.transient:
             self._give_back_transient(chunk, unstarted=unstarted or not lease.sent)
             return
-        for place, job in enumerate(lease.jobs):
+        for position, job in enumerate(lease.jobs):
             if job is not None:
-                lease.jobs[place] = None
-                chunk.removed.append((place, job))
+                lease.jobs[position] = None
+                chunk.removed.append((position, job))
                 if death is not None and self._killed(chunk, job, death):
                     continue
                 chunk.requeued.append(job)

@@ -216,11 +216,11 @@ class Session:
         if self.legacy:
             return self.free
         chunks = self.max_chunks - len(self.leases) - self.running_orphans
-        rest = self.jobs - self.held - self.running_orphans
+        rest = self.jobs - self.unanswered - self.running_orphans
         return min(chunks, rest) if self.jobs and chunks > 0 else chunks
 
     @property
-    def held(self) -> int:
+    def unanswered(self) -> int:
         """How many jobs it has not answered."""
         return sum([lease.remaining for lease in self.leases.values()])
 

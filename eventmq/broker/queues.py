@@ -134,7 +134,7 @@ class RefillRequests:
         self._demanded.add(subqueue)
         self._subqueues[subqueue] = None
 
-    def forget(self, subqueue: Subqueue) -> None:
+    def cancel(self, subqueue: Subqueue) -> None:
         """Drop the request of a subqueue."""
         self._subqueues.pop(subqueue, None)
 
@@ -397,12 +397,12 @@ class Queue:
         if subqueue.spilled:
             self._refills.request(subqueue)
         elif not (subqueue or subqueue.reading) and self.subqueues.get(subqueue.key) is subqueue:
-            self._forget(subqueue)
+            self._remove_subqueue(subqueue)
 
-    def _forget(self, subqueue: Subqueue) -> None:
+    def _remove_subqueue(self, subqueue: Subqueue) -> None:
         del self.subqueues[subqueue.key]
         self.limited &= bool(self.subqueues)
-        self._refills.forget(subqueue)
+        self._refills.cancel(subqueue)
         self._totals.total -= 1
         self._blocked.discard(subqueue)
         if subqueue.limiter is not None:
@@ -646,7 +646,7 @@ class Queue:
         self._released(subqueue, 1, len(job.body))
         return True
 
-    def forget(self, ids: Collection[str]) -> None:
+    def remove_ids(self, ids: Collection[str]) -> None:
         """Remove jobs that wait in memory by their ids."""
         self.drop(lambda job: job.id in ids)
         for job_id in ids:

@@ -59,7 +59,7 @@ class Revoked:
         ended, numbers = self._unconfirmed.pop(session.id, ()), set(held)
         return {job_id: delivery for number, job_id, delivery in ended if number in numbers}
 
-    def forget(self, session: Session) -> None:
+    def forget_session(self, session: Session) -> None:
         """Forget the unconfirmed cancels of a session that never came back."""
         self._unconfirmed.pop(session.id, None)
 

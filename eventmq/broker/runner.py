@@ -226,7 +226,7 @@ class BrokerRunner:
         self._connections = Connections(self._connection_lost)
         self._coalesced = CoalescedSends()
         self._total = TotalUsage(limits.max_total_unsent_bytes)
-        self._items: list[tuple[Any, int]] = []  # what `_serve` polls
+        self._items: list[tuple[Any, int]] = []  # what `_run_ticks` polls
         self._wakeup: Wakeup | None = None  # made by bind
         self._keeper = Timekeeper()
         self._keep_at = self._jumped = 0.0
@@ -353,13 +353,13 @@ class BrokerRunner:
         if (fd := self.store.fileno()) is not None:
             self._items.append((fd, _IN))
         try:
-            self._serve()
+            self._run_ticks()
             self.core.close(self._now())
             self._commit()
             self.core.events.read_for_observers()  # of what is on disk only now
             self._keep_time()
             self._commit()
-            self._send(last=True)
+            self._send_deferred(last=True)
         finally:
             self._close()
 
@@ -382,7 +382,7 @@ class BrokerRunner:
     # Ticks
 
     # hot loop: python -m benchmarks drain
-    def _serve(self) -> None:
+    def _run_ticks(self) -> None:
         core, clock, items, coalesced = self.core, self._clock, self._items, self._coalesced
         read_now, keeper = self._now, self._keeper
         interval = self._limits.heartbeat_interval
@@ -406,11 +406,11 @@ class BrokerRunner:
             if now >= self._keep_at:
                 self._keep_time()
             if core.has_writes:
-                self._send()  # messages that need no disk do not wait for it
+                self._send_deferred()  # messages that need no disk do not wait for it
                 self._commit()
-                self._send()
+                self._send_deferred()
                 core.decide(read_now(), caught_up=False)
-            self._send()
+            self._send_deferred()
 
     def _now(self) -> float:
         """Read the clocks; return store time."""
@@ -505,7 +505,7 @@ class BrokerRunner:
         poller.register(fd, zmq.POLLIN)
         poller.poll()
 
-    def _send(self, *, last: bool = False) -> None:
+    def _send_deferred(self, *, last: bool = False) -> None:
         links, authenticator, coalesced = self._links, self._authenticator, self._coalesced
         sends = self.core.take_deferred_sends()
         if sends or coalesced.waiting:

@@ -109,9 +109,9 @@ class Sessions:
         unconfirmed = self.revoked.take_unconfirmed(session, held)
         if unconfirmed:  # a broker may have been killed before it sent the CANCEL
 
-            def settle(found: Mapping[str, JobRow]) -> None:
-                for job_id, known in found.items():
-                    if known.job.state is JobState.CANCELLED:
+            def settle(rows: Mapping[str, JobRow]) -> None:
+                for job_id, row in rows.items():
+                    if row.job.state is JobState.CANCELLED:
                         self._cancel(peer, job_id, unconfirmed[job_id], "the job was cancelled")
 
             state.write(FindJobs(list(unconfirmed), 0), settle)
@@ -350,7 +350,7 @@ class Sessions:
     def unreachable(self, peer: Peer) -> None:
         """Disconnect a peer that a message could not be sent to: it has a grace to inform again."""
         session = peer.session
-        self._forget(peer)
+        self._remove_peer(peer)
         if session is not None and session.peer is peer:
             session.peer = None
             limits, now = self.state.limits, self.state.now
@@ -363,14 +363,14 @@ class Sessions:
     def drop(self, peer: Peer) -> None:
         """Forget a dead peer, and give back what its session holds."""
         session = peer.session
-        self._forget(peer)
+        self._remove_peer(peer)
         if session is not None and session.peer is peer:
             session.peer = None
             if session.legacy and session.closing:
                 return  # it finishes what it has; the leases end by themselves
             self.lost(session, silent=True)
 
-    def _forget(self, peer: Peer) -> None:
+    def _remove_peer(self, peer: Peer) -> None:
         self.waiters.remove_peer(peer)
         self.state.peers.pop(peer.key, None)
 
@@ -381,7 +381,7 @@ class Sessions:
             session: Which.
             silent: The peer may still be alive.
         """
-        death = Death.ALONE if session.held == 1 else Death.SHARED
+        death = Death.ALONE if session.unanswered == 1 else Death.SHARED
         if silent:
             death = Death.SILENT
         for lease in list(session.leases.values()):
@@ -392,7 +392,7 @@ class Sessions:
             self.outcomes.give_back(session, lease, death=charge)
         forget_worker(self.state, session)
         self.state.sessions.pop(session.id, None)
-        self.revoked.forget(session)
+        self.revoked.forget_session(session)
         if session.peer is not None:
             session.peer.session = None
         self.unroutable.session_changed(session)

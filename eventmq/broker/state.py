@@ -334,7 +334,7 @@ class State:
             else:
                 queues.setdefault(job.queue, set()).add(job.id)
         for name, ids in queues.items():
-            self.queues[name].forget(ids)
+            self.queues[name].remove_ids(ids)
         return leased
 
     def record_expiry(self, job: JobRecord) -> None:
@@ -386,10 +386,10 @@ class State:
                 self.limiters.leased_before(job, limiter, self.now)
 
     def leased(
-        self, job: JobRecord, held: tuple[Session, Lease, int], *, again: bool = False
+        self, job: JobRecord, entry: tuple[Session, Lease, int], *, again: bool = False
     ) -> None:
         """Record that a job is leased; ``again`` if it was so in an earlier run of the broker."""
-        self.running[job.id] = held
+        self.running[job.id] = entry
         self.queues[job.queue].running += 1
         if self.limiters.of or self.limiters.of_queues:
             self.limiters.leased(job, self.now, again=again)
@@ -417,7 +417,7 @@ class State:
         if self.running.pop(job.id, None) is None:
             return False
         self.queues[job.queue].running -= 1
-        if self.limiters.held:
+        if self.limiters.counted:
             self.limiters.released(job.id, unstarted=unstarted)
         return True
 

@@ -26,8 +26,8 @@ def status_keys(state: State) -> dict[str, Any]:
 def _messages(state: State) -> dict[str, dict[str, int]]:
     """Return the keys of EventMQ 0.3; times are whole milliseconds."""
     ages: dict[str, list[float]] = {}
-    for _, lease, place in state.running.values():
-        job = lease.jobs[place]
+    for _, lease, position in state.running.values():
+        job = lease.jobs[position]
         if job is not None:
             ages.setdefault(job.queue, []).append(max(0.0, state.now - job.waiting_since))
     names, assigned = _names(state), Counter(state.assigned_to_former)
@@ -96,12 +96,12 @@ def forget_worker(state: State, session: Session) -> None:
 def _names(state: State) -> dict[str, str]:
     """Return session id -> the unique name that the answers use."""
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    used: set[str] = set()
     for session in state.sessions.values():
         name = _name(session)
-        if name in taken:
+        if name in used:
             name = f"{name}.{session.id}"
-        taken.add(name)
+        used.add(name)
         names[session.id] = name
     return names
 

@@ -323,27 +323,27 @@ class Streams:
             msg = f"this peer reads {len(peer.streams)} streams already"
             raise ProtocolError(msg, code="too-many")
 
-        def settle(found: Mapping[str, JobRow]) -> None:
+        def settle(stored: Mapping[str, JobRow]) -> None:
             if self.state.peers.get(peer.key) is not peer:
                 return
-            found = {**self.state.transient.find([job_id], self.state.now), **found}
+            rows = {**self.state.transient.find([job_id], self.state.now), **stored}
             try:
-                self._opened(reader, job_id, found.get(job_id))
+                self._opened(reader, job_id, rows.get(job_id))
             except ProtocolError as error:
                 self.state.error(peer, call, error.code, str(error))
 
         self.state.write(FindJobs([job_id]), settle)
 
-    def _opened(self, reader: Reader, job_id: str, found: JobRow | None) -> None:
-        if found is None:
+    def _opened(self, reader: Reader, job_id: str, known: JobRow | None) -> None:
+        if known is None:
             raise ProtocolError(f"no job with id {job_id!r}", code="job-not-found")
-        stream, job = self.of.get(job_id), found.job
+        stream, job = self.of.get(job_id), known.job
         ended = job.state in TERMINAL
         if job_id in self._discarded and (
             ended or self._runs(job_id) == self._discarded[job_id][0]
         ):
             raise ProtocolError(_GONE.format(job_id, self._discarded[job_id][1]), code="parts-gone")
-        row = (job_id, job.state.value, found.content_type, found.result)
+        row = (job_id, job.state.value, known.content_type, known.result)
         headers = parse_headers(job.headers)
         if stream is None:
             if ended and job.state is JobState.SUCCEEDED:
@@ -408,7 +408,7 @@ class Streams:
         if stream.session is not None:
             self._credit(stream.session, stream.job_id, stream.delivery, stream.base)
 
-    def forget(self, peer: Peer, call: str) -> None:
+    def remove_reader(self, peer: Peer, call: str) -> None:
         """Remove a reader; the parts that it has not acknowledged stay for the next one."""
         stream = self.of.get(peer.streams.pop(call, ""))
         if stream is None or stream.readers.pop((peer, call), None) is None:

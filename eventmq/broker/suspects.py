@@ -227,12 +227,12 @@ class Suspects:
         """Return what to write with the next commit, and what to call if that fails."""
         changed, cleared = self.changed, self.cleared
         self.changed, self.cleared = {}, {}
-        rows, gone = [], []
+        rows, removed = [], []
         for seq, job_id in changed.items():
             suspect = self.by_id.get(job_id)
             row = None if suspect is None or suspect.seq != seq else suspect.row
             if row is None:
-                gone.append(seq)
+                removed.append(seq)
             else:
                 rows.append(row)
             if suspect is not None and suspect.seq == seq:
@@ -243,7 +243,7 @@ class Suspects:
             self.cleared = {**cleared, **self.cleared}
 
         deaths = [(seq, job.deaths) for seq, job in cleared.items()]
-        return SaveSuspects(rows, gone, deaths), undo
+        return SaveSuspects(rows, removed, deaths), undo
 
     def copy_of(self, job: JobRecord) -> Suspect | None:
         """Return what is known of a job now, for `restore`."""
@@ -274,18 +274,18 @@ class Suspects:
             return suspect.unreached >= MAX_UNREACHED
         return suspect.unproven >= MAX_UNPROVEN
 
-    def lost(self, job: JobRecord, death: Death, had: tuple[str, int] | None = None) -> None:
+    def lost(self, job: JobRecord, death: Death, chunk_id: tuple[str, int] | None = None) -> None:
         """Note the end of the last delivery of a job, which is not counted in the job.
 
         Args:
             job: Which.
             death: What is known of it.
-            had: Session id and number of the chunk, where the session may come back with it: it did
-                not say itself that the job was lost.
+            chunk_id: Session id and number of the chunk, where the session may come back with it:
+                it did not say itself that the job was lost.
         """
         suspect = self.add(job)
-        if had is not None:
-            suspect.note(SuspectEnd(job.delivery, death, *had))
+        if chunk_id is not None:
+            suspect.note(SuspectEnd(job.delivery, death, *chunk_id))
         self._note_change(suspect)
         if death is Death.UNREACHED:
             suspect.unreached += 1
@@ -294,15 +294,15 @@ class Suspects:
         suspect.losses += death is Death.SHARED
         suspect.session, suspect.since = None, 0.0
 
-    def blame(self, job: JobRecord, had: tuple[str, int]) -> None:
+    def blame(self, job: JobRecord, chunk_id: tuple[str, int]) -> None:
         """Note that a death was counted because the worker of the last delivery was lost.
 
         Args:
             job: In which it was counted.
-            had: Session id and number of the chunk.
+            chunk_id: Session id and number of the chunk.
         """
         suspect = self.add(job)
-        suspect.note(SuspectEnd(job.delivery, Death.ALONE, *had))
+        suspect.note(SuspectEnd(job.delivery, Death.ALONE, *chunk_id))
         self._note_change(suspect)
 
     def absolve(self, job_id: str, delivery: int, job: JobRecord | None) -> bool:

@@ -218,16 +218,16 @@ class TransientJobs:
         """
         first = entry.cursor
         ids = {i for i in (*self.jobs, *self.results) if cursor <= i and (not first or i < first)}
-        mine: list[JobRow] = []
+        matches: list[JobRow] = []
         for job_id in sorted(ids, reverse=True):
-            match = self.find([job_id], now).get(job_id)
-            if match is not None and _matches(match, entry):
-                mine.append(match)
-                if len(mine) > entry.limit:
+            row = self.find([job_id], now).get(job_id)
+            if row is not None and _matches(row, entry):
+                matches.append(row)
+                if len(matches) > entry.limit:
                     break
-        if not mine:
+        if not matches:
             return rows, cursor
-        rows = sorted([*rows, *mine], key=lambda match: match.job.id, reverse=True)
+        rows = sorted([*rows, *matches], key=lambda row: row.job.id, reverse=True)
         if len(rows) <= entry.limit:
             return rows, cursor
         return rows[: entry.limit], rows[entry.limit - 1].job.id

@@ -96,7 +96,7 @@ class Lookups:
         """Read jobs, and answer the call."""
         self.requested.setdefault(peer, OrderedDict()).setdefault(call, []).extend(ids)
 
-    def forget(self, peer: Peer, call: str) -> None:
+    def cancel(self, peer: Peer, call: str) -> None:
         """Read nothing more for a call."""
         calls = self.requested.get(peer)
         if calls is not None:
@@ -241,7 +241,7 @@ class ResultWaiters:
         if not remaining:
             state.reply(peer, pack([]), call)
             return
-        self.forget(peer, call)  # the same id again is the same call
+        self.end_call(peer, call)  # the same id again is the same call
         peer.calls[call] = remaining
         peer.waiting += len(remaining)
         for job_id in remaining:
@@ -449,15 +449,15 @@ class ResultWaiters:
 
     # Leaving
 
-    def forget(self, peer: Peer, call: str) -> None:
+    def end_call(self, peer: Peer, call: str) -> None:
         """End a call early."""
-        self.lookups.forget(peer, call)
+        self.lookups.cancel(peer, call)
         for job_id in peer.calls.pop(call, set()):
             peer.waiting -= 1
             self._unwait(job_id, peer, call)
         peer.topics.pop(call, None)
         if call in peer.streams:
-            self.streams.forget(peer, call)
+            self.streams.remove_reader(peer, call)
 
     def end_streams(self, peer: Peer) -> None:
         """Send no more parts to a peer that may have missed one: a stream has no gap.
@@ -466,13 +466,13 @@ class ResultWaiters:
         and calls again.
         """
         for call in [*peer.streams]:
-            self.forget(peer, call)
+            self.end_call(peer, call)
 
     def remove_peer(self, peer: Peer) -> None:
         """Forget all that a peer waits for."""
         for call in [*peer.calls, *peer.topics, *peer.streams]:
-            self.forget(peer, call)
-        self.lookups.forget(peer, "")
+            self.end_call(peer, call)
+        self.lookups.cancel(peer, "")
         lost = [job_id for job_id, waiter in self.state.reply_to.items() if waiter is peer]
         for job_id in lost:
             self.cancel_reply(job_id)

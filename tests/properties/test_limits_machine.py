@@ -353,7 +353,7 @@ class LimitsMachine(RuleBasedStateMachine):
                 break
             self.wait(3.0)
         assert [i for i in self.kinds if i not in self.ended] == []
-        assert self.broker.core.state.limiters.held == {}
+        assert self.broker.core.state.limiters.counted == {}
 
 
 TestLimitsMachine = pytest.mark.timeout(120)(LimitsMachine.TestCase)

@@ -177,7 +177,7 @@ def test_whatever_happens_no_limit_is_passed_and_nothing_is_left(tmp_path: Path,
         assert all(running[key] <= keys[key] for key in running)
     workers.wait(20.0)
     state = broker.core.state
-    assert (state.running, state.limiters.held) == ({}, {})
+    assert (state.running, state.limiters.counted) == ({}, {})
     assert all(limiter.running == 0 for limiter in state.limiters.of.values())
     assert state.queues["default"].counts.waiting == 0
     broker.close()

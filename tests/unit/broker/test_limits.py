@@ -176,12 +176,12 @@ def test_a_full_disk_leaves_the_count_right(broker: Broker) -> None:
     entries, settle = broker.core.take_batch()
     assert SaveLimits in map(type, entries)
     settle(QueueFull("no space"))
-    assert (limiter.running, limiter.tokens, state.limiters.held) == (0, 2.0, {})
+    assert (limiter.running, limiter.tokens, state.limiters.counted) == (0, 2.0, {})
     broker.wait(1.0)
     assert limiter.running == 1
     broker.answer(b"worker", broker.dispatched[0], [row()])
     broker.answer(b"worker", broker.dispatched[1], [row()])
-    assert (limiter.running, state.limiters.held) == (0, {})
+    assert (limiter.running, state.limiters.counted) == (0, {})
 
 
 # What is blocked stops no other job

@@ -107,7 +107,7 @@ def test_a_job_must_pass_the_limits_of_its_task_and_of_its_queue(
     assert len(workers.got) == 10
     assert {limiter.running for limiter in limiters.of.values()} == {0}
     assert limiters.of_queues["default"].running == 0
-    assert limiters.held == {}
+    assert limiters.counted == {}
 
 
 def test_a_token_of_a_job_that_never_started_comes_back(start: Callable[..., Broker]) -> None:
@@ -162,7 +162,7 @@ def test_a_commit_that_fails_leaves_the_count_right(start: Callable[..., Broker]
     _, settle = broker.core.take_batch()
     settle(QueueFull("no space"))
     assert (limiter.running, limiter.tokens) == (0, 2.0)
-    assert broker.core.state.limiters.held == {}
+    assert broker.core.state.limiters.counted == {}
 
 
 def test_a_cancelled_job_makes_room(start: Callable[..., Broker]) -> None:
@@ -218,7 +218,7 @@ def test_a_job_without_guarantee_makes_room_however_it_ends(
     assert workers.got[-1] == second
     while workers.open:
         workers.finish()
-    assert broker.core.state.limiters.held == {}
+    assert broker.core.state.limiters.counted == {}
 
 
 def test_a_legacy_worker_is_held_back_too(start: Callable[..., Broker]) -> None:
