@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from eventmq.canvas import chain, chord, group
     from eventmq.client.graphs import JobGroup
     from eventmq.client.handle import Job
+    from eventmq.client.topics import Message, Subscription
     from eventmq.errors import (
         AppNotFound,
         BatchError,
@@ -86,6 +87,7 @@ __all__ = [
     "JobGroup",
     "JobNotFound",
     "KeyFileError",
+    "Message",
     "MessageTooLarge",
     "NotAllowed",
     "PluginCollision",
@@ -109,6 +111,7 @@ __all__ = [
     "StoreError",
     "StreamRestarted",
     "SubmitError",
+    "Subscription",
     "TimeLimitExceeded",
     "Unique",
     "UnknownTask",
@@ -132,9 +135,11 @@ _WHERE = {
     "EventMQ": "eventmq.app",
     "Job": "eventmq.client.handle",
     "JobGroup": "eventmq.client.graphs",
+    "Message": "eventmq.client.topics",
     "Reject": "eventmq.execution.failures",
     "Retry": "eventmq.execution.failures",
     "Signature": "eventmq.graph",
+    "Subscription": "eventmq.client.topics",
     "Unique": "eventmq.task.unique",
     "at": "eventmq.policies",
     "chain": "eventmq.canvas",

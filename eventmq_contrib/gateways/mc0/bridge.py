@@ -20,8 +20,7 @@ from eventmq_contrib.gateways.mc0.messages import command_of, origin_of, publica
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq import EventMQ
-    from eventmq.client.topics import Message, Subscription
+    from eventmq import EventMQ, Message, Subscription
     from eventmq.gateway import GatewayAuthenticator
     from eventmq.sdk import Clock
     from eventmq_contrib.gateways.mc0.messages import Mc0Message, Publication

@@ -36,6 +36,11 @@ PLUGIN_IMPORTS = sys.stdlib_module_names | {"click", CORE, CONTRIB}
 #: The one file that opens databases: its library is a dependency of the package, as msgpack is, and
 #: whatever plugin needs it takes it from there.
 DATABASE, DATABASE_LIBRARY = "eventmq/plugins/database.py", "apsw"
+#: The modules that authors of plugins import names from.
+PUBLIC = frozenset({
+    CORE, "eventmq.errors", "eventmq.sdk", "eventmq.sdk.events", "eventmq.gateway", "eventmq.cli",
+    "eventmq.testing",
+})  # fmt: skip
 #: The modules of the contracts that plugins keep.
 CONTRACTS = ("eventmq.interfaces", "eventmq.schedule")
 #: Names of gateways and pools, and words of their protocols.
@@ -280,14 +285,13 @@ def _own_library(module: Module) -> Iterator[str]:
 
 
 def contrib_uses_public_names(source: Source) -> Iterator[str]:
-    """A contributed plugin imports what any other plugin could: names in an ``__all__``."""
+    """A contributed plugin imports what any other plugin could, for types as well."""
     for module in source.of(CONTRIB):
-        for target, name, line, _ in source.imports(module):
+        for target, name, line, _ in source.imports(module, types=True):
             if target.split(".")[0] != CORE:
                 continue
             known = source.modules.get(target)
-            hidden = any(part.startswith("_") for part in [*target.split("."), name])
-            if hidden or known is None or (name and name not in known.public_names):
+            if target not in PUBLIC or known is None or (name and name not in known.public_names):
                 yield f"{module.path}:{line}: {target} {name} is not public"
 
 
@@ -423,8 +427,16 @@ BAD: list[tuple[Rule, dict[str, str], str]] = [
     (contrib_uses_public_names, {"../eventmq_contrib/a.py": "import eventmq.nothing"}, "nothing"),
     (
         contrib_uses_public_names,
-        {"job.py": "__all__ = ['Job']", "../eventmq_contrib/a.py": "from eventmq.job import x"},
-        "eventmq.job x",
+        {"sdk.py": "__all__ = ['Job']", "../eventmq_contrib/a.py": "from eventmq.sdk import x"},
+        "eventmq.sdk x",
+    ),
+    (
+        contrib_uses_public_names,
+        {
+            "job.py": "__all__ = ['Job']",
+            "../eventmq_contrib/a.py": "if TYPE_CHECKING:\n  from eventmq.job import Job",
+        },
+        "a.py:2: eventmq.job Job",
     ),
     (the_core_names_no_plugin, {"job.py": "x = 1\nname == 'prefork'"}, "job.py:2: names prefork"),
     (the_core_names_no_plugin, {"app.py": "x = 1  # TLS"}, "names TLS"),
