@@ -131,19 +131,23 @@ class ClientProcess(Process):
     # Operations of the user, named by `Op.method`
 
     def submit(self, jobs: list[JobPlan], get: bool = False) -> None:
-        """Submit one job, or several in one message; streams are read."""
-        frames, message, count = self._request(jobs)
-        self._deliver(jobs, frames, message, count, RESUBMITS, get)
+        """Submit one job, or several in one message; streams are read.
+
+        Of single jobs whose result is wanted every other one is a call: one exchange.
+        """
+        call = get and len(jobs) == 1 and jobs[0].id[-1] in "02468ace"
+        frames, message, count = self._request(jobs, "late-ack" if call else "ack-requested")
+        self._deliver(jobs, frames, message, count, RESUBMITS, get, call=call)
 
     def graph(self, jobs: list[JobPlan], expression: Any, get: bool = False) -> None:
         """Submit a graph."""
         frames = write_graph(jobs, expression)
         self._deliver(jobs, frames, jobs[0].id, 0, RESUBMITS, get)
 
-    def _request(self, jobs: list[JobPlan]) -> tuple[list[bytes], str, int]:
+    def _request(self, jobs: list[JobPlan], requested: str) -> tuple[list[bytes], str, int]:
         if len(jobs) == 1:
             job = jobs[0]
-            text = f"{job.headers},ack-requested"
+            text = f"{job.headers},{requested}"
             return Request(job.id, job.queue, text, body_of(job)).frames(), job.id, 0
         templates = list(dict.fromkeys((job.queue, job.headers) for job in jobs))
         rows = [(job.id, templates.index((job.queue, job.headers)), body_of(job)) for job in jobs]
@@ -153,7 +157,7 @@ class ClientProcess(Process):
 
     def _deliver(
         self, jobs: list[JobPlan], frames: list[bytes], message: str, count: int, resubmits: int,
-        get: bool,
+        get: bool, *, call: bool = False,
     ) -> None:  # fmt: skip
         self.auditor.intend(jobs)
         deadline = self.clock.monotonic() + SUBMIT
@@ -165,7 +169,7 @@ class ClientProcess(Process):
                 return
             again = isinstance(pending.error, BrokerUnavailable) and resubmits
             if again:
-                self._deliver(jobs, frames, message, count, resubmits - 1, get)
+                self._deliver(jobs, frames, message, count, resubmits - 1, get, call=call)
                 return
             confirmed = self.auditor.receipt(jobs, pending)
             self.world.trace(
@@ -174,18 +178,25 @@ class ClientProcess(Process):
             for plan in jobs:
                 if ",stream" in plan.headers and plan.id in confirmed:
                     self.readers.append(Reader(self, plan.id))
-            if get and confirmed:
+            if get and confirmed and not call:
                 self.ask("get", {}, ids=confirmed)
 
         pending.notify = submitted
-        self.begin(pending)
+        if call:
+            self.ask("get", {}, ids=[message], submit=pending)
+        else:
+            self.begin(pending)
 
-    def ask(self, name: str, arguments: dict[str, Any], ids: list[str] | None = None) -> None:
-        """Make a call; its answers go to the auditor."""
+    def ask(
+        self, name: str, arguments: dict[str, Any], ids: list[str] | None = None,
+        submit: PendingSubmit | None = None,
+    ) -> None:  # fmt: skip
+        """Make a call, with a submission before it; its answers go to the auditor."""
         self._calls += 1
         call = PendingCall(
             [], id=f"{self.name}.{self._life}.ask{self._calls}", name=name, arguments=arguments,
-            deadline=self.clock.monotonic() + ASK, ids=set(ids or ()),
+            deadline=self.clock.monotonic() + ASK, ids=set(ids or ()), submit=submit,
+            subject=submit.id if submit is not None else "",
         )  # fmt: skip
         call.notify = partial(self._answered, call)
         self.auditor.requested(name, arguments)
