@@ -151,6 +151,7 @@ def test_a_result_that_does_not_come_is_a_timeout_once_there_is_a_receipt(*, lat
     net.advance(0.5)
     assert isinstance(asked.error, ResultTimeout)
     assert not net.machine.busy
+    assert net.machine._in_flight.pushed == {}
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
@@ -195,6 +196,23 @@ def test_the_followers_of_a_call_fail_with_it() -> None:
     net.run()
     assert type(first.error) is type(second.error)
     assert "no room" in str(second.error)
+
+
+@pytest.mark.parametrize("earlier", ["first", "second"])
+def test_calls_of_one_id_time_out_each_at_its_own_deadline(earlier: str) -> None:
+    """The one that began first sends the REQUEST for both."""
+    broker = FakeBroker(hold={"j1"})
+    net = Net(broker)
+    calls = [call(net), call(net)]
+    first, second = calls if earlier == "first" else calls[::-1]
+    assert second.submit is not None
+    second.submit.deadline += 3.0
+    net.advance(6.0)
+    assert isinstance(first.error, BrokerUnavailable)
+    assert not second.done
+    net.advance(3.0)
+    assert isinstance(second.error, BrokerUnavailable)
+    assert not net.machine.busy
 
 
 def test_a_broker_without_results_is_told_nothing() -> None:
