@@ -117,7 +117,9 @@ def _limits(value: object) -> list[object]:
     if isinstance(value, str):
         return [_limits_of(queue, items) for queue, items in _limits_text(value)]
     if isinstance(value, Mapping):
-        return [_limits_of(queue, dict(table).items()) for queue, table in value.items()]
+        if not all(isinstance(table, Mapping) for table in value.values()):
+            raise ValueError(value)
+        return [_limits_of(queue, table.items()) for queue, table in value.items()]
     return _items(value)
 
 
