@@ -2,7 +2,7 @@
 
 A plugin is a module or an object whose functions carry `hookimpl` and the name of a hook. All
 hooks are called in the thread that builds the app, once per app, unless a hook says otherwise.
-Registration hooks return factories by name (`eventmq.interfaces.Factory`); a name that two
+Registration hooks return factories by name (`eventmq.sdk.Factory`); a name that two
 plugins provide is an error, and a factory is called only when its name is used.
 """
 
@@ -62,7 +62,7 @@ def eventmq_serializers() -> Mapping[str, Factory[Serializer]]:
             return {"json-zlib": lambda context: ZlibJson()}
 
     Returns:
-        Name -> factory of `eventmq.interfaces.Serializer`.
+        Name -> factory of `eventmq.sdk.Serializer`.
 
     .. versionadded:: 1.0
     """
@@ -74,7 +74,7 @@ def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
 
     Chosen by the setting ``routing_strategy``, and for single queues by
     ``queue_routing_strategies``. The object is used from the broker's thread only. One that looks
-    at the keys of jobs is a `eventmq.interfaces.KeyedRouting`.
+    at the keys of jobs is a `eventmq.sdk.KeyedRouting`.
 
     Example::
 
@@ -83,7 +83,7 @@ def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
             return {"random": lambda context: Random()}
 
     Returns:
-        Name -> factory of `eventmq.interfaces.RoutingStrategy`.
+        Name -> factory of `eventmq.sdk.RoutingStrategy`.
 
     .. versionadded:: 1.0
     """
@@ -103,7 +103,7 @@ def eventmq_queue_orders() -> Mapping[str, Factory[QueueOrder]]:
             return {"alphabetical": lambda context: Alphabetical()}
 
     Returns:
-        Name -> factory of `eventmq.interfaces.QueueOrder`.
+        Name -> factory of `eventmq.sdk.QueueOrder`.
 
     .. versionadded:: 1.0
     """
@@ -124,7 +124,7 @@ def eventmq_retry_policies() -> Mapping[str, Factory[RetryPolicy]]:
             return {"linear": lambda context: Linear(**context.options)}
 
     Returns:
-        Name -> factory of `eventmq.interfaces.RetryPolicy`.
+        Name -> factory of `eventmq.sdk.RetryPolicy`.
 
     .. versionadded:: 1.0
     """
@@ -143,7 +143,7 @@ def eventmq_triggers() -> Mapping[str, Factory[Trigger]]:
             return {"sunrise": lambda context: Sunrise(**context.options)}
 
     Returns:
-        Name -> factory of `eventmq.interfaces.Trigger`.
+        Name -> factory of `eventmq.sdk.Trigger`.
 
     .. versionadded:: 1.0
     """
@@ -162,7 +162,7 @@ def eventmq_schedule_stores() -> Mapping[str, Factory[ScheduleStore]]:
             return {"postgresql": lambda context: PostgresSchedules(context.options["url"])}
 
     Returns:
-        Name or URL scheme -> factory of `eventmq.interfaces.ScheduleStore`.
+        Name or URL scheme -> factory of `eventmq.sdk.ScheduleStore`.
 
     .. versionadded:: 1.0
     """
@@ -182,7 +182,7 @@ def eventmq_result_backends() -> Mapping[str, Factory[ResultBackend]]:
             return {"redis": lambda context: RedisResults(context.options["url"])}
 
     Returns:
-        Name or URL scheme -> factory of `eventmq.interfaces.ResultBackend`.
+        Name or URL scheme -> factory of `eventmq.sdk.ResultBackend`.
 
     .. versionadded:: 1.0
     """
@@ -202,7 +202,7 @@ def eventmq_queue_stores() -> Mapping[str, Factory[QueueStore]]:
             return {"postgresql": lambda context: PostgresStore(context.options["url"])}
 
     Returns:
-        Name or URL scheme -> factory of `eventmq.interfaces.QueueStore`.
+        Name or URL scheme -> factory of `eventmq.sdk.QueueStore`.
 
     .. versionadded:: 1.0
     """
@@ -221,7 +221,7 @@ def eventmq_worker_pools() -> Mapping[str, Factory[WorkerPool]]:
             return {"inline": lambda context: InlinePool()}
 
     Returns:
-        Name -> factory of `eventmq.interfaces.WorkerPool`.
+        Name -> factory of `eventmq.sdk.WorkerPool`.
 
     .. versionadded:: 1.0
     """
@@ -240,7 +240,7 @@ def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
             return {"stomp": lambda context: StompGateway(context.app)}
 
     Returns:
-        Name -> factory of `eventmq.interfaces.Gateway`.
+        Name -> factory of `eventmq.sdk.Gateway`.
 
     .. versionadded:: 1.0
     """
@@ -260,7 +260,7 @@ def eventmq_middleware() -> Mapping[str, Factory[Middleware]]:
             return {"timing": lambda context: Timing(context.clock)}
 
     Returns:
-        Name -> factory of `eventmq.interfaces.Middleware`.
+        Name -> factory of `eventmq.sdk.Middleware`.
 
     .. versionadded:: 1.0
     """

@@ -199,6 +199,25 @@ class EventTests(StoreHarness):
             rows = self.commit(store, ReadEvents(after, _MUCH))[0][0]
             assert [row.first for row in rows] == firsts, after
 
+    def test_the_event_log_can_be_read_beside_the_broker_or_there_is_no_reader(
+        self,
+    ) -> None:
+        """A reader sees what was committed; a store that cannot have one returns None."""
+        store = self.begin()
+        self.admitted(store, 3)
+        reader = store.event_log()
+        if reader is None:
+            return
+        rows, head = reader.read(0, _MUCH)
+        assert rows == self.commit(store, ReadEvents(0, _MUCH))[0][0]
+        assert head == self.head(store)
+        assert reader.store_id
+        assert isinstance(reader.addresses(), dict)
+        self.admitted(store, 2)
+        assert [row[:2] for row in reader.read(3, _MUCH)[0]] == [(4, 2)]
+        reader.close()
+        reader.close()
+
     # Sealing
 
     def seal(self, store: QueueStore, sealed: int, journal: str = "j") -> tuple[EventLogHead, bool]:

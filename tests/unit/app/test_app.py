@@ -26,6 +26,7 @@ from eventmq.errors import (
     ProtocolError,
     ResultUnavailable,
     SettingsError,
+    StoreError,
 )
 from eventmq.execution.context import current_job
 from eventmq.hookspecs import hookimpl
@@ -729,3 +730,19 @@ def test_a_worker_of_threads_refuses_a_soft_limit_that_it_cannot_keep() -> None:
 
     with pytest.raises(SettingsError, match=r"'shop\.block' has a soft_timeout .* the default"):
         app.make_worker()
+
+
+# The event log
+
+
+def test_the_event_log_of_a_folder_without_a_store_says_what_to_name(tmp_path):
+    with pytest.raises(StoreError) as caught:
+        EventMQ(data_dir=str(tmp_path)).event_log()
+    said = f"there is no store in {tmp_path}: name the data directory of a broker"
+    assert str(caught.value) == said
+
+
+def test_an_event_log_that_only_the_broker_can_read_is_an_error():
+    with pytest.raises(StoreError) as caught:
+        EventMQ().event_log("memory")
+    assert str(caught.value) == "only its broker can read the events of the store 'memory'"
