@@ -1,1 +1,1 @@
-"""The tables: pure functions, events in, a DataFrame or a record out, nothing read or written."""
+"""Analyses: pure functions from events to a DataFrame or a record; they read and write nothing."""

@@ -1,4 +1,4 @@
-"""Hours that are not like the same hours of earlier weeks: `eventmq spark anomaly`.
+"""Anomalous hours, compared with the same hours of earlier weeks: `eventmq spark anomaly`.
 
 By task and hour of the week (UTC): jobs that ended, median waiting time and share of failures, each
 against median and MAD of the weeks before. Not a forecast: a task that grows week by week is
@@ -33,34 +33,35 @@ __all__ = [
 ]
 
 
-#: The table: column -> Spark type.
+#: Columns of the table -> Spark type.
 ANOMALIES = {
     "task": "string", "hour_us": "long", "measure": "string", "value": "double",
     "median": "double", "low": "double", "high": "double", "score": "double", "weeks": "int",
     "why": "string",
 }  # fmt: skip
 
-#: Makes a MAD a standard deviation.
+#: Factor from a median absolute deviation (MAD) to a standard deviation.
 _NORMAL = 1.4826
 
-#: Hours of a week, and those from a Monday, 00:00, to 1970-01-01, a Thursday.
+#: Hours of a week, and hours from Monday 00:00 to 1970-01-01, a Thursday.
 _WEEK, _THURSDAY = 168, 72
 
-#: Weeks that history goes back at most.
+#: Most weeks of history that are compared.
 _BACK = 26
 
-#: Differences that never count: relative to the median; seconds of waiting; share of failures.
+#: Differences that are never anomalous: relative to the median; seconds of waiting; share of
+#: failures.
 _RELATIVE, _WAIT, _SHARE = 0.05, 0.02, 0.01
 
 
 def anomalous_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) -> pd.DataFrame:
-    """Return the odd hours of one task.
+    """Return the anomalous hours of one task.
 
     Args:
         frame: ``task hour_us ended failed wait_us last_us``: the hours in which jobs of it ended,
             and the last hour of the journal.
-        threshold: Score above which an hour is odd.
-        min_history: Weeks that must have gone before, at least 1.
+        threshold: Score above which an hour is anomalous.
+        min_history: Weeks of history that an hour needs, at least 1.
 
     Returns:
         ``ANOMALIES``.
@@ -76,7 +77,7 @@ def anomalous_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) 
 
 
 def _whole(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return all whole hours of a task, also those without a job, by the hour."""
+    """Return all complete hours of a task in order, including those without a job."""
     import numpy as np
 
     first, last = int(frame["hour_us"].min()) + HOUR_US, int(frame["last_us"].iloc[0])
@@ -111,7 +112,7 @@ def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Itera
 def _compared(
     name: str, value: float, before: Values, jobs: float, threshold: float
 ) -> dict[str, Any] | None:
-    """Return the row of an odd value, None for one that is not."""
+    """Return the row of an anomalous value, None for a usual one."""
     import numpy as np
 
     median = float(np.median(before))
@@ -128,16 +129,16 @@ def _compared(
 
 
 def _floor(name: str, median: float, jobs: float) -> float:
-    if name == "rate":  # what a Poisson process of this rate varies by
+    if name == "rate":  # standard deviation of a Poisson process of this rate
         return max(math.sqrt(median), 1.0, _RELATIVE * median)
     if name == "wait":
         return max(_WAIT, _RELATIVE * median)
-    # Of a share, what chance makes of so many jobs; one failure more is always possible.
+    # A share varies by chance with so few jobs; one failure more is always usual.
     share = min(max(median, 1 / (jobs + 2)), 1 - 1 / (jobs + 2))
     return float(max(_SHARE, (share * (1 - share) / jobs) ** 0.5))
 
 
-#: Measure -> how its numbers are said.
+#: Measure -> text for its values.
 _SAID = {
     "rate": ("{:,.0f} jobs ended", "{:,.0f}"),
     "wait": ("half of the jobs waited {:.3g} s or longer", "{:.3g} s"),
@@ -154,26 +155,26 @@ def _why(row: dict[str, Any], when: int) -> str:
     comparison = "longer" if row["measure"] == "wait" else way
     return (
         f"{hour:%a %Y-%m-%d %H}:00 UTC: {text.format(row['value'])}, {comparison} than usual for "
-        f"this hour of the week: {usual} in the median ({bound} would not be odd)"
+        f"this hour of the week: {usual} in the median ({bound} would be usual)"
     )
 
 
-#: Robust z-scores above this are odd.
+#: Robust z-score above which an hour is anomalous.
 THRESHOLD = 5.0
 
-#: Weeks that an hour must have been seen in before it can be odd.
+#: Weeks of history that an hour needs before it can be anomalous.
 MIN_HISTORY = 4
 
-#: Of `percentile_approx`: the error of a rank is 1/ACCURACY.
+#: Accuracy of `percentile_approx`: the error of a rank is 1/ACCURACY.
 _ACCURACY = 10_000
 
 
 def hours(events: DataFrame) -> DataFrame:
-    """Return what each task did in each hour, of those in which jobs of it ended.
+    """Return a row per task and hour in which jobs of it ended.
 
     Returns:
-        ``task hour_us ended failed wait_us``: when the hour began, how many jobs succeeded or
-        failed in it, and the median of their waiting times, null where none is known.
+        ``task hour_us ended failed wait_us``: the start of the hour, how many jobs ended and failed
+        in it, and the median of their waiting times, null if none is known.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -190,19 +191,19 @@ def hours(events: DataFrame) -> DataFrame:
 def anomaly(
     events: DataFrame, *, threshold: float = THRESHOLD, min_history: int = MIN_HISTORY
 ) -> DataFrame:
-    """Return the odd hours, the oddest first.
+    """Return the anomalous hours, the highest score first.
 
-    The hour of the journal's last event is not judged, nor the first one of a task: they are not
-    whole. An hour without a job of a task counts as one with none.
+    The hour of the journal's last event and the first hour of a task are left out, since they are
+    not complete. An hour without jobs counts, as zero.
 
     Args:
         events: Rows of a journal, with its history.
-        threshold: Robust z-score above which an hour is odd.
-        min_history: Weeks that must have gone before.
+        threshold: Robust z-score above which an hour is anomalous.
+        min_history: Weeks of history that an hour needs.
 
     Returns:
         ``ANOMALIES``; ``measure`` is ``rate`` (jobs that ended in the hour), ``wait`` (median, in
-        seconds) or ``failures`` (share); ``low`` and ``high`` bound what would not be odd.
+        seconds) or ``failures`` (share); ``low`` and ``high`` bound the usual values.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -220,7 +221,7 @@ def anomaly(
 
 
 def between(anomalies: DataFrame, since: float | None, until: float | None) -> DataFrame:
-    """Return the rows of some hours.
+    """Return the rows of the hours in a time range.
 
     Args:
         anomalies: Rows of `anomaly`.

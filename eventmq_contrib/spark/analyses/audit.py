@@ -1,4 +1,4 @@
-"""Audit: proves that every job that was accepted ended, or says where it is."""
+"""Audit: proves that every accepted job has ended, or says in which state it is."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ if TYPE_CHECKING:
 
 __all__ = ["LISTED", "STUCK_AFTER", "Audit", "audit", "audit_journal", "job_states"]
 
-#: What an audit comes to, the best first.
+#: Conclusions of an audit, the best first.
 CLEAN = "clean"
 COMPLETE = "complete as far as its own seals reach; not anchored"
 UNPROVEN = "nothing found; not proven"
 UNSOUND = "not sound"
 
-#: Seconds without a word from a worker after which its job is stuck.
+#: Seconds without an event after which a job that has a worker is stuck.
 STUCK_AFTER = 60.0
 
-#: Ids in a list at most.
+#: Most ids in a list.
 LISTED = 1000
 
-#: Ranges of events that may have been altered, of which orphans are looked for at most.
+#: Most ranges of possibly altered events in which orphans are searched.
 _SUSPECTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What became of all jobs.
+    """Result of an audit.
 
     Attributes:
-        jobs: How many there are: the sum of the nine that follow.
+        jobs: Number of jobs, the sum of the nine counts that follow.
         succeeded: Ended with a result.
         failed: Failed for good.
         cancelled: Were cancelled.
         expired: Were not started in time.
         waiting: Wait for a worker, or for their time.
-        running: Have a worker that was heard of lately.
-        stuck: Have a worker that was not.
-        lost: Have not ended, and a number after their first event is missing.
-        unknown: Have not ended, and a gap is after their first event.
+        running: Have a worker, with a recent event.
+        stuck: Have a worker, without a recent event.
+        lost: Have not ended, and events after their first one are missing.
+        unknown: Have not ended, and a gap follows their first event.
         double_leased: Had two leases at once, or one after their end; counted above as well.
         orphans: Have events and were never admitted, although no event is missing; counted above
             as well.
-        missing_events: Numbers that are not there and in no gap, between the first and the last
-            that were sealed, where that is known; else between those that are there.
+        missing_events: Numbers of events that are missing and in no gap, between the first and the
+            last sealed one if these are known, else between the first and the last event.
         unknown_kinds: Events of a kind that does not exist.
-        conflicts: Events that are not the same in all files that have them.
-        damaged: How many things are wrong with files and events: the length of ``damage`` uncut.
-        proven: Whether files were looked at, and seal logs say that nothing is missing or altered,
-            from the first to the last event that is sealed in them.
-        anchored: Whether the end of the events of each broker was compared with that broker's own,
-            so that seal logs cut off together with files are found.
-        stuck_ids: Ids of those, the oldest first; the lists are bounded.
-        lost_ids: As above.
-        double_leased_ids: As above.
-        orphan_ids: As above.
-        damage: What is wrong, as sentences that name files and numbers.
-        unproven: Why it is not proven, as sentences.
-        unanchored: Of which brokers the end was not compared, as sentences.
+        conflicts: Events that differ between files that have them.
+        damaged: Number of problems of files and events, including those cut from ``damage``.
+        proven: Whether the files were inspected, and seal logs prove that no event between the
+            first and the last sealed one is missing or altered.
+        anchored: Whether the last event of each broker was compared with what that broker reports,
+            so that seal logs truncated together with files are found.
+        stuck_ids: Ids of the stuck jobs, the oldest first; all lists of ids are bounded.
+        lost_ids: Ids of the lost jobs.
+        double_leased_ids: Ids of the double-leased jobs.
+        orphan_ids: Ids of the orphans.
+        damage: Problems, as sentences that name files and numbers.
+        unproven: Reasons why it is not proven, as sentences.
+        unanchored: Brokers whose last event was not compared, as sentences.
     """
 
     jobs: int
@@ -107,12 +107,12 @@ class Audit:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was found, and nothing can be missing or altered that is sealed."""
+        """Whether nothing was found, and no sealed event can be missing or altered."""
         return self.sound and self.proven
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found, and nothing can be missing or altered, the end included."""
+        """Whether nothing was found, and no event can be missing or altered, even at the end."""
         return self.complete and self.anchored
 
     @property
@@ -130,7 +130,7 @@ class Audit:
 
     @classmethod
     def columns(cls) -> str:
-        """Return the type of a row of it, as Spark writes types."""
+        """Return the schema of a row in Spark's notation."""
         fields = dataclasses.fields(cls)
         types = {"int": "long", "bool": "boolean"}
         named = (f"{field.name} {types.get(str(field.type), 'array<string>')}" for field in fields)
@@ -143,21 +143,21 @@ def audit(
     since: float | None = None, until: float | None = None, jobs: DataFrame | None = None,
     evidence: Evidence | None = None,
 ) -> Audit:  # fmt: skip
-    """Return what became of all jobs, by their events.
+    """Return the audit of all jobs, computed from their events.
 
-    A DataFrame of events cannot say what is not in it. For a proof give the evidence of the
-    journal, or take `audit_journal`.
+    A DataFrame of events cannot show what is missing from it. For a proof pass the evidence of the
+    journal, or use `audit_journal`.
 
     Args:
-        events: All of a journal, each of them once: numbers are looked for in all of them.
+        events: All events of a journal, each once; numbers are checked over all of them.
         stuck_after: Seconds; see `job_states`.
-        listed: Ids in a list at most.
+        listed: Most ids in a list.
         queue: Only jobs of this queue.
         task: Only jobs of this task.
         since: Only jobs whose first event is then or later, Unix time in seconds.
         until: Only jobs whose first event is before then, Unix time in seconds.
-        jobs: What `states.lives` says of those of the queue and task, where that is there.
-        evidence: What was found about the files of the journal.
+        jobs: Rows of `states.lives` for the queue and task, if they were computed before.
+        evidence: Findings about the files of the journal.
     """
     bounds = {} if evidence is None else evidence.files.bounds
     brokers = numbers(events, bounds)
@@ -193,17 +193,16 @@ def job_states(
 
     Args:
         events: Each of them once.
-        numbered: The numbers of all brokers.
-        stuck_after: Seconds: a job that has a worker is stuck if its last event is that much
-            older than the last event of its broker.
-        jobs: What `states.lives` says of them, where that is there.
-        complete: Brokers of which all events are there from the first on.
+        numbered: Numbers of all brokers.
+        stuck_after: Seconds by which the last event of a job with a worker must be older than the
+            last event of its broker, for the job to be stuck.
+        jobs: Rows of `states.lives`, if they were computed before.
+        complete: Brokers whose events are complete from the first on.
         suspect: Broker, first and last number of events that may have been altered.
 
     Returns:
-        ``state`` is one of the names of `Audit`; ``suspect`` says that a job has more than one end
-        or more than one event of a lease, so that it may be double-leased; ``orphan`` that it was
-        never admitted.
+        ``state`` is a name of a count of `Audit`; ``suspect`` is true if a job has more than one
+        end or lease, so that it may be double-leased; ``orphan`` if it was never admitted.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -220,8 +219,8 @@ def job_states(
 def _orphan(complete: Sequence[str], suspect: Sequence[tuple[str, int, int]]) -> Column:
     """Return whether a job was never admitted.
 
-    The only event of a job without guarantee is its end; where that may have been altered, it
-    counts as well.
+    The only event of a transient job is its end, so a job with nothing but an end counts only if
+    that event may have been altered.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -252,7 +251,7 @@ def _state(stuck_after: float) -> Column:
 def _digest(states: DataFrame) -> DataFrame:
     """Return one row per state for unremarkable jobs, and one for each of the others.
 
-    So all that is asked about states is asked of a few rows, and jobs are put together once.
+    So all queries about states read a few rows, and jobs are aggregated once.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -287,7 +286,7 @@ def _summed(
 
 
 def _damage(events: DataFrame, listed: int, evidence: Evidence | None) -> dict[str, Any]:
-    """Return what is wrong with files and events, by the names of the fields of `Audit`."""
+    """Return the problems of files and events, by the names of the fields of `Audit`."""
     kinds, unknown = _unknown_kinds(events)
     if evidence is None:
         return {
@@ -323,7 +322,7 @@ def _unknown_kinds(events: DataFrame) -> tuple[int, list[str]]:
 
 
 def _missing(ranges: Sequence[tuple[str, int, int]], events: DataFrame) -> list[str]:
-    """Return a sentence for each range of numbers that no file has and no gap tells of."""
+    """Return a sentence for each range of numbers that is in no file and in no gap."""
     if not ranges:
         return []
     known_gaps = gaps(events)
@@ -347,12 +346,12 @@ def audit_journal(
     spark: SparkSession, journal: str | Path, *, sealed: Mapping[str, int] | None = None,
     **choice: Any,
 ) -> Audit:  # fmt: skip
-    """Return what became of all jobs of a journal, and whether that is proven.
+    """Return the audit of a journal, with the evidence of its files.
 
     Args:
-        spark: Reads it.
-        journal: Its folder, or an address that Spark knows.
-        sealed: Up to which number brokers say that their events are sealed, by broker.
+        spark: Spark session.
+        journal: Folder of the journal, or an address that Spark knows.
+        sealed: Broker -> the last sealed number as the broker reports it.
         **choice: As for `audit`: ``stuck_after``, ``listed``, ``queue``, ``task``, ``since``,
             ``until``.
 
@@ -366,7 +365,7 @@ def audit_journal(
 
 
 def _oldest(digest: DataFrame, counts: Mapping[str, int], limit: int) -> dict[str, tuple[str, ...]]:
-    """Return ids by state: of stuck and lost jobs, asked for at once, where there are any."""
+    """Return the ids of stuck and lost jobs by state, in one query."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 

@@ -1,7 +1,7 @@
-"""Times in buckets that are 1 % wide: what percentiles are made of, in batches and in streams.
+"""Buckets of times, 1 % wide, from which percentiles are computed in batches and streams.
 
-A bucket says its times to 0.5 %, however long they are, and buckets of two tables add up. So
-percentiles of any group need a few hundred counts, no sorting, and are within 0.5 % of the
+A bucket gives its times to within 0.5 %, and the buckets of two tables can be added. So the
+percentiles of any group need a few hundred counts and no sorting, and are within 0.5 % of the
 exact ones. (Masson, Rim, Lee: DDSketch, VLDB 2019.)
 """
 
@@ -20,7 +20,7 @@ __all__ = ["QUANTILES", "bucket", "percentiles", "ranked", "seconds_of"]
 #: Ratio of the ends of a bucket.
 WIDTH = 1.01
 
-#: What tables show, by the ends of their columns.
+#: Suffix of a column -> its percentile.
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -33,7 +33,7 @@ def bucket(micros: Column) -> Column:
 
 
 def seconds_of(number: Column) -> Column:
-    """Return what stands for the times in a bucket, in seconds."""
+    """Return the representative time of a bucket, in seconds."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     # The point with the same ratio to both ends.
@@ -42,12 +42,12 @@ def seconds_of(number: Column) -> Column:
 
 
 def ranked(counts: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return counts with ``upto``, how many times are in a bucket or one below, and ``all``.
+    """Return counts with ``upto``, the number of times up to a bucket, and ``all``.
 
     Args:
-        counts: ``keys``, ``bucket`` and ``n``: how many times are in the bucket; no two rows of
-            the same group and bucket.
-        keys: Columns that make a group.
+        counts: ``keys``, ``bucket`` and ``n``, the number of times in the bucket; one row per
+            group and bucket.
+        keys: Columns of the groups.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
@@ -58,18 +58,18 @@ def ranked(counts: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def percentiles(name: str, condition: Column) -> list[Column]:
-    """Return aggregates of a group of rows of `ranked`: its percentiles, as numpy's, in seconds.
+    """Return the percentiles of a group as aggregates of `ranked`, in seconds, defined as numpy's.
 
     Args:
-        name: What the columns begin with: ``wait`` gives ``wait_p50``, ``wait_p95``, ``wait_p99``.
-        condition: Which of the rows are meant.
+        name: Prefix of the columns: ``wait`` gives ``wait_p50``, ``wait_p95``, ``wait_p99``.
+        condition: Rows that count.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     value, everything = seconds_of(F.col("bucket")), F.col("all")
 
     def at(rank: Column) -> Column:
-        """The time of that rank, from 0."""
+        """Return the time with a rank, counted from 0."""
         in_bucket = condition & (rank < F.col("upto")) & (rank >= F.col("upto") - F.col("n"))
         return F.max(F.when(in_bucket, value))
 

@@ -1,4 +1,4 @@
-"""How busy queues and workers were, and how many slots a queue needs: `eventmq spark capacity`.
+"""Capacity: how busy queues and workers were, and how many slots a queue needs.
 
 The recorded runs of a queue are simulated with other numbers of slots, first come first served.
 `queue_table` and `worker_table` run in Spark's Python workers, on the rows of one queue or worker,
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-#: The table of `capacity`: column -> Spark type.
+#: Columns of `capacity` -> Spark type.
 QUEUES = {
     "queue": "string", "slots": "int", "what": "string", "meets": "boolean", "jobs": "long",
     "rate": "double", "run_mean_s": "double", "working": "double", "waiting": "double",
@@ -43,13 +43,13 @@ QUEUES = {
     "wait_p99_s": "double", "wait_max_s": "double",
 }  # fmt: skip
 
-#: The table of `workers`.
+#: Columns of `workers` -> Spark type.
 WORKERS = {
     "worker": "string", "host": "string", "jobs": "long", "slots": "int", "busy_s": "double",
     "span_s": "double", "utilisation": "double",
 }  # fmt: skip
 
-#: More slots than this are not tried.
+#: Most slots that are tried.
 MAX_SLOTS = 100_000
 
 _SECOND = 1e6
@@ -61,8 +61,8 @@ def waits(ready: Times, run: Times, slots: int) -> Times:
     """Return how long each job waits if ``slots`` slots run them in order.
 
     Args:
-        ready: When each job is ready, ascending, in microseconds.
-        run: How long it runs.
+        ready: Times at which the jobs are ready, ascending, in microseconds.
+        run: Run times of the jobs, in microseconds.
         slots: At least 1.
     """
     times = _simulated(ready, run, slots, None)
@@ -71,7 +71,7 @@ def waits(ready: Times, run: Times, slots: int) -> Times:
 
 
 def _simulated(ready: Times, run: Times, slots: int, limit: tuple[int, int] | None) -> Times | None:
-    """Return the waits, None once more than ``limit[1]`` jobs waited longer than ``limit[0]``."""
+    """Return the waits, or None if more than ``limit[1]`` jobs waited longer than ``limit[0]``."""
     import numpy as np
 
     if slots == 1:  # Lindley's recursion, unrolled
@@ -89,7 +89,7 @@ def _simulated(ready: Times, run: Times, slots: int, limit: tuple[int, int] | No
 def _simulate(
     ready: list[int], run: list[int], slots: int, long: int, allowed: int
 ) -> list[int] | None:
-    free = [ready[0]] * slots  # when each slot is free: a heap
+    free = [ready[0]] * slots  # heap of the times at which slots are free
     times: list[int] = []
     add, replace, over = times.append, heapreplace, 0
     for at, run_time in zip(ready, run, strict=True):
@@ -117,10 +117,10 @@ def min_slots(ready: Times, run: Times, target: float, guess: int) -> tuple[int,
         ready: As in `waits`.
         run: As in `waits`.
         target: In microseconds.
-        guess: Where to begin.
+        guess: Number of slots to try first.
 
     Returns:
-        None where more than ``MAX_SLOTS`` were needed.
+        None if more than ``MAX_SLOTS`` are needed.
     """
     limit = (int(target), len(ready) - int((len(ready) - 1) * _PERCENT / 100) - 1)
     tried: dict[int, Times | None] = {}
@@ -152,7 +152,7 @@ def _met(
 
 
 def max_concurrent(started: Times, ended: Times) -> int:
-    """Return how many runs overlapped at most; one that ends when another starts does not count."""
+    """Return the most runs that overlapped; one that ends when another starts does not count."""
     import numpy as np
 
     starts = np.sort(started)
@@ -167,8 +167,8 @@ def queue_table(
 
     Args:
         frame: ``queue ready_us started_us run_us`` of its runs, one or more.
-        target_p95: In seconds.
-        slots: Numbers to try.
+        target_p95: Target in seconds.
+        slots: Numbers of slots to try.
     """
     import numpy as np
     import pandas as pd
@@ -197,7 +197,7 @@ def _columns(frame: pd.DataFrame, *names: str) -> list[Times]:
 def _tried(
     ready: Times, run: Times, target: float, slots: set[int]
 ) -> list[tuple[int, str, Times]]:
-    """Return number, ``needed`` or ``what-if``, and the waits, of all numbers that are tried."""
+    """Return (number of slots, ``needed`` or ``what-if``, waits) for each number that is tried."""
     load = run.sum() / max(1, (ready + run).max() - ready.min())
     result = min_slots(ready, run, target, int(load) + 1)
     if result is None:
@@ -246,20 +246,20 @@ def capacity(
     events: DataFrame, *, target_p95: float = 1.0, slots: Sequence[int] = (),
     runs: DataFrame | None = None,
 ) -> DataFrame:  # fmt: skip
-    """Return how busy each queue was, and what other numbers of slots would have done.
+    """Return how busy each queue was, and its waits with other numbers of slots.
 
-    The runs of a queue are looked at together, in one process: about 250 bytes each.
+    All runs of a queue are processed together, in one process, with about 250 bytes each.
 
     Args:
         events: Rows of a journal.
         target_p95: Seconds that 95 % of the jobs may wait at most.
-        slots: Numbers to try, beside those that are tried anyway.
-        runs: What `executions` gives, where that is there.
+        slots: Further numbers of slots to try.
+        runs: Rows of `executions`, if they were computed before.
 
     Returns:
-        ``QUEUES``, one row per queue and number. ``what`` is ``recorded`` (the slots that were at
-        work at once at most, the waiting times as they were), ``needed`` (the least number that
-        meets the target) or ``what-if``. ``rate`` in jobs/s over the time from the first arrival
+        ``QUEUES``, one row per queue and number. ``what`` is ``recorded`` (the most slots that were
+        busy at once, with the recorded waiting times), ``needed`` (the smallest number that meets
+        the target) or ``what-if``. ``rate`` in jobs/s over the time from the first arrival
         to the last end, ``working`` and ``waiting`` the mean numbers of jobs that ran and waited.
     """
 
@@ -276,10 +276,10 @@ def workers(events: DataFrame, *, runs: DataFrame | None = None) -> DataFrame:
 
     Args:
         events: Rows of a journal.
-        runs: What `executions` gives, where that is there.
+        runs: Rows of `executions`, if they were computed before.
 
     Returns:
-        ``WORKERS``; ``slots`` is how many jobs it ran at once at most, ``span_s`` the time from its
+        ``WORKERS``; ``slots`` is the most jobs that it ran at once, ``span_s`` the time from its
         first start to its last end.
     """
 

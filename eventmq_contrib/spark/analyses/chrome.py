@@ -1,4 +1,4 @@
-"""A trace in the Trace Event Format, which chrome://tracing and Perfetto show.
+"""Trace export in the Trace Event Format, for chrome://tracing and Perfetto.
 
 Trace Event Format, "JSON Object Format": complete events (``X``) for runs, nestable asynchronous
 ones (``b`` and ``e``) for waiting, flows (``s`` and ``f``) from a job to those below it, metadata
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chrome_trace"]
 
-#: Number of the process that stands for the queues; those of hosts follow.
+#: Process number of the queues; the numbers of hosts follow.
 _QUEUES = 1
 
 
@@ -53,7 +53,7 @@ def _first(hop: Hop) -> int:
 def _about(hop: Hop, run: Run, zero: int) -> dict[str, Any]:
     args = {"job": hop.id, "queue": hop.queue, "attempt": run.attempt, "outcome": run.kind}
     return {
-        "name": hop.task or "(plain job)", "cat": "run", "ph": "X", "ts": run.started_us - zero,
+        "name": hop.task or "(legacy job)", "cat": "run", "ph": "X", "ts": run.started_us - zero,
         "dur": run.ended_us - run.started_us,
         "args": {**args, "error": run.error} if run.error else args,
     }  # fmt: skip
@@ -67,7 +67,7 @@ def _waiting(hops: Mapping[str, Hop], zero: int) -> Iterator[dict[str, Any]]:
     for hop in hops.values():
         for n, run in enumerate(hop.runs):
             common = {
-                "name": f"{hop.task or '(plain job)'} waits", "cat": "wait", "pid": _QUEUES,
+                "name": f"{hop.task or '(legacy job)'} waits", "cat": "wait", "pid": _QUEUES,
                 "tid": queues[hop.queue], "id": f"{hop.id}/{n}",
             }  # fmt: skip
             yield {**common, "ph": "b", "ts": run.ready_us - zero, "args": {"job": hop.id}}
@@ -101,11 +101,13 @@ class _Threads:
 
     def __init__(self) -> None:
         self._hosts: dict[str, int] = {}
-        self._free: dict[str, list[tuple[int, int]]] = {}  # of a worker: thread, free from
+        self._free: dict[
+            str, list[tuple[int, int]]
+        ] = {}  # worker -> (thread, time from which it is free)
         self._threads: list[tuple[int, int, str]] = []
 
     def place(self, run: Run) -> dict[str, int]:
-        """Return ``pid`` and ``tid`` for a run; they come by their starts."""
+        """Return ``pid`` and ``tid`` of a run; runs are passed in the order of their starts."""
         host = run.worker.rpartition(":")[0] or run.worker or "(unknown)"
         pid = self._hosts.setdefault(host, _QUEUES + 1 + len(self._hosts))
         threads = self._free.setdefault(run.worker, [])
@@ -119,7 +121,7 @@ class _Threads:
         return {"pid": pid, "tid": tid}
 
     def names(self) -> Iterator[dict[str, Any]]:
-        """Yield what names the processes and threads."""
+        """Yield the events that name processes and threads."""
         for host, pid in self._hosts.items():
             yield from _named(pid, None, "process_name", host)
         for pid, tid, name in self._threads:

@@ -1,9 +1,9 @@
-"""Whether the clocks of workers agree with that of the broker, from the times in their events.
+"""Clock check: compares the clocks of workers with the broker's, by the times in events.
 
-A job starts after its lease and has ended when its answer comes. ``leased_us`` and ``ts_us`` are of
-the broker's clock, ``started_us`` and ``run_us`` of the worker's: where they say otherwise, the two
-clocks are apart, by that much at least. How much more cannot be known: it hides in waiting. (The
-same bounds as of one exchange of NTP: RFC 5905, section 8.)
+A job starts after its lease and ends before its answer arrives. ``leased_us`` and ``ts_us`` are
+times of the broker's clock, ``started_us`` and ``run_us`` of the worker's. If they contradict this
+order, the clocks differ by at least so much; the rest of the difference hides in waiting. (The same
+bounds as of one exchange of NTP: RFC 5905, section 8.)
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TOLERANCE", "clocks", "sentence", "wrong_clocks"]
 
-#: Seconds: clocks that are kept by NTP are closer.
+#: Seconds; clocks that NTP keeps differ by less.
 TOLERANCE = 0.5
 
 
 def clocks(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
-    """Return a row per broker and host of workers, those first that are apart the most.
+    """Return a row per broker and host of workers, the largest difference first.
 
-    Columns: ``broker_id``, ``host``, ``runs`` (events that tell of one), ``early_s`` (the most that
-    a job started before its lease), ``late_s`` (the most that one ended after its answer was
-    there), both 0 where none did, and ``clock``, that of the host: ``behind`` (early), ``ahead``
-    (late), ``moved`` (both: it was set meanwhile) or ``right``.
+    Columns: ``broker_id``, ``host``, ``runs`` (number of runs), ``early_s`` (most seconds that
+    a job started before its lease), ``late_s`` (most seconds that one ended after its answer had
+    arrived), both 0 if none did, and ``clock``, that of the host: ``behind`` (early), ``ahead``
+    (late), ``moved`` (both, so it was set) or ``right``.
 
     Args:
         events: Each of them once.
@@ -55,11 +55,11 @@ def wrong_clocks(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
 
 
 def sentence(host: str, broker_id: str, early: float, late: float) -> str:
-    """Say how a clock is apart, for people.
+    """Return a sentence about a wrong clock.
 
     Args:
-        host: Whose clock.
-        broker_id: With whose it is compared.
+        host: Host with the clock.
+        broker_id: Broker with which it was compared.
         early: As ``early_s`` of `clocks`.
         late: As ``late_s``.
     """

@@ -1,6 +1,6 @@
-"""The runs of jobs: one row for each time that a worker began a job and said how long it took.
+"""Executions: one row for each run of a job whose run time is known.
 
-What `capacity` and `report` count with. Pure: events in, a DataFrame out.
+`capacity` and `report` count them. Pure: events in, a DataFrame out.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "FEW", "executions", "is_silent"]
 
-#: Events whose jobs' ids are sent to all: some ten MiB.
+#: Most events whose jobs' ids are broadcast, some ten MiB.
 FEW = 100_000
 
-#: Of the result.
+#: Columns of the result.
 COLUMNS = (
     "broker_id", "job_id", "task", "queue", "worker_id", "attempt", "kind",
     "ready_us", "started_us", "run_us", "wait_us",
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def is_silent() -> Column:
-    """Return whether an event is of a run and does not say how long its job waited."""
+    """Return whether an event describes a run without its waiting time."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     has_run = F.col("started_us").isNotNull() & F.col("run_us").isNotNull()
@@ -35,14 +35,14 @@ def is_silent() -> Column:
 def executions(events: DataFrame, *, few: bool = False) -> DataFrame:
     """Return the runs of jobs.
 
-    In journals of earlier versions a run that was not the job's last has no waiting time in its
-    event (`retry`); it is found by the event that made the job ready. A run that a lost worker
-    never told of has no row: how long it was is not known.
+    In journals of earlier versions the event of a run that was not the last (`retry`) has no
+    waiting time; it is computed from the event that made the job ready. A run that was lost with
+    its worker has no row, since its run time is not known.
 
     Args:
         events: Rows of a journal.
-        few: Events that `is_silent` are at most ``FEW``: then only what may be of their jobs is
-            sent around, and not all that made a job ready.
+        few: Whether at most ``FEW`` events are `is_silent`: then only events of their jobs are
+            shuffled.
 
     Returns:
         ``COLUMNS``; times in microseconds since 1970 by the worker's clock, spans in microseconds,
@@ -66,7 +66,7 @@ def executions(events: DataFrame, *, few: bool = False) -> DataFrame:
 
 
 def _with_wait(events: DataFrame, runs: DataFrame, *, few: bool) -> DataFrame:
-    """Return runs with the time since the job was ready, which their events do not say."""
+    """Return runs with their waiting times, computed from the events that made the jobs ready."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     silent = runs.alias("run")

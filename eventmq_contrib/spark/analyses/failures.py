@@ -20,11 +20,11 @@ _ERROR = ("fingerprint", "error", "task", "release")
 def failures(events: DataFrame) -> DataFrame:
     """Return a row per error (by its fingerprint), task and release, the most frequent first.
 
-    Columns: ``fingerprint``, ``error`` (type of the exception), ``task``, ``release`` (empty where
-    the job says none); ``attempts`` that failed with it, ``jobs`` of which they are, ``failed`` for
-    good; ``first_seen`` and ``last_seen``; ``new``: no earlier release of the task has failed so,
-    and there was one; ``retries``, and ``retry_helped``: the share of them whose next attempt
-    succeeded.
+    Columns: ``fingerprint``, ``error`` (type of the exception), ``task``, ``release`` (empty if
+    the job has none); ``attempts`` that failed with it, ``jobs`` of these attempts, ``failed`` for
+    good; ``first_seen`` and ``last_seen``; ``new``: there was an earlier release of the task, and
+    none failed with this error; ``retries``, and ``retry_helped``: the share of them whose next
+    attempt succeeded.
 
     Args:
         events: Each of them once.
@@ -67,7 +67,7 @@ def _or_empty(name: str) -> Column:
 
 
 def _successes(events: DataFrame) -> DataFrame:
-    """Return the attempts before those that succeeded, where there was one."""
+    """Return the attempts that were followed by a successful one."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     later = events.where((events.kind == EventKind.SUCCEEDED.value) & (events.attempt > 1))
@@ -93,12 +93,11 @@ def _marked_new(table: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def killers(events: DataFrame) -> DataFrame:
-    """Return a row per task and release whose jobs had their worker die, the worst first.
+    """Return a row per task and release whose jobs lost their worker or process, the worst first.
 
-    Columns: ``task``, ``release``; ``deaths`` of processes that ran such a job; ``jobs`` and
-    ``workers`` that it happened to; ``given_up``: jobs that failed for it; ``lost``: leases that
-    were lost with the whole worker, for an unknown reason; ``first_seen`` and
-    ``last_seen``.
+    Columns: ``task``, ``release``; ``deaths`` of processes that ran such a job; the ``jobs`` and
+    ``workers`` concerned; ``given_up``: jobs that failed because of it; ``lost``: leases that were
+    lost with the whole worker, for an unknown reason; ``first_seen`` and ``last_seen``.
 
     Args:
         events: Each of them once.

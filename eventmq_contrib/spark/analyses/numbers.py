@@ -1,7 +1,7 @@
-"""Which numbers of events are missing, per broker, and which of them a gap explains.
+"""Missing numbers of events per broker, and those that a gap explains.
 
-Numbers are looked at in blocks: what a block has of them says whether it is whole, and only the
-rows of those that are not are put in order. So a whole journal costs one small aggregation.
+Numbers are counted in blocks: the count of a block shows whether it is complete, and only rows of
+incomplete blocks are sorted. So a complete journal costs one small aggregation.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _BITS = 16
 
 
 class Numbers(NamedTuple):
-    """What is known of one broker's numbers.
+    """Missing numbers of one broker.
 
     Attributes:
-        broker_id: Which broker.
-        last_us: When its last event was, in microseconds.
-        missing: How many numbers between the first and the last are neither there nor in a gap.
-        last_missing: The highest of them, 0 for none.
-        last_dropped: The highest number that is in a gap and not there, 0 for none.
+        broker_id: Id of the broker.
+        last_us: Time of its last event, in microseconds.
+        missing: Count of numbers between the first and the last that are neither there nor in a
+            gap.
+        last_missing: Highest of them, 0 for none.
+        last_dropped: Highest number that is in a gap and not there, 0 for none.
     """
 
     broker_id: str
@@ -41,19 +42,18 @@ class Numbers(NamedTuple):
 
     @property
     def last_absent(self) -> int:
-        """The highest number that is not there, 0 for none."""
+        """Highest number that is not there, 0 for none."""
         return max(self.last_missing, self.last_dropped)
 
 
 def numbers(
     events: DataFrame, bounds: Mapping[str, tuple[int, int]] | None = None
 ) -> list[Numbers]:
-    """Return what is known of the numbers of each broker, by their ids.
+    """Return the missing numbers of each broker, sorted by broker.
 
     Args:
-        events: All events of some time, each of them once.
-        bounds: Broker -> the first and the last number that are to be there at least, where that
-            is known.
+        events: All events of a time range, each once.
+        bounds: Broker -> first and last number that must be there, as far as they are known.
     """
     blocks = sorted(_blocks(events).collect())
     last: dict[str, int] = {}
@@ -121,7 +121,7 @@ def _blocks(events: DataFrame) -> DataFrame:
 
 
 def gaps(events: DataFrame) -> list[tuple[str, int, int]]:
-    """Return the gaps that events tell of, those that touch each other as one.
+    """Return the gaps that gap events report; adjacent ones are joined.
 
     Returns:
         Broker, first and last number, in their order.
@@ -160,7 +160,7 @@ def _absent(
     judged = holes.join(gap_rows, meets, "left").groupBy("hole.broker_id", "first", "last").agg(
         F.coalesce(F.sum(top - bottom + 1), F.lit(0)).alias("told"),
         F.max(top).alias("dropped"),
-        # The gaps are apart: where one has the end of a hole, what is before it is in none.
+        # Gaps do not touch: if one covers the end of a hole, what is before it is in no gap.
         F.coalesce(F.min(F.when(whole, F.col("gap_first") - 1)), F.col("last")).alias("end"),
     )  # fmt: skip
     missing = F.col("last") - F.col("first") + 1 - F.col("told")

@@ -1,4 +1,4 @@
-"""Failed jobs that are to be queued again, as a journal knows them. Pure: events in, jobs out."""
+"""Failed jobs of a journal, to be queued again. Pure: events in, jobs out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["failed_jobs", "summary"]
 
-#: Kinds that leave a job as it is.
+#: Kinds that do not change the state of a job.
 _NOTHING = (EventKind.GAP.value, EventKind.DUPLICATE.value)
 
 
@@ -24,15 +24,15 @@ def failed_jobs(
     since: float | None = None,
     until: float | None = None,
 ) -> DataFrame:
-    """Return the jobs whose last event is that they failed for good.
+    """Return the jobs whose last event is a final failure.
 
     Args:
         events: All events of a journal, or of the jobs in question.
         queue: Only jobs of this queue.
         task: Only jobs of this task.
-        error: Only with an error of this type: a whole dotted name, or its last part.
-        since: Unix time in seconds: failed from then on.
-        until: Unix time in seconds: failed before.
+        error: Only jobs with an error of this type: a dotted name, or its last part.
+        since: Only jobs that failed then or later, Unix time in seconds.
+        until: Only jobs that failed before then, Unix time in seconds.
 
     Returns:
         Rows of ``broker_id job_id attempt queue task error_type ts_us``, where the attempt is the
@@ -74,7 +74,7 @@ def _conditions(
 
 
 def summary(jobs: DataFrame) -> DataFrame:
-    """Return how many failed jobs there are by queue, task and error, the most first.
+    """Return the number of failed jobs by queue, task and error, the highest first.
 
     Args:
         jobs: As from `failed_jobs`.

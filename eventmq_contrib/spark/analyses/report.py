@@ -1,4 +1,4 @@
-"""Everything that the page of `eventmq spark report` shows, as plain numbers and texts."""
+"""Report: the numbers and texts of the page of `eventmq spark report`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_ROWS", "Choice", "report"]
 
-#: Rows of a table of the page; of more only how many they are.
+#: Most rows of a table of the page; further ones are counted.
 MAX_ROWS = 20
 
-#: Columns of runs that its parts look at.
+#: Columns of runs that the parts of the report use.
 _OF_RUNS = (
     "task", "queue", "worker_id", "kind", "ready_us", "started_us", "run_us", "wait_us",
 )  # fmt: skip
@@ -43,13 +43,13 @@ _ACCURACY = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What of a journal is reported.
+    """Part of a journal that is reported.
 
     Attributes:
-        since: Unix time in seconds, or None.
-        until: Unix time in seconds, or None.
-        queue: Its jobs only, or None.
-        task: Its jobs only, or None.
+        since: Only events from then on, Unix time in seconds, or None.
+        until: Only events before then, Unix time in seconds, or None.
+        queue: Only jobs of this queue, or None.
+        task: Only jobs of this task, or None.
     """
 
     since: float | None = None
@@ -81,15 +81,15 @@ def report(
     """Return the report of a journal.
 
     Args:
-        events: All of its rows: numbers that are missing and earlier weeks are looked for in all.
-        choice: What is reported, else everything.
+        events: All events of the journal, from which missing numbers and earlier weeks are found.
+        choice: Part of the journal that is reported; all of it by default.
         target_p95: Seconds that 95 % of the jobs of a queue may wait at most.
-        objective: What is wanted of each queue; else that 95 % start within 2 s.
-        progress: Told of each part before it is made, for a run that takes minutes.
-        evidence: What was found about the files of the journal, for its audit.
+        objective: Service level objective of each queue; by default 95 % start within 2 s.
+        progress: Called with the name of each part before it is made; a run takes minutes.
+        evidence: Findings about the files of the journal, for the audit.
 
     Raises:
-        StoreError: There is no event.
+        StoreError: The journal has no event.
     """
     choice = choice or Choice()
     selected = choice.of(events)
@@ -120,7 +120,7 @@ def report(
 
 @contextlib.contextmanager
 def _kept(table: DataFrame) -> Iterator[DataFrame]:
-    """Keep what several parts are made of, so that it is made once: on disk, not in memory."""
+    """Persist a table that several parts use, on disk, not in memory."""
     from pyspark import StorageLevel
 
     table.persist(StorageLevel.DISK_ONLY)
@@ -157,7 +157,7 @@ def _cut(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _audited(
     events: DataFrame, choice: Choice, jobs: DataFrame, evidence: Evidence | None
 ) -> dict[str, Any]:
-    # Jobs of some time are told of by events of any time.
+    # Jobs of a time range have events at any time.
     timeless = choice.since is None and choice.until is None
     result = audit(
         events, listed=MAX_ROWS, queue=choice.queue, task=choice.task, since=choice.since,
@@ -175,7 +175,7 @@ def _clocks(events: DataFrame) -> list[str]:
 
 
 def _tasks(runs: DataFrame) -> dict[str, Any]:
-    """Return a row per task and queue, and under ``whole`` one for all."""
+    """Return a row per task and queue, and one for all under ``whole``."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     shares = list(_SHARES.values())
@@ -249,7 +249,7 @@ def _capacity(events: DataFrame, target_p95: float, runs: DataFrame) -> dict[str
 
 
 def _total(result: dict[str, Any]) -> dict[str, Any]:
-    """Return what stands on top of the page."""
+    """Return the figures at the top of the page."""
     audited, whole = result["audit"], result["whole"]
     ended = sum(audited[name] for name in ("succeeded", "failed", "cancelled", "expired"))
     done = audited["succeeded"] + audited["failed"]

@@ -1,7 +1,7 @@
-"""Whether jobs start in time: "95 % start within 2 s", by queue.
+"""Service levels: the share of jobs that start in time, such as "95 % within 2 s", by queue.
 
-As `stats`, in two steps: `slo_cells` counts starts, and its counts add up; `slo_of` makes the table
-out of counts.
+Computed in two steps like `stats`: `slo_cells` counts starts, and counts can be added; `slo_of`
+makes the table from counts.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ __all__ = [
     "still_known",
 ]
 
-#: Seconds of a cell: burn rates are of whole ones.
+#: Seconds of a cell; burn rates are computed from whole cells.
 STEP = 10
 
-#: Windows of the burn rate: the end of the column's name -> seconds.
+#: Windows of the burn rate: suffix of the column -> seconds.
 BURNS = {"5m": 300, "1h": 3600}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What is wanted of a queue.
+    """Service level objective of a queue.
 
     Attributes:
-        share: Of jobs that are to start in time, between 0 and 1.
-        within: Seconds from being ready to the start.
+        share: Share of jobs that must start in time, between 0 and 1.
+        within: Seconds from ready to start.
     """
 
     share: float = 0.95
@@ -51,10 +51,10 @@ class Objective:
 
 
 def expired_waiting() -> Column:
-    """Return whether an event ends a job that was ready and that no worker started in time.
+    """Return whether an event expires a job that was ready, so that no worker started it in time.
 
-    One that expired before it was ready says when it would have been (``due_us``): no worker was
-    late for that.
+    A job that expired before it was ready has the time at which it would have been (``due_us``); no
+    worker was late for it.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -62,15 +62,15 @@ def expired_waiting() -> Column:
 
 
 def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:
-    """Return how many jobs started and how many of them in time: ``start, queue, starts, good``.
+    """Return the number of starts, and of those in time: ``start, queue, starts, good``.
 
-    A start is counted when it is told of: with the end of the attempt, in steps of ten seconds. A
+    A start is counted at the time of its event, the end of the attempt, in steps of ten seconds. A
     job that expired while it waited for a worker counts as a start that was not in time.
 
     Args:
         events: Each of them once; a stream as well, with a watermark on its column ``at``, the time
             of the event as a timestamp.
-        objective: What is wanted.
+        objective: Service level objective.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -85,17 +85,16 @@ def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:
 
 
 def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
-    """Return the table of counts, a row per queue.
+    """Return the table made from counts, a row per queue.
 
     Columns: ``queue``; ``starts``, those that expired waiting included; ``attainment``, the share
-    of them in time; ``budget_left``, the
-    share of the starts that may be late which is not used up, below 0 where it is overspent;
-    ``burn_5m`` and ``burn_1h``, how many times faster than allowed it is spent, null where nothing
-    started.
+    of starts in time; ``budget_left``, the unused share of the starts that may be late, below 0 if
+    it is overspent; ``burn_5m`` and ``burn_1h``, how many times faster than allowed it is spent,
+    null if nothing started.
 
     Args:
         counts: As from `slo_cells`; those of the same step are added.
-        objective: What is wanted, as for the counts.
+        objective: Service level objective, as for the counts.
         now: Unix time in seconds at which the last five minutes and the last hour end.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
@@ -123,14 +122,14 @@ def oldest_waiting(
 ) -> DataFrame:  # fmt: skip
     """Return how many jobs wait for a worker, and for how many seconds: ``queue, waiting, oldest``.
 
-    Jobs that wait for their time or for others are not among them; nor are those after whose last
-    event a number is missing, dropped or lost: it may have been their end.
+    Delayed and blocked jobs do not count. Nor do jobs after whose last event a number is missing or
+    dropped, since that may have been their end.
 
     Args:
-        events: All of a journal, each of them once.
+        events: All events of a journal, each once.
         now: Unix time in seconds.
-        jobs: What `states.lives` says of them with their queues, where that is there.
-        brokers: The numbers of all brokers, where ``events`` are not all of that time.
+        jobs: Rows of `states.lives` with queues, if they were computed before.
+        brokers: Numbers of all brokers, if ``events`` are a part of them.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -163,9 +162,9 @@ def slo(
     """Return a row per queue: the columns of `slo_of`, ``waiting`` and ``oldest``.
 
     Args:
-        events: All of a journal, each of them once.
-        objective: What is wanted of each queue.
-        now: Unix time in seconds, else that of the last event.
+        events: All events of a journal, each once.
+        objective: Service level objective of each queue.
+        now: Unix time in seconds; by default that of the last event.
         jobs: As for `oldest_waiting`.
         brokers: As for `oldest_waiting`.
     """

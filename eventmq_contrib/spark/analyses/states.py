@@ -25,16 +25,16 @@ __all__ = [
 #: The kinds after which a job has a worker.
 RUNNING = (EventKind.LEASED, EventKind.PROGRESS)
 
-#: The kinds after which it waits for one, or for its time.
+#: The kinds after which a job waits for a worker, or for its time.
 WAITING = tuple(kind for kind in STATES if kind not in ENDS and kind not in RUNNING)
 
-#: The kinds after which it waits for a worker and for nothing else.
+#: The kinds after which a job waits for a worker only.
 READY = (EventKind.ENQUEUED, EventKind.LEASE_LOST, EventKind.HANDED_BACK, EventKind.REPLAYED)
 
-#: Kinds by the number that stands for them while events are put together: from 1.
+#: Kind -> its number during the aggregation, from 1.
 _KINDS = [kind.value for kind in STATES]
 
-#: More than there are kinds, and that as a power of two.
+#: A power of two above the number of kinds.
 _ROOM, _BITS = 32, 5
 
 
@@ -49,23 +49,23 @@ def ended(kind: Column) -> Column:
 
 
 def lives(events: DataFrame, *more: str) -> DataFrame:
-    """Return a row per job: in one pass, and in nothing but numbers beside the keys.
+    """Return a row per job, in one pass; all columns but the keys are numbers.
 
     Args:
         events: Each of them once.
-        *more: Columns that are the same in all events of a job, to have them too.
+        *more: Further columns that are equal in all events of a job.
 
     Returns:
-        ``broker_id, job_id``, those columns, ``first_seq``, ``first_us`` and ``last_us`` (times of
-        the first and last event), ``first`` and ``last`` (see `kind_of`), ``ends`` and ``leases``:
-        how many events end it, and how many tell of a lease; ``ready_us`` and ``gone_us``, the last
-        times at which it became ready and ended, null where it did not; ``runs``, how many events
-        tell that it was begun.
+        ``broker_id, job_id``, the further columns, ``first_seq``, ``first_us`` and ``last_us``
+        (times of the first and last event), ``first`` and ``last`` (see `kind_of`), ``ends`` and
+        ``leases`` (numbers of events that end it, and that have a lease); ``ready_us`` and
+        ``gone_us``, the last times at which it became ready and ended, null if it did not;
+        ``runs``, the number of events of starts.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     rows = of_jobs(events)
-    # One number for two facts: only aggregates of numbers are kept in place.
+    # Two facts in one number: Spark updates aggregates of numbers in place.
     code = F.col("seq") * _ROOM + F.array_position(F.array(*map(F.lit, _KINDS)), rows.kind)
     return rows.groupBy("broker_id", "job_id", *more).agg(
         F.min("seq").alias("first_seq"), F.min("ts_us").alias("first_us"),
@@ -96,19 +96,19 @@ def number_of(last: Column) -> Column:
 
 _JOB = ("broker_id", "job_id")
 
-#: Kinds with which a job begins anew once it has ended.
+#: Kinds that begin another life of an ended job.
 _BEGINNINGS = [EventKind.ENQUEUED.value, EventKind.DELAYED.value, EventKind.REPLAYED.value]
 
 
 def double_leased(events: DataFrame) -> DataFrame:
-    """Return the jobs whose leases are more than one at a time: ``broker_id, job_id``.
+    """Return the jobs that had two leases at once: ``broker_id, job_id``.
 
-    A lease is of one delivery to one worker; it lasts from ``leased_us`` to the last event that
-    tells of it. Times are of the broker's clock. A lease or an end of a job that has ended, and
-    was not replayed nor admitted again, counts too.
+    A lease belongs to one delivery to one worker; it lasts from ``leased_us`` to its last event, by
+    the broker's clock. A lease or an end after the end of a job counts too, unless the job was
+    replayed or admitted again.
 
     Args:
-        events: Of the jobs in question, each of them once.
+        events: Events of the jobs in question, each once.
     """
     rows = _numbered(events)
     leases = _late(rows).unionByName(_overlapping(rows))
@@ -116,7 +116,7 @@ def double_leased(events: DataFrame) -> DataFrame:
 
 
 def _numbered(events: DataFrame) -> DataFrame:
-    """Return the events with the number of the life of their job: it may be replayed."""
+    """Return the events with the number of their job's life, which grows when it is replayed."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -134,9 +134,9 @@ def _numbered(events: DataFrame) -> DataFrame:
 
 
 def _late(rows: DataFrame) -> DataFrame:
-    """Return the jobs of which something is told after their end.
+    """Return the jobs with a lease or an end after their end.
 
-    Those without any beginning have none: nothing tells their lives apart.
+    Jobs without an admission are left out, since their lives cannot be told apart.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
@@ -149,7 +149,7 @@ def _late(rows: DataFrame) -> DataFrame:
 
 
 def _overlapping(rows: DataFrame) -> DataFrame:
-    """Return the jobs of which one lease begins before another is over."""
+    """Return the jobs with a lease that begins before another one is over."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 

@@ -1,7 +1,7 @@
-"""How many jobs, how long they wait and run, and how many fail: by task, queue and time.
+"""Statistics: number of jobs, waiting and run times, and failures by task, queue and time.
 
-In two steps. `cells` counts, and what it counts adds up: of a batch, of a stream, or of both.
-`stats_of` makes the table out of counts; it is small work.
+Computed in two steps. `cells` counts, and its counts can be added, from batches and streams.
+`stats_of` makes the table from counts, which is cheap.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["CELL", "PERIODS", "cells", "stats", "stats_of"]
 #: Names of periods -> their length in seconds.
 PERIODS = {"minute": 60, "hour": 3600}
 
-#: What makes a cell: counts of the same ones may be added.
+#: Columns that identify a cell; counts of the same cell can be added.
 CELL = ("start", "queue", "task", "what", "bucket")
 
-#: What is counted beside waiting and running times, which are ``wait`` and ``run``.
+#: Counted kinds; waiting and run times have ``wait`` and ``run``.
 _COUNTED = (*(kind.value for kind in ENDS), EventKind.RETRY.value, EventKind.LEASE_LOST.value)
 
 _KEYS = ("start", "queue", "task")
@@ -40,7 +40,7 @@ def cells(events: DataFrame, period: str = "minute") -> DataFrame:
     Args:
         events: Each of them once; a stream as well, with a watermark on ``at``, if it has that
             column: the time of the event as a timestamp.
-        period: One of `PERIODS`: ``start`` is the beginning of the one an event is in.
+        period: One of `PERIODS`; ``start`` is the beginning of the period of an event.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -69,9 +69,9 @@ def cells(events: DataFrame, period: str = "minute") -> DataFrame:
 
 
 def stats_of(counts: DataFrame, period: str = "minute") -> DataFrame:
-    """Return the table of counts, a row per period, queue and task, in that order.
+    """Return the table made from counts, a row per period, queue and task, sorted by these.
 
-    Columns: ``start``, ``queue``, ``task`` (empty for plain jobs); ``arrived`` and ``ended`` jobs,
+    Columns: ``start``, ``queue``, ``task`` (empty for legacy jobs); ``arrived`` and ``ended`` jobs,
     ``rate`` (ended per second); ``succeeded failed cancelled expired retries lost`` (leases that
     were lost); ``wait_p50 wait_p95 wait_p99 run_p50 run_p95 run_p99`` in seconds, of attempts
     that ended in the period; ``failure_share`` (of jobs that succeeded or failed) and
@@ -79,7 +79,7 @@ def stats_of(counts: DataFrame, period: str = "minute") -> DataFrame:
 
     Args:
         counts: As from `cells`; those of the same cell are added.
-        period: That of the counts.
+        period: Period of the counts.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -111,5 +111,5 @@ def _columns(period: str) -> Sequence[Column | str]:
 
 
 def stats(events: DataFrame, period: str = "minute") -> DataFrame:
-    """Return the table of events: see `cells` and `stats_of`."""
+    """Return the table made from events: see `cells` and `stats_of`."""
     return stats_of(cells(events, period), period)

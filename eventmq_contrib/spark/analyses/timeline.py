@@ -1,6 +1,6 @@
-"""What happened over time, in spans short enough for a plot: what `report` draws.
+"""Timeline: values over time in even spans, which `report` plots.
 
-Spark counts by span; what is put together here is a few thousand rows, however long the journal is.
+Spark aggregates by span; the few thousand rows that remain are merged here.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["OTHERS", "QUEUES", "SPANS", "timeline"]
 
-#: Spans of time at most.
+#: Most spans of a timeline.
 SPANS = 80
 
-#: Queues that are told apart; the others are put together under this name.
+#: Number of queues with values of their own; the others are merged under this name.
 QUEUES = 6
 OTHERS = "(others)"
 
 _SECOND = 1_000_000
 
-#: Seconds that a span may have; longer ones are whole weeks.
+#: Allowed seconds of a span; longer ones are whole weeks.
 _WIDTHS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
 )  # fmt: skip
@@ -43,7 +43,7 @@ _WEEK = 604_800
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _ACCURACY = 10_000
 
-#: Kind -> under which name it is drawn.
+#: Kind -> its name in the plot.
 _SHOWN = {
     str(EventKind.SUCCEEDED): "succeeded", str(EventKind.RETRY): "tried again",
     str(EventKind.FAILED): "failed",
@@ -52,14 +52,14 @@ _SHOWN = {
 
 
 class Spans(NamedTuple):
-    """Even spans of time: where the first begins, how long each is, in microseconds; how many."""
+    """Even spans of time: start of the first, length of each (microseconds), and their number."""
 
     begin: int
     width: int
     n: int
 
     def of(self, column: Column) -> Column:
-        """Return the span of a time; what is outside belongs to the first or the last."""
+        """Return the span of a time; times outside belong to the first or the last span."""
         from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
         index = F.floor((column - F.lit(self.begin)) / F.lit(self.width)).cast("int")
@@ -79,15 +79,15 @@ def timeline(
     events: DataFrame, first: int, last: int, *, runs: DataFrame | None = None,
     jobs: DataFrame | None = None, brokers: Iterable[Numbers] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what happened in each span of time.
+    """Return the values of each span of time.
 
     Args:
         events: Rows of a journal.
         first: Time of the first event, in microseconds.
-        last: Of the last one.
-        runs: What `executions` gives, where that is there.
-        jobs: What `states.lives` says of them with their queues, where that is there.
-        brokers: The numbers of all brokers, where ``events`` are not all of that time.
+        last: Time of the last event, in microseconds.
+        runs: Rows of `executions`, if they were computed before.
+        jobs: Rows of `states.lives` with queues, if they were computed before.
+        brokers: Numbers of all brokers, if ``events`` are a part of them.
 
     Returns:
         ``times`` (Unix time, when each span begins), ``width`` (seconds), and by name a value for
@@ -107,7 +107,7 @@ def timeline(
             ended[_SHOWN[row["kind"]]][row["span"]] += row["n"]
     busiest = sorted(arrivals, key=lambda name: (-sum(arrivals[name]), name))[:QUEUES]
     started = runs.withColumn("span", spans.of(runs.started_us))
-    # Not by queue in the same pass: so many groups of percentiles are sorted rather than hashed.
+    # Not by queue in the same pass: Spark would sort so many groups of percentiles, not hash them.
     times = started.groupBy("span").agg(*_percentiles("wait_us"), *_percentiles("run_us")).collect()
     waiting = [tuple(row) for row in started.groupBy("queue", "span").agg(_ready()).collect()]
     waiting += _unstarted(jobs, spans, numbers(events) if brokers is None else brokers)
@@ -134,7 +134,7 @@ def _counts(events: DataFrame, spans: Spans) -> list[Any]:
         )
         .agg(
             F.count("*").alias("n"),
-            # Only the event of an admission says how long the arguments are.
+            # Only the event of an admission has the size of the arguments.
             F.count_if(admitted & F.col("bytes_in").isNotNull()).alias("came"),
         )
         .collect()
@@ -155,7 +155,7 @@ def _percentiles(column: str) -> list[Column]:
 
 
 def _lines(measured: Iterable[Any], column: str, n: int) -> Values:
-    """Return the percentiles of each span, None where nothing started."""
+    """Return the percentiles of each span, None if nothing started."""
     values: Values = {name: [None] * n for name in _PERCENTILES}
     for row in measured:
         for name, value in zip(_PERCENTILES, row[column], strict=True):
@@ -163,16 +163,16 @@ def _lines(measured: Iterable[Any], column: str, n: int) -> Values:
     return values
 
 
-# Jobs that wait
+# Waiting jobs
 
 
 def _unstarted(
     jobs: DataFrame, spans: Spans, brokers: Iterable[Numbers]
 ) -> list[tuple[str, int, int]]:
-    """Return queue, span of the end and since when it was ready, of jobs that never ran.
+    """Return (queue, span of the end, ready since) of jobs that never ran.
 
-    Those that still wait have an end after all spans, and are left out where their end may be
-    among numbers that are missing; of each queue and end only the oldest.
+    Of each queue and span only the oldest. Jobs that still wait have an end after all spans; they
+    are left out if their end may be among missing numbers.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -195,8 +195,8 @@ def _ages(
 ) -> dict[str, list[float]]:
     """Return how old the oldest waiting job is at the end of each span.
 
-    A job that starts in a later span and was ready before the end of this one waits then; so the
-    least time of being ready among the later starts is all that is needed.
+    A job that starts in a later span and was ready before the end of this one is waiting then, so
+    only the earliest ready time among later starts is needed.
     """
     oldest: dict[str, list[float]] = defaultdict(lambda: [float("inf")] * (spans.n + 1))
     for queue, span, ready in waiting:
@@ -213,11 +213,11 @@ def _ages(
     return ages
 
 
-# Slots at work
+# Busy slots
 
 
 def _working(runs: DataFrame, spans: Spans) -> dict[str, list[float]]:
-    """Return how many jobs ran at once on average: the time that runs have in a span, of it."""
+    """Return how many jobs ran at once on average: run time in a span, divided by its length."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     ended = F.col("started_us") + F.col("run_us")
@@ -238,7 +238,7 @@ def _working(runs: DataFrame, spans: Spans) -> dict[str, list[float]]:
 def _merged(
     by_queue: dict[str, list[float]], names: Sequence[str], together: Callable[[Any], float]
 ) -> dict[str, list[float]]:
-    """Return the values of some queues, and of all others as one."""
+    """Return the values of some queues, and those of all others merged."""
     merged = {name: by_queue[name] for name in names if name in by_queue}
     others = [values for name, values in by_queue.items() if name not in merged]
     if others:

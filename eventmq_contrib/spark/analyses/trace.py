@@ -1,8 +1,8 @@
-"""Traces: the jobs that belong together, and where their time went (`eventmq spark trace ID`).
+"""Traces: the tree of jobs that a job belongs to, with its critical path.
 
-`events_of` finds the events of the tree that a job is part of; `hops` makes jobs of them,
-`critical` computes the critical path, and `about` and `drawn` make rows and a tree. All but the
-first are plain Python: a tree fits into memory, or is cut with a warning.
+`events_of` finds the events of the tree, `hops` makes jobs of them, `critical` computes the
+critical path, and `about` and `drawn` make rows and a drawing. All but the first are plain Python:
+a tree fits into memory, or is cut with a warning.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 
-#: Events of a tree that are read at most.
+#: Most events of a tree that are read.
 MAX_EVENTS = 200_000
 
-#: Generations of jobs that only their parents are known of.
+#: Most generations of jobs without a known root.
 _DEEP = 64
 
 _COLUMNS = (
@@ -53,7 +53,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One time that a worker ran a job; times in microseconds since 1970."""
+    """One run of a job; times in microseconds since 1970."""
 
     attempt: int
     worker: str
@@ -66,16 +66,16 @@ class Run:
 
 @dataclass(slots=True, kw_only=True)
 class Hop:
-    """One job of a tree.
+    """One job of a tree; times in microseconds since 1970.
 
     Attributes:
-        state: As the last event says it.
-        parent: Id of the job that it belongs below, "" for none that is known.
-        submitted_us: Its first event.
-        ready_us: When it first could start; None where it never could.
-        ended_us: Its end; None where it has none.
+        state: State after the last event.
+        parent: Id of its parent, "" if none is known.
+        submitted_us: Time of its first event.
+        ready_us: Time at which it could first start; None if it never could.
+        ended_us: Time of its end; None if it has not ended.
         ready_seq: Number of the event that made it ready.
-        blocked: It waited for other jobs at first.
+        blocked: Whether it waited for other jobs at first.
     """
 
     id: str
@@ -93,24 +93,24 @@ class Hop:
 
     @property
     def waited_us(self) -> int:
-        """How long it was ready and not run, over all its runs."""
+        """Time that it waited while it was ready, over all its runs."""
         return sum(run.started_us - run.ready_us for run in self.runs)
 
     @property
     def ran_us(self) -> int:
-        """How long it ran, over all its runs."""
+        """Run time, over all its runs."""
         return sum(run.ended_us - run.started_us for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A part of the critical path: what passed from the step before to this job's end.
+    """Step of the critical path, from the step before to the end of this job.
 
     Attributes:
-        job: Its id.
-        from_us: Where the step before ended; for the first step when it was submitted.
-        to_us: The end of the job, or where the next step left it.
-        ran_us: How much of that it ran.
+        job: Id of the job.
+        from_us: End of the step before; for the first step the submission.
+        to_us: End of the job, or the time at which it submitted the next one.
+        ran_us: Run time of the job within the step.
     """
 
     job: str
@@ -122,12 +122,12 @@ class Step:
 def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> list[dict[str, Any]]:
     """Return the events of the tree that a job is part of, by broker and number.
 
-    The tree is all that shares the job's root; without one, what is above and below it by parent.
+    The tree has all jobs with the same root; without a root, the ancestors and descendants.
 
     Args:
         events: Rows of a journal.
-        job_id: Any job of it.
-        limit: Events that are read at most: one more is returned where there are more.
+        job_id: Id of any job of the tree.
+        limit: Most events that are read; one more is returned if there are more.
 
     Raises:
         JobNotFound: The journal has no event of this job.
@@ -147,7 +147,7 @@ def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> lis
     job_events = read(F.col("root_id").isin(list(roots)) | F.col("job_id").isin([top, *roots]))
     job_events += own
     below = {row["job_id"] for row in job_events}
-    for _ in range(_DEEP):  # children that do not know their root
+    for _ in range(_DEEP):  # children without a root
         if not below or len(job_events) > limit:
             break
         seen_ids = {row["job_id"] for row in job_events}
@@ -164,7 +164,7 @@ def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> lis
 def _climbed(
     rows: list[dict[str, Any]], read: Any, job_id: str
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return the topmost job above one, and the events of those on the way."""
+    """Return the topmost ancestor of a job, and the events of the ancestors."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     ancestors, top, seen = list(rows), job_id, {job_id}
@@ -188,10 +188,10 @@ def hops(rows: Iterable[Row]) -> dict[str, Hop]:
     """Return the jobs of some events by id, in the order of their submission.
 
     Args:
-        rows: As of `events_of`.
+        rows: Events, as from `events_of`.
     """
     by_id: dict[str, Hop] = {}
-    ready: dict[str, int] = {}  # since when a job that waits is ready
+    ready: dict[str, int] = {}  # job -> time since which it waits
     for row in rows:
         job_id, kind = row["job_id"], row["kind"]
         hop = by_id.get(job_id)
@@ -202,14 +202,14 @@ def hops(rows: Iterable[Row]) -> dict[str, Hop]:
                 blocked=kind == EventKind.DELAYED and not row["due_us"],
             )  # fmt: skip
         hop.parent = row["parent_id"] or hop.parent or row["root_id"] or ""
-        _tell(hop, row, ready)
+        _apply(hop, row, ready)
     for hop in by_id.values():
         if hop.parent == hop.id or hop.parent not in by_id or _circular(hop, by_id):
             hop.parent = ""
     return dict(sorted(by_id.items(), key=lambda item: (item[1].submitted_us, item[0])))
 
 
-def _tell(hop: Hop, row: Row, ready: dict[str, int]) -> None:
+def _apply(hop: Hop, row: Row, ready: dict[str, int]) -> None:
     """Apply an event to its job."""
     kind, at = row["kind"], row["ts_us"]
     if kind in STATES:
@@ -233,7 +233,7 @@ def _tell(hop: Hop, row: Row, ready: dict[str, int]) -> None:
 
 def _run(row: Row, ready: int | None) -> Run:
     started = row["started_us"]
-    if row["wait_us"] is not None:  # of a job that came back it counts from the first time
+    if row["wait_us"] is not None:  # for a requeued job it counts from the first time
         ready = max(started - row["wait_us"], ready or 0)
     return Run(
         attempt=row["attempt"] or 1, worker=row["worker_id"] or "", kind=row["kind"],
@@ -243,7 +243,7 @@ def _run(row: Row, ready: int | None) -> Run:
 
 
 def _circular(hop: Hop, hops: Mapping[str, Hop]) -> bool:
-    """Return whether a job is above itself: headers come from clients."""
+    """Return whether a job is its own ancestor, since clients choose the headers."""
     above, seen = hop.parent, {hop.id}
     while above in hops:
         if above in seen:
@@ -257,10 +257,10 @@ def _circular(hop: Hop, hops: Mapping[str, Hop]) -> bool:
 
 
 def critical(hops: Mapping[str, Hop]) -> list[Step]:
-    """Return the critical path: what the last end waited for, the first step first.
+    """Return the critical path of the job that ended last, the first step first.
 
-    A job that was blocked waited for the job of the tree that ended last before it was released;
-    one that a running job submitted waited for that one up to then.
+    A blocked job waited for the job of the tree that ended last before it was released. A job that
+    a running job submitted waited for that one until then.
 
     Args:
         hops: Jobs of the trace, as from `hops`.
@@ -304,7 +304,7 @@ def _step(hop: Hop, from_us: int, to_us: int) -> Step:
     return Step(job=hop.id, from_us=from_us, to_us=to_us, ran_us=min(run_us, to_us - from_us))
 
 
-#: Jobs below one that are drawn; of more only how many are in which state.
+#: Most children of a job that are drawn; further ones are counted by state.
 BESIDE = 50
 
 _SECOND = 1e6
@@ -317,7 +317,7 @@ def about(job_id: str, hops: Mapping[str, Hop], steps: Sequence[Step]) -> dict[s
     """Return a trace as one object.
 
     Args:
-        job_id: The job that was asked for.
+        job_id: Id of the requested job.
         hops: Jobs of the trace, as from `hops`.
         steps: The critical path.
     """
@@ -342,7 +342,7 @@ def about(job_id: str, hops: Mapping[str, Hop], steps: Sequence[Step]) -> dict[s
 
 
 def hop_rows(hops: Mapping[str, Hop]) -> list[dict[str, Any]]:
-    """Return the jobs as flat rows, by their submission; times in seconds since 1970."""
+    """Return the jobs as flat rows, in the order of submission; times in seconds since 1970."""
     return [
         {
             "id": hop.id, "parent": hop.parent, "task": hop.task, "queue": hop.queue,
@@ -360,7 +360,7 @@ def hop_rows(hops: Mapping[str, Hop]) -> list[dict[str, Any]]:
 def drawn(trace: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the lines of the tree.
 
-    A job that alone follows another is drawn below it, not inside of it: chains may be long.
+    A job that is the only successor of another is drawn below it, not indented: chains may be long.
 
     Args:
         trace: Summary of the trace, as from `about`.
@@ -390,7 +390,7 @@ def drawn(trace: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]]:
-    """Return jobs beside each other for the stack: what, before its first line, before the rest."""
+    """Return siblings for the stack: row or text, indent of its first line, of the rest."""
     parts: list[Row | str] = [*rows[:BESIDE]]
     if len(rows) > BESIDE:
         hidden = Counter(row["state"] for row in rows[BESIDE:])
@@ -402,14 +402,14 @@ def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]
 
 
 def _follows(child: Row, row: Row) -> bool:
-    """Return whether a job began after another one had ended."""
+    """Return whether a job started after another one had ended."""
     return row["ended"] is not None and (child["ready"] or 0) >= row["ended"]
 
 
 def _label(row: Row, *, marked: bool, requested: bool) -> Text:
     from rich.text import Text
 
-    label = Text(printable(row["task"]) or "(plain job)", style="bold" if requested else "")
+    label = Text(printable(row["task"]) or "(legacy job)", style="bold" if requested else "")
     label.append(" * " if marked else "  ", style="bold")
     label.append(row["state"], style=_COLOURS.get(row["state"], ""))
     tries = f", {row['attempts']} attempts" if row["attempts"] > 1 else ""
@@ -422,7 +422,7 @@ def _label(row: Row, *, marked: bool, requested: bool) -> Text:
 
 
 def _span(seconds: float) -> str:
-    """Return a time as people say it."""
+    """Return a duration as text."""
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:.3g} s" if seconds < 60 else f"{seconds / 60:.1f} min"  # noqa: PLR2004

@@ -21,7 +21,7 @@ __all__ = ["command"]
 @click.option(
     "--threshold", type=click.FloatRange(0, min_open=True), default=THRESHOLD, show_default=True,
     metavar="SCORE",
-    help="Distance from the median, in robust standard deviations, above which an hour is odd.",
+    help="Robust standard deviations from the median above which an hour is anomalous.",
 )  # fmt: skip
 @click.option(
     "--min-history", type=click.IntRange(2), default=MIN_HISTORY, show_default=True,
@@ -37,5 +37,5 @@ def command(shared: JournalOptions, threshold: float, min_history: int) -> int:
     """
     with replace(shared, since=None, until=None).events() as events:
         anomalies = anomaly(events, threshold=threshold, min_history=min_history)
-        shared.show(between(anomalies, shared.since, shared.until), empty="no hour is odd")
+        shared.show(between(anomalies, shared.since, shared.until), empty="No hour is anomalous.")
     return DONE
