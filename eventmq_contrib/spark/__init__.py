@@ -1,8 +1,7 @@
-"""What happened to jobs, as tables, on Spark: the commands ``eventmq spark ...``.
+"""Spark integration: analyses of journals, the commands ``eventmq spark ...``, and a worker pool.
 
-The journal's Parquet files go in, tables come out. Everything here is a function over DataFrames
-that other programs can call as well; the library ``pyspark`` comes with ``eventmq[spark]``, and a
-Java for it, where the system has none, with ``eventmq[spark-jre]``.
+The analyses are functions from a journal's events to DataFrames, and other programs can call them.
+``eventmq[spark]`` installs pyspark, and ``eventmq[spark-jre]`` a Java for machines without one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A journal at an address that Spark knows, as ``s3a://bucket/journal``, read by Spark.
+"""Journals at addresses that Spark reads, such as ``s3a://bucket/journal``.
 
-Only DataFrames are used, so that it is the same on a cluster and with Spark Connect.
+Only DataFrames are used, so that clusters and Spark Connect work alike.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKED", "AddressLocation", "as_pattern"]
 
-#: Of Spark's reader of Parquet: a page whose checksum is another one is an error.
+#: Options of Spark's Parquet reader: a page with a wrong checksum is an error.
 CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 
-#: Files of events by their place below a journal.
+#: Pattern of the files of events below a journal.
 _HOURS = "date=*/hour=*/*.parquet"
 
-#: Characters that mean something in a path that Spark reads.
+#: Characters with a meaning in paths that Spark reads.
 _PATTERN = re.compile(r"[][{}*?\\]")
 
 
 class AddressLocation:
-    """An address; see `eventmq_contrib.journal.catalog.JournalLocation`.
+    """Location of a journal at an address; see `eventmq_contrib.journal.catalog.JournalLocation`.
 
     Args:
-        spark: Looks at it.
-        address: Of a journal.
+        spark: Spark session that reads it.
+        address: Address of the journal.
     """
 
     def __init__(self, spark: SparkSession, address: str) -> None:
@@ -47,7 +47,7 @@ class AddressLocation:
 
     def paths(self) -> list[str]:
         """See `JournalLocation`."""
-        # With Spark Connect nothing is looked at before the names are asked for.
+        # Spark Connect reads nothing before the names are requested.
         reader = self._spark.read.format("binaryFile")
         with _absent():
             return sorted(map(unquote, reader.load(self._pattern(_HOURS)).inputFiles()))
@@ -76,7 +76,7 @@ class AddressLocation:
         return f"{as_pattern(self.name)}/{name}"
 
     def _texts(self, pattern: str) -> list[tuple[str, str]]:
-        """Return names and texts of files, none where there are none."""
+        """Return the names and texts of files, or nothing if there are no files."""
         with _absent():
             rows = self._spark.read.text(self._pattern(pattern), wholetext=True)
             rows_read = rows.selectExpr("_metadata.file_name", "value").collect()
@@ -86,11 +86,11 @@ class AddressLocation:
     # What is in the files
 
     def check_stream(self) -> None:
-        """See that a stream of the files that the journal sealed, as Spark finds them, has all.
+        """Check that a stream over the sealed files, as Spark lists them, has all events.
 
         Raises:
-            JournalError: A file is empty or foreign, or the beginning is missing: also where it is
-                only in files that were compacted, which such a stream does not see.
+            JournalError: A file is empty or foreign, or the beginning is missing, even if it is in
+                compacted files, which such a stream does not read.
         """
         catalog = Catalog.read(self)
         catalog.check(catalog.own)
@@ -107,7 +107,7 @@ class AddressLocation:
                     raise JournalError(f"{path} is empty: move it away")
 
     def check_files(self, files: Sequence[JournalFile]) -> None:
-        """See that files are what their names say.
+        """Check that the content of files agrees with their names.
 
         Raises:
             JournalError: One is torn, empty, foreign or of a newer EventMQ, or its name is wrong.
@@ -171,7 +171,7 @@ def _facts(row: Any) -> Facts:
 
 @contextlib.contextmanager
 def _absent() -> Iterator[None]:
-    """Pass over that there is no such file or folder."""
+    """Suppress errors about a missing file or folder."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -182,6 +182,6 @@ def _absent() -> Iterator[None]:
 
 
 def as_pattern(path: str) -> str:
-    """Return a path or an address as Spark reads it: not quoted, but a pattern."""
+    """Return a path or an address as a pattern for Spark, which is not URL-quoted."""
     quoted = _PATTERN.sub(r"\\\g<0>", path)
     return quoted if "://" in path else f"file://{quoted}"

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SHOWN", "JournalOptions", "save", "spark", "takes_journal"]
 
-#: Rows that are shown at most: the rest is for --out.
+#: Most rows that are shown; --out has no limit.
 SHOWN = 10_000
 
 
 class _Commands(click.Group):
-    """Finds a command in the module of its name, once it is asked for."""
+    """Imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the modules."""
@@ -50,7 +50,7 @@ class _Commands(click.Group):
 
 
 def save(path: Path, text: str) -> None:
-    """Write the file that a command was asked for, whole or not at all, and say so."""
+    """Write an output file atomically, and say so on stderr."""
     try:
         with replacing(path) as file:
             file.write(text.encode())
@@ -66,17 +66,17 @@ def spark() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalOptions:
-    """What the shared options of a command say.
+    """Shared options of the commands.
 
     Attributes:
         journal: Folder or address of the journal.
         since: Unix time in seconds, or None.
         until: Unix time in seconds, or None.
-        queue: Its jobs only, or None.
-        task: Its jobs only, or None.
-        master: For Spark, or None.
-        out: Where Parquet goes to, or None.
-        as_json: JSON instead of a table.
+        queue: Only jobs of this queue, or None.
+        task: Only jobs of this task, or None.
+        master: Master of Spark, or None.
+        out: Folder for Parquet output, or None.
+        as_json: Whether to print JSON instead of a table.
     """
 
     journal: str
@@ -90,10 +90,10 @@ class JournalOptions:
 
     @contextlib.contextmanager
     def events(self, *, whole: bool = False) -> Iterator[DataFrame]:
-        """Give the events, in a session that ends with the command.
+        """Yield the events, in a session that ends with the command.
 
         Args:
-            whole: All of them: the command itself sees to time, queue and task.
+            whole: All events; the command itself filters by time, queue and task.
 
         Raises:
             JournalError: They cannot be read.
@@ -112,10 +112,10 @@ class JournalOptions:
 
     @contextlib.contextmanager
     def evidence(self, sealed: Mapping[str, int] | None = None) -> Iterator[Evidence]:
-        """Give all events and what was found about the files, in a session as for `events`.
+        """Yield all events with the findings about the files, in a session as for `events`.
 
         Args:
-            sealed: Up to which number brokers say that their events are sealed, by broker.
+            sealed: Broker -> the last sealed number as the broker reports it.
 
         Raises:
             JournalError: There is no journal.
@@ -128,7 +128,7 @@ class JournalOptions:
 
     @contextlib.contextmanager
     def spark(self) -> Iterator[SparkSession]:
-        """Give the session, and say on stderr how long all of it took."""
+        """Yield the session, and print the elapsed time to stderr."""
         begin = time.monotonic()
         click.echo("starting Spark, which takes some seconds", err=True)
         with using_spark(self.master) as session:
@@ -140,8 +140,8 @@ class JournalOptions:
         """Write a table to ``--out``, or else print it.
 
         Args:
-            table: In the order in which it is to be shown.
-            empty: What people read, on stderr, where there are no rows.
+            table: Table, sorted.
+            empty: Message on stderr if there are no rows.
 
         Raises:
             StoreError: It cannot be written.
@@ -183,7 +183,7 @@ _OPTIONS = (
 
 
 def takes_journal(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options, and hand them over as one ``shared``."""
+    """Add the shared options, passed as one argument ``shared``."""
 
     def packed(**options: Any) -> Any:
         names = JournalOptions.__dataclass_fields__

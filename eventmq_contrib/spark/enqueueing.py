@@ -1,4 +1,4 @@
-"""Jobs out of the batches of a stream: ``writeStream.foreachBatch(enqueue("shop.send"))``."""
+"""Submits jobs from the batches of a stream: ``writeStream.foreachBatch(enqueue("shop.send"))``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Enqueue", "enqueue"]
 
-#: How values are written where they decide about ids: nothing of them may be lost.
+#: Options for writing values that determine ids, without loss of precision.
 _EXACT = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -20,24 +20,24 @@ _EXACT = {
     "timeZone": "UTC",
 }
 
-#: Columns made on the way.
+#: Intermediate columns.
 _CONTENT, _ORDINAL, _DIGEST = "_eventmq_content", "_eventmq_ordinal", "_eventmq_digest"
 
 
 def enqueue(task: str, *, query_id: str | None = None, **options: object) -> Enqueue:
     """Return a function for ``foreachBatch`` that submits one job per row, each once.
 
-    A batch that is done again, after a kill or an error, submits nothing twice: the id of a job is
-    made of the id of the query, the number of the batch, the content of the row, and its ordinal
-    among equal rows. The id of a query is kept in its checkpoint. The rows must be the same when
-    a batch is done again: columns such as ``rand()`` make them others.
+    A batch that is repeated after a kill or an error submits nothing twice: the id of a job is
+    derived from the id of the query, the number of the batch, the content of the row, and its
+    ordinal among equal rows. The id of a query is kept in its checkpoint. The rows must be the same
+    when a batch is repeated; columns such as ``rand()`` change them.
 
     Args:
         task: Name of the task.
-        query_id: Instead of the id of the query: where Spark does not say it (Spark Connect), and
-            to go on with another checkpoint.
-        **options: Of the writer: ``broker``, ``argColumns``, ``queue``, ``rate`` and so on, but
-            nothing about ids.
+        query_id: Replaces the id of the query, for Spark Connect, which does not reveal it, and to
+            continue with another checkpoint.
+        **options: Options of the writer, such as ``broker``, ``argColumns``, ``queue`` and
+            ``rate``, except those about ids.
 
     Returns:
         A function of a DataFrame and the number of a batch.
@@ -63,8 +63,8 @@ class Enqueue:
         """Submit the rows of a batch, and return when the broker has confirmed all.
 
         Args:
-            rows: Of the batch.
-            batch: Its number.
+            rows: Rows of the batch.
+            batch: Number of the batch.
 
         Raises:
             SettingsError: The id of the query is not known, or there is a column job_id.
@@ -81,7 +81,7 @@ class Enqueue:
 
 
 def _query_of(rows: DataFrame) -> str:
-    """Return the id of the query that is at work, which its checkpoint keeps."""
+    """Return the id of the running query, which its checkpoint keeps."""
     context = getattr(rows.sparkSession, "_sc", None)
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     if not query:
@@ -94,9 +94,9 @@ def with_ids(rows: DataFrame, space: str, ms: int) -> DataFrame:
     """Return rows with a column ``job_id``, the same for the same rows.
 
     Args:
-        rows: Of one batch.
-        space: What the ids are unique in.
-        ms: The milliseconds with which they begin.
+        rows: Rows of one batch.
+        space: Name space of the ids.
+        ms: Milliseconds with which the ids begin.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

@@ -1,4 +1,4 @@
-"""Maps errors of Spark, which have ours as text among their traces, back to EventMQ's classes."""
+"""Maps errors of Spark, which contain EventMQ's errors as text, back to EventMQ's classes."""
 
 from __future__ import annotations
 

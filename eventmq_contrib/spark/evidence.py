@@ -1,6 +1,6 @@
-"""What an audit needs of a journal: its events, and what was found about its files.
+"""Evidence for an audit: the events of a journal, and the findings about its files.
 
-Other readers end with the first file that is damaged. This goes on with what can be read.
+Other readers fail at the first damaged file; this one continues with what is readable.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ __all__ = ["Evidence", "gather"]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a journal.
+    """Events and findings of a journal.
 
     Attributes:
-        events: All that can be read, each of them once.
-        files: What was found about the files.
+        events: All readable events, each once.
+        files: Findings about the files.
     """
 
     events: DataFrame
     files: Inspection
 
     def conflicts(self, limit: int) -> tuple[int, list[str]]:
-        """Return how many events are not the same in all files that have them, and sentences.
+        """Return how many events differ between files that have them, and sentences about some.
 
         Args:
-            limit: Sentences at most.
+            limit: Most sentences.
         """
         _, shared = split_overlapping(self.files.sound)
         if not shared:
@@ -75,12 +75,12 @@ class Evidence:
 def gather(
     spark: SparkSession, journal: str | Path, *, sealed: Mapping[str, int] | None = None
 ) -> Evidence:
-    """Look at all files of a journal, and return what can be read of it.
+    """Inspect all files of a journal, and return its evidence.
 
     Args:
-        spark: Reads the events, and the files where they are at an address.
-        journal: Its folder, or an address that Spark knows.
-        sealed: Up to which number brokers say that their events are sealed, by broker.
+        spark: Spark session, which reads the events, and the files at an address.
+        journal: Folder of the journal, or an address that Spark knows.
+        sealed: Broker -> the last sealed number as the broker reports it.
 
     Raises:
         JournalError: There is no journal, or it never had an event.

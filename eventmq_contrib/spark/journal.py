@@ -1,7 +1,7 @@
-"""Reads the files of a journal as one DataFrame of events, each of them once.
+"""Journal reader: returns the events of a journal as one DataFrame, each once.
 
-What is to be read is decided from the names of the files and their footers, so that events are
-compared with each other only where two files have the same ones.
+The files to read are chosen by their names and footers, so that events are compared with each other
+only if two files have the same ones.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def read_journal(
     since: float | None = None, until: float | None = None,
     queue: str | None = None, task: str | None = None,
 ) -> DataFrame:  # fmt: skip
-    """Return the events of a journal, by no particular order, with all published columns.
+    """Return the events of a journal, in no particular order, with all published columns.
 
-    Compacted files are taken instead of those that they were made of, where there are some in the
-    folder ``compacted`` beside the journal.
+    Compacted files, in the folder ``compacted`` beside the journal, replace those that they were
+    made from.
 
     Args:
         spark: Reads them.
@@ -74,7 +74,7 @@ def read_journal(
 def _all_events(
     spark: SparkSession, folder: str | Path, since: float | None, until: float | None
 ) -> DataFrame:
-    """Return the events of all files that may have some of that time."""
+    """Return the events of all files that may have events of a time range."""
     local = folder_of(folder)
     if local is not None:
         files = journal_files(local, since=since, until=until)
@@ -89,7 +89,7 @@ def _all_events(
 
 
 def folder_of(journal: str | Path) -> Path | None:
-    """Return the folder of this machine in which a journal is, None for an address."""
+    """Return the local folder of a journal, None for an address."""
     text = str(journal)
     if text.startswith("file:///"):
         text = text.removeprefix("file://")
@@ -99,12 +99,12 @@ def folder_of(journal: str | Path) -> Path | None:
 def journal_files(
     folder: Path, *, since: float | None = None, until: float | None = None
 ) -> list[JournalFile]:
-    """Return the files that have the events of some time; see `Catalog.files`.
+    """Return the files with the events of a time range; see `Catalog.files`.
 
     Args:
-        folder: Of the journal, or that of its compacted files.
-        since: Unix time in seconds: files of hours before it are left out.
-        until: Unix time in seconds: files of hours after it are left out.
+        folder: Folder of the journal, or of its compacted files.
+        since: Leave out files of hours before it, Unix time in seconds.
+        until: Leave out files of hours after it, Unix time in seconds.
 
     Raises:
         JournalError: There is no journal, it has no events, it lacks its beginning, or there is a
@@ -119,9 +119,9 @@ def events_of(
     """Return the events of some files, each once.
 
     Args:
-        spark: Reads them.
-        files: What is in each is what its entry says.
-        doubtful: Paths of those that may be damaged: what cannot be read of these is left out.
+        spark: Spark session.
+        files: Files whose content agrees with their names.
+        doubtful: Paths of files that may be damaged; unreadable rows of these are left out.
     """
     from eventmq_contrib.spark.schema import events_type
 
@@ -138,13 +138,13 @@ def rows_of(
     spark: SparkSession, files: Sequence[JournalFile], *, doubtful: Collection[str] = (),
     more: Sequence[str] = (),
 ) -> DataFrame:  # fmt: skip
-    """Return the rows of some files, at least one, as often as they are there.
+    """Return the rows of one or more files, duplicates included.
 
     Args:
-        spark: Reads them.
-        files: Which.
+        spark: Spark session.
+        files: Files to read.
         doubtful: See `events_of`.
-        more: Columns of the files themselves, as ``_metadata.file_name``, to have them too.
+        more: Further columns of the files, such as ``_metadata.file_name``.
     """
     from eventmq_contrib.spark.schema import events_type
 

@@ -1,7 +1,7 @@
-"""The tables of a stream as files: ``stats`` by hour, ``slo``, and a text file for Prometheus.
+"""Live tables: the output files of a stream, ``stats`` by hour, ``slo``, and text for Prometheus.
 
-Each file is replaced by an atomic write, so that readers find the old or the new one, and a batch
-may be written again.
+Files are replaced atomically, so that readers see the old or the new one, and a batch may be
+repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["LiveTables", "burn_rate", "slo_rows"]
 #: Key of a row of ``stats``.
 _KEY = ("start", "queue", "task")
 
-#: The end of the column's name of a burn rate -> minutes, as in the table of the command ``slo``.
+#: Suffix of a burn rate column -> minutes, as in the table of the command ``slo``.
 _BURNS = {"5m": 5, "1h": 60}
 
 _HOUR = timedelta(hours=1)
@@ -38,10 +38,10 @@ class LiveTables:
 
     Args:
         out: Folder of the tables.
-        target: Seconds within which jobs are to start.
-        share: Of the jobs that are to start within it.
+        target: Seconds within which jobs must start.
+        share: Share of the jobs that must start within it.
         text: Path of a file for Prometheus, or None.
-        waiting: The jobs that wait, or None.
+        waiting: Waiting jobs, or None.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LiveTables:
         self._newest: datetime | None = None
 
     def update(self, changed: DataFrame, batch: int) -> None:
-        """Put the rows that changed into the tables; for ``foreachBatch``."""
+        """Write changed rows into the tables; for ``foreachBatch``."""
         import pyarrow as pa
 
         rows: list[_Row] = changed.toArrow().to_pylist()
@@ -67,7 +67,7 @@ class LiveTables:
         for hour, additions in sorted(hours.items()):
             merged = {**_by_key(self._hour(hour)), **_by_key(additions)}
             write_parquet(self._path(hour), pa.Table.from_pylist(list(merged.values())))
-        # Events that come after the watermark change no row, but may be of jobs that wait.
+        # Events after the watermark change no row, but may concern waiting jobs.
         waits = self._waiting is not None and self._waiting.advance(batch)
         starts = [*(row["start"] for row in rows), *self._seen()]
         if (rows or waits) and starts:
@@ -118,12 +118,12 @@ def _by_key(rows: Iterable[_Row]) -> dict[tuple[Any, ...], _Row]:
 
 
 def burn_rate(good: int, started: int, share: float) -> float | None:
-    """Return how fast the error budget is spent: 1.0 spends it just by the end.
+    """Return how fast the error budget is spent; 1.0 spends it exactly.
 
     Args:
         good: Jobs that started in time.
         started: All jobs that started.
-        share: Of the jobs that are to start in time, below 1.
+        share: Share of the jobs that must start in time, below 1.
     """
     return (1.0 - good / started) / (1.0 - share) if started else None
 
@@ -132,19 +132,19 @@ def slo_rows(
     rows: Iterable[_Row], newest: datetime, *, target: float, share: float,
     waiting: Mapping[str, Oldest] | None = None,
 ) -> list[_Row]:  # fmt: skip
-    """Return how each queue keeps to its aim in the last hour.
+    """Return the service level of each queue in the last hour.
 
     Args:
-        rows: Of the table by minute.
+        rows: Rows of the table by minute.
         newest: The last minute.
-        target: Seconds within which jobs are to start.
-        share: Of the jobs that are to start within it.
-        waiting: What waits, by queue, also where nothing else happened; None if not known.
+        target: Seconds within which jobs must start.
+        share: Share of the jobs that must start within it.
+        waiting: Waiting jobs by queue, None if not known.
 
     Returns:
         Rows of ``queue starts good attainment budget_left burn_5m burn_1h target share waiting
         oldest``, as those of the command ``slo``; ``until``, the end of the last minute; and
-        ``oldest_ready``, since when the oldest job that waits is ready.
+        ``oldest_ready``, the time at which the oldest waiting job became ready.
     """
     rows = list(rows)
     queues = {row["queue"] for row in rows if row["queue"] is not None} | {*(waiting or ())}
@@ -168,7 +168,7 @@ def _waits(queue: str, waiting: Mapping[str, Oldest] | None) -> _Row:
 
 
 def _slo_schema() -> Any:
-    """Return the types of the table ``slo``, which a column of nulls does not say."""
+    """Return the types of the table ``slo``, since a column of nulls has none."""
     import pyarrow as pa
 
     whole, real, time = pa.int64(), pa.float64(), pa.timestamp("us", "UTC")
@@ -264,7 +264,7 @@ def _add_minute(samples: dict[str, list[str]], row: _Row) -> None:
 
 
 def _labels(**values: str) -> str:
-    """Return labels, escaped as the format wants it."""
+    """Return labels, escaped for the format."""
     pairs = []
     for name, value in values.items():
         text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

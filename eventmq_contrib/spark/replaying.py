@@ -1,7 +1,7 @@
-"""Replays of failed jobs: a plan in a folder, carried out slice by slice, each job once.
+"""Replays of failed jobs: a plan in a folder, run in slices, each job once.
 
 The plan has the failed attempt of each job, and the broker queues a job again only while that is
-its last attempt. So a replay can be killed and started again at any time and does nothing twice;
+its last attempt. So a replay can be killed and started again at any time without repeating a job;
 reports of finished slices only save requests.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Replay", "Target"]
 
-#: Jobs of a slice, unless a rate makes it smaller.
+#: Jobs of a slice; a rate makes it smaller.
 SLICE = 10_000
 
 #: Seconds that a slice takes at a bounded rate.
@@ -50,7 +50,7 @@ class Replay:
     Args:
         folder: Folder of the plan and the reports, made if it is missing.
         target: The broker.
-        filters: Which jobs are replayed: the same when it is started again.
+        filters: Filters of the jobs, the same when it is started again.
 
     Raises:
         StoreError: The folder is of another replay.
@@ -62,7 +62,7 @@ class Replay:
         self._description = folder / "replay.json"
         self._options = {"store": target.store, **filters}
         self.jobs = self.slices = 0
-        #: Whether there is a plan already.
+        #: Whether the plan has been written.
         self.planned = self._description.is_file()
         if self.planned:
             self._read()
@@ -87,7 +87,7 @@ class Replay:
             raise StoreError(msg)
 
     def plan(self, jobs: DataFrame, rate: float | None) -> None:
-        """Write which jobs are replayed, the first failed first.
+        """Write the plan, the job that failed first at its beginning.
 
         Args:
             jobs: As from `eventmq_contrib.spark.analyses.replay.failed_jobs`.
@@ -124,9 +124,9 @@ class Replay:
         """Replay the remaining slices; return the counts of all.
 
         Args:
-            spark: Runs it.
+            spark: Spark session.
             rate: Jobs per second, None for no limit.
-            progress: Called with the number of jobs that are done, slice by slice.
+            progress: Called after each slice with the number of jobs done.
 
         Raises:
             BrokerUnavailable: The broker does not answer any more.
@@ -163,6 +163,6 @@ class Replay:
 
 
 def brokers_of(events: DataFrame) -> Iterator[str]:
-    """Yield the ids of the brokers that a journal has events of."""
+    """Yield the ids of the brokers in a journal."""
     for row in events.select("broker_id").distinct().collect():
         yield row.broker_id

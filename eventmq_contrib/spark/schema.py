@@ -1,4 +1,4 @@
-"""The row of an event as Spark has it, made from the published columns."""
+"""Schema of events in Spark, made from the published columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from eventmq.sdk.events import COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    #: The type of a row of events; it loads pyspark when it is first used.
+    #: Type of a row of events; its first use loads pyspark.
     EVENTS: StructType
 
 __all__ = ["EVENTS", "events_type"]

@@ -1,11 +1,11 @@
 """Temporary folders of Spark, which are removed even after a kill.
 
-Spark makes folders and unpacks libraries in the temporary folder of its JVM, and removes them when
-that ends. One that is killed removes nothing. So each JVM gets a folder of its own, under one of
-ours, and the start of the next one removes the folders of killed ones.
+A JVM of Spark makes folders and unpacks libraries in its temporary folder, and removes them when it
+ends. A killed one removes nothing. So each JVM gets a folder of its own in a common one, and the
+next start removes the folders of killed ones.
 
-A folder is in use as long as the process that made it holds the lock in it; the system lets go of
-that however the process ends.
+A folder is in use while the process that made it holds its lock; the operating system releases the
+lock however the process ends.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ __all__ = ["make_scratch", "scratch_root"]
 
 logger = logging.getLogger("eventmq.spark")
 
-#: Beginning of the names of ours in the temporary folder.
+#: Prefix of the common folder in the temporary folder.
 _PREFIX = "eventmq-spark-"
 
-#: In the folder of all: held while one is made or looked at. In that of one: held by its owner.
+#: Lock file: in the common folder held while a folder is made or checked, in a folder by its owner.
 _LOCK = "lock"
 
-#: Locks of this process, which it holds until it ends: files that are never closed.
+#: Lock files of this process, which stay open until it ends.
 _HELD: list[int] = []
 
 
 def scratch_root() -> Path:
-    """Return the folder that has those of all processes of this user; it need not be there."""
+    """Return the common folder of this user, which may not exist."""
     user = os.getuid() if hasattr(os, "getuid") else ""
     return Path(tempfile.gettempdir(), f"{_PREFIX}{user}")
 
 
 def make_scratch() -> Path:
-    """Make a folder that is in use until this process ends, and remove those that no longer are.
+    """Make a folder that is in use until this process ends, and remove unused ones.
 
     Returns:
-        An empty folder, but for its lock.
+        A folder with nothing but its lock.
 
     Raises:
         OSError: The temporary folder cannot be written.
@@ -74,7 +74,7 @@ def make_scratch() -> Path:
 
 
 def _is_ours(root: Path) -> bool:
-    """Make the folder of all; return whether it is one that only this user can write."""
+    """Make the common folder; return whether only this user can write it."""
     with contextlib.suppress(FileExistsError):
         root.mkdir(mode=0o700)
     status = root.lstat()
@@ -93,11 +93,11 @@ def _open(path: Path) -> int:
 
 
 def _is_unused(path: Path) -> bool:
-    """Return whether the process that made a folder has ended; to be asked one at a time."""
+    """Return whether the process that made a folder has ended; call it under the common lock."""
     try:
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True  # it was being made, or removed, by one that was killed
+        return True  # a process was killed while it made or removed the folder
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

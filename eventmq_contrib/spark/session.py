@@ -1,4 +1,4 @@
-"""Starts Spark, on this machine or a cluster, with what the tables need."""
+"""Spark sessions: starts Spark, on this machine or a cluster, with the settings that are needed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkFailed", "spark_session", "using_spark"]
 
-#: For any master: times are shown and cut in UTC, as the journal's folders are.
+#: Settings for any master: times are in UTC, as in the journal's folders.
 _ALWAYS = {"spark.sql.session.timeZone": "UTC"}
 
-#: Parts of a shuffle on one machine; small ones are joined while a query runs.
+#: Partitions of a shuffle on one machine; Spark merges small ones.
 _PARTS = 16
 
-#: Files that are listed without a job of their own.
+#: Most files that are listed without a Spark job.
 _LISTED = 100_000
 
 
 class SparkFailed(EventMQError):
-    """Spark cannot be started, or could not finish what it was asked."""
+    """Spark did not start, or a query failed."""
 
 
 def spark_session(
@@ -42,11 +42,11 @@ def spark_session(
     """Return the session of this process, started where there is none.
 
     Args:
-        name: What Spark calls it.
+        name: Name of the application.
         master: As Spark's ``--master``: ``local[4]``, ``spark://host:7077``, ``yarn``; or
             ``sc://host:15002``, a Spark Connect server, which needs no Java here. Without one
             it is what Spark is configured for, else all cores of this machine.
-        config: Settings of Spark that win over those made here.
+        config: Settings of Spark that override those made here.
 
     Raises:
         PluginError: pyspark or a Java is missing, or too old.
@@ -77,7 +77,7 @@ def spark_session(
 
 
 def _scratch() -> Path | None:
-    """Return a folder for a JVM that is to be started, None where one runs already."""
+    """Return a folder for a new JVM, None if one runs already."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None:  # noqa: SLF001 - nothing else says so
@@ -103,9 +103,9 @@ def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> S
 
 @contextlib.contextmanager
 def _same_python(master: str | None) -> Iterator[None]:
-    """Let the workers of a Spark on this machine run this Python, unless another is named.
+    """Let Spark's workers on this machine run this Python, unless another one is configured.
 
-    Spark itself takes the first ``python3`` of PATH, in which nothing of ours may be installed.
+    Spark itself uses the first ``python3`` of PATH, where EventMQ may not be installed.
     """
     name = "PYSPARK_PYTHON"
     if name in os.environ or not (master is None or master.startswith("local")):
@@ -119,11 +119,11 @@ def _same_python(master: str | None) -> Iterator[None]:
 
 
 def _starting(master: str | None, scratch: Path | None) -> dict[str, str]:
-    """Return settings of a driver that starts, those of one machine where it is one.
+    """Return the settings of a new driver, with those of a single machine if it is one.
 
     Args:
         master: As of `spark_session`.
-        scratch: The temporary folder of its JVM, which ``spark.local.dir`` is unless set.
+        scratch: Temporary folder of the JVM, and default of ``spark.local.dir``.
     """
     log4j = Path(__file__).with_name("log4j2.properties")
     options = [f'"-Dlog4j2.configurationFile={log4j.as_uri()}"']
@@ -146,7 +146,7 @@ def _starting(master: str | None, scratch: Path | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def using_spark(master: str | None = None) -> Iterator[SparkSession]:
-    """Give a session for as long as a command runs; one that was there before goes on.
+    """Yield a session for a command; a session that existed before stays open.
 
     Raises:
         PluginError: pyspark or a Java is missing.
@@ -157,7 +157,7 @@ def using_spark(master: str | None = None) -> Iterator[SparkSession]:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # It would print what the error says, with the traces of the JVM.
+    # Spark would print the error, with the traces of the JVM.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     running = SparkSession.getActiveSession() is not None
     spark = spark_session(master=master)
@@ -172,7 +172,7 @@ def using_spark(master: str | None = None) -> Iterator[SparkSession]:
 
 
 def _first_lines(error: Exception) -> str:
-    """Return what an error of Spark says, without the traces of the JVM."""
+    """Return the message of an error of Spark, without the traces of the JVM."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     shown = [line for line in lines if not line.startswith(("at ", "JVM stacktrace"))]
     return " ".join(shown[:3]) or type(error).__name__

@@ -1,9 +1,8 @@
-"""Tables of a journal that are kept up to date while it grows: ``eventmq spark stream``.
+"""Streaming tables, kept up to date while a journal grows: ``eventmq spark stream``.
 
-One streaming query counts events by minute, task and queue, with its state in a checkpoint. Each of
-its batches brings the whole rows of the minutes that changed, and these take the place of what the
-table had of them: a batch that is repeated after a kill changes nothing. So the table is right to
-the event, despite any kill.
+One streaming query counts events by minute, task and queue, with its state in a checkpoint. Each
+batch has complete rows of the minutes that changed, which replace those in the table, so repeating
+a batch after a kill changes nothing. Each event counts exactly once, despite any kill.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ COLUMNS = (
     "due_us", "schema_version",
 )  # fmt: skip
 
-#: Of waiting and running.
+#: Quantiles of waiting and run times.
 QUANTILES = (0.5, 0.95, 0.99)
 
 #: Columns with numbers of events of a kind, as in the table of the command ``stats``.
@@ -54,10 +53,10 @@ _SEALED = "*-*-*.parquet"
 #: Events of a full file, as a journal seals them.
 _FILE = 65_536
 
-#: Of the percentiles: one in so many is the error of the rank.
+#: Accuracy of the percentiles: the error of a rank is one in so many.
 _ACCURACY = 1000
 
-#: The minute to which events count: that of the event.
+#: Window of an event: the minute of its time.
 _MINUTE = "1 minute"
 
 
@@ -70,10 +69,10 @@ class Stream:
         out: Folder of the tables and of the checkpoint.
         trigger: Seconds between two batches.
         watermark: Seconds for which events of another broker may be behind.
-        once: Process the events of now and end.
-        target: Seconds within which jobs are to start.
-        share: Of the jobs that are to start within it.
-        at_once: Events of a batch at most.
+        once: Process the present events and end.
+        target: Seconds within which jobs must start.
+        share: Share of the jobs that must start within it.
+        at_once: Most events of a batch.
         prometheus: Path of a text file for Prometheus, or None.
         queue: Only events of jobs of this queue, or None.
         task: Only events of jobs of this task, or None.
@@ -97,7 +96,7 @@ class Stream:
 
 
 def _known(events: DataFrame) -> DataFrame:
-    """Return events; one of a newer EventMQ, whose columns may mean something else, is an error."""
+    """Return events; one of a newer EventMQ is an error, as its columns may differ in meaning."""
     from pyspark.sql import functions as f
 
     options = " is of a newer EventMQ: update this one"
@@ -107,7 +106,7 @@ def _known(events: DataFrame) -> DataFrame:
 
 
 def _chosen(events: DataFrame, stream: Stream) -> DataFrame:
-    """Return the events that a stream is of."""
+    """Return the events that pass the filters of a stream."""
     for name, value in (("queue", stream.queue), ("task", stream.task)):
         if value is not None:
             events = events.where(events[name] == value)
@@ -119,23 +118,21 @@ def _chosen(events: DataFrame, stream: Stream) -> DataFrame:
 
 
 def minutes(events: DataFrame, *, target: float) -> DataFrame:
-    """Return what happened by minute, queue and task.
+    """Return statistics by minute, queue and task.
 
     Args:
         events: With `COLUMNS` and ``at``, the time of the event; a stream needs a watermark on it.
-        target: Seconds within which jobs are to start.
+        target: Seconds within which jobs must start.
 
     Returns:
         The columns of `eventmq_contrib.spark.analyses.stats.stats_of`, and ``handed_back``,
-        ``replayed``, ``events``, ``starts`` (and jobs that expired waiting) with those of them that
-        were ``good``, and
-        ``newest_us``, the time of the newest event.
+        ``replayed``, ``events``, ``starts`` (jobs that expired waiting included), those in time as
+        ``good``, and ``newest_us``, the time of the newest event.
     """
     from pyspark.sql import functions as f
 
-    # Not `stats.cells`: an update brings only what changed, so each row must be whole in itself to
-    # take the place of the one before; cells of a minute come a few at a time, and the state would
-    # have one for each bucket of each time.
+    # Not `stats.cells`: an update has changed rows only, so each must be complete to replace the
+    # one before, and the state would have a cell for each bucket of each time.
     kind = f.col("kind")
     arrived = (
         kind.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value) & f.col("bytes_in").isNotNull()
@@ -164,7 +161,7 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
 
 
 def _columns(rows: DataFrame) -> list[Column]:
-    """Return the columns of the table, in their order, made of counts."""
+    """Return the columns of the table, computed from counts."""
     from pyspark.sql import functions as f
 
     ended = f.col("succeeded") + f.col("failed") + f.col("cancelled") + f.col("expired")
@@ -187,7 +184,7 @@ def start_stream(
     """Start the query that keeps the tables of a folder up to date.
 
     Args:
-        spark: Runs it.
+        spark: Spark session.
         stream: Options.
         tables: Class that applies the changes.
 
@@ -224,15 +221,15 @@ def _waiting(stream: Stream, checkpoint: Path) -> WaitingJobs | None:
 
 
 def _fit_parts(spark: SparkSession) -> None:
-    """Keep the state in a part per core on one machine: each costs each batch files of its own."""
+    """Use one partition of the state per core on one machine: each adds files to each batch."""
     context, parts = getattr(spark, "_sc", None), "spark.sql.shuffle.partitions"
-    if context is not None and context.master.startswith("local"):  # Spark Connect has none
+    if context is not None and context.master.startswith("local"):  # Spark Connect has no context
         configured = int(str(spark.conf.get(parts)))
         spark.conf.set(parts, str(min(context.defaultParallelism, configured)))
 
 
 def _events(spark: SparkSession, stream: Stream) -> DataFrame:
-    """Return the events of a journal as they come, each once, with a watermark on ``at``."""
+    """Return the stream of a journal's events, each once, with a watermark on ``at``."""
     from pyspark.sql import functions as f
 
     far = "://" in stream.journal
@@ -243,7 +240,7 @@ def _events(spark: SparkSession, stream: Stream) -> DataFrame:
 
 
 def _files(spark: SparkSession, stream: Stream) -> DataFrame:
-    """Return the events of a folder by their numbers: what was read is one number per broker."""
+    """Return the events of a folder in the order of their numbers; the offset is one per broker."""
     from eventmq_contrib.spark.source import EventMQDataSource
 
     spark.dataSource.register(EventMQDataSource)
@@ -253,10 +250,10 @@ def _files(spark: SparkSession, stream: Stream) -> DataFrame:
 
 
 def _far_files(spark: SparkSession, stream: Stream) -> DataFrame:
-    """Return the events of an address, whose files Spark finds by itself, in any order.
+    """Return the events of an address, whose files Spark lists itself, in any order.
 
-    So numbers do not say what was read, and the state must have each event for as long as the
-    watermark may bring it again.
+    Numbers do not tell which events were read, so the state keeps each event until the watermark
+    has passed it.
     """
     from eventmq_contrib.spark.addresses import CHECKED, AddressLocation
 
@@ -276,15 +273,15 @@ def _schema() -> StructType:
 
 
 def _address(journal: str) -> str:
-    """Return where a journal is as Spark takes it: a folder here, or ``s3a://bucket/journal``."""
+    """Return the location of a journal for Spark: a local folder, or ``s3a://bucket/journal``."""
     return journal if "://" in journal else f"file:{Path(journal).absolute()}"
 
 
 def _claim(stream: Stream) -> Stream:
-    """Check that a folder is of this stream, or make it so: the options of its counts never change.
+    """Check that a folder belongs to this stream, or claim it; options of counts are fixed.
 
     Returns:
-        The stream, with the timestamps of its first start where these are texts as "2h".
+        The stream, with the timestamps of its first start for texts such as "2h".
     """
     journal = _address(stream.journal)
     if "://" not in journal and not Path(stream.journal).is_dir():
@@ -311,7 +308,7 @@ def _claim(stream: Stream) -> Stream:
     return dataclasses.replace(stream, **same)
 
 
-#: The operator of Spark that keeps the cells.
+#: Spark's operator that has the state.
 _CELLS = "stateStoreSave"
 
 #: Columns of the total.
@@ -319,7 +316,7 @@ _SUMMED = ("rows", "cells", "late")
 
 
 class BatchReports:
-    """Makes flat objects of the progress of a query of Spark, each batch once."""
+    """Reports of a Spark query's progress as flat objects, each batch once."""
 
     def __init__(self) -> None:
         self._last = -1

@@ -1,4 +1,4 @@
-"""Timestamps of options, with the text that the user wrote: "2h" is another time at each start."""
+"""Timestamps of options, with the original text: "2h" means another time at each start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RelativeTimestamp", "read", "texts_of"]
 
 
 class RelativeTimestamp(float):
-    """Unix time in seconds, and the text it was given as."""
+    """Unix time in seconds, with its original text."""
 
     __slots__ = ("text",)
 
@@ -35,7 +35,7 @@ def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float
 
 
 def texts_of(**timestamps: float | None) -> dict[str, str]:
-    """Return the texts of timestamps that came from options, by name."""
+    """Return the original texts of timestamps, by name."""
     return {
         name: timestamp.text
         for name, timestamp in timestamps.items()

@@ -1,13 +1,12 @@
-"""Jobs that wait for a worker while a journal grows, for the column ``oldest`` of a stream.
+"""Waiting jobs of a growing journal, for the column ``oldest`` of a stream.
 
-A job waits from an event that makes it ready up to its next one. To know the oldest that waits,
-each of them must be known by its id. Spark would keep these in a state that each event goes
-through; here the driver itself reads the few columns that are needed, of what a batch has brought
-and no more, in the order of the numbers. A job is forgotten with the event that ends its waiting.
+A job waits from the event that makes it ready to its next one. To know the oldest, all waiting jobs
+must be known by id. Spark would keep them in a state that each event passes through; here the
+driver reads the few columns that are needed, of the new events only, in the order of the numbers. A
+job is removed by the event that ends its wait.
 
-Where numbers are missing, dropped by the broker or lost, that event may have been among them: what
-waited before is *unknown* from then on, as `analyses.audit` has it, and is forgotten, too. A job of
-which a later event tells is known again.
+That event may be among missing or dropped numbers. So jobs that waited before these are *unknown*
+from then on, as in `analyses.audit`, and are removed too. A later event makes a job known again.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["EventFilter", "Oldest", "WaitingJobs"]
 
-#: Seconds between two writings of the state: what came since then is read again after a restart.
+#: Seconds between two writes of the state; later events are read again after a restart.
 _WRITE_EVERY = 60.0
 
-#: So many times as long as a writing took, it is left alone at least: it holds up its batch.
+#: Least pause between writes, as a multiple of the time of a write, which delays its batch.
 _REST = 50
 
-#: Jobs that are written or read at once, so that nothing has all of them a second time.
+#: Jobs that are written or read at a time, so that memory never has all of them twice.
 _BATCH_ROWS = 65_536
 
 #: Keys of the metadata of a written state.
@@ -44,7 +43,7 @@ _UPTO, _NEWEST = b"eventmq.upto", b"eventmq.newest_us"
 
 
 class Oldest(NamedTuple):
-    """How many jobs of a queue wait, and about the oldest: since when, for how many seconds."""
+    """Waiting jobs of a queue: their number, ready time and age (seconds) of the oldest."""
 
     jobs: int
     ready_us: int
@@ -55,9 +54,9 @@ class SliceEvents(NamedTuple):
     """Events of a slice of a journal.
 
     Attributes:
-        rows: Its events that pass the filter, as a `pyarrow.Table`.
-        last: The last number that is there, of all events; None where there is none.
-        whole_from: The number after the last ones that are missing, 0 where none is.
+        rows: Events that pass the filter, as a `pyarrow.Table`.
+        last: Last number of all its events, None if it has none.
+        whole_from: First number after the last missing one, 0 if none is missing.
     """
 
     rows: Any
@@ -71,10 +70,10 @@ class EventFilter:
 
     Attributes:
         journal: Folder of the journal.
-        queue: Of jobs of this queue, or None.
-        task: Of jobs of this task, or None.
-        since_us: Of then and later, in microseconds, or None.
-        until_us: Before then, in microseconds, or None.
+        queue: Only jobs of this queue, or None.
+        task: Only jobs of this task, or None.
+        since_us: Only events from then on, in microseconds, or None.
+        until_us: Only events before then, in microseconds, or None.
     """
 
     journal: str
@@ -84,7 +83,7 @@ class EventFilter:
     until_us: int | None = None
 
     def between(self, after: Mapping[str, int], upto: Mapping[str, int]) -> Iterable[Slice]:
-        """Return what has the events after some numbers and up to others, by broker and number."""
+        """Return the slices with the events between two offsets, by broker and number."""
         from eventmq_contrib.spark.source.files import plan, sealed_files
 
         return plan(sealed_files(self.journal), after, upto)
@@ -92,11 +91,11 @@ class EventFilter:
     def of(self, part: Slice, after: int | None) -> SliceEvents:
         """Return the events of a slice.
 
-        Numbers are looked at in all of it: those of other queues, tasks and times are not missing.
+        Missing numbers are found among all events, whatever the filter.
 
         Args:
-            part: What is read.
-            after: The number before it, None where the journal begins.
+            part: Slice to read.
+            after: Number before it, None at the beginning of the journal.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -115,7 +114,7 @@ class EventFilter:
         rows = table
         if self.until_us is not None:
             rows = rows.filter(at < self.until_us)
-            # What is missing after that time changes nothing of it.
+            # Events that are missing after that time have no effect.
             seq = seq.filter(pc.less_equal(seq, pc.max(rows.column("seq"))))
         for condition in conditions:
             rows = rows.filter(condition)
@@ -123,7 +122,7 @@ class EventFilter:
 
 
 def _whole_from(seq: Any, after: int | None) -> int:
-    """Return the number after the last that is missing among some in their order, 0 for none."""
+    """Return the number after the last missing one among sorted numbers, 0 if none is missing."""
     import numpy as np
 
     numbers = seq.to_numpy()
@@ -135,52 +134,51 @@ def _whole_from(seq: Any, after: int | None) -> int:
 
 
 class _ReadyJobs:
-    """The jobs of a queue of one broker that wait, in the order in which they became ready."""
+    """Waiting jobs of a queue of one broker, in the order in which they became ready."""
 
     __slots__ = ("latest", "ready", "unordered")
 
     def __init__(self) -> None:
-        #: Id -> since when it is ready, in microseconds.
+        #: Id -> ready time in microseconds.
         self.ready: dict[str, int] = {}
         self.latest = 0
-        #: The broker's clock was put back: the first is not the oldest.
+        #: Whether the broker's clock was put back, so that the first may not be the oldest.
         self.unordered = False
 
     def add(self, job: str, at: int) -> None:
-        """Let a job wait from now on."""
+        """Add a waiting job."""
         self.unordered = bool(self.ready) and (self.unordered or at < self.latest)
         self.latest = at
         self.ready[job] = at
 
     def oldest(self) -> int:
-        """Return since when the oldest is ready; there must be one."""
+        """Return the ready time of the oldest job; there must be one."""
         return min(self.ready.values()) if self.unordered else next(iter(self.ready.values()))
 
 
 class WaitingJobs:
-    """The jobs that wait after some events, written to a file now and then.
+    """Waiting jobs after the events read so far, saved to a file now and then.
 
     Args:
         events: Filter of the events.
-        checkpoint: Folder of the query, in which Spark notes up to where each batch goes.
-        path: Path of that file.
+        checkpoint: Folder of the query, in which Spark writes the offsets of each batch.
+        path: Path of the file.
     """
 
     def __init__(self, events: EventFilter, checkpoint: Path, path: Path) -> None:
         self._events, self._checkpoint, self._path = events, checkpoint, path
         self._lines: dict[tuple[str, str | None], _ReadyJobs] = {}
         self._upto: dict[str, int] | None = None
-        #: When it is to be written again, by `time.monotonic`.
+        #: Time of the next write, by `time.monotonic`.
         self._write_at = 0.0
         #: Time of the newest event so far, in microseconds.
         self._newest_us = 0
 
     def advance(self, batch: int) -> bool:
-        """Apply the events up to the end of a batch; a batch that is repeated has none.
+        """Apply the events up to the end of a batch; a repeated batch has no new ones.
 
         Returns:
-            Whether `queues` may say something else than before; after a start it does, since it is
-            not known what was made of what is written.
+            Whether the result of `queues` may have changed; always true after a start.
         """
         changed = self._upto is None
         if self._upto is None:
@@ -190,14 +188,14 @@ class WaitingJobs:
             part_events = self._events.of(part, self._upto.get(part.broker))
             changed |= self._apply(part.broker, part_events)
             if part_events.last is not None:
-                # Not the end of the batch: what is missing before that is seen by what comes next.
+                # Not the end of the batch: numbers missing before it show in the next slice.
                 self._upto[part.broker] = part_events.last
         if time.monotonic() >= self._write_at:
             self._write()
         return changed
 
     def queues(self) -> dict[str, Oldest]:
-        """Return what waits at the time of the newest event, by queue."""
+        """Return the waiting jobs of each queue at the time of the newest event."""
         oldest: dict[str, Oldest] = {}
         for (_, queue), line in self._lines.items():
             if queue is not None and line.ready:
@@ -237,14 +235,14 @@ class WaitingJobs:
         return changed
 
     def _forget(self, broker: str) -> bool:
-        """Forget what waits at a broker; return whether anything did."""
+        """Remove all waiting jobs of a broker; return whether there were any."""
         removed = [self._lines.pop(key) for key in list(self._lines) if key[0] == broker]
         return any(line.ready for line in removed)
 
     # The state as a file
 
     def _write(self) -> None:
-        """Write the state, and forget queues in which nothing waits."""
+        """Write the state, and remove empty queues."""
         started = time.monotonic()
         self._lines = {key: line for key, line in self._lines.items() if line.ready}
         metadata = {_UPTO: json.dumps(self._upto), _NEWEST: str(self._newest_us)}
@@ -282,7 +280,7 @@ class WaitingJobs:
 
 
 def _end_of(checkpoint: Path, batch: int) -> dict[str, int]:
-    """Return up to which number per broker a batch goes, which Spark notes before it begins it.
+    """Return the last number per broker of a batch, which Spark writes before the batch begins.
 
     The file has a version, a line about the query, and then a line per source with its offset.
     """
