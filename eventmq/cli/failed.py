@@ -9,7 +9,7 @@ import click
 from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, print_error, read_timestamp
 from eventmq.cli.control import in_pages, run_bulk
 from eventmq.cli.inspect import attempts_of, error_of, show_attempts
-from eventmq.cli.output import rows_of, show_object, show_rows
+from eventmq.cli.output import rows_of, show_latest, show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
 from eventmq.errors import EventMQError, JobNotFound
 
@@ -75,10 +75,7 @@ def list_failed(target: Target, limit: int, as_json: bool, **filters: Any) -> No
     """List failed jobs, the latest first."""
     with target.asking() as app:
         rows = [_flat(row) for row in rows_of(app, "failed", filters, limit)]
-    columns = _COLUMNS if as_json else _TERMINAL_COLUMNS
-    show_rows(rows, columns, as_json=as_json, empty="no such jobs")
-    if len(rows) == limit and not as_json:
-        click.echo(f"the last {limit}; --limit shows more", err=True)
+    show_latest(rows, _COLUMNS if as_json else _TERMINAL_COLUMNS, limit, as_json=as_json)
 
 
 def _without_none(filters: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command
-from eventmq.cli.output import printable, rows_of, show_object, show_rows
+from eventmq.cli.output import printable, rows_of, show_latest, show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
 from eventmq.job import JobState
 
@@ -293,10 +293,7 @@ def jobs(target: Target, limit: int, as_json: bool, **filters: str | None) -> No
     """
     with target.asking() as app:
         rows = [_job(row) for row in rows_of(app, "jobs", filters, limit)]
-    columns = _JOBS if as_json else _JOBS_ON_TERMINAL
-    show_rows(rows, columns, as_json=as_json, empty="no such jobs")
-    if len(rows) == limit and not as_json:
-        click.echo(f"the newest {limit}; --limit shows more", err=True)
+    show_latest(rows, _JOBS if as_json else _JOBS_ON_TERMINAL, limit, as_json=as_json)
 
 
 def _job(row: Mapping[str, Any]) -> dict[str, Any]:

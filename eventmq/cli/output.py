@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from eventmq.app import EventMQ
 
-__all__ = ["paint", "printable", "rows_of", "show_object", "show_rows", "to_json"]
+__all__ = ["paint", "printable", "rows_of", "show_latest", "show_object", "show_rows", "to_json"]
 
 
 #: Columns that hold Unix time; 0 and None stand for "not yet".
@@ -129,6 +129,15 @@ def _show_rich(
     for line in cells:
         table.add_row(*map(Text, line))
     Console().print(table)
+
+
+def show_latest(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], limit: int, *, as_json: bool
+) -> None:
+    """Print the newest jobs of a listing, and on stderr that there may be more."""
+    show_rows(rows, columns, as_json=as_json, empty="no such jobs")
+    if len(rows) == limit and not as_json:
+        click.echo(f"the newest {limit}; --limit shows more", err=True)
 
 
 def rows_of(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.client.requests import OneWayMessage, OutgoingMessage, PendingCall, PendingSubmit
 from eventmq.errors import MessageTooLarge, ProtocolError, SerializationError
+from eventmq.wire.batches import is_text
 from eventmq.wire.commands import Heartbeat, Inform
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class BrokerConnection:
                 extension = request.extension or ("batch" if request.count else "")
             if extension and not self.supports(extension):
                 return ProtocolError(self._no_extension(extension), code="no-extension")
-        if self.features is None and not _is_text(request.frames[-1]):
+        if self.features is None and not is_text(request.frames[-1]):
             return SerializationError(self._unreadable(request))
         length = len(request.frames[-1])
         if length <= self.max_frame or not self.max_frame:
@@ -182,11 +183,3 @@ class BrokerConnection:
         """Return when its silence means that it is dead, None if no message is expected."""
         expected = self.in_flight if self.ready else self.inform.sent
         return max(self.last_received, self.busy_since) + heartbeat_timeout if expected else None
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
