@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +35,7 @@ from tests.support import broker_harness
 from tests.support.broker_harness import TASK, Broker, chunks, row
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from types import FrameType
 
 
 def kinds(messages: object) -> list[str]:
@@ -185,6 +187,39 @@ def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
     assert isinstance(error, Error)
     assert error.code == "too-large"
     broker.close()
+
+
+# A tick
+
+#: The modules of the broker that a job meets on its way, where nothing else is going on.
+ON_THE_WAY = {
+    "admission", "calls", "core", "dispatch", "outcomes", "peers", "queues", "state", "subqueues",
+    "waiters",
+}  # fmt: skip
+
+
+def test_a_job_meets_only_the_parts_that_have_something_to_do(broker: Broker) -> None:
+    """No graph, no stream, no suspect, nothing delayed or limited: no function runs there."""
+    folder = Path(sys.modules[type(broker.core).__module__].__file__ or "").parent
+    met: set[str] = set()
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.parent == folder and frame.f_code.co_name != "<module>":
+            met.add(path.stem)
+
+    broker.tell(b"client", Inform("i", "", "client", Features(session="c").format()))
+    broker.worker()
+    for number, traced in ((1, False), (2, True)):
+        sys.setprofile(profile if traced else None)
+        job_id, _ = broker.submit()
+        broker.put(b"client", Call("c", "get", pack({"ids": [job_id]})))
+        broker.tick()
+        broker.answer(b"worker", broker.dispatched[-1], [row()])
+        sys.setprofile(None)
+        assert [type(message) for message in broker.took(b"client")] == [Reply]
+        broker.ready(b"worker", 1, received=number)
+    assert met == ON_THE_WAY
 
 
 # Dispatch and outcomes
