@@ -200,7 +200,7 @@ class Admission:
     def _reserve(
         self, peer: Peer, queue: str, n: int, text: str, headers: Headers
     ) -> tuple[str, str] | None:
-        """Note the queue, subqueue and limits that new jobs bring; return why they are refused."""
+        """Reserve the queue, subqueue and limits of new jobs; return why they are refused."""
         stored = headers.guarantee is not False
         return (
             self._reserve_queue(peer, queue, n, stored=stored)
@@ -211,7 +211,7 @@ class Admission:
     def _reserve_queue(
         self, peer: Peer, name: str, n: int, *, stored: bool
     ) -> tuple[str, str] | None:
-        """Note a queue that would be new, and its new jobs; return why they may not go there."""
+        """Reserve a queue that would be new, and room for jobs; return why they are refused."""
         state, limits = self.state, self.state.limits
         name = name or limits.default_queue
         queue = state.queues.get(name)
@@ -235,7 +235,7 @@ class Admission:
         return None
 
     def _reserve_subqueue(self, name: str, text: str) -> tuple[str, str] | None:
-        """Note a subqueue that would be new; return the refusal of one too many."""
+        """Reserve a subqueue that would be new; return the refusal of one too many."""
         state, limits = self.state, self.state.limits
         name, subqueue = name or limits.default_queue, subqueue_of(text)
         queue = state.queues.get(name)

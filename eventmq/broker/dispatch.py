@@ -393,7 +393,7 @@ class Dispatch:
     # Leases
 
     def _lease(self, queue: Queue, session: Session) -> bool:
-        """Lease jobs to a session, or note that none suits it.
+        """Lease jobs to a session, or record that none suits it.
 
         Returns:
             Whether another round may lease more: of this queue, or to this session of another one.

@@ -40,7 +40,7 @@ class Heartbeats:
         self._next_probe: float | None = None
 
     def connection_lost(self) -> None:
-        """Note that a connection was lost: `run` probes.
+        """Record that a connection was lost: `run` probes.
 
         The monitor does not say which peer was lost. So every worker with jobs is sent a HEARTBEAT;
         where that fails, the grace of its session begins.

@@ -448,7 +448,7 @@ class Outcomes:
             )
 
     def _suspect(self, chunk: ChunkOutcomes) -> None:
-        """Note which jobs that go back may have killed what they had; it is in the same commit."""
+        """Record which requeued jobs may have killed their process; the same commit stores it."""
         if not chunk.lost and not chunk.blamed:
             return
         suspects, chunk_id = self.state.suspects, (chunk.session.id, chunk.lease.number)
@@ -520,7 +520,7 @@ class Outcomes:
     def _still_stored(
         self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]
     ) -> Sequence[Finished]:
-        """Forget the leases of jobs that the store had not any more; return the other rows."""
+        """Return the rows of jobs that the store still had; forget the leases of the others."""
         for index in write_result:
             job = rows[index].job
             self.state.released(job)
@@ -552,12 +552,13 @@ class Outcomes:
         unstarted: bool = False,
         death: Death | None = None,
     ) -> None:
-        """Queue again what is left of a chunk: its session does not have it any more.
+        """Queue the unanswered jobs of a chunk again: its session is lost, or does not have it.
 
         Args:
             session: The session that had it.
             lease: The chunk.
-            unstarted: None of it was started for certain, which matters without a guarantee.
+            unstarted: None of them was started, for certain. One without guarantee that may have
+                been started ends instead.
             death: How the session ended, None where that says nothing about the jobs.
         """
         chunk = ChunkOutcomes(session, lease)

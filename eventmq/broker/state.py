@@ -274,9 +274,9 @@ class State:
             session.blocked.pop(queue.name, None)  # its version begins anew
 
     def enqueue(self, job: JobRecord) -> None:
-        """Put a queued job that is on disk, not leased, into its window, or leave it there.
+        """Put a queued job that is not leased into its window, or leave it to the store.
 
-        A job without guarantee is in its window alone.
+        A job without guarantee is in no store: it always goes into the window.
         """
         if self.keep_out(job):
             return
@@ -292,7 +292,7 @@ class State:
             self.jobs.pop(displaced.id, None)
 
     def keep_out(self, job: JobRecord) -> bool:
-        """Leave a job in the store while there is one without guarantee that has its id."""
+        """Return whether a job must wait in the store: one without guarantee has its id."""
         other = self.transient.jobs.get(job.id)
         if other is None or other is job:
             return False

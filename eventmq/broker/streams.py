@@ -225,9 +225,9 @@ class Streams:
                 text = "parts before these are missing"
                 self.state.error(peer, message.id, "inform-again", text)
         elif self._leased(session, job_id, parse_progress(outcome)) is not None:
-            self._note_progress(job_id, message.result)
+            self._record_progress(job_id, message.result)
 
-    def _note_progress(self, job_id: str, body: bytes) -> None:
+    def _record_progress(self, job_id: str, body: bytes) -> None:
         done, total, note = decode_progress(body)
         if len(self.progress) >= REMEMBERED:
             del self.progress[next(iter(self.progress))]
@@ -463,7 +463,7 @@ class Streams:
             reader.peer.streams.pop(reader.call, None)
 
     def _forget_parts(self, stream: Stream, why: str) -> None:
-        """Forget a stream, but not that there was one."""
+        """Forget a stream, and remember why its parts cannot be read."""
         if len(self._discarded) >= REMEMBERED:
             del self._discarded[next(iter(self._discarded))]
         self._discarded[stream.job_id] = (stream.delivery, why)

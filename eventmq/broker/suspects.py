@@ -59,7 +59,7 @@ ISOLATION_TIMEOUT = 5.0
 
 
 class Death(enum.IntEnum):
-    """What is known of the end of a delivery that was not answered. The numbers are stored."""
+    """How a delivery ended that was not answered, as far as is known. The numbers are stored."""
 
     #: Something died, and nothing but this job can have been the cause.
     ALONE = 1
@@ -104,19 +104,19 @@ class Suspect:
     since: float = 0.0
     ends: dict[int, SuspectEnd] = field(default_factory=dict)
 
-    def note(self, end: SuspectEnd) -> None:
-        """Remember how a delivery has ended."""
+    def record(self, end: SuspectEnd) -> None:
+        """Record how a delivery has ended."""
         self.ends[end.delivery] = end
         while len(self.ends) > REMEMBERED:
             del self.ends[next(iter(self.ends))]
 
     def copy(self) -> Suspect:
-        """Return what it is like now."""
+        """Return a copy of the suspect as it is now."""
         return replace(self, ends=dict(self.ends))
 
     @property
     def row(self) -> SuspectRow | None:
-        """What is to be stored of it, None where the job's row says all."""
+        """The row to store, None where the row of the job says all."""
         counts = (self.losses, self.unproven, self.unreached, self.owed)
         if not any(counts) and not self.ends:
             return None
@@ -143,7 +143,7 @@ class Suspects:
         return len(self.by_id)
 
     def add(self, job: JobRecord) -> Suspect:
-        """Let a job travel alone from now on, which has come into memory or is there."""
+        """Make a job in memory a suspect: it travels alone from now on."""
         suspect = self.by_id.get(job.id)
         if suspect is not None and suspect.seq != job.seq:  # of another life of the job
             self._drop(suspect)
@@ -155,7 +155,7 @@ class Suspects:
         if suspect.owed:
             self._clear(job, suspect.owed)
             suspect.owed = 0
-            self._note_change(suspect)
+            self._record_change(suspect)
         return suspect
 
     def _put(self, suspect: Suspect) -> Suspect:
@@ -171,9 +171,9 @@ class Suspects:
         if not queue:
             del self.by_queue[suspect.queue]
         if suspect.stored or suspect.seq in self.changed:
-            self._note_change(suspect)
+            self._record_change(suspect)
 
-    def _note_change(self, suspect: Suspect) -> None:
+    def _record_change(self, suspect: Suspect) -> None:
         self.changed[suspect.seq] = suspect.id
 
     def _clear(self, job: JobRecord, deaths: int) -> None:
@@ -194,18 +194,18 @@ class Suspects:
     # What is stored
 
     def recover(self, rows: Iterable[SuspectRow]) -> None:
-        """Take over what the store has, into suspects that are still empty."""
+        """Load the stored suspects, before any other one is added."""
         for row in rows:
             suspect = self._put(Suspect(
                 row.queue, row.id, row.seq, row.losses, row.unproven, row.unreached, row.owed,
                 stored=True,
             ))  # fmt: skip
             for end in row.ends:
-                suspect.note(end)
+                suspect.record(end)
                 self._away.setdefault((end.session, end.chunk), []).append((row.id, end.delivery))
 
     def returned(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
-        """Return and forget what a session still holds that an earlier run of the broker gave up.
+        """Return what a session still holds that an earlier run of the broker gave up, once.
 
         Args:
             session: Which is there again.
@@ -251,10 +251,10 @@ class Suspects:
         return None if suspect is None else suspect.copy()
 
     def restore(self, job: JobRecord, was: Suspect | None) -> None:
-        """Put back what was known of a job: the commit failed that was to change it."""
+        """Restore a suspect as `copy_of` returned it: the commit that changed it has failed."""
         self.forget(job)
         if was is not None:
-            self._note_change(self._put(was))
+            self._record_change(self._put(was))
 
     # What deaths count
 
@@ -275,7 +275,7 @@ class Suspects:
         return suspect.unproven >= MAX_UNPROVEN
 
     def lost(self, job: JobRecord, death: Death, chunk_id: tuple[str, int] | None = None) -> None:
-        """Note the end of the last delivery of a job, which is not counted in the job.
+        """Record how the last delivery of a job ended, where that is not counted in the job.
 
         Args:
             job: Which.
@@ -285,8 +285,8 @@ class Suspects:
         """
         suspect = self.add(job)
         if chunk_id is not None:
-            suspect.note(SuspectEnd(job.delivery, death, *chunk_id))
-        self._note_change(suspect)
+            suspect.record(SuspectEnd(job.delivery, death, *chunk_id))
+        self._record_change(suspect)
         if death is Death.UNREACHED:
             suspect.unreached += 1
         else:
@@ -295,18 +295,18 @@ class Suspects:
         suspect.session, suspect.since = None, 0.0
 
     def blame(self, job: JobRecord, chunk_id: tuple[str, int]) -> None:
-        """Note that a death was counted because the worker of the last delivery was lost.
+        """Record that a death was counted because the worker of the last delivery was lost.
 
         Args:
             job: In which it was counted.
             chunk_id: Session id and number of the chunk.
         """
         suspect = self.add(job)
-        suspect.note(SuspectEnd(job.delivery, Death.ALONE, *chunk_id))
-        self._note_change(suspect)
+        suspect.record(SuspectEnd(job.delivery, Death.ALONE, *chunk_id))
+        self._record_change(suspect)
 
     def absolve(self, job_id: str, delivery: int, job: JobRecord | None) -> bool:
-        """Take back what was noted or counted when a worker was lost which is there again.
+        """Take back what was counted when a worker was lost: it is there again.
 
         Args:
             job_id: Of the job that this worker still has.
@@ -330,7 +330,7 @@ class Suspects:
         else:
             suspect.unproven -= 1
             suspect.losses -= end.death == Death.SHARED
-        self._note_change(suspect)
+        self._record_change(suspect)
         if job is not None and not job.deaths and not suspect.unproven:
             self.forget(job)
         return True
@@ -392,7 +392,7 @@ class Suspects:
         return False
 
     def leased(self, job: JobRecord, session: Session, now: float) -> None:
-        """Note that a session got a suspect: where it needs that, the session gets nothing else."""
+        """Record that a session got a suspect; an isolated one is all that the session gets."""
         suspect = self.get(job)
         if suspect is None:
             return
