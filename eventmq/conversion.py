@@ -13,6 +13,7 @@ import re
 from dataclasses import MISSING, dataclass, fields
 from dataclasses import field as dataclass_field
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path, PurePath
 from types import UnionType
 from typing import (
@@ -253,6 +254,11 @@ def options_of(kind: type[Any]) -> Mapping[str, Option]:
     Raises:
         PluginError: The type of a field is not there when the program runs.
     """
+    return _options_of(kind)  # type: ignore[arg-type]  # classes can be hashed
+
+
+@lru_cache(maxsize=256)  # types are looked up in 50 us, and a scheduler makes many triggers
+def _options_of(kind: Any) -> Mapping[str, Option]:
     try:
         hints = get_type_hints(kind, include_extras=True)
     except NameError as error:

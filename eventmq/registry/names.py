@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from eventmq.errors import HookError, PluginCollision, PluginNotFound, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from eventmq.interfaces import (
         Factory,
@@ -81,17 +82,18 @@ class PluginKind(Generic[T]):
         return ""
 
 
-def _members(contract: type) -> Iterator[str]:
-    """Yield the names of the methods and attributes of a contract."""
-    for kind in contract.__mro__:
-        if kind not in {Protocol, Generic, object}:
-            for name in (*inspect.get_annotations(kind), *vars(kind)):
-                if not name.startswith("_"):
-                    yield name
+@lru_cache(maxsize=32)
+def _members(contract: type) -> Sequence[str]:
+    """Return the names of the methods and attributes of a contract."""
+    own = [kind for kind in contract.__mro__ if kind not in {Protocol, Generic, object}]
+    names = [name for kind in own for name in (*inspect.get_annotations(kind), *vars(kind))]
+    return [name for name in dict.fromkeys(names) if not name.startswith("_")]
 
 
 def _has(made: object, name: str) -> bool:
     """Return whether an object has an attribute, without computing a property."""
+    if hasattr(type(made), name):  # nearly always: a scheduler makes thousands of triggers
+        return True
     try:
         inspect.getattr_static(made, name)
     except AttributeError:
