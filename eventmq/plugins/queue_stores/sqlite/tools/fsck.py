@@ -20,7 +20,7 @@ from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT
 from eventmq.sdk import Finding, Repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     import apsw
@@ -164,21 +164,17 @@ def check_rows(db: apsw.Connection) -> Iterator[Finding]:
 
 def mend_rows(db: apsw.Connection) -> list[str]:
     """Mend what can be mended; return what that was."""
-    found = {(finding.check, finding.where): finding for finding in check_rows(db)}
-    mends: dict[tuple[str, str], Callable[[apsw.Connection], None]] = {
-        (rule.name, rule.where): rule.mend for rule in RULES if rule.mend is not None
-    }
+    rows.add_functions(db)
     done = []
-    for key, mend in mends.items():
-        if key in found and found[key].repairable:
-            mend(db)
-            done.append(f"{key[0]}: {found[key].found}")
+    for rule in RULES:
+        if rule.mend and (found := rule.finding(db)) and found.repairable:
+            rule.mend(db)
+            done.append(f"{rule.name}: {found.found}")
     return done
 
 
 def _mend_all(db: apsw.Connection) -> list[Finding]:
     """Mend a store in its transaction; return what is left."""
-    rows.add_functions(db)
     for _ in range(_ROUNDS):
         mend_rows(db)
     return list(check_rows(db))

@@ -49,8 +49,13 @@ class Rule(NamedTuple):
             yield from (text_of(name) for (name,) in db.execute(sql))
 
     def finding(self, db: apsw.Connection) -> Finding | None:
-        """Return what is wrong, None for nothing."""
-        some, n = first_of(self.rows(db), self.named)
+        """Return what is wrong, None for nothing; to meet a damaged page is a finding too."""
+        try:
+            some, n = first_of(self.rows(db), self.named)
+        except UNREADABLE as error:
+            says = f"the check {self.name!r} could not be done: {error}"
+            means = "the file is damaged where these rows are"
+            return Finding(self.name, self.where, says, means, RESTORE, repairable=False)
         if not n:
             return None
         safe = self.mend is not None
@@ -74,14 +79,5 @@ def first_of(names: Iterable[str], max_names: int = NAMED) -> tuple[str, int]:
 
 
 def run(rules: Iterable[Rule], db: apsw.Connection) -> Iterator[Finding]:
-    """Yield what is wrong; a check that meets a damaged page is a finding too."""
-    for rule in rules:
-        try:
-            found = rule.finding(db)
-        except UNREADABLE as error:
-            says = f"the check {rule.name!r} could not be done: {error}"
-            means = "the file is damaged where these rows are"
-            yield Finding(rule.name, rule.where, says, means, RESTORE, repairable=False)
-        else:
-            if found is not None:
-                yield found
+    """Yield what is wrong."""
+    yield from filter(None, (rule.finding(db) for rule in rules))

@@ -487,9 +487,6 @@ class _Salvage:
         made += [("copied_from", self._source_id)] if self._source_id else []
         db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", made)
         db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', ?)", (int(time.time()),))
-        for key, removed in (("live", 0), ("removed", 1)):
-            sql = "(SELECT count(*) FROM schedules WHERE removed = ?)"
-            db.execute(f"UPDATE schedule_counts SET value = {sql} WHERE key = ?", (removed, key))
         # What a graph is can be told from its nodes; a check counts what is left of it.
         db.execute("""INSERT OR IGNORE INTO graphs (key, size, remaining, ended)
                       SELECT graph, max(key) - graph + 1, 0, 0 FROM nodes GROUP BY graph""")
