@@ -187,6 +187,8 @@ class WorkerFactory:
     def executor(self, tasks: Mapping[str, TaskSpec] | None = None, spool: str = "") -> Executor:
         """Return an executor for these tasks, or those of the app; see `EventMQ.make_executor`."""
         settings, plugins = self.settings, self.plugins
+        for name in settings.accept_content:
+            plugins.serializer(name)  # a missing library or a wrong option is an error now
         if tasks is None:
             tasks = {name: task.spec() for name, task in _by_wire_name(self.tasks).items()}
             for spec in tasks.values():

@@ -746,3 +746,25 @@ def test_an_event_log_that_only_the_broker_can_read_is_an_error():
     with pytest.raises(StoreError) as caught:
         EventMQ().event_log("memory")
     assert str(caught.value) == "only its broker can read the events of the store 'memory'"
+
+
+# Plugins at the start of a worker
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"accept_content": ["msgpack", "dill"]}, "there is no key to sign with"),
+        (
+            {"plugin_options": {"json": {"indent": 2}}, "accept_content": ["msgpack", "json"]},
+            "'json' has no option 'indent'",
+        ),
+        ({"accept_content": ["msgpack", "msgpak"]}, "did you mean 'msgpack'"),
+        ({"middleware": ["log-contxt"]}, "did you mean 'log-context'"),
+        ({"result_backend": "sqlite:///r?max_bytes=0"}, "'max_bytes' of 'sqlite' must be a whole"),
+    ],
+)
+def test_a_worker_does_not_start_with_a_plugin_that_it_could_not_use(settings, said):
+    """It would fail its jobs one by one."""
+    with pytest.raises(PluginError, match=said):
+        EventMQ(broker="tcp://127.0.0.1:1", **settings).make_worker()
