@@ -68,10 +68,11 @@ class UniqueAdmission:
         for row in rows:
             old = row.job
             queue = state.queue(old.queue)
-            live = state.jobs.pop(old.id, None)
-            if live is not None:
-                queue.remove(live)
-            state.refusals.pop(old.id, None)
+            if not state.keep_out(old):
+                live = state.jobs.pop(old.id, None)
+                if live is not None:
+                    queue.remove(live)
+                state.refusals.pop(old.id, None)
             queue.counts.delayed -= old.state is JobState.DELAYED
             queue.counts.waiting -= old.state is not JobState.DELAYED
             state.counters[row.state.value] += 1

@@ -483,12 +483,8 @@ class Outcomes:
     def ended(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
         """Forget ended jobs, and answer the peers that wait for them."""
         state = self.state
-        running, counted, queues, jobs = (
-            state.running,
-            state.limiters.counted,
-            state.queues,
-            state.jobs,
-        )
+        running, queues, jobs = state.running, state.queues, state.jobs
+        counted = state.limiters.counted
         refusals, counters, suspects = state.refusals, state.counters, state.suspects
         watched, transient = bool(suspects.by_id), state.transient.jobs
         if write_result:
@@ -498,6 +494,13 @@ class Outcomes:
             job = row.job
             job_id = job.id
             queue = queues[job.queue]
+            queue.counts.waiting -= 1
+            if row.state is not _DONE:
+                counters[row.state.value] += 1
+                if row.state is JobState.FAILED and transient.get(job_id) is not job:
+                    queue.counts.failed += 1
+            if transient and state.keep_out(job):
+                continue  # what is in memory is another job
             if running.pop(job_id, None) is not None:  # as `State.released`
                 queue.running -= 1
                 if counted:
@@ -507,11 +510,7 @@ class Outcomes:
                 refusals.pop(job_id, None)
             if watched:
                 suspects.forget(job)
-            queue.counts.waiting -= 1
-            if row.state is not _DONE:
-                counters[row.state.value] += 1
-                queue.counts.failed += row.state is JobState.FAILED and job_id not in transient
-            if transient and transient.get(job_id) is job:
+            if transient and job_id in transient:
                 state.end_transient(row)
         counters["ended"] += len(rows)
         self.unique.ended(rows)

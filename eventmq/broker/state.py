@@ -325,7 +325,7 @@ class State:
             elif job.state is JobState.BLOCKED:
                 counts.blocked -= 1
                 counts.waiting += 1
-            live = self.jobs.get(job.id)
+            live = None if self.keep_out(job) else self.jobs.get(job.id)
             if live is None:
                 continue
             live.state = end  # whatever is on its way to disk: it does not go back

@@ -249,6 +249,28 @@ def test_a_stored_job_with_the_same_id_runs_as_well(
     assert broker.core.state.queues["default"].counts.waiting == 0
 
 
+@pytest.mark.parametrize("leased", [False, True], ids=["waiting", "leased"])
+def test_the_end_of_a_stored_job_leaves_the_other_one_with_its_id(
+    broker: Broker, *, leased: bool
+) -> None:
+    job_id = submit(broker)
+    broker.submit(job_id)
+    if leased:
+        broker.worker()
+    operation = {"id": "s", "action": "cancel", "queue": "default"}
+    assert broker.call("bulk", **operation)["done"] is False
+    broker.wait(1.0)
+    assert broker.call("bulk", id="s")["count"] == 1
+    if not leased:
+        broker.worker()
+    queue = broker.core.state.queues["default"]
+    assert (stored(broker)["jobs"], queue.running, queue.counts.waiting) == (0, 1, 1)
+    broker.answer(b"worker", broker.dispatched[0], [row(result=b"\x05")])
+    assert broker.core.state.counters["stale_outcomes"] == 0
+    assert (queue.running, queue.counts.waiting, len(queue)) == (0, 0, 0)
+    assert broker.core.state.transient.jobs == {}
+
+
 def test_a_stored_job_of_the_same_id_is_the_same_job(broker: Broker) -> None:
     """While it is in memory: there is no second one beside it."""
     job_id, _ = broker.submit()
