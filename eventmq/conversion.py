@@ -115,7 +115,9 @@ def _plain(text: str, kind: Any) -> object:
     """Return what msgspec takes for text."""
     if get_origin(kind) in {tuple, list}:
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    return _FLAGS.get(text.lower(), text) if kind is bool else text
+    if kind is str:
+        return text
+    return _FLAGS.get(text.strip().lower(), text.strip()) if kind is bool else text.strip()
 
 
 def _convert_others(kind: type[Any], value: object) -> object:

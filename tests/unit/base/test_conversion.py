@@ -107,6 +107,8 @@ def test_only_what_was_text_is_read_from_text(value: object) -> None:
         ("1", bool, True),
         ("false", bool, False),
         ("1e3", float, 1000.0),
+        (" 4\n", int, 4),
+        (" a ", str, " a "),
         ("a, b,", tuple[str, ...], ("a", "b")),
         ("1,2", list[int], [1, 2]),
     ],
