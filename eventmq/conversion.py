@@ -115,7 +115,7 @@ def _plain(text: str, kind: Any) -> object:
     """Return what msgspec takes for text."""
     if get_origin(kind) in {tuple, list}:
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    if kind is str:
+    if kind in {str, Path}:
         return text
     return _FLAGS.get(text.strip().lower(), text.strip()) if kind is bool else text.strip()
 
