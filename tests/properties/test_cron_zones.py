@@ -33,7 +33,7 @@ DAY = frozenset(range(24))
 
 #: Expression, its minutes and hours, whether it names fixed times.
 EXPRESSIONS = [
-    ("*/3 * * * *", frozenset(range(0, 60, 3)), DAY, False),
+    ("*/6 * * * *", frozenset(range(0, 60, 6)), DAY, False),
     ("*/15 * * * *", frozenset({0, 15, 30, 45}), DAY, False),
     ("7 * * * *", frozenset({7}), DAY, False),
     ("40 * * * *", frozenset({40}), DAY, False),
@@ -127,7 +127,7 @@ def test_cron_fires_as_the_clocks_of_the_zone_show(name):
 @pytest.mark.parametrize("name", ZONES)
 def test_a_start_in_the_middle_changes_nothing(name):
     """From any minute the next fire time is the first of all that come after it."""
-    for change in some(changes(name)[::5]):
+    for change in some(changes(name)[::8]):
         for expression, _, _, fixed in EXPRESSIONS[1:]:
             if is_odd(name, change) and not fixed:
                 continue
