@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         make_authenticator,
     )
     from eventmq.gateway.client import InProcessClient, LoopThread, close_server
-    from eventmq.gateway.jobs import extra_headers, kept_elsewhere
+    from eventmq.gateway.jobs import call_task, extra_headers, kept_elsewhere
     from eventmq.gateway.options import WITH_KEYS, check_reach, gateway_options, split_address
     from eventmq.gateway.router import FrameMachine, LoopMember, RouterLoop
     from eventmq.gateway.worker import PeerWorker
@@ -32,6 +32,7 @@ __all__ = [
     "LoopThread",
     "PeerWorker",
     "RouterLoop",
+    "call_task",
     "check_reach",
     "close_server",
     "extra_headers",
@@ -46,7 +47,7 @@ _WHERE = {
     "GatewayAuthenticator": "access", "make_authenticator": "access",
     "InProcessClient": "client", "LoopThread": "client",
     "close_server": "client",
-    "extra_headers": "jobs", "kept_elsewhere": "jobs",
+    "call_task": "jobs", "extra_headers": "jobs", "kept_elsewhere": "jobs",
     "WITH_KEYS": "options", "check_reach": "options",
     "gateway_options": "options", "split_address": "options",
     "FrameMachine": "router", "LoopMember": "router",

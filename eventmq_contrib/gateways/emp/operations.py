@@ -24,6 +24,7 @@ from eventmq.errors import (
     SubmitError,
     did_you_mean,
 )
+from eventmq.gateway import call_task
 from eventmq_contrib.gateways.emp.protocol import EmpFailure
 
 if TYPE_CHECKING:
@@ -102,13 +103,9 @@ class EmpOperations:
             known = did_you_mean(op, [*self._own, *self._app.tasks])
             raise EmpFailure("unknown_op", f"there is no operation {op[:200]!r}; {known[:500]}")
         try:
-            task.check((), data)
+            job = await call_task(task, (), data, timeout=self._timeout)
         except TypeError as error:
             raise EmpFailure("invalid_data", str(error)) from error
-        # Not acall(**data): the names of parameters are the caller's, ``self`` among them.
-        submitter = task.app.submitter
-        try:
-            job = await submitter.call(task.template, (), data, timeout=self._timeout)
         except ResultTimeout as error:
             msg = f"job {error.job_id} had not ended after {self._timeout:g} s; it goes on"
             raise EmpFailure("timeout", msg, {"job_id": error.job_id}) from error

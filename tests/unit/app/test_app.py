@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from types import ModuleType
@@ -610,6 +611,31 @@ def test_a_task_that_names_what_there_is_not_is_an_error_of_the_worker(
 def test_a_pool_of_processes_must_know_where_the_app_is() -> None:
     with pytest.raises(SettingsError, match="module:attribute"):
         EventMQ().make_worker()
+
+
+def slots_of(app: EventMQ, **options: Any) -> int:
+    """Return how many jobs a worker of the app runs at once; the worker is not started."""
+    worker = app.make_worker(**options)
+    worker.stop(now=True)
+    worker.run()
+    return worker._pool.slots
+
+
+def test_a_pool_has_a_number_of_slots_of_its_own() -> None:
+    """What the settings do not say the pool decides: a thousand coroutines, a thread per CPU."""
+    for name, slots in (("asyncio", 1000), ("threads", os.cpu_count())):
+        assert slots_of(EventMQ(broker="tcp://127.0.0.1:1", pool=name)) == slots
+        app = EventMQ(broker="tcp://127.0.0.1:1", pool=name, concurrency=3)
+        assert slots_of(app) == 3
+        assert slots_of(app, concurrency=2) == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"concurrency": 3}], ids=str)
+def test_no_more_slots_begin_than_there_are(settings: dict[str, Any]) -> None:
+    app = EventMQ(pool="asyncio", min_concurrency=1001, **settings)
+    most = settings.get("concurrency", 1000)
+    with pytest.raises(SettingsError, match=f"'min_concurrency' is 1001, more than the {most} s"):
+        app.make_worker()
 
 
 def test_a_worker_in_a_process_of_its_own_refuses_results_that_only_it_could_read() -> None:

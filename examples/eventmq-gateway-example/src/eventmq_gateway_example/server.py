@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventmq.errors import BindError, EventMQError
-from eventmq.gateway import LoopThread, check_reach, close_server, split_address
+from eventmq.gateway import LoopThread, call_task, check_reach, close_server, split_address
 from eventmq.sdk import option
 
 from eventmq_gateway_example.lines import Lines
@@ -98,9 +98,7 @@ class LineGateway:
         try:
             name, *numbers = words
             task = self._app.tasks[name]
-            arguments = [int(word) for word in numbers]
-            task.check(arguments, {})
-            job = await self._app.asend(name, arguments)
+            job = await call_task(task, [int(word) for word in numbers], {}, timeout=60.0)
             return f"{await job.aget()}\n".encode()
         except KeyError:
             return f"error: there is no task {name}\n".encode()
