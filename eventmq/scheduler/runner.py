@@ -155,7 +155,7 @@ class Batches:
             batch.receipts = self._client.submit(jobs)
         return True
 
-    def settle(self) -> tuple[Steps, Saved] | None:
+    def await_receipts(self) -> tuple[Steps, Saved] | None:
         """Wait for the receipts of the oldest batch, and perhaps for the store.
 
         The store's answer is awaited one batch later: when the receipts of the next batch are
@@ -325,7 +325,7 @@ class BeatRunner:
         """
         try:
             while not self._stopping:
-                wait = self._guarded_turn()
+                wait = self._guarded_tick()
                 if wait > 0:
                     self._selector.select(wait)
         finally:
@@ -346,10 +346,10 @@ class BeatRunner:
 
     # Turns
 
-    def _guarded_turn(self) -> float:
+    def _guarded_tick(self) -> float:
         """Do a turn, catch temporary errors; return how many seconds to wait for the next."""
         try:
-            wait = self._turn()
+            wait = self._tick()
         except _TEMPORARY as error:
             if isinstance(error, StoreError) and self._store is None:
                 raise
@@ -368,7 +368,7 @@ class BeatRunner:
             logger.info("the scheduler goes on")
         self._failure = failure
 
-    def _turn(self) -> float:
+    def _tick(self) -> float:
         clock = self._clock
         now, monotonic = clock.now(), clock.monotonic()
         if monotonic >= self._poll_at:
@@ -399,7 +399,7 @@ class BeatRunner:
 
     def _poll(self, now: float) -> None:
         """Ask for the lease and read what changed."""
-        store = self._begin() if self._store is None else self._store
+        store = self._open() if self._store is None else self._store
         if not self._synchronised:
             self._load(store, now)
             stored = {name: entry.schedule for name, entry in self._machine.entries.items()}
@@ -436,7 +436,7 @@ class BeatRunner:
         elif other.remaining == 0 or not schedule.does_the_same(other):
             store.save([(schedule.started(now), other.version)])
 
-    def _begin(self) -> ScheduleStore:
+    def _open(self) -> ScheduleStore:
         self._store = store = self._open_store()
         self._machine = SchedulerMachine(store.identity, self._make_trigger)
         self._batches = Batches(
@@ -465,7 +465,7 @@ class BeatRunner:
                 pass
             while batches.open:
                 if not (self._goes_on() and batches.launch()):
-                    settled = batches.settle()
+                    settled = batches.await_receipts()
                     if settled is not None:
                         self._apply(*settled)
         except _TEMPORARY:

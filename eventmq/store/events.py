@@ -209,7 +209,7 @@ def _some_admitted(
     if admitted:
         for kind, group in _by_state(admitted):
             yield from _arrived(kind, group)
-    yield from _judged(jobs, write_result)  # behind those that they may have replaced
+    yield from _exceptions(jobs, write_result)  # behind those that they may have replaced
 
 
 def _arrival(job: JobRecord) -> Block:
@@ -245,7 +245,9 @@ def _arrived(kind: int, jobs: Sequence[JobRecord]) -> Iterator[Block]:
         yield block
 
 
-def _judged(jobs: Sequence[JobRecord], write_result: Mapping[int, WriteResult]) -> Iterator[Block]:
+def _exceptions(
+    jobs: Sequence[JobRecord], write_result: Mapping[int, WriteResult]
+) -> Iterator[Block]:
     """Yield the events of jobs that were refused, or admitted in the place of others."""
     for index, (code, _, ended) in write_result.items():
         job = jobs[index]
@@ -274,7 +276,7 @@ def _promoted(
 def _finished(write: Finish, write_result: Mapping[int, WriteResult]) -> Iterable[Block]:
     rows = write.rows
     if len(rows) == 1 and not write_result:
-        return (_end(rows[0], write.leased, write.ahead),)
+        return (_ended_alone(rows[0], write.leased, write.ahead),)
     if write_result:
         rows = [row for index, row in enumerate(rows) if index not in write_result]
     if not rows:
@@ -312,7 +314,7 @@ def _unready(job: JobRecord, at: float, ahead: float) -> float:
     return job.eta - ahead if job.eta else job.ready_at
 
 
-def _end(row: Finished, leased: float, ahead: float) -> Block:
+def _ended_alone(row: Finished, leased: float, ahead: float) -> Block:
     """Return what `_ended` says of one job, in a quarter of its time."""
     job, state, at, _, _, result, started, run_time, worker = row
     common: dict[int, Any] = {
@@ -403,7 +405,7 @@ def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -
 
 
 def _affected(write: ApplyToJobs, write_result: AffectedJobs) -> Iterator[Block]:
-    yield from _done(write.action, write_result, write.audit.at)
+    yield from _operated(write.action, write_result, write.audit.at)
 
 
 def _bulk_slice(
@@ -411,10 +413,10 @@ def _bulk_slice(
 ) -> Iterator[Block]:
     affected, bulk = write_result
     if bulk is not None:
-        yield from _done(bulk.operation.action, affected, write.audit.at)
+        yield from _operated(bulk.operation.action, affected, write.audit.at)
 
 
-def _done(action: str, affected: AffectedJobs, at: float) -> Iterator[Block]:
+def _operated(action: str, affected: AffectedJobs, at: float) -> Iterator[Block]:
     kind = {"cancel": _CANCELLED, "retry": _REPLAYED}.get(action)
     if kind is not None:
         yield from _changed(kind, affected.jobs, at)
@@ -504,8 +506,8 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     ContinueBulkOperation: _bulk_slice,
     AdmitGraph: _admitted_graph,
     AdvanceGraphs: _followed,
-    CancelGraph: lambda write, write_result: _done("cancel", write_result[1], write.audit.at),
-    EndDeadlines: lambda write, write_result: _done("cancel", write_result[0], write.audit.at),
+    CancelGraph: lambda write, write_result: _operated("cancel", write_result[1], write.audit.at),
+    EndDeadlines: lambda write, write_result: _operated("cancel", write_result[0], write.audit.at),
 }
 
 

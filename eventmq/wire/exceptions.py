@@ -84,8 +84,8 @@ def take_apart(error: BaseException) -> ExceptionParts:
         state = _plain(vars(error).items())
         return ExceptionParts((group.message,), state, tuple(group.exceptions[:MEMBERS]))
     try:
-        _, arguments, *rest = _native(type(error), "__reduce__")(error)
-        attributes = dict(rest[0]) if rest and rest[0] else {}
+        _, arguments, *more = _native(type(error), "__reduce__")(error)
+        attributes = dict(more[0]) if more and more[0] else {}
         return ExceptionParts(arguments, _plain([*attributes.items(), *_slots(error)]))
     except Exception:  # noqa: BLE001 - a class of the user's may break anything
         return ExceptionParts((), {})

@@ -125,9 +125,9 @@ class OutcomeReader:
             return decode_frames(data)
         return self._decoder(name, envelope.job_id).decode(data, envelope)
 
-    def _decoder(self, name: str, what: str) -> Serializer:
+    def _decoder(self, name: str, subject: str) -> Serializer:
         if name not in self._accept_content:
-            msg = f"{what}: the content type {name!r} is not in accept_content"
+            msg = f"{subject}: the content type {name!r} is not in accept_content"
             raise ContentNotAllowed(msg)
         serializer = self._serializers.get(name)
         if serializer is None:

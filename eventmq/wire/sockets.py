@@ -185,7 +185,7 @@ class TotalUsage:
         waiting = self._open
         for _ in range(min(count, len(waiting))):
             usage = waiting.popleft()
-            usage.settle()
+            usage.count_waiting()
             if usage.trackers:
                 waiting.append(usage)
             else:
@@ -220,7 +220,7 @@ class BufferUsage:
     listed: bool = False
     warned: bool = False
 
-    def settle(self) -> int:
+    def count_waiting(self) -> int:
         """Account for trackers that are done; return how many bytes wait, at most."""
         trackers = self.trackers
         before = self.flushed
@@ -274,7 +274,7 @@ class SendBuffers:
         usage = self._usages.get(peer)
         if usage is None:
             if len(self._usages) >= self._sweep_above:
-                self._sweep()
+                self._drop_idle()
             self.total.peers += 1
             first = min(self._first, self.total.step)
             usage = self._usages[peer] = BufferUsage(self.total, track_at=first)
@@ -290,7 +290,7 @@ class SendBuffers:
     def waiting(self, peer: bytes) -> int:
         """Return how many bytes wait for a peer, at most."""
         usage = self._usages.get(peer)
-        return 0 if usage is None else usage.settle()
+        return 0 if usage is None else usage.count_waiting()
 
     def reserve(self, usage: BufferUsage, size: int, before: int, coming: int) -> bool:
         """Return whether `may_send` will allow a message in the same tick; reserve its bytes if so.
@@ -318,7 +318,7 @@ class SendBuffers:
     def _fits(
         self, usage: BufferUsage, size: int, before: int = 0, coming: int = 0, *, spare: int = 0
     ) -> bool:
-        waiting, total = usage.settle() + before, self.total
+        waiting, total = usage.count_waiting() + before, self.total
         # Bytes behind the last tracker do not count here: without another one they would seem to
         # wait for ever.
         buffered = usage.tracked - usage.flushed + before
@@ -337,7 +337,7 @@ class SendBuffers:
         single = waiting <= STEP + spare
         return single and total.used + coming + size <= PART_OF_SINGLES * total.max_bytes + spare
 
-    def _sweep(self) -> None:
+    def _drop_idle(self) -> None:
         """Forget the peers that have no open tracker: mostly those that have disconnected.
 
         For such a peer less than a step waits, which is forgotten once: from now on the first
@@ -345,7 +345,7 @@ class SendBuffers:
         """
         self._first = 1
         for usage in self._usages.values():
-            usage.settle()
+            usage.count_waiting()
         before = len(self._usages)
         self._usages = {peer: used for peer, used in self._usages.items() if used.trackers}
         self.total.peers -= before - len(self._usages)
@@ -586,7 +586,7 @@ class RouterLink(Link):
 
     def _full(self, peer: bytes, usage: BufferUsage) -> bool:
         """Log once that a peer is too slow."""
-        waiting, total = usage.settle(), self.buffers.total
+        waiting, total = usage.count_waiting(), self.buffers.total
         if waiting < self.buffers.max_bytes // 2 and total.share() < self.buffers.max_bytes:
             if not total.warned:
                 total.warned = True

@@ -127,7 +127,7 @@ class HeldChunks:
         """Remove the jobs that were lost with a slot, and return them."""
         return self.withdraw_all(event.slot)
 
-    def settle(self, chunk: HeldChunk) -> None:
+    def release(self, chunk: HeldChunk) -> None:
         """Forget a chunk if none of its jobs is open and all its replies are acknowledged."""
         if self._is_done(chunk) and not chunk.unacked:
             self.chunks.pop(chunk.number, None)

@@ -107,7 +107,7 @@ class InputFetcher:
 
     Args:
         session: Sends the CALLs.
-        held: The held chunks.
+        held_chunks: The held chunks.
         spool: Keeps the pages; without one such jobs fail.
         start: Assigns a chunk whose inputs are there.
         answer: Answers all jobs of a chunk that did not start.
@@ -116,13 +116,13 @@ class InputFetcher:
     def __init__(
         self,
         session: WorkerSession,
-        held: HeldChunks,
+        held_chunks: HeldChunks,
         spool: Spool | None,
         start: Start,
         answer: Answer,
     ) -> None:
         self._session = session
-        self._held = held
+        self._held_chunks = held_chunks
         self._spool = spool
         self._start = start
         self._answer = answer
@@ -144,7 +144,7 @@ class InputFetcher:
             body: Body of its REQUEST.
             now: Monotonic time.
         """
-        self._held.hold(chunk)
+        self._held_chunks.hold(chunk)
         self.waiting.append(_Fetch(chunk, body))
         self.tick(now)
 
@@ -164,7 +164,7 @@ class InputFetcher:
             self._give_up(fetch)
         return [fetch.chunk for fetch in fetches]
 
-    def due(self) -> float:
+    def next_tick(self) -> float:
         """Return when `tick` has something to do."""
         return self._due if self._call and self._session.online else float("inf")
 
@@ -177,12 +177,12 @@ class InputFetcher:
         reconnected = self._welcomes != self._session.registrations
         if not self._call:
             if sum(size for _, size in self.kept.values()) < MAX_SPOOL_BYTES:
-                self._ask(now)
+                self._request_page(now)
         elif reconnected or now >= self._due:
-            self._ask(now)
+            self._request_page(now)
 
     def _drop_ended(self) -> None:
-        for number in [number for number in self.kept if number not in self._held.chunks]:
+        for number in [number for number in self.kept if number not in self._held_chunks.chunks]:
             ids, _ = self.kept.pop(number)
             needed = {job for jobs, _ in self.kept.values() for job in jobs}
             needed |= {entry.id for fetch in self.waiting for _, entry in fetch.todo}
@@ -199,7 +199,7 @@ class InputFetcher:
 
     # Pages
 
-    def _ask(self, now: float) -> None:
+    def _request_page(self, now: float) -> None:
         fetch = self.waiting[0]
         _, entry = fetch.todo[0]
         if self._spool is None:
@@ -220,14 +220,14 @@ class InputFetcher:
         fetch = self.waiting[0]
         try:
             rows, cursor = _page(reply.result)
-            self._keep(fetch, pack(rows), cursor, now)
+            self._store_page(fetch, pack(rows), cursor, now)
         except (OSError, ProtocolError) as error:
             self._fail(fetch, f"the inputs of the job could not be kept: {error}", now)
         self.tick(now)
 
-    def _keep(self, fetch: _Fetch, page: bytes, cursor: int, now: float) -> None:
+    def _store_page(self, fetch: _Fetch, page: bytes, cursor: int, now: float) -> None:
         spool = self._spool
-        assert spool is not None  # noqa: S101 - `_ask` has seen it
+        assert spool is not None  # noqa: S101 - `_request_page` has seen it
         _, entry = fetch.todo[0]
         if not fetch.cursor:
             spool.begin(entry.id)

@@ -142,18 +142,18 @@ class JobManager:
         self.done = False
         self._info = info
         self._pool = pool
-        self._held = SharedHeldChunks() if pool.shared else HeldChunks(pool.slots)
-        self._session = WorkerSession(info, self._held, clock, pages=spool is not None)
-        self._streams = WorkerStreams(self._session, self._held, pool)
+        self._held_chunks = SharedHeldChunks() if pool.shared else HeldChunks(pool.slots)
+        self._session = WorkerSession(info, self._held_chunks, clock, pages=spool is not None)
+        self._streams = WorkerStreams(self._session, self._held_chunks, pool)
         self._inputs = InputFetcher(
-            self._session, self._held, spool, self._assign, self._reply_unassigned
+            self._session, self._held_chunks, spool, self._assign, self._reply_unassigned
         )
         self._suspects = SuspectChunks(
-            self._session, self._held, self._fetch_or_assign, self._hand_back_whole
+            self._session, self._held_chunks, self._fetch_or_assign, self._hand_back_whole
         )
-        self._watchdog = Watchdog(pool, self._held, timeout_policy, info.cancel_grace)
+        self._watchdog = Watchdog(pool, self._held_chunks, timeout_policy, info.cancel_grace)
         kind = SharedSlots if pool.shared else Slots
-        self._slots = kind(pool, self._held, self._watchdog, info.slots or pool.slots)
+        self._slots = kind(pool, self._held_chunks, self._watchdog, info.slots or pool.slots)
         self._scaler = Autoscaler(info.slots, pool.slots) if info.slots else None
         self._clock = clock
         #: How far the broker's time is behind the monotonic one, and when that was measured.
@@ -175,7 +175,7 @@ class JobManager:
     @property
     def idle(self) -> bool:
         """Whether the session holds nothing."""
-        return not self._held.chunks
+        return not self._held_chunks.chunks
 
     @property
     def credit(self) -> WorkerCredit:
@@ -262,7 +262,7 @@ class JobManager:
         _log.info("ending: no new jobs; what runs has %g s", self._info.shutdown_grace)
         self._drain_until = now + self._info.shutdown_grace
         self._hand_back_waiting(now)
-        for slot in range(len(self._held.jobs)):
+        for slot in range(len(self._held_chunks.jobs)):
             self._take_back(slot, now)
         self._drain(now, self._drain_until)
 
@@ -275,11 +275,11 @@ class JobManager:
         self.overdue = False
         self._hand_back_waiting(now)
         started = []
-        for slot in range(len(self._held.jobs)):
-            withdrawn = self._held.withdraw_all(slot)
+        for slot in range(len(self._held_chunks.jobs)):
+            withdrawn = self._held_chunks.withdraw_all(slot)
             started += [
                 joblog.id_and_task(chunk.index, position)
-                for chunk, position in self._held.started(withdrawn)
+                for chunk, position in self._held_chunks.started(withdrawn)
             ]
             self._hand_back(withdrawn, now)
         return started
@@ -293,13 +293,13 @@ class JobManager:
 
     def seconds_to_tick(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
-        deadline = self._session.due()
+        deadline = self._session.next_tick()
         if self._watchdog.deadlines:
-            deadline = min(deadline, self._watchdog.due())
+            deadline = min(deadline, self._watchdog.next_tick())
         if self._suspects.waiting:
-            deadline = min(deadline, self._suspects.due())
+            deadline = min(deadline, self._suspects.next_tick())
         if self._inputs.waiting:
-            deadline = min(deadline, self._inputs.due())
+            deadline = min(deadline, self._inputs.next_tick())
         if self._drain_until is not None:
             deadline = min(deadline, self._settle_until or self._drain_until)
         return max(0.0, min(deadline, self._slots.check_due()) - now)
@@ -319,15 +319,15 @@ class JobManager:
         number = chunk_number(headers.get("chunk", ""))
         if not number:
             raise ProtocolError("a REQUEST to this worker needs the header chunk")
-        if number <= self._held.received:
+        if number <= self._held_chunks.received:
             return
-        self._held.received = number
+        self._held_chunks.received = number
         chunk = HeldChunk(number, request.id, decode_chunk(request.body), 0)
         sent = _sent_at(headers.get(NOW, ""))
         body = self._localize_expiry(chunk, request.body, sent, now) if sent else request.body
         if self._drain_until is not None:
-            self._held.add(chunk)
-            self._hand_back(self._held.withdraw(chunk.slot, chunk.end), now)
+            self._held_chunks.add(chunk)
+            self._hand_back(self._held_chunks.withdraw(chunk.slot, chunk.end), now)
         elif ASK in headers:
             self._suspects.ask(chunk, body, now)
         else:
@@ -368,12 +368,12 @@ class JobManager:
     def _assign(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Assign a chunk to a slot."""
         chunk.slot = self._slots.choose(now)
-        self._held.add(chunk)
+        self._held_chunks.add(chunk)
         self._pool.assign(chunk.slot, chunk.number, body, chunk.end)
 
     def _reply_unassigned(self, chunk: HeldChunk, rows: Sequence[OutcomeRow], now: float) -> None:
         """Answer a chunk that no slot has got."""
-        self._held.give_up(chunk)
+        self._held_chunks.give_up(chunk)
         self._session.reply(chunk, encode_outcomes(rows), now)
 
     def _hand_back_waiting(self, now: float) -> None:
@@ -382,7 +382,7 @@ class JobManager:
             self._hand_back_whole(chunk, now)
 
     def _jobs_ended(self, event: JobsEnded, now: float) -> None:
-        chunk = self._held.answer(event.slot, event.chunk, event.count, event.positions)
+        chunk = self._held_chunks.answer(event.slot, event.chunk, event.count, event.positions)
         if chunk is None:
             _log.error("slot %d answered chunk %d, which it does not have", event.slot, event.chunk)
             return
@@ -399,7 +399,7 @@ class JobManager:
         slot = event.slot
         self._slots.slot_died(slot)
         killed = self._watchdog.slot_ended(slot)
-        withdrawn = self._held.remove_lost(event)
+        withdrawn = self._held_chunks.remove_lost(event)
         other_jobs = sum(len(part) for _, part in withdrawn) - 1
         culprit, started = _find_culprit(event, withdrawn)
         cause_known = killed or culprit is not None
@@ -420,7 +420,7 @@ class JobManager:
             self._session.reply(chunk, encode_outcomes(rows), now)
         if not cause_known and started:
             joblog.lost(_exit_report(event), len(started), other_jobs + 1 - len(started))
-        self._watchdog.forget(slot)
+        self._watchdog.clear(slot)
 
     def _loss(
         self,
@@ -462,17 +462,17 @@ class JobManager:
             kinds = [_CANCELLED if e.id == job else _HANDED_BACK for e in chunk.index.entries]
             self._reply_unassigned(chunk, [_row(*pair) for pair in enumerate(kinds)], now)
             return
-        chunk = self._held.find(job, number)
+        chunk = self._held_chunks.find(job, number)
         if chunk is None:
             return
-        for withdrawn, positions in self._held.withdraw(
+        for withdrawn, positions in self._held_chunks.withdraw(
             chunk.slot, self._pool.take_back(chunk.slot)
         ):
             entries = withdrawn.index.entries
             kinds = [_CANCELLED if entries[p].id == job else _HANDED_BACK for p in positions]
             rows = [_row(*pair) for pair in zip(positions, kinds, strict=True)]
             self._session.reply(withdrawn, encode_outcomes(rows), now)
-        for position in self._held.open(chunk):  # not withdrawn, so it has started
+        for position in self._held_chunks.open(chunk):  # not withdrawn, so it has started
             entry = chunk.index.entries[position]
             if (entry.id, entry.delivery) == (job, number):
                 slot = self._slots.slot_of(chunk, position)
@@ -480,8 +480,8 @@ class JobManager:
                     self._watchdog.cancel(slot, chunk, position, now)
 
     def _take_back(self, slot: int, now: float) -> None:
-        if self._held.jobs[slot]:
-            self._hand_back(self._held.withdraw(slot, self._pool.take_back(slot)), now)
+        if self._held_chunks.jobs[slot]:
+            self._hand_back(self._held_chunks.withdraw(slot, self._pool.take_back(slot)), now)
 
     def _hand_back(self, withdrawn: list[tuple[HeldChunk, Sequence[int]]], now: float) -> None:
         for chunk, positions in withdrawn:
@@ -511,7 +511,7 @@ class JobManager:
     # Shutdown
 
     def _drain(self, now: float, until: float) -> None:
-        if any(self._held.jobs):
+        if any(self._held_chunks.jobs):
             self.overdue = now >= until
             return
         if self._settle_until is None:

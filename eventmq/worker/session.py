@@ -68,7 +68,7 @@ class Replies:
         sent.chunk.unacked -= 1
         return sent.chunk
 
-    def due(self, now: float, *, everything: bool = False) -> list[list[bytes]]:
+    def to_resend(self, now: float, *, everything: bool = False) -> list[list[bytes]]:
         """Return the messages that are to be sent again now."""
         again = []
         for sent in self._sent.values():
@@ -169,7 +169,7 @@ class WorkerSession:
 
     Args:
         info: The contents of INFORM.
-        held: The held chunks.
+        held_chunks: The held chunks.
         clock: For the text of a HEARTBEAT.
         pages: The worker fetches inputs in pages that are too large for a REQUEST.
 
@@ -185,7 +185,7 @@ class WorkerSession:
     """
 
     def __init__(
-        self, info: SessionInfo, held: HeldChunks, clock: Clock, *, pages: bool = False
+        self, info: SessionInfo, held_chunks: HeldChunks, clock: Clock, *, pages: bool = False
     ) -> None:
         self.info = info
         self._extensions = tuple(name for name in EXTENSIONS if pages or name != "inputs")
@@ -197,7 +197,7 @@ class WorkerSession:
         self.streams = False
         self.registrations = 0
         self.on_registered: Callable[[], None] = _nothing
-        self._held = held
+        self._held_chunks = held_chunks
         self._clock = clock
         self._ids = 0
         self._inform_id = ""
@@ -238,8 +238,8 @@ class WorkerSession:
             name=info.name,
             tasks=info.tasks,
             callables=info.callables,
-            received=self._held.received,
-            held=self._held.numbers(),
+            received=self._held_chunks.received,
+            held=self._held_chunks.numbers(),
         )
         queues = format_queues(info.queues) if info.queues else ""
         inform = commands.Inform(self._inform_id, queues, "worker", features.format())
@@ -251,12 +251,12 @@ class WorkerSession:
         if ack.acked == self._inform_id and not self.online:
             self._registered(ack, now, credit)
         else:
-            self._settle(ack.acked)
+            self._reply_acked(ack.acked)
 
-    def _settle(self, reply: str) -> None:
+    def _reply_acked(self, reply: str) -> None:
         chunk = self.replies.acked(reply)
         if chunk is not None:
-            self._held.settle(chunk)
+            self._held_chunks.release(chunk)
 
     def _registered(self, ack: commands.Ack, now: float, credit: WorkerCredit) -> None:
         """Send READY, and what the broker may have missed: it has acknowledged INFORM."""
@@ -274,7 +274,7 @@ class WorkerSession:
         self._heartbeat_due = now + self.info.heartbeat
         self.ready(credit)
         self.on_registered()
-        self.outbox += self.replies.due(now, everything=True)
+        self.outbox += self.replies.to_resend(now, everything=True)
 
     def _legacy_broker(self, now: float) -> None:
         """Log that a legacy broker, which knows no chunks, cannot be served; inform it later."""
@@ -294,7 +294,7 @@ class WorkerSession:
             self._inform_due = now + self.info.heartbeat_timeout
         else:
             _log.error("the broker refuses a reply (%s): %s", error.code, error.text)
-            self._settle(error.request)
+            self._reply_acked(error.request)
 
     def reply(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Answer jobs of a chunk, in as many replies as the broker's frame limit requires."""
@@ -313,7 +313,9 @@ class WorkerSession:
 
     def _status(self) -> str:
         chunks, jobs = self._credit
-        return Status(self._held.received, chunks, self._held.numbers(), jobs).format()
+        return Status(
+            self._held_chunks.received, chunks, self._held_chunks.numbers(), jobs
+        ).format()
 
     def tick(self, now: float, credit: WorkerCredit) -> None:
         """Do what is due."""
@@ -324,7 +326,7 @@ class WorkerSession:
             self.online = False
             self.lost = True
         if self.online:
-            self.outbox += self.replies.due(now)
+            self.outbox += self.replies.to_resend(now)
             if now >= self._heartbeat_due:
                 self._heartbeat(now, credit)
             elif credit != self._credit:
@@ -338,7 +340,7 @@ class WorkerSession:
         stamp = f"{self._clock.now():.2f}"
         self.outbox.append(commands.Heartbeat(self.new_id(), stamp, self._status()).frames())
 
-    def due(self) -> float:
+    def next_tick(self) -> float:
         """Return when `tick` has something to do."""
         deadline = self._last_seen + self.info.heartbeat_timeout
         if not self.online:

@@ -97,15 +97,17 @@ class Slots:
 
     Args:
         pool: Where jobs run; asked for the running job of a slot.
-        held: The chunks that the session holds.
+        held_chunks: The chunks that the session holds.
         watchdog: Is notified of what runs, and knows which slots are killed.
         active: How many slots are used: the first ones of the pool.
     """
 
-    def __init__(self, pool: WorkerPool, held: HeldChunks, watchdog: Watchdog, active: int) -> None:
+    def __init__(
+        self, pool: WorkerPool, held_chunks: HeldChunks, watchdog: Watchdog, active: int
+    ) -> None:
         self.active = active
         self._pool = pool
-        self._held = held
+        self._held_chunks = held_chunks
         self._watchdog = watchdog
         self._look_ahead = LookAhead()
         #: Slots whose job has run longer than `LONG_JOB`.
@@ -121,12 +123,12 @@ class Slots:
     @property
     def busy(self) -> int:
         """How many slots have jobs."""
-        jobs = self._held.jobs
+        jobs = self._held_chunks.jobs
         return len(jobs) - jobs.count(0)
 
     def choose(self, now: float) -> int:
         """Return the slot with the fewest jobs; one with a long job only if all have one."""
-        jobs = self._held.jobs
+        jobs = self._held_chunks.jobs
         long = self._long_running
         if self.active < len(jobs):
             jobs = jobs[: self.active]
@@ -155,12 +157,12 @@ class Slots:
 
     def can_shrink(self) -> bool:
         """Return whether the last active slot is idle, so that it need not be used."""
-        return not self._held.jobs[self.active - 1]
+        return not self._held_chunks.jobs[self.active - 1]
 
     def check_due(self) -> float:
         """Return when `check` has something to do, infinity where nothing can wait."""
         long = self._long_running
-        for slot, jobs in enumerate(self._held.jobs):
+        for slot, jobs in enumerate(self._held_chunks.jobs):
             if jobs > 1 or (jobs and slot not in long):
                 return self._check_due
         return float("inf")
@@ -170,7 +172,7 @@ class Slots:
         if now < self._check_due:
             return
         self._check_due = now + CHECK_EVERY
-        for slot, jobs in enumerate(self._held.jobs):
+        for slot, jobs in enumerate(self._held_chunks.jobs):
             running = self._pool.running(slot) if jobs else None
             if running is not None:
                 self._watchdog.watch(slot, running)
@@ -188,7 +190,7 @@ class SharedSlots(Slots):
     """Slots of a pool that share their chunks; each takes the next job when it is free."""
 
     _pool: SharedPool
-    _held: SharedHeldChunks
+    _held_chunks: SharedHeldChunks
 
     _average: float | None = None
     #: Jobs held beyond the slots.
@@ -206,7 +208,7 @@ class SharedSlots(Slots):
     @property
     def busy(self) -> int:
         """How many slots have jobs."""
-        return min(self._held.jobs[0], self._pool.slots)
+        return min(self._held_chunks.jobs[0], self._pool.slots)
 
     def choose(self, now: float) -> int:
         """Return 0: whichever slot is free takes the next job."""
@@ -241,20 +243,20 @@ class SharedSlots(Slots):
 
     @property
     def _waiting(self) -> bool:
-        return self._held.jobs[0] > self.active
+        return self._held_chunks.jobs[0] > self.active
 
     def check_due(self) -> float:
         """Return when `check` has something to do."""
         if self._waiting:
             return self._checked_at + CHECK_EVERY
-        return self._checked_at + CHECK_LIMITS_EVERY if self._held.timed else float("inf")
+        return self._checked_at + CHECK_LIMITS_EVERY if self._held_chunks.timed else float("inf")
 
     def check(self, now: float) -> Iterator[int]:
         """Set the deadlines of running jobs; yield 0 if jobs waited too long for one to end."""
         if now < self.check_due():
             return
         self._checked_at = now
-        if self._held.timed:
+        if self._held_chunks.timed:
             for slot in range(self._pool.slots):
                 if (running := self._pool.running(slot)) is not None:
                     self._watchdog.watch(slot, running)

@@ -59,13 +59,13 @@ class WorkerStreams:
 
     Args:
         session: Sends the parts.
-        held: The held chunks.
+        held_chunks: The held chunks.
         pool: Gets the credit of readers.
     """
 
-    def __init__(self, session: WorkerSession, held: HeldChunks, pool: WorkerPool) -> None:
+    def __init__(self, session: WorkerSession, held_chunks: HeldChunks, pool: WorkerPool) -> None:
         self._session = session
-        self._held = held
+        self._held_chunks = held_chunks
         self._pool = pool
         self.streams: dict[tuple[str, int], UntakenParts] = {}
         self._cleaned_at = 0.0
@@ -75,8 +75,8 @@ class WorkerStreams:
 
     def parts_yielded(self, event: PartsYielded) -> None:
         """Send a batch of parts, and keep it until its readers took it."""
-        chunk = self._held.chunks.get(event.chunk)
-        if chunk is None or not self._held.is_open(chunk.slot, chunk.number, event.position):
+        chunk = self._held_chunks.chunks.get(event.chunk)
+        if chunk is None or not self._held_chunks.is_open(chunk.slot, chunk.number, event.position):
             return  # it was handed back or killed
         session = self._session
         if session.online and not session.streams:
@@ -96,11 +96,11 @@ class WorkerStreams:
         head = PartHead(entry.delivery, event.first, event.count)
         stream.batches.append((head, event.body))
         if session.online:
-            self._send(entry.id, head, event.body)
+            self._queue_reply(entry.id, head, event.body)
 
     def progress_reported(self, event: ProgressReported) -> None:
         """Send the progress of a job, unless the broker is away or takes none."""
-        chunk = self._held.chunks.get(event.chunk)
+        chunk = self._held_chunks.chunks.get(event.chunk)
         session = self._session
         if chunk is None or not session.online or not session.streams:
             return
@@ -127,9 +127,9 @@ class WorkerStreams:
     def _runs(self, stream: UntakenParts) -> bool:
         """Return whether the job of a stream is still with its slot."""
         chunk = stream.chunk
-        return self._held.is_open(chunk.slot, chunk.number, stream.position)
+        return self._held_chunks.is_open(chunk.slot, chunk.number, stream.position)
 
-    def _send(self, job: str, head: PartHead, body: bytes) -> None:
+    def _queue_reply(self, job: str, head: PartHead, body: bytes) -> None:
         session = self._session
         reply = commands.Reply(session.new_id(), body, job, head.format())
         session.outbox.append(reply.frames())
@@ -144,7 +144,7 @@ class WorkerStreams:
             self.streams.clear()
         for stream in self.streams.values():
             for head, body in stream.batches:
-                self._send(stream.entry.id, head, body)
+                self._queue_reply(stream.entry.id, head, body)
 
     def tick(self, now: float) -> None:
         """Forget the parts of jobs that ended some time ago."""

@@ -53,7 +53,7 @@ class SuspectChunks:
 
     Args:
         session: Sends the CALLs.
-        held: The held chunks.
+        held_chunks: The held chunks.
         begin: Starts a chunk that the broker has confirmed.
         refuse: Hands back a chunk that it has refused.
     """
@@ -61,12 +61,12 @@ class SuspectChunks:
     def __init__(
         self,
         session: WorkerSession,
-        held: HeldChunks,
+        held_chunks: HeldChunks,
         begin: Callable[[HeldChunk, bytes, float], None],
         refuse: Callable[[HeldChunk, float], None],
     ) -> None:
         self._session = session
-        self._held = held
+        self._held_chunks = held_chunks
         self._begin = begin
         self._refuse = refuse
         #: By the number of the chunk.
@@ -76,7 +76,7 @@ class SuspectChunks:
 
     def ask(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Announce a chunk to the broker, and start it when that was answered."""
-        self._held.hold(chunk)
+        self._held_chunks.hold(chunk)
         suspect = self.waiting[chunk.number] = _Suspect(chunk, body)
         if self._session.online:
             self._call_begin(suspect, now)
@@ -93,7 +93,7 @@ class SuspectChunks:
         """Remove all of these chunks, and return them."""
         return [self._pop(suspect).chunk for suspect in list(self.waiting.values())]
 
-    def due(self) -> float:
+    def next_tick(self) -> float:
         """Return when `tick` has something to do."""
         if not self.waiting or not self._session.online:
             return float("inf")

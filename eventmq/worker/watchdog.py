@@ -62,16 +62,16 @@ class Watchdog:
 
     Args:
         pool: Where jobs run; used to interrupt a job and to kill a slot.
-        held: The held chunks.
+        held_chunks: The held chunks.
         timeout_policy: Decides the outcome of a job that exceeded its limit.
         grace: Seconds that a cancelled job has before it is killed.
     """
 
     def __init__(
-        self, pool: WorkerPool, held: HeldChunks, timeout_policy: TimeoutPolicy, grace: float
+        self, pool: WorkerPool, held_chunks: HeldChunks, timeout_policy: TimeoutPolicy, grace: float
     ) -> None:
         self._pool = pool
-        self._held = held
+        self._held_chunks = held_chunks
         self._timeout_policy = timeout_policy
         self._grace = grace
         self.deadlines: dict[int, _Deadline] = {}
@@ -80,7 +80,7 @@ class Watchdog:
 
     def watch(self, slot: int, running: Running) -> None:
         """Set the deadline of the job that a slot runs, if it has a time limit."""
-        chunk = self._held.chunks.get(running.chunk)
+        chunk = self._held_chunks.chunks.get(running.chunk)
         if chunk is None or slot in self.killed:
             return
         timeout = chunk.index.entries[running.position].timeout
@@ -103,7 +103,7 @@ class Watchdog:
         self.deadlines[slot] = _Deadline(chunk.number, position, deadline, now, cancelled=True)
         self._pool.interrupt(slot, chunk.number, position)
 
-    def due(self) -> float:
+    def next_tick(self) -> float:
         """Return when `tick` has something to do."""
         if not self.deadlines:
             return float("inf")
@@ -121,7 +121,7 @@ class Watchdog:
             running = self._pool.running(slot)
             if running is not None and running[:2] == deadline[:2]:
                 overdue.append(slot)
-            elif deadline.cancelled and self._held.is_open(slot, *deadline[:2]):
+            elif deadline.cancelled and self._held_chunks.is_open(slot, *deadline[:2]):
                 self.deadlines[slot] = deadline._replace(
                     due=now + max(self._grace, INTERRUPT_AGAIN_AFTER)
                 )
@@ -133,7 +133,7 @@ class Watchdog:
     def kill(self, slot: int) -> None:
         """Kill a slot, and log why."""
         deadline = self.deadlines[slot]
-        index = self._held.chunks[deadline.chunk].index
+        index = self._held_chunks.chunks[deadline.chunk].index
         if deadline.cancelled:
             why = f"it was cancelled and did not end within {self._grace:g} s"
         else:
@@ -169,6 +169,6 @@ class Watchdog:
             index.queue, text, position, entry, max(0.0, now - deadline.since)
         )
 
-    def forget(self, slot: int) -> None:
+    def clear(self, slot: int) -> None:
         """Forget the deadline in a slot."""
         self.deadlines.pop(slot, None)

@@ -69,7 +69,7 @@ def journal(
 
     need("pyarrow.parquet", user="eventmq journal")
     with _source(target, data_dir) as (source, app):
-        return _keep(source, app, Path(out), age=seal_after, once=once)
+        return _run_journal(source, app, Path(out), age=seal_after, once=once)
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
         yield StoreSource(reader, app, app.clock), app
 
 
-def _keep(source: Source, app: EventMQ, out: Path, *, age: float | None, once: bool) -> int:
+def _run_journal(source: Source, app: EventMQ, out: Path, *, age: float | None, once: bool) -> int:
     from eventmq_contrib.journal.drain import AGE, Drain
     from eventmq_contrib.journal.folder import JournalFolder
     from eventmq_contrib.journal.redactor import redactor_of

@@ -130,7 +130,7 @@ class Redactor:
         try:
             shown = self._function(task, kind, value)
         except BaseException as error:
-            raise _Refused(f"the redactor raised {_place(error)}") from error
+            raise _Refused(f"the redactor raised {_error_location(error)}") from error
         if shown is None:
             return None
         try:
@@ -165,7 +165,7 @@ def _reason(error: BaseException) -> str:
     return f"{kind}: {error}" if isinstance(error, _SAFE) else kind
 
 
-def _place(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     """Return the type of an error and the line that raised it, without its text."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} ({Path(frame.filename).name}, line {frame.lineno})"

@@ -63,7 +63,7 @@ def forget(
     target = target or journal.absolute().parent / COMPACTED
     try:
         with hold_lock(target, "eventmq journal forget"):
-            removed, begins = _forget(journal, FolderLocation(target), before)
+            removed, begins = _remove_before(journal, FolderLocation(target), before)
             if trim_seals:
                 write_begins(journal, begins, TRIM)
             return removed, begins
@@ -71,7 +71,7 @@ def forget(
         raise StoreError(f"cannot remove files of {journal}: {error}") from error
 
 
-def _forget(
+def _remove_before(
     journal: Path, location: FolderLocation, before: float | None
 ) -> tuple[int, dict[str, int]]:
     catalog = Catalog.read(FolderLocation(journal), location)

@@ -95,7 +95,7 @@ class Stream:
     until: float | None = None
 
 
-def _known(events: DataFrame) -> DataFrame:
+def _readable(events: DataFrame) -> DataFrame:
     """Return events; one of a newer EventMQ is an error, as its columns may differ in meaning."""
     from pyspark.sql import functions as f
 
@@ -261,7 +261,7 @@ def _far_files(spark: SparkSession, stream: Stream) -> DataFrame:
     files = max(1, stream.at_once // _FILE)
     source = spark.readStream.schema(_schema()).option("maxFilesPerTrigger", files)
     source = source.option("recursiveFileLookup", "true").option("pathGlobFilter", _SEALED)
-    return _known(source.options(**CHECKED).parquet(stream.journal))
+    return _readable(source.options(**CHECKED).parquet(stream.journal))
 
 
 def _schema() -> StructType:

@@ -69,7 +69,7 @@ def step(beats: Beats, alive: list[BeatRunner | None], paused: dict[int, float],
             continue
         living = alive[index] = beat or beats.start(weather.crash)
         try:
-            beats.turn(living)
+            beats.tick(living)
         except Killed:
             alive[index] = None
             paused[index] = now + weather.random.uniform(0.1, 5.0)

@@ -92,7 +92,7 @@ class BeatProcess(ClientProcess):
         if now >= self._beat_at:
             self._busy = True
             try:
-                wait = self.runner._guarded_turn()
+                wait = self.runner._guarded_tick()
             except Killed:
                 return
             self._busy = False

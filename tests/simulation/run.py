@@ -211,7 +211,7 @@ class Simulation:
             return "a legacy worker has a job"
         for worker in self.workers:
             if worker.alive and not worker.manager.idle:
-                return f"{worker.name} holds {worker.manager._held.numbers()}"
+                return f"{worker.name} holds {worker.manager._held_chunks.numbers()}"
         return "" if not core.has_writes else "the broker has writes to commit"
 
     def _check(self) -> None:

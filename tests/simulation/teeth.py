@@ -167,7 +167,7 @@ def _unseen(original: Any) -> Any:
     """Accept a chunk under any number, even one that was received before."""
 
     def receive(self: Any, request: Any, now: float) -> None:
-        self._held.received = 0
+        self._held_chunks.received = 0
         original(self, request, now)
 
     return receive
@@ -196,12 +196,12 @@ BUGS: dict[str, Callable[[], Any]] = {
     "limits are not kept": bug(Limiter, "allowance", _unlimited),
     "cancelled jobs have no event": bug(event_log, "events_of", _silent_events),
     "a lease that its worker does not hold is not noticed": bug(Sessions, "_reconcile", _nothing),
-    "answers are not sent again": bug(Replies, "due", _none),
+    "answers are not sent again": bug(Replies, "to_resend", _none),
     "a failed commit is not undone": bug(BrokerCore, "_failed", _no_undo),
     "a transient job is handed back": bug(Outcomes, "_give_back_transient", _twice),
     "delayed jobs are lost at a restart": bug(store.SqliteStore, "_recover", _forgetful),
     "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
-    "a worker keeps chunks that are settled": bug(HeldChunks, "settle", _nothing),
+    "a worker keeps chunks that are settled": bug(HeldChunks, "release", _nothing),
     "a deployed worker is answered after a restart": bug(UnregisteredPeers, "received", _nothing),
 }
 

@@ -184,7 +184,7 @@ class Beats:
     def start(
         self, crash: Callable[[str], None] = nothing, declared: dict[str, Schedule] | None = None
     ) -> BeatRunner:
-        """Return a beat, to be driven by `turn`."""
+        """Return a beat, to be driven by `tick`."""
         beat = BeatRunner(
             open_store=lambda: Store(self.store, self.broker, crash, self.kind),
             client=CrashingBeatClient(self.broker, crash),
@@ -205,17 +205,17 @@ class Beats:
             beat.close()
         self.store.close()
 
-    def turn(self, beat: BeatRunner) -> float:
-        """Let a beat do one turn; return how long it wants to wait."""
-        return beat._guarded_turn()
+    def tick(self, beat: BeatRunner) -> float:
+        """Let a beat do one tick; return how long it wants to wait."""
+        return beat._guarded_tick()
 
     def run(self, beat: BeatRunner, seconds: float) -> None:
         """Let a beat run alone for a time."""
         end = self.clock.now() + seconds
         while self.clock.now() < end:
-            wait = self.turn(beat)
+            wait = self.tick(beat)
             self.clock.advance(min(max(wait, 0.001), max(0.0, end - self.clock.now()) or 0.001))
-        self.turn(beat)
+        self.tick(beat)
 
     def fired(self, name: str) -> list[float]:
         """Return when the jobs of a schedule came, in order."""

@@ -114,10 +114,10 @@ def _carry_out(replay: Replay, of: Any, rate: float | None) -> dict[str, int]:
     session = getattr(of, "sparkSession", of)
     session.dataSource.register(EventMQDataSource)
 
-    def tell(n: int) -> None:
+    def report_progress(n: int) -> None:
         click.echo(f"{n} of {replay.jobs} jobs", err=True)
 
-    return {"jobs": replay.jobs, **replay.carry_out(session, rate, tell)}
+    return {"jobs": replay.jobs, **replay.carry_out(session, rate, report_progress)}
 
 
 def _plan(

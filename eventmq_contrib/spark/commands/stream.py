@@ -87,9 +87,9 @@ def command(shared: JournalOptions, prometheus: str | None, **options: Any) -> N
     stream = Stream(journal=shared.journal, out=out, prometheus=text, **chosen, **options)
     with shared.spark() as session, _naming_files():
         query = start_stream(session, stream)
-        show = _say if shared.as_json else _quiet
+        show = _print_batch if shared.as_json else _quiet
         if shared.as_json:
-            _say({"what": "ready", "journal": shared.journal, "out": shared.out})
+            _print_batch({"what": "ready", "journal": shared.journal, "out": shared.out})
         else:
             click.echo(f"ready journal={shared.journal} out={shared.out}")
         _watch(query, stream, show)
@@ -116,7 +116,7 @@ def _naming_files() -> Iterator[None]:
         raise StoreError(f"{msg}unharmed") from error
 
 
-def _say(batch: dict[str, Any]) -> None:
+def _print_batch(batch: dict[str, Any]) -> None:
     click.echo(to_json(batch))
 
 

@@ -71,7 +71,7 @@ class Format:
         from eventmq_contrib.spark.source.options import Reading, read_options
         from eventmq_contrib.spark.source.reader import BrokerReader, JournalReader
 
-        options = read_options(Reading, self.options, what="a reader")
+        options = read_options(Reading, self.options, subject="a reader")
         kind = JournalReader if options.journal else BrokerReader
         return spark_class(kind, "DataSourceReader")(options, schema)  # type: ignore[no-any-return]
 
@@ -80,7 +80,7 @@ class Format:
         from eventmq_contrib.spark.source.options import Streaming, read_options
         from eventmq_contrib.spark.source.stream import JournalStream
 
-        options = read_options(Streaming, self.options, what="a stream reader")
+        options = read_options(Streaming, self.options, subject="a stream reader")
         kind = spark_class(JournalStream, "DataSourceStreamReader", "SupportsTriggerAvailableNow")
         return kind(options, schema)  # type: ignore[no-any-return]
 
@@ -106,7 +106,7 @@ class Format:
             raise SettingsError('jobs cannot be overwritten; allowed is: mode("append")')
         # Spark's own, for what it keeps of a stream.
         own = {k: v for k, v in self.options.items() if k.lower() != "checkpointlocation"}
-        return read_options(Writing, own, what="a writer")
+        return read_options(Writing, own, subject="a writer")
 
 
 @lru_cache(maxsize=32)

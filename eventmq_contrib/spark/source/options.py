@@ -150,25 +150,25 @@ class Writing(Connection):
         return {name: value for name, value in options.items() if value is not None}
 
 
-def read_options(kind: type[_T], given: Mapping[str, str], *, what: str) -> _T:
+def read_options(kind: type[_T], options: Mapping[str, str], *, subject: str) -> _T:
     """Return options for what Spark hands over.
 
     Args:
         kind: Which options there are.
-        given: Names, in any case, and texts.
-        what: Names the use, for messages.
+        options: Names, in any case, and texts.
+        subject: Names the use, for messages.
 
     Raises:
         SettingsError: An option is unknown, or its value is not allowed.
     """
-    known = {each.name.lower(): each for each in options_of(kind).values()}
+    fields_by_name = {field.name.lower(): field for field in options_of(kind).values()}
     values: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, text in options.items():
         # Of load(path): the folder of a journal.
-        declared = known.get("journal" if name.lower() == "path" else name.lower())
+        declared = fields_by_name.get("journal" if name.lower() == "path" else name.lower())
         if declared is None:
             hint = did_you_mean(name, options_of(kind))
-            raise SettingsError(f'{what} of "eventmq" takes no option {name!r}; {hint}')
+            raise SettingsError(f'{subject} of "eventmq" takes no option {name!r}; {hint}')
         try:
             values[declared.field] = declared.read(text)
         except ValueError as error:

@@ -64,7 +64,7 @@ def test_a_wrong_option_is_named_with_what_is_right(
     kind: type[Connection], given: dict[str, str], words: str
 ) -> None:
     with pytest.raises(SettingsError, match=re.escape(words)):
-        read_options(kind, given, what="it")
+        read_options(kind, given, subject="it")
 
 
 @pytest.mark.parametrize("name", ["key", "brokerKey"])
@@ -72,16 +72,16 @@ def test_key_material_is_refused_and_not_repeated(name: str) -> None:
     """Options show in plans; a file's path does not matter there."""
     secret = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
     with pytest.raises(SettingsError, match="the path of a key file") as caught:
-        read_options(Connection, {name: secret}, what="it")
+        read_options(Connection, {name: secret}, subject="it")
     assert secret not in str(caught.value)
     assert caught.value.__cause__ is None
-    read_options(Connection, {name: "/etc/eventmq/client.key"}, what="it")
+    read_options(Connection, {name: "/etc/eventmq/client.key"}, subject="it")
 
 
 def test_names_of_options_have_no_case_and_a_path_is_a_journal() -> None:
     """As Spark hands them over."""
-    assert read_options(Reading, {"PATH": "j"}, what="it").journal == "j"
-    found = read_options(Writing, {"argcolumns": "a, b", "RATE": "5"}, what="it")
+    assert read_options(Reading, {"PATH": "j"}, subject="it").journal == "j"
+    found = read_options(Writing, {"argcolumns": "a, b", "RATE": "5"}, subject="it")
     assert (found.arguments, found.rate) == (("a", "b"), 5.0)
     assert Writing(queue="q", run_limit=3.0).call() == {"queue": "q", "timeout": 3.0}
 

@@ -27,7 +27,7 @@ class Journal:
         for name in names:
             self.beats.add(name, every(seconds=10), **more)
         self.beat = self.beats.start()
-        self.beats.turn(self.beat)
+        self.beats.tick(self.beat)
         self.lines: list[str] = []
         self.trouble: dict[str, Exception] = {}
         self.meanwhile: dict[str, object] = {}
@@ -72,7 +72,7 @@ def journal():
 
 def test_while_one_waits_for_the_broker_or_the_store_the_next_ones_leave(journal):
     four = journal("abcd")
-    four.beats.turn(four.beat)
+    four.beats.tick(four.beat)
     assert [
         "submit a", "submit b",
         "receipt a", "store a", "submit c",
@@ -89,17 +89,17 @@ def test_what_comes_due_while_receipts_are_waited_for_does_not_wait_for_the_stor
     two.beats.clock.set_now(NOW + 5)
     two.beats.add("b", every(seconds=5.25))
     two.beats.clock.set_now(NOW + 9.5)
-    two.beats.turn(two.beat)
+    two.beats.tick(two.beat)
     two.beats.clock.set_now(NOW + 10)
     two.meanwhile["receipt a"] = lambda: two.beats.clock.set_now(NOW + 10.3)
-    two.beats.turn(two.beat)
+    two.beats.tick(two.beat)
     assert ["submit a", "receipt a", "store a", "submit b"] == two.lines[:4]
     assert ["receipt b", "store b", "stored a", "stored b"] == two.lines[4:]
 
 
 def test_one_alone_is_stored_before_the_turn_ends(journal):
     one = journal("a")
-    one.beats.turn(one.beat)
+    one.beats.tick(one.beat)
     assert ["submit a", "receipt a", "store a", "stored a"] == one.lines
     assert NOW + 10 == one.beats.store.find("a").last_fire_time
 
@@ -109,7 +109,7 @@ def test_the_next_step_of_a_schedule_waits_for_the_last_one(journal):
     one = journal("a", misfire="all", window=1e6)
     one.beats.clock.advance(2490)
     for _ in range(3):
-        one.beats.turn(one.beat)
+        one.beats.tick(one.beat)
     assert ["submit a", "receipt a", "store a", "stored a"] * 3 == one.lines
     assert [NOW + 10 * n for n in range(1, 251)] == one.beats.fire_times("a")
 
@@ -126,7 +126,7 @@ def test_trouble_loses_no_fire_time_and_fires_none_twice(journal, where, again, 
     """All that was on its way is done again, under the same ids."""
     four = journal("abcd")
     four.trouble[where] = error
-    four.beats.turn(four.beat)
+    four.beats.tick(four.beat)
     assert not four.trouble
     first = [line[-1] for line in four.lines if line.startswith("submit")]
     four.beats.clock.advance(1.5)
@@ -142,7 +142,7 @@ def test_trouble_loses_no_fire_time_and_fires_none_twice(journal, where, again, 
 def test_steps_that_were_stored_although_nobody_waited_for_them_are_read(journal):
     four = journal("abcd", kind="eager")
     four.trouble["stored a"] = BrokerUnavailable("gone")
-    four.beats.turn(four.beat)
+    four.beats.tick(four.beat)
     del four.lines[:]
     four.beats.run(four.beat, 3)
     assert ["submit c", "submit d"] == sorted(line for line in four.lines if "submit" in line)
@@ -159,8 +159,8 @@ def test_what_somebody_else_has_moved_on_meanwhile_is_read_again_at_once(journal
         return lambda: Saved([False], 0)
 
     two.begin_advance = refused
-    two.beats.turn(two.beat)
-    two.beats.turn(two.beat)
+    two.beats.tick(two.beat)
+    two.beats.tick(two.beat)
     assert [NOW + 10, NOW + 10] == [
         two.beat._machine.entries[name].schedule.last_fire_time for name in "ab"
     ]
@@ -175,7 +175,7 @@ def test_each_schedule_of_a_batch_gets_its_own_verdicts():
     for name in "abcd":
         beats.add(name, every(seconds=5))
     beat = beats.start()
-    beats.turn(beat)
+    beats.tick(beat)
     submit, rounds = beat._client.submit, []
 
     def submit_some(jobs):
@@ -190,7 +190,7 @@ def test_each_schedule_of_a_batch_gets_its_own_verdicts():
     beat._client.submit = submit_some
     beats.clock.advance(10)
     for _ in range(2):
-        beats.turn(beat)
+        beats.tick(beat)
     assert ["a", "a", "b", "b", "c", "c", "d", "d"] == rounds[0]
     assert ["b"] == rounds[1]
     assert {"a": 10, "b": 10, "c": 10, "d": 0} == {
@@ -207,7 +207,7 @@ def test_each_schedule_of_a_batch_gets_its_own_verdicts():
 def test_a_stop_submits_no_more_but_stores_what_was_submitted(journal):
     four = journal("abcd")
     four.meanwhile["receipt a"] = four.beat.stop
-    four.beats.turn(four.beat)
+    four.beats.tick(four.beat)
     assert ["submit a", "submit b"] == [line for line in four.lines if "submit" in line]
     stored = [four.beats.store.find(name).last_fire_time for name in "abcd"]
     assert [NOW + 10, NOW + 10, NOW, NOW] == stored
@@ -217,9 +217,9 @@ def test_before_the_next_look_at_the_store_all_is_settled(journal):
     """It renews the lease, and reads what others have changed."""
     four = journal("abcd")
     four.meanwhile["receipt a"] = lambda: four.beats.clock.advance(0.5)
-    four.beats.turn(four.beat)
+    four.beats.tick(four.beat)
     assert ["submit a", "submit b"] == [line for line in four.lines if "submit" in line]
     stored = [four.beats.store.find(name).last_fire_time for name in "abcd"]
     assert [NOW + 10, NOW + 10, NOW, NOW] == stored
-    four.beats.turn(four.beat)
+    four.beats.tick(four.beat)
     assert all([NOW + 10] == four.beats.fire_times(name) for name in "abcd")

@@ -95,19 +95,19 @@ def test_only_the_beat_that_fires_removes_what_has_ended(beats):
     beats.add("a", every(seconds=60))
     first, second = beats.start(), beats.start()
     for beat in (first, second):
-        beats.turn(beat)
+        beats.tick(beat)
     assert (True, False) == (first._leads, second._leads)
     beats.add("over", at(datetime.fromtimestamp(NOW - 5, timezone.utc)))
     found = beats.store.find("over")
     found.last_job = "1" * 32
     beats.store.save([(found, found.version)])
     beats.clock.advance(0.5)
-    beats.turn(second)
+    beats.tick(second)
     assert beats.store.find("over") is not None
     first.stop()
     first.run()
     beats.clock.advance(0.5)
-    beats.turn(second)
+    beats.tick(second)
     assert second._leads
     assert beats.store.find("over") is None
 
@@ -306,7 +306,7 @@ def test_jitter_is_the_same_whoever_computes_it(beats):
     beats.add("a", every(seconds=100), jitter=90.0)
     first, second = beats.start(), beats.start()
     for beat in (first, second):
-        beats.turn(beat)
+        beats.tick(beat)
     assert first._machine.next_tick() == second._machine.next_tick()
 
 
@@ -431,7 +431,7 @@ def test_a_beat_fires_nothing_before_it_knows_the_brokers_time(beats):
     beat = beats.start()
     beats.clock.advance(61)
     beats.broker.down = True
-    beats.turn(beat)
+    beats.tick(beat)
     assert beats.broker.order == []
     beats.broker.down = False
     beats.run(beat, 1)
@@ -445,14 +445,14 @@ def test_one_of_two_fires_and_the_other_takes_over_within_2_seconds(beats):
     beats.add("a", every(seconds=0.1))
     first, second = beats.start(), beats.start()
     for _ in range(100):
-        beats.turn(first)
-        beats.turn(second)
+        beats.tick(first)
+        beats.tick(second)
         beats.clock.advance(0.1)
     assert (True, False) == (first._leads, second._leads)
     assert 0 == beats.broker.refused
     died = beats.clock.now()  # the first is not heard of any more
     while not second._leads:
-        beats.clock.advance(max(0.001, beats.turn(second)))
+        beats.clock.advance(max(0.001, beats.tick(second)))
     assert beats.clock.now() - died < 2.0
     beats.run(second, 5)
     fire_times = beats.fire_times("a")
@@ -461,12 +461,12 @@ def test_one_of_two_fires_and_the_other_takes_over_within_2_seconds(beats):
 
 def test_a_beat_that_is_stopped_gives_the_lease_back(beats):
     first, second = beats.start(), beats.start()
-    beats.turn(first)
-    beats.turn(second)
+    beats.tick(first)
+    beats.tick(second)
     first.stop()
     first.run()
     beats.clock.advance(0.5)
-    beats.turn(second)
+    beats.tick(second)
     assert second._leads
 
 
@@ -475,12 +475,12 @@ def test_both_may_fire_and_the_broker_refuses_the_second(beats):
     beats.add("a", every(seconds=10))
     first, second = beats.start(), beats.start()
     for beat in (first, second):
-        beats.turn(beat)
+        beats.tick(beat)
         beat._leads = True
         beat._poll = lambda now: None
     beats.clock.advance(10)
-    beats.turn(first)
-    beats.turn(second)
+    beats.tick(first)
+    beats.tick(second)
     assert [NOW + 10] == beats.fire_times("a")
     assert 1 == beats.broker.refused
 
@@ -698,9 +698,9 @@ def test_thousands_of_schedules_wait_in_a_heap(beats):
     ]
     beats.store.save(rows)
     beat = beats.start()
-    beats.turn(beat)
+    beats.tick(beat)
     assert NOW - 19_999 + 86_400 == beat._machine.next_tick()
     beats.clock.advance(86_400 - 19_999)
-    beats.turn(beat)
+    beats.tick(beat)
     assert 1 == len(beats.broker.order)
     assert len(beat._machine._heap) < 21_000

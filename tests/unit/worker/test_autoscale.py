@@ -107,7 +107,7 @@ def world():
 
 def fill(world):
     """Give every slot that is used a long job."""
-    number = world.manager._held.received
+    number = world.manager._held_chunks.received
     while world.status().window > len(world.pool.busy()):
         number += 1
         world.chunk(number, 1)

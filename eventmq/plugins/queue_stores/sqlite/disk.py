@@ -140,17 +140,17 @@ class OpenedFiles:
         log, index = (real.with_name(f"{real.name}-{end}") for end in ("wal", "shm"))
         identities = {path: _file_identity(os.fstat(fd)) for path, fd in descriptors.items()}
         # SQLite keeps these two open, so that no other file can get their numbers.
-        identities |= {path: self._found(path) for path in (log, index)}
+        identities |= {path: self._identity_now(path) for path in (log, index)}
         #: Name, device and inode.
-        self._all = tuple(identities.items())
+        self._identities = tuple(identities.items())
         self._log: int | None = None
         self._link, self._led_to = _link_of(self._open(log)), ""
         if self._link:
             self._led_to = os.readlink(self._link)  # noqa: PTH115 - as below
         #: Those to look at with each commit; SQLite looks at the database itself.
         excluded = {database, index, log} if self._link else {database, index}
-        self._each = tuple(
-            (os.fspath(path), key) for path, key in self._all if path not in excluded
+        self._checked = tuple(
+            (os.fspath(path), key) for path, key in self._identities if path not in excluded
         )
         self.verify()
 
@@ -175,11 +175,11 @@ class OpenedFiles:
             StoreError: One of them leads elsewhere: no receipt may be given for this commit.
         """
         stat = os.stat
-        for path, identity in self._each:
+        for path, identity in self._checked:
             try:
                 status = stat(path)
             except OSError as error:
-                raise self._gone(path, error) from error
+                raise self._missing(path, error) from error
             if (status.st_dev, status.st_ino) != identity:
                 raise self._replaced(path)
         # What `stat` said of the log the next write must change: the system then keeps exact times
@@ -195,19 +195,19 @@ class OpenedFiles:
         Raises:
             StoreError: One of them leads elsewhere.
         """
-        for path, identity in self._all:
-            if self._found(path) != identity:
+        for path, identity in self._identities:
+            if self._identity_now(path) != identity:
                 raise self._replaced(path)
         self.committed()
 
-    def _found(self, path: Path) -> tuple[int, int]:
+    def _identity_now(self, path: Path) -> tuple[int, int]:
         try:
             return _file_identity(path.stat())
         except OSError as error:
-            raise self._gone(path, error) from error
+            raise self._missing(path, error) from error
 
     @staticmethod
-    def _gone(path: str | Path, error: OSError) -> StoreError:
+    def _missing(path: str | Path, error: OSError) -> StoreError:
         why = "is gone" if isinstance(error, FileNotFoundError) else f"fails: {error.strerror}"
         return store_removed(f"{path} {why}")
 
@@ -246,7 +246,7 @@ class DataDirectory:
 
     #: Device and inode of the databases that this process has locked: a second descriptor on one
     #: of them must not even be opened.
-    _held: ClassVar[set[tuple[int, int]]] = set()
+    _locked: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, path: Path, reserve: int) -> None:
         self.path = path
@@ -338,7 +338,7 @@ class DataDirectory:
     def close(self) -> None:
         """Free the lock. Idempotent."""
         if self._database is not None:
-            self._held.discard(_identity(os.fstat(self._database)))
+            self._locked.discard(_identity(os.fstat(self._database)))
             os.close(self._database)
             self._database = None
         if self._lock is not None:
@@ -382,7 +382,7 @@ class DataDirectory:
         if self._database is not None or not (make or self.database.exists()):
             return
         try:
-            locked = _identity(self.database.stat()) in self._held
+            locked = _identity(self.database.stat()) in self._locked
         except FileNotFoundError:
             locked = False
         if locked:
@@ -395,7 +395,7 @@ class DataDirectory:
                 os.close(self._database)
                 self._database = None
                 raise
-        self._held.add(_identity(os.fstat(self._database)))
+        self._locked.add(_identity(os.fstat(self._database)))
 
     def _unusable(self, error: OSError) -> StoreError:
         if error.errno == errno.ENOSPC:

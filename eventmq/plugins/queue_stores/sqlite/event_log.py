@@ -77,11 +77,11 @@ class EventLog:
         meta = dict(self.db.execute("SELECT key, value FROM meta WHERE key GLOB 'journal*'"))
         self._journal: str = meta.get("journal", "")
         self._sealed: int = meta.get("journal_sealed", 0)
-        self._told: float = meta.get("journal_told", 0.0)
+        self._journal_seen_at: float = meta.get("journal_told", 0.0)
         #: Whether there may be rows that are sealed.
         self._unpruned = self._first <= self._sealed
         self._gaps.clear()
-        self._lineage.forget()
+        self._lineage.clear()
 
     def _row(self, sql: str) -> tuple[int, int, int, int]:
         row: tuple[int, int, int, int] | None = first_row(self.db, sql)
@@ -196,14 +196,17 @@ class EventLog:
 
     def seal(self, write: SealEvents) -> tuple[EventLogHead, bool]:
         """Write what a journal has."""
-        if self._journal not in {"", write.journal} and write.at - self._told < write.timeout:
+        if (
+            self._journal not in {"", write.journal}
+            and write.at - self._journal_seen_at < write.timeout
+        ):
             return self.head, True
         if write.sealed >= self._next:
             return self.head, False  # it has more than there is: it is of another time
         again = (write.journal, write.sealed) == (self._journal, self._sealed)
         if write.sealed + 1 < self._first and not again:
             self._gaps.append(gap(write.sealed + 1, self._first - 1, write.at))
-        self._journal, self._sealed, self._told = write[:3]
+        self._journal, self._sealed, self._journal_seen_at = write[:3]
         self._unpruned = True
         values = {
             "journal": write.journal, "journal_sealed": write.sealed, "journal_told": write.at,

@@ -280,9 +280,9 @@ class GraphWrites:
         """End jobs for what they waited for did not succeed."""
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         self._caused.update(job.seq for job in jobs)
-        self._end(jobs, JobState.CANCELLED, error, write)
+        self._end_jobs(jobs, JobState.CANCELLED, error, write)
 
-    def _end(
+    def _end_jobs(
         self, jobs: Sequence[JobRecord], state: JobState, error: bytes, write: AdvanceGraphs
     ) -> None:
         rows = [Finished(job, state, write.at, write.ttl, ERROR_TYPE, error) for job in jobs]
@@ -332,7 +332,7 @@ class GraphWrites:
         """End jobs that cannot run, for their records or what they take are not what they were."""
         error = encode_error(RemoteError("eventmq.errors.StoreError", text))
         logger.error("jobs of a graph failed: %s", text)
-        self._end(jobs, JobState.FAILED, error, write)
+        self._end_jobs(jobs, JobState.FAILED, error, write)
 
     def too_large(
         self, jobs: Sequence[JobRecord], size: int, limit: str, write: AdvanceGraphs
@@ -340,7 +340,7 @@ class GraphWrites:
         """End jobs that would take too much."""
         text = f"what it takes has {size} bytes; {limit}: return references to large data"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", text))
-        self._end(jobs, JobState.FAILED, error, write)
+        self._end_jobs(jobs, JobState.FAILED, error, write)
 
 
 def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -399,16 +399,16 @@ class LineageIndex:
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._known: dict[str, Lineage] = {}
+        self._lineages: dict[str, Lineage] = {}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget what was read: some of it may have been rolled back."""
-        self._known.clear()
+        self._lineages.clear()
 
     # hot loop: python -m benchmarks chord_members
     def find(self, ids: Sequence[str]) -> list[Lineage | None]:
         """Return where each job stands, None for one of no known graph."""
-        lineages = self._known
+        lineages = self._lineages
         missing = [job_id for job_id in ids if job_id not in lineages]
         if missing:
             if len(lineages) > _REMEMBERED:
@@ -418,7 +418,7 @@ class LineageIndex:
         return [lineages.get(job_id) for job_id in ids]
 
     def _read(self, ids: Sequence[str]) -> None:
-        execute, lineages = self._db.execute, self._known
+        execute, lineages = self._db.execute, self._lineages
         # Of the rest, which is less than a statement has, each has its own.
         even = len(ids) - len(ids) % _MANY
         for start in range(0, even, _MANY):
@@ -461,7 +461,7 @@ class GraphReads:
 
     # Ends
 
-    def _end(self, first: int, end: int, audit: AuditFields, limit: int) -> list[JobRecord]:
+    def _end_jobs(self, first: int, end: int, audit: AuditFields, limit: int) -> list[JobRecord]:
         """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
         sql = (
             f"SELECT {BARE_COLUMNS} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?"
@@ -473,7 +473,7 @@ class GraphReads:
         graph = self.graphs.known(write.id)
         if not graph:
             return "", AffectedJobs([], {})
-        jobs = self._end(graph, graph + self._size(graph), write.audit, write.limit)
+        jobs = self._end_jobs(graph, graph + self._size(graph), write.audit, write.limit)
         return self._id(graph), AffectedJobs(jobs, {})
 
     def end_deadlines(self, write: EndDeadlines) -> tuple[AffectedJobs, float | None]:
@@ -482,7 +482,7 @@ class GraphReads:
         sql = "SELECT key, first, end FROM deadlines WHERE at <= ? ORDER BY at LIMIT 20"
         jobs: list[JobRecord] = []
         for key, first, end in all_rows(db, sql, (write.now,)):
-            jobs += self._end(first, end, write.audit, write.limit - len(jobs))
+            jobs += self._end_jobs(first, end, write.audit, write.limit - len(jobs))
             if len(jobs) >= write.limit:
                 break
             db.execute("DELETE FROM deadlines WHERE key = ?", (key,))
@@ -492,7 +492,7 @@ class GraphReads:
 
     def lineage(self, write: FindLineage) -> Lineage | None:
         """Return where a job stands in its graph."""
-        self._lineage.forget()  # the graph may be forgotten since, or was rolled back
+        self._lineage.clear()  # the graph may be forgotten since, or was rolled back
         return self._lineage.find([write.id])[0]
 
     def page(self, write: ListGraph) -> GraphPage | None:

@@ -100,8 +100,8 @@ class StoredInputs:
             raise DamagedRow("a result that it takes is damaged") from error
         return results
 
-    def forget(self, span: Span) -> None:
-        """Forget the results of a join."""
+    def delete(self, span: Span) -> None:
+        """Delete the results of a join."""
         self._db.execute(f"DELETE {_OF_JOIN}", span)
 
     def discard(self, first: int, final: int) -> None:
@@ -300,7 +300,7 @@ class Joins:
         if more:
             self._work.appendleft(work._replace(cursor=jobs[-1].seq + 1))
         else:
-            self._forget(span, succeeded=work.reason is None)
+            self._delete_join(span, succeeded=work.reason is None)
         return max(1, len(jobs))
 
     def _waiting(self, first: int, last: int, join_key: int, limit: int) -> list[JobRecord]:
@@ -319,7 +319,7 @@ class Joins:
         (count,) = first_row(self.tables.db, sql, (jobs[0].seq, last, join_key))
         return int(count)
 
-    def _forget(self, span: Span, *, succeeded: bool) -> None:
+    def _delete_join(self, span: Span, *, succeeded: bool) -> None:
         """Forget a join at which nothing waits any more."""
         db = self.tables.db
         db.execute("DELETE FROM joins WHERE key = ?", (span.join_key,))
@@ -327,7 +327,7 @@ class Joins:
         if self.inputs.in_use(span.join_key):
             return
         if succeeded:
-            self.inputs.forget(span)
+            self.inputs.delete(span)
         elif self.inputs.ids(span):  # its graph may have ended before it in this commit
             self.inputs.discard(span.first, span.final)
 
@@ -367,7 +367,7 @@ class Joins:
         value = pack(_filled(tree, ids))
         limit = _limit(size, longest + len(value), write)
         if not limit:
-            self._keep(takers, span, size)
+            self._store_inputs(takers, span, size)
             self._waiting_jobs.ready(jobs, value, write)
             return
         self._waiting_jobs.too_large(takers, size, limit, write)
@@ -380,7 +380,7 @@ class Joins:
         taking = {job.seq for job in takers}
         self._waiting_jobs.ready([job for job in jobs if job.seq not in taking], b"", write)
 
-    def _keep(self, takers: Sequence[JobRecord], span: Span, size: int) -> None:
+    def _store_inputs(self, takers: Sequence[JobRecord], span: Span, size: int) -> None:
         """Keep results for jobs that get ids, and mark these."""
         self.inputs.keep([job.id for job in takers], span, size)
         for job in takers:

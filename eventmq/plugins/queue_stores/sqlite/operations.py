@@ -293,9 +293,9 @@ class FailedJobs:
             tables.failed_bytes -= size
             deleted.append((seq, job_id, queue))
         cursor.close()
-        return Pruned(self._forget(deleted), more, oldest)
+        return Pruned(self._delete_failed(deleted), more, oldest)
 
-    def _forget(self, deleted: list[tuple[int, str, int]]) -> dict[str, int]:
+    def _delete_failed(self, deleted: list[tuple[int, str, int]]) -> dict[str, int]:
         """Delete failed jobs; return how many those were, by queue."""
         tables = self.tables
         tables.db.executemany("DELETE FROM failed WHERE seq = ?", [(seq,) for seq, _, _ in deleted])

@@ -76,12 +76,12 @@ def inspect_log(path: Path) -> LogEnd:
         frames = log_frames(db)
         descriptor = os.open(log, os.O_RDONLY)
         try:
-            return _end(descriptor, frames)
+            return _log_end(descriptor, frames)
         finally:
             os.close(descriptor)
 
 
-def _end(log: int, frames: int) -> LogEnd:
+def _log_end(log: int, frames: int) -> LogEnd:
     header, size = os.pread(log, _HEADER, 0), os.fstat(log).st_size
     if len(header) < _HEADER:
         return LogEnd(0, 0)

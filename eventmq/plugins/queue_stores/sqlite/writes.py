@@ -234,7 +234,7 @@ class Writes:
                 unique = "unique:" in text and unique_rule(text) is not None
                 keys = None if unique else keys_of.get((name, text))
                 if keys is None and not unique:
-                    keys = keys_of[name, text] = self._place(j)
+                    keys = keys_of[name, text] = self._queue_keys(j)
                 queue, subqueue, prefix = keys or (0, 0, 0)
                 data, common = b"", prefix
             if unique:
@@ -286,7 +286,7 @@ class Writes:
         sql = "SELECT 1 FROM jobs WHERE id = ?"
         return first_row(self.tables.db, sql, (job_id,)) is not None
 
-    def _place(self, job: JobRecord) -> tuple[int, int, int]:
+    def _queue_keys(self, job: JobRecord) -> tuple[int, int, int]:
         """Return the numbers of a job's queue and subqueue, and what its checksum has in common."""
         tables, prefix = self.tables, job_prefix(job.queue, job.headers)
         return tables.queue_id(job.queue), tables.subqueue_id(job.queue, job.headers), prefix
@@ -499,7 +499,7 @@ class Writes:
         db = self.tables.db
         jobs: list[JobRecord] = []
         size = 0
-        with closing(self._due(write)) as rows:
+        with closing(self._ready_rows(write)) as rows:
             for row in rows:
                 job = self.tables.job(row)
                 if job.eta:
@@ -517,7 +517,7 @@ class Writes:
             self.tables.count(self.tables.queue_id(job.queue), 1, -1)
         return jobs, next_ready_at(db, write.ahead)
 
-    def _due(self, write: Promote) -> Generator[tuple[Any, ...]]:
+    def _ready_rows(self, write: Promote) -> Generator[tuple[Any, ...]]:
         """Yield the rows of delayed jobs that are due, those by store time first."""
         sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta = 0 AND ready_at <= ?
                   ORDER BY ready_at LIMIT ?"""

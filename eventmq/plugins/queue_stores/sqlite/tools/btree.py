@@ -102,9 +102,9 @@ class File:
         own = 2 + (number - 2) // self._map_every * self._map_every
         if number in {1, own}:
             return 0, 0
-        place = (own - 1) * self.size + _ENTRY * (number - own - 1)
-        found = self.data[place : place + _ENTRY]
-        kind, parent = (found[0], int.from_bytes(found[1:], "big")) if found else (0, 0)
+        offset = (own - 1) * self.size + _ENTRY * (number - own - 1)
+        entry = self.data[offset : offset + _ENTRY]
+        kind, parent = (entry[0], int.from_bytes(entry[1:], "big")) if entry else (0, 0)
         return (kind, parent) if _ROOT <= kind <= _BELOW and parent <= self.pages else (0, 0)
 
     def roots(self) -> set[int]:
@@ -134,9 +134,9 @@ class File:
                 inner = bool(self._below.get(number))
                 damage(BadPage(number, str(error), after, before, inner))
             else:
-                for place in range(node.cells):
+                for index in range(node.cells):
                     try:
-                        row, child = node.cell(place)
+                        row, child = node.cell(index)
                     except _Damaged as error:
                         broken = broken or str(error)
                         continue
@@ -149,11 +149,11 @@ class File:
                     below.append((node.last, after, before))
             if broken:
                 damage(BadPage(number, broken, after, before))
-            known = {child for child, _, _ in below}
+            children = {child for child, _, _ in below}
             below += [
-                (page, None, None) for page in self._below.get(number, ()) if page not in known
+                (page, None, None) for page in self._below.get(number, ()) if page not in children
             ]
-            waiting += [each for each in reversed(below) if self._belongs(each[0], number)]
+            waiting += [item for item in reversed(below) if self._belongs(item[0], number)]
 
     def _belongs(self, child: int, parent: int) -> bool:
         """Return whether a page is below another one, as far as that can be known."""
@@ -196,9 +196,9 @@ class _Node:
         if self.kind in _NODES:
             self.last = int.from_bytes(self.page[start + 8 : start + 12], "big")
 
-    def cell(self, place: int) -> tuple[Row, int]:
+    def cell(self, index: int) -> tuple[Row, int]:
         """Return a row of this page, and the page below and before it, 0 for none."""
-        at = self._pointers + 2 * place
+        at = self._pointers + 2 * index
         start = int.from_bytes(self.page[at : at + 2], "big")
         if not self._pointers + 2 * self.cells <= start < self.file.usable:
             raise _Damaged("a row is outside of its page")
@@ -218,18 +218,18 @@ class _Node:
         usable = self.file.usable
         max_local = usable - 35 if self.kind == _TABLE_LEAF else (usable - 12) * 64 // 255 - 23
         if length <= max_local:
-            here = length
+            local_length = length
         else:
             min_local = (usable - 12) * 32 // 255 - 23
-            here = min_local + (length - min_local) % (usable - 4)
-            here = here if here <= max_local else min_local
-        if length > len(self.file.data) or start + here > usable:
+            local_length = min_local + (length - min_local) % (usable - 4)
+            local_length = local_length if local_length <= max_local else min_local
+        if length > len(self.file.data) or start + local_length > usable:
             raise _Damaged("a row is longer than its page")
-        local = self.page[start : start + here]
-        if here == length:
+        local = self.page[start : start + local_length]
+        if local_length == length:
             return local
-        first = int.from_bytes(self.page[start + here : start + here + 4], "big")
-        return local + self.file.chain(first, length - here)
+        first = int.from_bytes(self.page[start + local_length : start + local_length + 4], "big")
+        return local + self.file.chain(first, length - local_length)
 
 
 def _page_size(data: bytes | mmap) -> int:
@@ -242,11 +242,11 @@ def _page_size(data: bytes | mmap) -> int:
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """Return a variable-length number, and where it ends."""
     value = 0
-    for place in range(at, min(at + 8, len(data))):
-        byte = data[place]
+    for index in range(at, min(at + 8, len(data))):
+        byte = data[index]
         value = value << 7 | byte & (_PART - 1)
         if byte < _PART:
-            return value, place + 1
+            return value, index + 1
     if at + 8 >= len(data):
         raise _Damaged("a number is cut off")
     return value << 8 | data[at + 8], at + 9
@@ -259,15 +259,15 @@ def _signed(value: int) -> int:
 def _record(data: bytes) -> list[Any]:
     """Return the values of a record; text that is not UTF-8 stays bytes ("Record Format")."""
     end, at = _varint(data, 0)
-    place = end
+    offset = end
     values: list[Any] = []
     while at < end:
         kind, at = _varint(data, at)
         size = _WHOLE.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)  # noqa: PLR2004 - the format's numbers
-        part = data[place : place + size]
+        part = data[offset : offset + size]
         if len(part) < size or kind in {10, 11}:
             raise _Damaged("a row is cut off")
-        place += size
+        offset += size
         if kind in _WHOLE:
             values.append(int.from_bytes(part, "big", signed=True))
         elif kind == 7:  # noqa: PLR2004
@@ -276,6 +276,6 @@ def _record(data: bytes) -> list[Any]:
             values.append(as_text(bytes(part)) if kind % 2 else bytes(part))
         else:
             values.append({0: None, 8: 0, 9: 1}[kind])
-    if place != len(data) or at != end:
+    if offset != len(data) or at != end:
         raise _Damaged("the lengths in a row do not add up")
     return values

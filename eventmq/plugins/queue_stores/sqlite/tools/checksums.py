@@ -32,9 +32,9 @@ _OF_ID = "id_crc(CAST(id AS BLOB))"
 
 
 def _jobs(table: str, more: str = "") -> str:
-    where = f"{_WRONG.format(table)}{more}"
+    condition = f"{_WRONG.format(table)}{more}"
     shown = f"coalesce(as_text({_QUEUE}), 'that is not known')"
-    return f"SELECT {_ID} || ' of the queue ' || {shown} FROM {table} WHERE {where}"
+    return f"SELECT {_ID} || ' of the queue ' || {shown} FROM {table} WHERE {condition}"
 
 
 def _outcomes(db: apsw.Connection) -> Iterator[str]:

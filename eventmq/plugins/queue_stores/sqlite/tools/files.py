@@ -35,10 +35,10 @@ def check_log(path: Path, *, durable: bool) -> Iterator[Finding]:
     end = inspect_log(path)
     if not end.damaged or not durable:
         return
-    what = f"{end.beyond} commits stand" if end.header else "commits may stand"
+    commits = f"{end.beyond} commits stand" if end.header else "commits may stand"
     yield Finding(
         "log", f"{path.name}-wal",
-        f"the log is damaged after {end.frames} pages, and {what} behind that",
+        f"the log is damaged after {end.frames} pages, and {commits} behind that",
         "what these commits did is lost, receipts that were given included",
         "restore a backup; or go on without them: eventmq fsck --repair keeps a copy",
         repairable=True,
@@ -49,9 +49,9 @@ def check_page_sums(path: Path) -> Iterator[Finding]:
     """Yield what the checksums of pages say. No broker may have the store open."""
     bad = bad_pages(path)
     if bad:
-        some = first_of(map(str, bad))[0]
+        sample = first_of(map(str, bad))[0]
         yield Finding(
-            "page-checksums", path.name, f"{len(bad)} pages are not what was written: {some}",
+            "page-checksums", path.name, f"{len(bad)} pages are not what was written: {sample}",
             "a broker ends when it reads one of them", RESTORE, repairable=False,
         )  # fmt: skip
 
@@ -75,24 +75,26 @@ def read_answer(db: apsw.Connection, sql: str) -> tuple[list[str], list[str]]:
         says.insert(0, explain(error))
     lines = [line for text in says if text != "ok" for line in text.splitlines()]
     indexes = sorted({match[1] for line in lines if (match := _OF_INDEX.match(line))})
-    rest = [line for line in lines if not _OF_INDEX.match(line) and not line.startswith("***")]
-    return [f"{line}{_named(db, line)}" for line in rest], indexes
+    messages = [line for line in lines if not _OF_INDEX.match(line) and not line.startswith("***")]
+    return [f"{line}{_named(db, line)}" for line in messages], indexes
 
 
 def check_pages(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what SQLite finds wrong with the file."""
-    rest, indexes = read_answer(db, f"PRAGMA integrity_check({_MOST})")
-    if any(line in _GIVEN_UP for line in rest):  # it met what it cannot go on from: where is that?
+    messages, indexes = read_answer(db, f"PRAGMA integrity_check({_MOST})")
+    if any(
+        line in _GIVEN_UP for line in messages
+    ):  # it met what it cannot go on from: where is that?
         tables = [
             (name, *read_answer(db, f"PRAGMA integrity_check({name})")) for name in _tables(db)
         ]
         named = [f"{line} (table {name})" for name, lines, _ in tables for line in lines]
-        rest = named or rest
-        indexes = sorted({index for _, _, found in tables for index in found})
-    if rest:
-        some, n = first_of(rest)
+        messages = named or messages
+        indexes = sorted({index for _, _, table_indexes in tables for index in table_indexes})
+    if messages:
+        sample, n = first_of(messages)
         yield Finding(
-            "pages", "file", f"{n} places are damaged: {some}",
+            "pages", "file", f"{n} places are damaged: {sample}",
             "rows there cannot be read, or are not what was written", RESTORE, repairable=False,
         )  # fmt: skip
     if indexes:
@@ -100,7 +102,7 @@ def check_pages(db: apsw.Connection) -> Iterator[Finding]:
         yield Finding(
             "indexes", "file", f"these indexes do not agree with their tables: {names}",
             "jobs are not found, or not handed out", "eventmq fsck --repair makes them anew",
-            repairable=not rest,
+            repairable=not messages,
         )  # fmt: skip
 
 

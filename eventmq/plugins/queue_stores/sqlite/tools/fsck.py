@@ -59,11 +59,11 @@ class SqliteTools:
         with contextlib.suppress(StoreError):  # a broker runs, or it cannot be written: no look at
             home.open()  # a log that is being written
         try:
-            found = self._log() if home.locked else []
+            findings = self._log() if home.locked else []
         finally:
             home.close()
         with self._reading() as db:
-            return [*found, *self._findings(db)]
+            return [*findings, *self._findings(db)]
 
     def _must_exist(self) -> None:
         if not self.path.is_file():
@@ -84,8 +84,8 @@ class SqliteTools:
     def _log(self) -> list[Finding]:
         """Return what is wrong with log and pages; this process has no connection yet."""
         try:
-            found = list(check_page_sums(self.path))
-            return [*found, *check_log(self.path, durable=self._durable)]
+            findings = list(check_page_sums(self.path))
+            return [*findings, *check_log(self.path, durable=self._durable)]
         except UNREADABLE as error:
             raise self._unreadable(error) from error
 
@@ -96,11 +96,11 @@ class SqliteTools:
         yield from check_pages(db)
         yield from check_rows(db)
 
-    def _all(self) -> list[Finding]:
+    def _check_offline(self) -> list[Finding]:
         """Return what is found where no other process has the store."""
-        found = self._log()
+        findings = self._log()
         with self._reading() as db:
-            return [*found, *self._findings(db)]
+            return [*findings, *self._findings(db)]
 
     # Repairing
 
@@ -110,27 +110,29 @@ class SqliteTools:
         home = DataDirectory(self.path.parent, 0)
         home.open()
         try:
-            found = self._all()
-            damaged = any(finding.check in {"pages", "page-checksums"} for finding in found)
-            if damaged or not any(finding.repairable for finding in found):
-                return Repaired("", [], found)
-            kept = copy_files(self.path, f"before-repair-{time.strftime('%Y%m%dT%H%M%S')}")
-            done = self._mend(found)
-            return Repaired(str(kept), done, self._all())
+            findings = self._check_offline()
+            damaged = any(finding.check in {"pages", "page-checksums"} for finding in findings)
+            if damaged or not any(finding.repairable for finding in findings):
+                return Repaired("", [], findings)
+            copy = copy_files(self.path, f"before-repair-{time.strftime('%Y%m%dT%H%M%S')}")
+            done = self._mend(findings)
+            return Repaired(str(copy), done, self._check_offline())
         except UNREADABLE as error:
             msg = f"the store {self.path} cannot be repaired: {error}; {RESTORE}"
             raise StoreError(msg) from error
         finally:
             home.close()
 
-    def _mend(self, found: list[Finding]) -> list[str]:
+    def _mend(self, findings: list[Finding]) -> list[str]:
         with contextlib.closing(connect(self.path, busy=BUSY_TIMEOUT, create=False)) as db:
             db.execute("PRAGMA synchronous = FULL")
-            done = [f"indexes: {f.found}" for f in found if f.check == "indexes" and f.repairable]
-            if any(f.check == "log" for f in found):
+            done = [
+                f"indexes: {f.found}" for f in findings if f.check == "indexes" and f.repairable
+            ]
+            if any(f.check == "log" for f in findings):
                 done.append("log: what stood behind the damage was left out")
             db.execute("BEGIN IMMEDIATE")
-            if any(f.check == "indexes" and f.repairable for f in found):
+            if any(f.check == "indexes" and f.repairable for f in findings):
                 db.execute("REINDEX")
             for _ in range(_ROUNDS):
                 done += mend_rows(db)
@@ -167,9 +169,9 @@ def mend_rows(db: apsw.Connection) -> list[str]:
     rows.add_functions(db)
     done = []
     for rule in RULES:
-        if rule.mend and (found := rule.finding(db)) and found.repairable:
+        if rule.mend and (findings := rule.finding(db)) and findings.repairable:
             rule.mend(db)
-            done.append(f"{rule.name}: {found.found}")
+            done.append(f"{rule.name}: {findings.found}")
     return done
 
 

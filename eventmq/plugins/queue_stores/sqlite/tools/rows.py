@@ -73,10 +73,10 @@ def _unreadable_operations(db: apsw.Connection) -> Iterator[str]:
 def _unreadable_events(db: apsw.Connection) -> Iterator[str]:
     for first, count, body in db.execute("SELECT first, count, body FROM events"):
         try:
-            there = sum(len(block.ids) for block in unpack_blocks(body))
+            events = sum(len(block.ids) for block in unpack_blocks(body))
         except (EventMQError, TypeError):
-            there = -1
-        if there != count:
+            events = -1
+        if events != count:
             yield str(first)
 
 
@@ -233,9 +233,9 @@ def _miscounted_schedules(db: apsw.Connection) -> Iterator[str]:
         return
     sql = f"""SELECT key, value, CASE key WHEN 'live' THEN {_live(0)} ELSE {_live(1)} END
               FROM schedule_counts WHERE key IN ('live', 'removed')"""
-    for key, says, there in db.execute(sql):
-        if says != there:
-            yield f"{key} says {says}, {there} are there"
+    for key, says, stored in db.execute(sql):
+        if says != stored:
+            yield f"{key} says {says}, {stored} are there"
 
 
 def _recount_schedules(db: apsw.Connection) -> None:

@@ -51,7 +51,7 @@ class Rule(NamedTuple):
     def finding(self, db: apsw.Connection) -> Finding | None:
         """Return what is wrong, None for nothing; to meet a damaged page is a finding too."""
         try:
-            some, n = first_of(self.rows(db), self.named)
+            sample, n = first_of(self.rows(db), self.named)
         except UNREADABLE as error:
             says = f"the check {self.name!r} could not be done: {error}"
             means = "the file is damaged where these rows are"
@@ -60,8 +60,8 @@ class Rule(NamedTuple):
             return None
         safe = self.mend is not None
         advice = "eventmq fsck --repair puts it right" if safe else self.help
-        found = self.says.format(n=n, some=some)
-        return Finding(self.name, self.where, found, self.means, advice, repairable=safe)
+        text = self.says.format(n=n, some=sample)
+        return Finding(self.name, self.where, text, self.means, advice, repairable=safe)
 
 
 def text_of(data: bytes | None) -> str:
@@ -71,9 +71,9 @@ def text_of(data: bytes | None) -> str:
 
 def first_of(names: Iterable[str], max_names: int = NAMED) -> tuple[str, int]:
     """Return the first names as text, and how many there are."""
-    rest = iter(names)
-    shown = list(islice(rest, max_names))
-    more = sum(1 for _ in rest)
+    remaining = iter(names)
+    shown = list(islice(remaining, max_names))
+    more = sum(1 for _ in remaining)
     text = ", ".join(ascii(name)[1:-1] for name in shown)
     return text + (f" and {more} more" if more else ""), len(shown) + more
 

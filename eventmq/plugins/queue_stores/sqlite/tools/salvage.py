@@ -139,8 +139,8 @@ def salvage(
         make_private_folder(folder)
         return _Salvage(path, folder, page_checksums=page_checksums).run(mend, durable=durable)
     except BaseException as error:
-        for each in folder.glob("*"):
-            each.unlink()
+        for file_path in folder.glob("*"):
+            file_path.unlink()
         if made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -188,11 +188,11 @@ class _Salvage:
             db.execute("BEGIN")
             self._fill(File(data), db)
             db.execute("COMMIT")
-            left = self._finish(db, mend)
+            remaining = self._finish(db, mend)
         self.copy.unlink()
         sync(self.target)
         sync(self.target.parent)
-        return Salvaged(str(self.target), dict(self.copied), self.lost, left)
+        return Salvaged(str(self.target), dict(self.copied), self.lost, remaining)
 
     # Files
 
@@ -200,11 +200,13 @@ class _Salvage:
         try:
             end = inspect_log(self.path)
         except UNREADABLE as error:
-            self._lose("log", self.path.name, f"it cannot be said what the log has: {error}")
+            self._record_loss("log", self.path.name, f"it cannot be said what the log has: {error}")
             return
         if end.damaged and durable:
             many = f"{end.beyond} commits" if end.header else "all commits"
-            self._lose("log", f"behind {end.frames} pages", f"{many} in it, receipts included")
+            self._record_loss(
+                "log", f"behind {end.frames} pages", f"{many} in it, receipts included"
+            )
 
     def _copy_files(self) -> None:
         """Copy the database, with its log moved into it: all else is done to the copy."""
@@ -220,7 +222,7 @@ class _Salvage:
             except DISK_FULL:  # nothing is damaged: it can be done where there is space
                 raise
             except UNREADABLE as error:
-                self._lose("log", log.name, f"all commits in it: {error}")
+                self._record_loss("log", log.name, f"all commits in it: {error}")
         for end in ("-wal", "-shm", "-journal"):
             self.copy.with_name(self.copy.name + end).unlink(missing_ok=True)
 
@@ -279,17 +281,17 @@ class _Salvage:
         """Refuse a store of another version: its hash is another one, and so is a table."""
         root = self._roots.get("meta")
         rows = file.rows(root, lambda _: None) if root else ()
-        found = [values[1] for _, values in rows if values[:1] == ["schema"] and len(values) > 1]
+        hashes = [values[1] for _, values in rows if values[:1] == ["schema"] and len(values) > 1]
         made = dict(all_rows(db, "SELECT name, sql FROM sqlite_master"))
         same = all(
             made.get(name) == sql for name, sql in declared.items()
             if sql and not name.startswith(("outcomes_", "sqlite_"))
         )  # fmt: skip
-        if found and found[0] != SCHEMA_HASH and not same:
-            raise other_schema(self.path, SCHEMA_VERSION, found[0])
+        if hashes and hashes[0] != SCHEMA_HASH and not same:
+            raise other_schema(self.path, SCHEMA_VERSION, hashes[0])
 
-    def _lose(self, table: str, where: str, why: str, job_id: str = "") -> None:
-        self.lost.append(Lost(table, where, job_id, why))
+    def _record_loss(self, table: str, location: str, why: str, job_id: str = "") -> None:
+        self.lost.append(Lost(table, location, job_id, why))
 
     def _schema(self, file: File, db: apsw.Connection) -> tuple[dict[str, int], dict[str, str]]:
         """Return the first page of each table and index, and how it was declared.
@@ -303,28 +305,28 @@ class _Salvage:
                 _, name, _, root, sql = row.values
                 if type(root) is int and root:
                     roots[name], declared[name] = root, sql if isinstance(sql, str) else ""
-        there, known = file.roots(), set(roots.values())
+        all_roots, known_roots = file.roots(), set(roots.values())
         for name, root in db.execute("SELECT name, rootpage FROM sqlite_master"):
-            if name not in roots and root in there - known:
+            if name not in roots and root in all_roots - known_roots:
                 roots[name] = root
         return roots, declared
 
     def _damage(self, table: str, *, numbered: bool = True) -> Callable[[BadPage], None]:
-        def note(page: BadPage) -> None:
+        def record(page: BadPage) -> None:
             if page.inner and numbered:
                 return  # it had no rows, and the pages below it were found
             between = ""
             if page.after is not None or page.before is not None:
                 between = f", rows {page.after or 0} to {page.before or 'the last'}"
-            self._lose(table, f"page {page.page}{between}", page.why)
+            self._record_loss(table, f"page {page.page}{between}", page.why)
 
-        return note
+        return record
 
     def _rows(self, file: File, table: str) -> Iterator[tuple[int, list[Any]]]:
         root = self._roots.get(table)
         if root is None:
             if any(row.table == _SCHEMA for row in self.lost):  # else there never was one
-                self._lose(table, "the whole table", "where it begins cannot be read")
+                self._record_loss(table, "the whole table", "where it begins cannot be read")
             return
         numbered = table not in self._unnumbered
         yield from file.rows(root, self._damage(table, numbered=numbered))
@@ -332,8 +334,8 @@ class _Salvage:
     def _table(self, file: File, db: apsw.Connection, table: str, sql: str) -> None:
         columns = _columns(db, table)
         order = _order(sql) or [column.name for column in columns]
-        known = {column.name: column for column in columns}
-        names = [name for name in order if name in known]
+        columns_by_name = {column.name: column for column in columns}
+        names = [name for name in order if name in columns_by_name]
         verb = "REPLACE" if table == "meta" else "IGNORE"
         insert = (
             f"INSERT OR {verb} INTO {table} ({', '.join(names)}) "
@@ -342,7 +344,7 @@ class _Salvage:
         judge = _Judge(db, table)
         for number, values in self._rows(file, table):
             if len(values) > len(order):
-                self._lose(table, f"row {number}", "it has too many values")
+                self._record_loss(table, f"row {number}", "it has too many values")
                 continue
             row = dict(zip(order, values, strict=False))
             for column in columns:
@@ -352,7 +354,7 @@ class _Salvage:
                     row.setdefault(column.name, column.default)
             why = _misfit(row, columns) or judge.why(row)
             if why:
-                self._lose(table, f"row {number}" if number else "a row", why, _id_of(row))
+                self._record_loss(table, f"row {number}" if number else "a row", why, _id_of(row))
                 self._note_broken(table, row)
                 if not judge.is_kept:
                     continue
@@ -363,7 +365,9 @@ class _Salvage:
                 if table in self.numbers:
                     self.numbers[table].add(number)
             else:
-                self._lose(table, f"row {number}", "another one has the same id", _id_of(row))
+                self._record_loss(
+                    table, f"row {number}", "another one has the same id", _id_of(row)
+                )
         if table in _NAMES:
             self._read_names(file, db, table)
 
@@ -376,10 +380,10 @@ class _Salvage:
     def _note_broken(self, table: str, row: Mapping[str, Any]) -> None:
         """Record that a join lacks something that it should hand on."""
         if table in {"member_results", "join_arguments"} and type(row.get("join_key")) is int:
-            what = "the order of results"
+            missing = "the order of results"
             if table == "member_results":
-                what = f"the result of job {_id_of(row)}"
-            self.broken[row["join_key"]] = _GONE.format(what)
+                missing = f"the result of job {_id_of(row)}"
+            self.broken[row["join_key"]] = _GONE.format(missing)
 
     def _read_names(self, file: File, db: apsw.Connection, table: str) -> None:
         """Read names that are not in their table from its index, which has all of them."""
@@ -402,11 +406,13 @@ class _Salvage:
                 for seq, delivery, job_id in leases:
                     db.execute(sql, (delivery, seq, job_id, delivery))
             except (EventMQError, ValueError, TypeError, IndexError):
-                self._lose("chunks", "a lease", "its jobs are queued again as never delivered")
+                self._record_loss(
+                    "chunks", "a lease", "its jobs are queued again as never delivered"
+                )
 
     def _events(self, file: File, db: apsw.Connection) -> None:
         """Copy events under new numbers without a gap: it is another store for who reads them."""
-        found: dict[int, tuple[int, bytes]] = {}
+        blocks: dict[int, tuple[int, bytes]] = {}
         for number, values in self._rows(file, "events"):
             count, body = (values[1], values[-1]) if len(values) > 3 else (0, b"")  # noqa: PLR2004 - its columns
             try:
@@ -414,23 +420,25 @@ class _Salvage:
             except (EventMQError, TypeError, ValueError):
                 sound = False
             if sound:
-                found[number] = count, body
+                blocks[number] = count, body
             else:
-                self._lose("events", f"row {number}", "it cannot be read")
+                self._record_loss("events", f"row {number}", "it cannot be read")
         insert = "INSERT INTO events (first, count, offset, body) VALUES (?, ?, ?, ?)"
-        due = first = 1
-        place = 0
-        for number, (count, body) in sorted(found.items()):
-            if number > due > 1:
-                self._lose("events", f"events {due} to {number - 1}", "their rows are not there")
-            due = number + count
-            db.execute(insert, (first, count, place, body))
-            first, place = first + count, place + len(body)
+        expected = first = 1
+        position = 0
+        for number, (count, body) in sorted(blocks.items()):
+            if number > expected > 1:
+                self._record_loss(
+                    "events", f"events {expected} to {number - 1}", "their rows are not there"
+                )
+            expected = number + count
+            db.execute(insert, (first, count, position, body))
+            first, position = first + count, position + len(body)
             self.copied["events"] += 1
 
     def _lost_rows(self, file: File, db: apsw.Connection) -> None:
         """Name the rows that an index knows and that were not copied; break what needs them."""
-        places = {(row.table, row.where): place for place, row in enumerate(self.lost)}
+        places = {(row.table, row.where): position for position, row in enumerate(self.lost)}
         for table, index in _NAMED_BY.items():
             root = self._roots.get(index)
             for _, values in file.rows(root, lambda _: None) if root else ():
@@ -439,11 +447,11 @@ class _Salvage:
                 job_id, number = values
                 if number in self.numbers[table]:
                     continue
-                place = places.get((table, f"row {number}"))
-                if place is None:
-                    self._lose(table, f"row {number}", "its page cannot be read", job_id)
+                position = places.get((table, f"row {number}"))
+                if position is None:
+                    self._record_loss(table, f"row {number}", "its page cannot be read", job_id)
                 else:  # the id in the row may be what was altered
-                    self.lost[place] = self.lost[place]._replace(id=job_id)
+                    self.lost[position] = self.lost[position]._replace(id=job_id)
                 if table == "jobs":
                     self._break_after(db, number, f"job {job_id}")
         for row in [row for row in self.lost if row.table == "jobs" and row.where[:4] == "row "]:
@@ -452,21 +460,21 @@ class _Salvage:
         self._break_incomplete(db)
         sql = """INSERT OR IGNORE INTO pending_work (join_key, reason, cursor, copies)
                  VALUES (?, ?, 0, 0)"""
-        there = {key for (key,) in all_rows(db, "SELECT key FROM joins")}
-        db.executemany(sql, [each for each in self.broken.items() if each[0] in there])
+        keys = {key for (key,) in all_rows(db, "SELECT key FROM joins")}
+        db.executemany(sql, [item for item in self.broken.items() if item[0] in keys])
 
-    def _break_after(self, db: apsw.Connection, number: int, what: str) -> None:
+    def _break_after(self, db: apsw.Connection, number: int, missing: str) -> None:
         """Break the join that waits for a job that is lost."""
         node = first_row(db, "SELECT output FROM nodes WHERE key = ?", (number,))
         if node is not None and node[0] > 0:
-            self.broken.setdefault(node[0], _GONE.format(what))
+            self.broken.setdefault(node[0], _GONE.format(missing))
 
     def _break_incomplete(self, db: apsw.Connection) -> None:
         """Break joins that have lost the order of their results, or perhaps one of these."""
         sql = """SELECT joins.key, joins.graph, tree FROM joins
                  LEFT JOIN join_arguments ON join_arguments.join_key = joins.key"""
         unsure = any(row.table == "member_results" for row in self.lost)
-        there = """SELECT 1 FROM jobs WHERE seq = ?
+        exists = """SELECT 1 FROM jobs WHERE seq = ?
                    UNION ALL SELECT 1 FROM member_results WHERE key = ?"""
         for key, graph, tree in all_rows(db, sql):
             try:
@@ -474,8 +482,8 @@ class _Salvage:
             except (EventMQError, TypeError):
                 self.broken.setdefault(key, _GONE.format("the order of results"))
                 continue
-            seqs = [graph + place for place in places] if unsure else []
-            if any(first_row(db, there, (seq, seq)) is None for seq in seqs):
+            seqs = [graph + node for node in places] if unsure else []
+            if any(first_row(db, exists, (seq, seq)) is None for seq in seqs):
                 self.broken.setdefault(key, _GONE.format("a result"))
 
     # The end
@@ -498,9 +506,9 @@ class _Salvage:
                  AND nodes.output = joins.key)"""
         if self.lost:
             db.execute(sql, (_GONE.format("a job"),))
-        left = mend(db)
+        remaining = mend(db)
         db.execute("COMMIT")
-        return left
+        return remaining
 
 
 class _Judge:
