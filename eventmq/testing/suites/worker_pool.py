@@ -312,14 +312,12 @@ class WorkerPoolStreams(PoolHarness):
         """It is never further ahead of the credit than the window."""
         pool = self.begin()
         self.assign(pool, 0, 1, (task, (2 * WINDOW + 10,)))
-        for acknowledged in (0, WINDOW):
-            pool.credit(0, 1, 0, acknowledged)
-            self.pump(
-                pool, lambda acknowledged=acknowledged: len(self.parts(1)) >= acknowledged + WINDOW
-            )  # type: ignore[misc]
+        for taken in (0, WINDOW):
+            pool.credit(0, 1, 0, taken)
+            self.pump(pool, lambda taken=taken: len(self.parts(1)) >= taken + WINDOW)  # type: ignore[misc]
             for _ in range(5):
                 self.events += pool.poll()
-            assert len(self.parts(1)) == acknowledged + WINDOW
+            assert len(self.parts(1)) == taken + WINDOW
         assert self.rows(0, 1) == []
         pool.credit(0, 1, 0, 2 * WINDOW)
         self.pump(pool, lambda: bool(self.rows(0, 1)))
