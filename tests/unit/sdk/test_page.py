@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import eventmq.errors
 import eventmq.sdk
+
+#: Names that stand on the pages of users, and errors.
+ELSEWHERE = {"JobContext", "at", "cron", "current", "current_job", "every", "exponential", "fixed"}
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,6 +33,12 @@ def test_each_name_is_in_an_example(name):
         line for line in PAGE.read_text("utf-8").splitlines() if line.startswith((">>>", "..."))
     ]
     assert re.search(rf"\b{name}\b", "\n".join(lines))
+
+
+def test_each_name_has_an_entry():
+    entries = set(re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)", PAGE.read_text("utf-8"), re.MULTILINE))
+    errors = {name for name in eventmq.sdk.__all__ if name in eventmq.errors.__all__}
+    assert entries >= {*eventmq.sdk.__all__} - errors - ELSEWHERE
 
 
 def test_importing_the_kit_loads_no_library():
