@@ -341,9 +341,9 @@ T_co = TypeVar("T_co", covariant=True)
 class PluginContext:
     """What a factory gets: the name that it is asked for, its options, the clock and the app.
 
-    ``options`` is ``[eventmq.plugins.NAME]`` of the settings, to be validated by the plugin;
-    ``app`` is None where a plugin is made without one. Take what you need and do not keep the
-    context: an object that keeps it keeps the app alive.
+    ``options`` is ``[eventmq.plugins.NAME]`` of the settings: read it with
+    `eventmq.sdk.read_options`. ``app`` is None where a plugin is made without one. Take what you
+    need and do not keep the context: an object that keeps it keeps the app alive.
     """
 
     name: str
@@ -353,7 +353,11 @@ class PluginContext:
 
 
 class Factory(Protocol[T_co]):
-    """Makes the object that implements a contract. Raises `PluginError` for bad options."""
+    """Makes the object that implements a contract.
+
+    Raises `PluginError` for bad options; the registry adds the names of plugin and distribution,
+    and how the plugin is switched off.
+    """
 
     def __call__(self, context: PluginContext, /) -> T_co:
         """Return a new object."""
