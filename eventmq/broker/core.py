@@ -340,7 +340,8 @@ class BrokerCore:
             self.retention.tick()
             self.idle_queues.tick()
             state.prune_limiters()
-            self.streams.tick()
+            if self.streams.of:
+                self.streams.tick()
             self.schedules.tick()
             self.events.tick()
         elif (

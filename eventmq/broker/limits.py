@@ -22,7 +22,8 @@ class Limits:
         max_unique: Longest unique key in characters.
         max_keys: Keys (header ``limit-key``, by task) that jobs wait or run with at a time; a job
             with a further one is refused with ``too-many-keys``.
-        max_queue_length: Jobs that one queue keeps; more are refused with ``queue-full``.
+        max_queue_length: Unfinished jobs of one queue, those without guarantee included; more are
+            refused with ``queue-full``.
         max_queues: Queues that the broker knows; a job for another is refused with
             ``queue-full``.
         max_new_queues: Queues that one peer, or the peers with one key, have named first, as long

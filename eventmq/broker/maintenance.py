@@ -108,9 +108,11 @@ class Expiry:
     def tick(self) -> None:
         """End expired jobs, a limited number per commit."""
         state, now = self.state, self.state.now
-        state.transient.results.prune(now)
-        if expired := state.transient.expired(state.wall):
-            self._ended(expired, now, state.limits.result_ttl)
+        transient = state.transient
+        if transient.results.kept:
+            transient.results.prune(now)
+        if transient.next_expiry <= state.wall:
+            self._ended(transient.expired(state.wall), now, state.limits.result_ttl)
             self.outcomes.waiters.flush()
         due = state.next_expiry is not None and state.next_expiry <= state.wall
         if not due or self._busy or now < state.hold_until:

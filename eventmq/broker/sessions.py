@@ -271,8 +271,9 @@ class Sessions:
         for session in list(state.sessions.values()):
             self._check(session)
         self.end_graces()
-        for name in state.suspects.overdue(now):
-            state.queue(name).version += 1  # any worker may have them now
+        if state.suspects.by_id:
+            for name in state.suspects.overdue(now):
+                state.queue(name).version += 1  # any worker may have them now
 
     def end_graces(self) -> None:
         """End the sessions that were without a connection for too long."""

@@ -487,7 +487,7 @@ class Streams:
     def tick(self) -> None:
         """Discard or cancel streams that had no reader for too long."""
         now = self.state.now
-        if not self.of or 0.0 <= now - self._scanned_at < SCAN_EVERY:
+        if 0.0 <= now - self._scanned_at < SCAN_EVERY:
             return
         self._scanned_at = now
         for stream in list(self.of.values()):

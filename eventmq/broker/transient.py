@@ -180,8 +180,6 @@ class TransientJobs:
 
     def expired(self, wall: float) -> list[JobRecord]:
         """Return the jobs that may not start any more, and have not."""
-        if wall < self.next_expiry:
-            return []
         jobs = [job for job in self.jobs.values() if job.expires]
         following = (max(job.expires, wall + 1.0) for job in jobs)  # one may be handed back
         self.next_expiry = min(following, default=float("inf"))

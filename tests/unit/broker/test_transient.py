@@ -131,6 +131,18 @@ def test_stored_jobs_are_not_counted_against_the_bound(small: Broker) -> None:
     submit(small)
 
 
+def test_they_fill_a_queue_together_with_stored_ones(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, limits=Limits(max_queue_length=3))
+    submit(broker)
+    broker.submit()
+    submit(broker, "countdown:5")
+    for headers in ("", "guarantee:False"):
+        _, [error] = broker.submit(headers=headers)
+        assert isinstance(error, Error)
+        assert error.code == "queue-full"
+    broker.close()
+
+
 def test_the_same_id_again_is_the_same_job(broker: Broker) -> None:
     """A client that missed the ACK sends again; also after the job has ended."""
     broker.worker()
