@@ -543,7 +543,11 @@ class Failure:
 
 
 class RetryPolicy(Protocol):
-    """Decides how long a failed job waits. Thread-safe; asked in the process that ran the job."""
+    """Decides how long a failed job waits. Thread-safe.
+
+    It is asked in the process that ran the job, or in the worker's own where that was killed at the
+    job's ``timeout``.
+    """
 
     def delay(self, failure: Failure) -> float | None:
         """Return seconds until the next attempt; None means: do not try again.

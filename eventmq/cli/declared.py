@@ -77,7 +77,9 @@ class DeclaredOptions(Command):
         if names:
             formatter.write_paragraph()
             with formatter.indentation():
-                formatter.write_text(f"Each {self._kind.name}: {names}.")
+                formatter.write_text(
+                    f"{self._kind.name.capitalize()}s that can be chosen: {names}."
+                )
         super().format_epilog(ctx, formatter)
 
     def collect(self, ctx: click.Context) -> None:

@@ -50,7 +50,9 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     help="Jobs that run at once; else what the pool has by default, such as one per CPU. "
     "With two numbers, as many as have work.",
 )  # fmt: skip
-@click.option("--pool", metavar="NAME", help="What runs jobs; else the setting pool.")
+@click.option(
+    "--pool", metavar="NAME", help="What runs jobs, one of those below; else the setting pool."
+)
 @click.option(
     "--allow-callables", metavar="PATTERN", multiple=True,
     help="Let messages name functions, not only tasks, whose dotted path fits, as in "

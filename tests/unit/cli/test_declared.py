@@ -88,10 +88,10 @@ def test_the_help_lists_declared_options_with_their_owners_and_what_can_be_run(c
     gateway = " ".join(cli.run("-p", "stomp", "gateway", "--help").stdout.split())
     assert "--virtual-host NAME The virtual host (stomp)." in gateway
     assert "Folder of its CURVE keys and of its peers' (majordomo, mc0)." in gateway
-    assert "Each gateway: emp, majordomo, mc0, stomp." in gateway
+    assert "Gateways that can be chosen: emp, majordomo, mc0, stomp." in gateway
     worker = " ".join(cli.run("worker", "--help").stdout.split())
     assert "Replace a process after so many jobs (prefork)." in worker
-    assert "Each worker pool: asyncio, prefork, spark, threads." in worker
+    assert "Worker pools that can be chosen: asyncio, prefork, spark, threads." in worker
 
 
 def test_a_broken_plugin_is_named_and_does_not_prevent_the_help(cli: Cli) -> None:
