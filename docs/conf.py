@@ -75,11 +75,9 @@ def find_public_name(
     return None
 
 
-#: Options of programs -> settings, where the names differ.
-SETTINGS = {"grace": "shutdown_grace", "max_abandoned": "max_abandoned_threads"}
-
-#: Programs whose options are settings.
-PROGRAMS = {"broker", "worker", "beat", "dev"}
+#: Commands whose options are settings, but for modules that are imported besides.
+OF_SETTINGS = {"broker", "worker", "beat", "dev", "fsck", "backup"}
+SETTINGS = FIELDS.keys() - {"imports"}
 
 
 def escape_help(_: Sphinx, __: click.Context, lines: list[str]) -> None:
@@ -98,9 +96,9 @@ def add_variables(_: Sphinx, ctx: click.Context, lines: list[str]) -> None:
     options = [each for each in ctx.command.params if isinstance(each, click.Option)]
     blocks = re.split(r"^(?=\.\. option::)", text, flags=re.MULTILINE)[1:]
     for option, block in zip([each for each in options if not each.hidden], blocks, strict=True):
-        setting = SETTINGS.get(str(option.name), str(option.name))
-        if setting == "broker" or (ctx.command.name in PROGRAMS and setting in FIELDS):
-            field = f"    :environment variable: ``EVENTMQ_{setting.upper()}``\n"
+        name = str(option.name)
+        if name == "broker" or (ctx.command.name in OF_SETTINGS and name in SETTINGS):
+            field = f"    :environment variable: ``EVENTMQ_{name.upper()}``\n"
             gap = "\n" if block.rstrip().rpartition("\n")[2].strip().startswith(":") else "\n\n"
             text = text.replace(block, f"{block.rstrip()}{gap}{field}\n")
     lines[:] = text.split("\n")
