@@ -130,9 +130,7 @@ class EventFeed:
             else:
                 self.state.reply(peer, pack(self._head(head)), call)
 
-        def undo() -> None:
-            self.state.error(peer, call, "store-full", "the disk is full; nothing was recorded")
-
+        undo = self.state.disk_full(peer, call)
         self.state.write(SealEvents(journal, sealed, self.state.now, PATIENCE), settle, undo)
 
     def _head(self, head: EventLogHead) -> dict[str, Any]:

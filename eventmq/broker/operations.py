@@ -203,12 +203,7 @@ class OperatorCalls:
 
     def _write(self, peer: Peer, call: str, write: Any, settle: Callable[[Any], None]) -> None:
         """Add the write of a call; send the caller an error where the disk has no space."""
-
-        def undo() -> None:
-            text = "the disk is full; nothing was done"
-            self.state.error(peer, call, "store-full", text)
-
-        self.state.write(write, settle, undo)
+        self.state.write(write, settle, self.state.disk_full(peer, call))
 
     # For bulk operations too
 
@@ -332,9 +327,7 @@ class BulkOperations:
             self._answer(peer, call, bulk)
             logger.info("bulk operation %s begins: %s", bulk.id, _describe(bulk.operation))
 
-        def undo() -> None:
-            self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
-
+        undo = self.state.disk_full(peer, call)
         self.state.write(BeginBulkOperation(record), settle, undo)
 
     def _operation(self, arguments: Mapping[str, Any]) -> Operation:

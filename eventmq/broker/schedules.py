@@ -94,7 +94,7 @@ class ScheduleCalls:
                 self._send_schedule(chosen, made, message.id, repeated=False)
             done()
 
-        state.write(PutSchedule(made, state.wall), settle, self._full(peer, message.id))
+        state.write(PutSchedule(made, state.wall), settle, self.state.disk_full(peer, message.id))
 
     def _unschedule(
         self, peer: Peer, message: Message, name: str, done: Callable[[], None]
@@ -108,11 +108,7 @@ class ScheduleCalls:
                     self.state.send(other, message.frames())
             done()
 
-        self.state.write(RemoveSchedule(name, None), settle, self._full(peer, message.id))
-
-    def _full(self, peer: Peer, message_id: str) -> Callable[[], None]:
-        text = "the disk is full; nothing was stored"
-        return lambda: self.state.error(peer, message_id, "store-full", text)
+        self.state.write(RemoveSchedule(name, None), settle, self.state.disk_full(peer, message.id))
 
     def _read(self, message: Message) -> Schedule:
         """Return the schedule of a message; refuse an invalid one."""
@@ -211,7 +207,7 @@ class ScheduleCalls:
             done = [code == "done" for code in codes]
             self._answer(peer, call, {"done": done, "revision": self._revision})
 
-        self.state.write(SaveSchedules(rows), settle, self._full(peer, call))
+        self.state.write(SaveSchedules(rows), settle, self.state.disk_full(peer, call))
 
     def _row(self, row: Any) -> tuple[ScheduleRow, int | None]:
         """Return a row of schedules.save, checked: a bad one is never stored."""
@@ -245,7 +241,7 @@ class ScheduleCalls:
             done, self._revision = write_result
             self._answer(peer, call, {"done": done, "revision": self._revision})
 
-        self.state.write(AdvanceSchedules(rows), settle, self._full(peer, call))
+        self.state.write(AdvanceSchedules(rows), settle, self.state.disk_full(peer, call))
 
     def _remove(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         name = arguments.get("name")
@@ -258,7 +254,7 @@ class ScheduleCalls:
             done, self._revision = write_result
             self._answer(peer, call, done)
 
-        self.state.write(RemoveSchedule(name, version), settle, self._full(peer, call))
+        self.state.write(RemoveSchedule(name, version), settle, self.state.disk_full(peer, call))
 
     def shift(self, seconds: float) -> None:
         """Extend the lease of a beat: store time has jumped."""

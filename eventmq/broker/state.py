@@ -188,6 +188,11 @@ class State:
         self._settles.append(settle)
         self._undos.append(undo)
 
+    def disk_full(self, peer: Peer, request: str) -> Callable[[], None]:
+        """Return an ``undo`` for `write` that tells a peer that the disk has no space."""
+        text = "the disk is full; nothing was stored"
+        return lambda: self.error(peer, request, "store-full", text)
+
     def record(self, write: Write, undo: Callable[[], None]) -> None:
         """Add a write about how things were when this tick began, before all others of it."""
         self._batch.insert(0, write)
