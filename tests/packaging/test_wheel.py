@@ -74,7 +74,8 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert about["Requires-Python"] == ">=3.10"
     needed = {line.split(">")[0] for line in about.get_all("Requires-Dist") if "extra" not in line}
     assert needed == {
-        "apsw", "click", "cronsim", "dill", "msgpack", "pluggy", "pyzmq", "rich", "tomli", "tzdata",
+        "apsw", "click", "cronsim", "dill", "msgpack", "msgspec", "pluggy", "pyzmq", "rich",
+        "tomli", "tzdata",
     }  # fmt: skip
 
 
