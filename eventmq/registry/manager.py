@@ -146,7 +146,7 @@ class PluginManager:
             if type(error) is not PluginError:
                 raise
             raise PluginError(f"{what}: {error}{plugin.remedy}") from error
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise PluginError(f"{what} {_missing(plugin, error)}{plugin.remedy}") from error
         except Exception as error:
             msg = f"{what} cannot be made: {type(error).__name__}: {error}{plugin.remedy}"
@@ -275,8 +275,8 @@ class PluginManager:
         return self._made | {(kind.hook, scheme(text)) for kind, text in chosen}
 
 
-def _missing(plugin: Plugin, error: ImportError) -> str:
-    """Return which library a factory could not import and how to install it."""
+def _missing(plugin: Plugin, error: ModuleNotFoundError) -> str:
+    """Return which library a factory lacks and how to install it."""
     library = (error.name or str(error)).partition(".")[0]
     needed = requirement(plugin.distribution or own_distribution(), library)
     return f"needs the library {library!r}: pip install '{needed}' ({error})"

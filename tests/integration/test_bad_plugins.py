@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -88,6 +89,8 @@ OPTIONS = f"{CHOSEN}\n[eventmq.plugins.wanting]\n"
 
 ORDER = f"queue order 'wanting' of {WHO}"
 
+WRONG_VERSION = f"cannot import name 'loafs' from 'json' ({json.__file__})"
+
 NONE = "No module named 'no_such_library'"
 
 BAD = {
@@ -97,6 +100,10 @@ BAD = {
     "library": (
         LAZY, CHOSEN,
         f"{ORDER} needs the library 'no_such_library': pip install 'wanting-orders[lib]' ({NONE})",
+    ),
+    "library of another version": (
+        LAZY.replace("__import__('no_such_library')", "exec('from json import loafs')"), CHOSEN,
+        f"{ORDER} cannot be made: ImportError: {WRONG_VERSION}",
     ),
     "unknown option": (
         GOOD, f"{OPTIONS}stp = 2", f"{ORDER}: 'wanting' has no option 'stp'; did you mean 'step'?",
