@@ -1,9 +1,9 @@
 """Dispatch: leases jobs to sessions, in chunks, and sends them.
 
 Each session with credit is served from the queue that its queue order chooses; the routing strategy
-chooses among the sessions that want the same queue. A chunk is leased by a write, and sent when
-that is on disk. `Refill` reads windows from the store, `Throttle` runs the limiters of a tick, and
-`InputPages` serves the results that a job takes, where they are too long for its body.
+chooses among the sessions that want the same queue. A lease is a write, and the chunk is sent
+after its commit. `Refill` reads windows from the store, `Throttle` runs the limiters of a tick, and
+`InputPages` serves the inputs of a job that are too large for its body.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.broker")
 
-#: The ``timeout`` that legacy workers get of a job without one: absent and 0 mean 300 s to them.
+#: Timeout sent to legacy workers for a job without one: they take 0, or none, as 300 s.
 NO_TIMEOUT = 2_147_483_647
 
 #: Seconds after a job's timeout at which a legacy lease ends.
 LEGACY_SLACK = 30.0
 
-#: Timeout for a legacy lease of a job without one.
+#: Timeout from which a legacy lease of a job without one is computed.
 LEGACY_TIMEOUT = 300.0
 
 #: Most bytes of results in a page, unless the first result is longer.
@@ -72,7 +72,7 @@ PAGE_BYTES = 1024 * 1024
 
 
 def chunk_frames(lease: Lease, wall: float) -> list[bytes]:
-    """Return the REQUEST that carries a chunk to one of our workers.
+    """Return the REQUEST that carries a chunk to a worker, other than a legacy one.
 
     Args:
         lease: The lease of the chunk.
@@ -114,12 +114,12 @@ def legacy_frames(lease: Lease) -> list[bytes]:
 
 
 def is_paged(job: JobRecord) -> bool:
-    """Return whether the body of a job has ids in place of the results that it takes."""
+    """Return whether the body of a job has ids instead of its inputs."""
     return PAGED in flags_of(job.headers)
 
 
 class InputPages:
-    """Serves the results that jobs take, in pages; fails jobs whose workers cannot read them."""
+    """Serves inputs of jobs in pages; fails jobs whose workers cannot read pages."""
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
@@ -163,18 +163,18 @@ class InputPages:
     # Workers without pages
 
     def unsupported(self, session: Session) -> bool:
-        """Return whether a session cannot read pages, but may be offered jobs that need it."""
+        """Return whether a session cannot read pages; legacy ones get no such jobs anyway."""
         return not session.inputs and not session.legacy
 
     def refuses(self, queue: Queue) -> bool:
-        """Return whether a session of a queue can read pages: it gets the jobs that need it."""
+        """Return whether sessions without pages must refuse such jobs: others can read them."""
         return any(
             session.inputs and any(name == queue.name for _, name in session.queues)
             for session in self.state.sessions.values()
         )
 
     def fail(self, jobs: Sequence[JobRecord], undo: Callable[[], None]) -> None:
-        """Fail jobs that take results in pages, where no worker of their queue can read pages."""
+        """Fail jobs with inputs in pages, when no worker of their queue can read pages."""
         what = "the results that it takes are longer than max_frame, and no worker of the queue "
         what += "knows the extension 'inputs' to read them in pages: use EventMQ 1.0 or later"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
@@ -250,7 +250,7 @@ class Throttle:
 
     @property
     def ready_at(self) -> float | None:
-        """When the next token comes that jobs wait for, None if none wait."""
+        """Time of the next token that jobs wait for, None if no job waits."""
         state = self.state
         if not state.limiters.of_queues:
             return state.limiters.ready_at if state.limiters.ready_times else None
@@ -275,7 +275,7 @@ def admits(session: Session, text: str) -> bool:
 
 
 def _paging(text: str, seconds: float) -> float:
-    """Return the cost of a job, so high if it reads pages first that no job travels behind it."""
+    """Return the cost of reading pages first: so high that no job follows in the chunk; else 0."""
     return seconds if PAGED in flags_of(text) else 0.0
 
 
@@ -381,10 +381,10 @@ class Dispatch:
         views = [WorkerView(s.id, s.credit, len(s.leases)) for s in sessions]
         by_id = {session.id: session for session in sessions}
         again = False
-        # A session that is chosen and gets no job would count as used.
+        # Choose no more sessions than jobs: the strategy counts a chosen session as used.
         waiting = len(queue) + len(queue.arriving)
         chosen = self.routing.choose(queue.name, views, max(1, min(len(sessions), waiting)))
-        if self.affinity is not None:  # no session is passed over: keys decide
+        if self.affinity is not None:  # keys decide, so every session is tried
             chosen = list(dict.fromkeys([*chosen, *by_id]))
         for session_id in chosen:
             again |= self._lease(queue, by_id[session_id])
@@ -396,7 +396,7 @@ class Dispatch:
         """Lease jobs to a session, or record that none suits it.
 
         Returns:
-            Whether another round may lease more: of this queue, or to this session of another one.
+            Whether another round may lease more, from this queue or from another one.
         """
         if queue.limiter is not None and not queue.allowance(self.state.now):
             return False  # another session took the last job that the limit allows
@@ -416,7 +416,7 @@ class Dispatch:
             if all(other.sent for other in session.leases.values() if other is not lease):
                 self._send_chunk(session, lease)
                 return True
-            write = Finish([])  # it follows the stored chunks of the tick: they are taken in order
+            write = Finish([])  # chunks arrive in order, so it waits for stored ones
         self.state.write(
             write, lambda _: self._send_chunk(session, lease), lambda: self._undo(session, lease)
         )

@@ -1,20 +1,19 @@
 """Suspects: jobs that may have killed a process or a worker, though no death proves it yet.
 
 A death is *proven* against a job that was running, or was the only one that had started, or the
-only one that its worker had. It is counted in the job (`JobRecord.deaths`). Where several jobs had
-started, any of them may be the cause: each gets a *loss*, which is recorded here. A job with either
-travels alone from then on: no other job is in its chunk. With two of them it also goes to a worker
-only that has nothing else, which gets nothing else for a while, so that the next death is a proof.
+only one that its worker had. It is counted in the job (`JobRecord.deaths`). If several jobs had
+started, any of them may be the cause: each gets a *loss*, which is recorded here. A job with a
+death or a loss is sent in a chunk of its own. With two of them it is *isolated*: it goes only to a
+worker without other jobs, which gets no other job for a while, so that the next death is a proof.
 
-A job that had ended, and whose answer was not sent when another one killed its process, travels
-alone as well, in case that it left the cause behind; no loss is counted for it.
+A job that had ended, but not been answered, when another one killed its process is sent alone too,
+since it may have left the cause behind; it gets no loss.
 
-A worker that fell silent may live, behind a network that is cut. Its jobs travel alone from then
-on, and it counts only if it happens again and again.
+A worker that fell silent may be alive behind a broken network. Its jobs are sent alone from then
+on; only repeated silence counts as deaths.
 
-All of it is stored, in the commit that puts the job back: what is charged, counted or taken back
-stands after a restart as it stood before. A worker that comes back to another run of the broker
-takes back as well what was noted when it was lost.
+All of it is stored in the commit that requeues the job, and survives restarts. If the worker comes
+back, even to another run of the broker, what was counted when it was lost is taken back.
 """
 
 from __future__ import annotations
@@ -34,62 +33,61 @@ if TYPE_CHECKING:
 
 __all__ = ["ISOLATION_TIMEOUT", "Death", "Suspect", "Suspects"]
 
-#: Suspects that are known at a time; of the oldest the losses are forgotten.
+#: Most suspects; beyond it the oldest one is dropped, with its losses.
 MAX_SUSPECTS = 100_000
 
-#: Deliveries that may be lost without a proof, after which each further one counts as a proven
-#: death: a job that is always lost in the company of others, because its workers are never idle, or
-#: that silences them, comes to an end too.
+#: Lost deliveries without a proof after which each further one counts as a proven death. So a job
+#: ends that always dies beside others, because its workers are never idle, or that silences them.
 MAX_UNPROVEN = 10
 
-#: Chunks that did not reach a worker before its connection broke, after which each further one
-#: counts as a proven death. It takes a network that breaks this often with one job on its way, or a
-#: job that ends every worker before that can say so.
+#: Chunks that were lost with a connection before the worker started the job, after which each
+#: further one counts as a proven death. Either the network broke this often with this job on its
+#: way, or the job kills every worker before that can report the start.
 MAX_UNREACHED = 50
 
-#: Deliveries of a job whose loss can be taken back, the last ones.
+#: Last deliveries of a job whose loss can be taken back.
 REMEMBERED = 8
 
-#: Deaths and losses from which on a job waits for a worker that has nothing else.
+#: Deaths and losses from which on a job is isolated.
 ISOLATE = 2
 
-#: Seconds that such a job waits for the worker that is being kept free for it, and then that the
-#: worker gets nothing else. What kills its worker mostly does so at once.
+#: Seconds that an isolated job waits for the worker reserved for it, and that this worker then gets
+#: no other job. A job that kills its worker mostly does so at once.
 ISOLATION_TIMEOUT = 5.0
 
 
 class Death(enum.IntEnum):
-    """How a delivery ended that was not answered, as far as is known. The numbers are stored."""
+    """How an unanswered delivery ended, as far as is known. The numbers are stored."""
 
-    #: Something died, and nothing but this job can have been the cause.
+    #: A process or worker died, and only this job can have been the cause.
     ALONE = 1
-    #: Something died, and this job or another one was the cause.
+    #: A process or worker died, and this job or another one was the cause.
     SHARED = 2
     #: The worker was silent for too long.
     SILENT = 3
     #: The worker was lost, and had not started the job.
     UNREACHED = 4
-    #: Something died, and another job was the cause, as far as is known: this one had ended before
-    #: that began, and only its answer is missing. What it has left behind may be the cause.
+    #: A process died, probably because of another job: this one had ended before that one began,
+    #: and only its answer is missing. It may still have left the cause behind.
     BESIDE = 5
 
 
 @dataclass(slots=True, eq=False)
 class Suspect:
-    """One job.
+    """A suspect.
 
     Attributes:
-        queue: Its queue.
-        id: Its id.
-        seq: Its number in the store.
+        queue: Queue of the job.
+        id: Id of the job.
+        seq: Number of the job in the store.
         losses: Deaths of which it may have been the cause.
-        unproven: The same, workers that fell silent while they had it, and deaths beside it.
+        unproven: Losses, silent workers that had it, and deaths of kind `Death.BESIDE`.
         unreached: Workers that were lost before they had started it.
-        owed: Deaths that are counted in the job and were taken back while it was not in memory.
-        stored: The store has a row of it.
-        session: Of the worker that is kept free for it, None for none.
-        since: When it began to wait for that, 0.0 before.
-        ends: How the last deliveries that were lost have ended.
+        owed: Deaths to subtract from the job: taken back while it was not in memory.
+        stored: Whether the store has a row of it.
+        session: Session that is reserved for it, or None.
+        since: Time since which it waits for that session, 0.0 before.
+        ends: Delivery -> how it ended, for the last lost deliveries.
     """
 
     queue: str
@@ -116,7 +114,7 @@ class Suspect:
 
     @property
     def row(self) -> SuspectRow | None:
-        """The row to store, None where the row of the job says all."""
+        """Row to store, None if the row of the job is enough."""
         counts = (self.losses, self.unproven, self.unreached, self.owed)
         if not any(counts) and not self.ends:
             return None
@@ -131,21 +129,21 @@ class Suspects:
         self.by_queue: dict[str, dict[str, Suspect]] = {}
         #: The same by the ids of the jobs.
         self.by_id: dict[str, Suspect] = {}
-        #: What is to be written: number of the job -> id.
+        #: Suspects to write with the next commit: number of the job -> id.
         self.changed: dict[int, str] = {}
         #: Jobs whose deaths were taken back, by number.
         self.cleared: dict[int, JobRecord] = {}
-        #: What workers had that an earlier run of the broker gave up: (session id, number of the
-        #: chunk) -> jobs and deliveries.
+        #: Chunks that an earlier run of the broker took for lost: (session id, number of the chunk)
+        #: -> jobs and deliveries.
         self._away: dict[tuple[str, int], list[tuple[str, int]]] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
 
     def add(self, job: JobRecord) -> Suspect:
-        """Make a job in memory a suspect: it travels alone from now on."""
+        """Make a job in memory a suspect, which is sent alone from now on."""
         suspect = self.by_id.get(job.id)
-        if suspect is not None and suspect.seq != job.seq:  # of another life of the job
+        if suspect is not None and suspect.seq != job.seq:  # of an earlier job with this id
             self._drop(suspect)
             suspect = None
         if suspect is None:
@@ -182,7 +180,7 @@ class Suspects:
         self.cleared[job.seq] = job
 
     def get(self, job: JobRecord) -> Suspect | None:
-        """Return what is known of a job, None where it is no suspect."""
+        """Return the suspect of a job, None if it is none."""
         return self.by_id.get(job.id)
 
     def forget(self, job: JobRecord) -> None:
@@ -205,14 +203,14 @@ class Suspects:
                 self._away.setdefault((end.session, end.chunk), []).append((row.id, end.delivery))
 
     def returned(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
-        """Return what a session still holds that an earlier run of the broker gave up, once.
+        """Return, once, the jobs of held chunks that an earlier run of the broker took for lost.
 
         Args:
-            session: Which is there again.
-            held: Numbers of its chunks.
+            session: Session that has come back.
+            held: Numbers of its held chunks.
 
         Returns:
-            Ids of jobs, and the deliveries under which it has them.
+            Ids of the jobs, with their deliveries.
         """
         if not self._away:
             return []
@@ -224,7 +222,7 @@ class Suspects:
         ]
 
     def take_changes(self) -> tuple[SaveSuspects, Callable[[], None]]:
-        """Return what to write with the next commit, and what to call if that fails."""
+        """Return the write for the next commit, and a function to call if the commit fails."""
         changed, cleared = self.changed, self.cleared
         self.changed, self.cleared = {}, {}
         rows, removed = [], []
@@ -246,7 +244,7 @@ class Suspects:
         return SaveSuspects(rows, removed, deaths), undo
 
     def copy_of(self, job: JobRecord) -> Suspect | None:
-        """Return what is known of a job now, for `restore`."""
+        """Return a copy of the suspect of a job, for `restore`."""
         suspect = self.by_id.get(job.id)
         return None if suspect is None else suspect.copy()
 
@@ -278,10 +276,10 @@ class Suspects:
         """Record how the last delivery of a job ended, where that is not counted in the job.
 
         Args:
-            job: Which.
-            death: What is known of it.
-            chunk_id: Session id and number of the chunk, where the session may come back with it:
-                it did not say itself that the job was lost.
+            job: The job.
+            death: How the delivery ended.
+            chunk_id: Session id and number of the chunk if the session may come back with it, that
+                is, if it did not itself report the job as lost.
         """
         suspect = self.add(job)
         if chunk_id is not None:
@@ -298,7 +296,7 @@ class Suspects:
         """Record that a death was counted because the worker of the last delivery was lost.
 
         Args:
-            job: In which it was counted.
+            job: Job in which it was counted.
             chunk_id: Session id and number of the chunk.
         """
         suspect = self.add(job)
@@ -306,15 +304,15 @@ class Suspects:
         self._record_change(suspect)
 
     def absolve(self, job_id: str, delivery: int, job: JobRecord | None) -> bool:
-        """Take back what was counted when a worker was lost: it is there again.
+        """Take back what was counted for a delivery whose worker has come back.
 
         Args:
-            job_id: Of the job that this worker still has.
-            delivery: Under which it has it.
-            job: The same, None where it is not in memory.
+            job_id: Id of a job that this worker still has.
+            delivery: Its delivery there.
+            job: The job, None if it is not in memory.
 
         Returns:
-            Whether there was one.
+            Whether something was counted.
         """
         suspect = self.by_id.get(job_id)
         end = None if suspect is None else suspect.ends.pop(delivery, None)
@@ -347,10 +345,10 @@ class Suspects:
         """Return whether a suspect of a queue can be leased.
 
         Args:
-            queue: Which.
-            known: The jobs in memory, by id.
-            running: Ids of those that are leased.
-            suits: Whether the worker that is asked for may run a job.
+            queue: The queue.
+            known: Jobs in memory, by id.
+            running: Ids of the leased jobs.
+            suits: Returns whether the worker may run a job.
         """
         return any(
             job_id in known
@@ -369,10 +367,9 @@ class Suspects:
         ]
 
     def may_go(self, job: JobRecord, session: Session, now: float) -> bool:
-        """Return whether a session may get a job, which then travels alone.
+        """Return whether a session may get a suspect, which is then sent alone.
 
-        Where the job needs a worker that has nothing else, the first one that is asked is kept free
-        for it.
+        For an isolated job, the first session that is asked is reserved.
         """
         suspect = self.get(job)
         if suspect is None:
@@ -392,7 +389,7 @@ class Suspects:
         return False
 
     def leased(self, job: JobRecord, session: Session, now: float) -> None:
-        """Record that a session got a suspect; an isolated one is all that the session gets."""
+        """Record that a session got a suspect; an isolated one reserves the session for a while."""
         suspect = self.get(job)
         if suspect is None:
             return

@@ -1,4 +1,4 @@
-"""Topics: a published message reaches the subscribers of that moment, and is not stored."""
+"""Topics: published messages reach the present subscribers, and are not stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Message(NamedTuple):
 
     Attributes:
         topic: The topic.
-        value: The value; the bytes as they are if the publisher is of other software.
+        value: The value, or its raw bytes if the publisher is other software.
         headers: The header text.
     """
 
@@ -45,7 +45,7 @@ class TopicClient:
     """Publishes and subscribes for one app. Thread-safe.
 
     Args:
-        runner: Talks to the brokers.
+        runner: Exchanges messages with the brokers.
         reader: Decodes messages.
         serializer: Returns the content type and the serializer of published values.
         new_id: Makes message ids.
@@ -68,16 +68,16 @@ class TopicClient:
         self._timeout = timeout
 
     def publish(self, topic: str, value: object) -> Pending[None]:
-        """Publish a value, until it was handed to a connection.
+        """Publish a value; it is done when a connection has taken the message.
 
         Raises:
             SerializationError: The value cannot be encoded.
-            BrokerUnavailable: When it is waited for: no broker could be reached in time.
+            BrokerUnavailable: While waiting: no broker could be reached in time.
         """
         return self._runner.send(self._encode(topic, value))
 
     def publish_raw(self, topic: str, headers: str, body: bytes) -> Pending[None]:
-        """Publish a body as it is, under a header text; the rest is as in `publish`."""
+        """Publish a raw body with a header text; otherwise like `publish`."""
         return self._runner.send(self._publish_message(self._new_id(), topic, headers, body))
 
     def _encode(self, topic: str, value: object) -> OneWayMessage:
@@ -104,10 +104,10 @@ class TopicClient:
 
 
 class Subscription:
-    """Iterates over published messages without end; for ``for`` and ``async for``.
+    """Endless iterator over published messages, for ``for`` and ``async for``.
 
     Use it in a ``with`` block, or `close` it; entering the block waits until the broker has
-    confirmed it. It goes on after a restart of the broker; messages that are published while there
+    confirmed the subscription. It lasts over restarts of the broker; messages published while there
     is no connection are missed.
 
     Attributes:
@@ -192,7 +192,7 @@ class Subscription:
         return message
 
     def _next(self) -> Message | None:
-        """Return the next message that is here, None without one; skip the confirmation."""
+        """Return the next message that has arrived, or None; skip the confirmation."""
         answers = self._call.answers
         while answers:
             answer = answers.popleft()

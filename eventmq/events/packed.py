@@ -1,9 +1,9 @@
-"""Events as a store keeps them: the bytes that one commit adds, and how they are read again.
+"""Stored form of events: encodes and decodes the events of one commit.
 
-The events of a commit are MessagePack, a list of blocks ``[common, ids, columns]``: what the events
-of a block have in common and what each has of its own, by the numbers of `Field`, and the ids of
-their jobs. A field that is in neither is unknown or does not apply. So nothing is made per event
-but an item in a few lists, and what a thousand jobs of one task share is written once.
+The events of a commit are MessagePack, a list of blocks ``[common, ids, columns]``: the fields that
+all events of the block share, the ids of their jobs, and the fields that differ, both by the
+numbers of `Field`. A field in neither is unknown or does not apply. So an event costs one item in a
+few lists, and values that a thousand jobs share are written once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND_CODES", "Block", "Field", "gap", "pack_blocks", "unpack_blocks"]
 
-#: The numbers that stand for kinds in stored events.
+#: Kind -> its number in stored events.
 KIND_CODES = {kind: code for code, kind in enumerate(EventKind)}
 
 
 class Field:
-    """What a block says of its events. Times are Unix seconds; the numbers never change."""
+    """Fields of events in a block. Times are Unix seconds; the numbers never change."""
 
     KIND = 0
     AT = 1
@@ -47,24 +47,24 @@ class Field:
     FINGERPRINT = 15
     GAP_FIRST = 16
     GAP_LAST = 17
-    #: Of jobs that have them not from their headers: these are before the label.
+    #: Root and parent that are not from the headers of the job; they win over the label.
     ROOT = 18
     PARENT = 19
-    #: Of a redactor's broker: the body of a job that was admitted, or the result of one that
-    #: succeeded, and before it how to decode it (`eventmq.store.events`).
+    #: With the setting ``redactor`` only: the body of an admitted job, or the result of one that
+    #: succeeded, and its content type (`eventmq.store.events`).
     CONTENT_TYPE = 20
     VALUE = 21
 
 
 class Block(NamedTuple):
-    """Events that have much in common, in order."""
+    """Events of one commit with common fields, in order."""
 
     common: dict[int, Any]
     ids: Sequence[str]
     columns: dict[int, Sequence[Any]]
 
     def put(self, field: int, values: Sequence[Any]) -> None:
-        """Add what each event has of a field: once, where it is the same of all."""
+        """Add the values of a field, one per event; equal values are stored once."""
         first = values[0]
         if values.count(first) == len(values):
             self.common[field] = first
@@ -72,11 +72,11 @@ class Block(NamedTuple):
             self.columns[field] = values
 
     def has(self, field: int) -> bool:
-        """Return whether a field is known of the events."""
+        """Return whether the events have a field."""
         return field in self.common or field in self.columns
 
     def column(self, field: int) -> Sequence[Any]:
-        """Return what each event has of a field, None where that is not known."""
+        """Return the value of a field for each event, None if it is not known."""
         own = self.columns.get(field)
         return own if own is not None else [self.common.get(field)] * len(self.ids)
 
@@ -90,7 +90,7 @@ def unpack_blocks(body: bytes) -> list[Block]:
     """Decode the events of one commit.
 
     Raises:
-        EventMQError: They are none.
+        EventMQError: The bytes are no packed events.
     """
     try:
         blocks = [Block(*block) for block in msgpack.unpackb(body, strict_map_key=False)]
@@ -100,7 +100,7 @@ def unpack_blocks(body: bytes) -> list[Block]:
 
 
 def gap(first: int, last: int, at: float) -> Block:
-    """Return the event that says which numbers are missing."""
+    """Return the gap event with the first and the last number that are missing."""
     code = KIND_CODES[EventKind.GAP]
     common = {Field.KIND: code, Field.AT: at, Field.GAP_FIRST: first, Field.GAP_LAST: last}
     return Block(common, [""], {})

@@ -1,8 +1,8 @@
-"""Job log: one log record for each job that did not simply succeed.
+"""Job log: a log record for each job that failed, was retried, cancelled, stopped or lost.
 
-Its lines name job, task and attempt. They never have arguments or results; the texts of exceptions
-are their author's. The executor calls it for jobs that ran, the job manager for jobs that were
-stopped or lost. Nothing here raises: a broken log handler fails no job.
+Records name job, task and attempt, and never have arguments or results; they do have the texts of
+exceptions. The executor logs jobs that ran, the job manager those that were stopped or lost.
+Nothing here raises, so that a broken log handler fails no job.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-#: Bytes of a traceback's end that are logged.
+#: Most bytes of a traceback that are logged, from its end.
 TRACEBACK_BYTES = 16 * 1024
 
-#: Characters of the text of an error that are logged.
+#: Most characters of an error's text that are logged.
 MAX_TEXT = 4096
 
-#: Jobs that one line names.
+#: Most jobs that one record names.
 MAX_NAMED = 10
 
-#: Where a job failed for good: job, task, attempt, error, traceback.
+#: Record of a final failure: job, task, attempt, error, traceback.
 _FAILED = "job %s of task %s failed for good at attempt %d: %s%s"
 
 
 def _end_of(traceback: str) -> str:
-    """Return the last bytes of a traceback, from a line's start on, as lines of their own."""
+    """Return the last lines of a traceback, preceded by a line break."""
     data = traceback.rstrip().encode(errors="replace")
     if len(data) <= TRACEBACK_BYTES:
         return f"\n{data.decode()}" if data else ""
@@ -85,7 +85,7 @@ def failed(job: JobContext, error: RemoteError) -> None:
 
 
 def retried(job: JobContext, error: RemoteError, delay: float, *, requested: bool) -> None:
-    """Log that an attempt failed and another follows; ``requested``: the task raised `Retry`."""
+    """Log a failed attempt with a retry; ``requested`` if the task raised `Retry`."""
     with suppress(Exception):
         _log.log(
             logging.INFO if requested else logging.WARNING,
@@ -124,7 +124,7 @@ def stopped(index: ChunkIndex, position: int, why: str) -> None:
 
 
 def refused(job: str, task: str, attempt: int, kind: int, error: RemoteError) -> None:
-    """Log that a job cannot be run here, because of its headers or of what it names."""
+    """Log that a job cannot be run here, because of its headers or its task."""
     with suppress(Exception):
         if kind == OutcomeKind.UNKNOWN_TASK:
             _log.warning("job %s goes back to the broker: %s", job, error.message)
@@ -137,12 +137,12 @@ def id_and_task(index: ChunkIndex, position: int) -> tuple[str, str]:
     entry = index.entries[position]
     try:
         return entry.id, parse_headers(index.templates[entry.template]).task
-    except Exception:  # noqa: BLE001 - for people; whoever runs the job says what is wrong
+    except Exception:  # noqa: BLE001 - only for a log record; running the job reports the error
         return entry.id, ""
 
 
 def result_too_large(index: ChunkIndex, position: int, text: str) -> None:
-    """Log that a job failed for good: it succeeded, but the broker does not take its result."""
+    """Log that a job failed for good because its result is too large for the broker."""
     with suppress(Exception):
         job, task = id_and_task(index, position)
         what = f"eventmq.errors.ResultTooLarge: {text}"
@@ -156,7 +156,7 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
         reason: How the process ended.
         index: Index of the job's chunk.
         position: Position of the job in it.
-        others: Jobs that the process had beside it.
+        others: Number of further jobs of the process.
     """
     with suppress(Exception):
         job, task = id_and_task(index, position)
@@ -171,12 +171,12 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
 
 
 def lost(reason: str, started: int, others: int) -> None:
-    """Log that a process ended with several jobs that it had started: the cause is not known.
+    """Log that a process died with several started jobs, any of which may be the cause.
 
     Args:
         reason: How the process ended.
-        started: How many jobs it had started.
-        others: Jobs that it had not started.
+        started: Number of jobs that it had started.
+        others: Number of jobs that it had not started.
     """
     with suppress(Exception):
         _log.error(
@@ -203,7 +203,7 @@ def aborted(jobs: Sequence[tuple[str, str]], why: str) -> None:
 
 
 def logs_success() -> bool:
-    """Return whether jobs that succeed are logged too: at debug only."""
+    """Return whether successful jobs are logged too, as they are at level debug."""
     return _log.isEnabledFor(logging.DEBUG)
 
 

@@ -20,16 +20,17 @@ Sources, later ones win: the defaults; ``[tool.eventmq]`` of ``pyproject.toml`` 
 directory; the top-level keys of ``eventmq.toml`` there; environment variables; arguments of
 ``EventMQ(...)`` and options of the command line.
 
-An unknown key in a file or an argument is an error. So is a name that a setting had before, in a
-variable too; the message tells the new name. Any other unknown ``EVENTMQ_*`` variable is noted in
-the debug log, and warned of where it is within two letters of a known one; ``EVENTMQ_TEST_*`` is
-ignored. Lists are comma-separated in environment variables. Options of a plugin stand in
-``[eventmq.plugins.NAME]`` of ``eventmq.toml`` or ``[tool.eventmq.plugins.NAME]`` of
-``pyproject.toml``; under a misspelt name they are an error. ``eventmq settings`` shows each value
+An unknown key in a file or an argument is an error. So is a former name of a setting, as a variable
+too; the message names the new one. Any other unknown ``EVENTMQ_*`` variable is written to the debug
+log, or logged as a warning if it differs from a known one by at most two letters;
+``EVENTMQ_TEST_*`` is ignored. Lists are comma-separated in environment variables. Options of a
+plugin go into ``[eventmq.plugins.NAME]`` of ``eventmq.toml`` or ``[tool.eventmq.plugins.NAME]`` of
+``pyproject.toml``; a misspelt name is an error. ``eventmq settings`` shows each value
 with its source.
 
-"Read by" says which process a setting matters to: the *client* is whatever submits jobs or asks for
-results, a task that does so included; *beat* is the scheduler. Set elsewhere, it has no effect.
+"Read by" lists the processes that use a setting; in others it has no effect. The *client* is any
+process that submits jobs or asks for results, even a worker whose tasks do; *beat* is the
+scheduler.
 
 .. list-table::
    :header-rows: 1
@@ -43,7 +44,7 @@ results, a task that does so included; *beat* is the scheduler. Set elsewhere, i
      - Meaning; what is allowed
 """
 
-#: Process -> where its settings are read, below the package.
+#: Process -> files of the package that read its settings.
 _READERS = {
     "client": ("app/app.py", "app/wiring.py"),
     "worker": ("app/__init__.py", "app/worker.py", "cli/worker.py"),
@@ -51,13 +52,13 @@ _READERS = {
     "beat": ("app/*beat*.py", "app/*schedul*.py", "cli/beat.py"),
 }
 
-#: What the program itself reads, whatever it runs.
+#: Settings that every command reads.
 _EVERYWHERE = frozenset({"disabled_plugins", "load_plugins", "log_level"})
 
-#: How these files name a setting; those of ports stand in a table.
+#: Patterns of a setting in these files; settings of ports are in a table.
 _NAMED = re.compile(r'\bsettings\.(\w+)|": "(\w*bind)"')
 
-#: What reads settings for its caller.
+#: Calls that read settings -> these settings.
 _BY_CALL = {
     "app.load_tasks()": {"imports"},
     ".middleware()": {"middleware"},
@@ -83,7 +84,7 @@ def describe(settings: Settings) -> list[dict[str, str]]:
 
 
 def readers() -> dict[str, list[str]]:
-    """Return which processes read a setting, found in the code: name -> processes."""
+    """Return the processes that read each setting, as found in the code."""
     package = Path(__file__).parents[1]
     found: dict[str, list[str]] = {name: [] for name in FIELDS}
     for process, patterns in _READERS.items():
@@ -99,7 +100,7 @@ def readers() -> dict[str, list[str]]:
 
 
 def _named(text: str) -> set[str]:
-    """Return what may be settings in the text of a module."""
+    """Return the possible names of settings in the text of a module."""
     found = {name for match in _NAMED.findall(text) for name in match}
     return found.union(*(names for call, names in _BY_CALL.items() if call in text))
 

@@ -1,7 +1,7 @@
-"""What a broker writes to its queue store and reads from it: data only.
+"""Writes and reads of a queue store, as plain data.
 
-A commit is a list of writes (`Write`); the store answers with one write result per write, as its
-docstring says. The contract is `eventmq.interfaces.QueueStore`.
+A commit is a list of writes (`Write`). The store returns a write result for each of them, which the
+docstring of its class describes. The contract is `eventmq.interfaces.QueueStore`.
 """
 
 from __future__ import annotations

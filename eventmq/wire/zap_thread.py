@@ -1,8 +1,8 @@
-"""The keys of a server: the directory that holds them, and the ZAP thread that libzmq asks.
+"""Keys of a server: their directory, and the thread that checks keys for libzmq by ZAP.
 
-The directory holds ``broker.key`` and ``broker.key_secret``, the server's own pair, and in
-``clients`` one public certificate for each client that is authorised, whose metadata say what it
-may do. To revoke a key is to remove its file; nothing is restarted. Brokers and gateways use it.
+The directory has ``broker.key`` and ``broker.key_secret``, the server's own pair, and in
+``clients`` a public certificate for each authorised client, whose metadata are its grant. Removing
+the file revokes a key, without a restart. Brokers and gateways use it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["BROKER", "CLIENTS", "KeyRing", "ZapThread", "has_keys"]
 
 logger = logging.getLogger("eventmq.keys")
 
-#: What a key may do, as the owner of a `KeyRing` reads it.
+#: Type of a grant, as the owner of a `KeyRing` reads it from a certificate.
 GrantT = TypeVar("GrantT")
 
 #: Seconds that the self-test of one address may take.
@@ -51,10 +51,10 @@ BROKER, CLIENTS = "broker", "clients"
 #: Seconds between two scans of the directory: bounds what a flood of handshakes costs.
 REFRESH_EVERY = 0.2
 
-#: Errors that say something of one file, not of the machine.
+#: Errors that concern a single file, not the machine.
 _OF_THE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
-#: Refused (key, address) pairs that are logged; of more none are.
+#: Most refused (key, address) pairs that are logged.
 _WARNED = 1000
 
 
@@ -67,17 +67,17 @@ class KeyRing(Generic[GrantT]):
     """The keys of a directory, read again when it changes. Thread-safe.
 
     Args:
-        directory: See above.
+        directory: Directory of the keys, as described above.
         read: Called with the fingerprint of a key and the metadata of its certificate; returns
-            what it may do, or raises `KeyFileError`.
+            its grant, or raises `KeyFileError`.
 
     Raises:
-        KeyFileError: The server's own pair is not there, or not in order.
+        KeyFileError: The server's own pair is missing or invalid.
     """
 
     def __init__(self, directory: Path, read: Callable[[str, Mapping[str, str]], GrantT]) -> None:
         self.broker: Certificate = read_secret(directory / f"{BROKER}{SECRET}")
-        #: User, which is the fingerprint of a key -> what it may do.
+        #: User (fingerprint of a key) -> its grant.
         self.grants: Mapping[str, GrantT] = {}
         self._grant = read
         self._clients = directory / CLIENTS
@@ -89,7 +89,7 @@ class KeyRing(Generic[GrantT]):
         self.refresh()
 
     def knows(self, user: str) -> bool:
-        """Return whether a key is authorised now; a new one is known at once."""
+        """Return whether a key is authorised; a new file counts at once."""
         if user in self.refresh():
             return True
         try:
@@ -101,10 +101,10 @@ class KeyRing(Generic[GrantT]):
         return user in self.refresh()
 
     def refresh(self) -> Mapping[str, GrantT]:
-        """Return the grants; they are the same object while nothing has changed.
+        """Return the grants, the same object as long as nothing has changed.
 
-        Where the directory cannot be read for a while, as without free descriptors, those of
-        before stay: to read nothing would be to revoke all.
+        While the directory cannot be read, for instance without free descriptors, the last grants
+        stay valid: an empty result would revoke all keys.
         """
         now = time.monotonic()
         if now < self._refresh_at:
@@ -166,13 +166,13 @@ class KeyRing(Generic[GrantT]):
 
 
 class ZapThread:
-    """Answers libzmq's questions of one context from a key ring.
+    """ZAP handler of a context: answers libzmq's authentication requests in a thread of its own.
 
     Args:
-        context: The context.
-        ring: The keys.
-        allows: Called with a user and the ZAP domain of the socket that it wants to connect to, to
-            return whether it may; None to ask the ring. Called in the thread.
+        context: Context of the sockets.
+        ring: Authorised keys.
+        allows: Called in the thread with a user and the ZAP domain of the socket; returns whether
+            the user may connect. None to ask the ring.
 
     Raises:
         zmq.ZMQError: The context has a handler already.
@@ -187,7 +187,7 @@ class ZapThread:
         self._context = context
         self._ring = ring
         self._allows = allows or (lambda user, _: ring.knows(user))
-        #: Users of the self-test, whose refusal is not logged.
+        #: Keys of self-tests, whose refusals are not logged.
         self._quiet: set[str] = set()
         self._warned: set[tuple[str, str]] = set()
         self._socket = context.socket(zmq.REP)
@@ -235,14 +235,14 @@ class ZapThread:
         logger.warning(message, address, user)
 
     def test(self, address: str, *, subscribing: bool = False) -> None:
-        """Check that a key which is not authorised is refused.
+        """Test that an unauthorised key is refused.
 
         Args:
-            address: Of a socket that is bound.
-            subscribing: Whether it is a PUB.
+            address: Address of a bound socket.
+            subscribing: Whether that is a PUB socket.
 
         Raises:
-            NotAllowed: It was let in, or there was no answer. No peer must be served.
+            NotAllowed: The key was accepted, or there was no answer; serve no peer then.
         """
         if address.startswith("inproc:"):
             raise NotAllowed(
@@ -278,9 +278,9 @@ def _try_key(
 
     Args:
         context: The context.
-        address: Of a ROUTER, or with ``subscribing`` of a PUB.
-        keys: What to connect with.
-        subscribing: Whether it is a PUB.
+        address: Address of a ROUTER, or with ``subscribing`` of a PUB.
+        keys: Keys to connect with.
+        subscribing: Whether that is a PUB socket.
         timeout: Seconds to wait for the answer.
     """
     socket = context.socket(zmq.SUB if subscribing else zmq.DEALER)

@@ -32,9 +32,9 @@ def demo(workers: int, keep: bool, as_json: bool) -> int:
     """See everything at work.
 
     A broker, workers and a client on real input: one job for each source file of your Python's
-    standard library, which is parsed and measured. Figures of the run follow, and
-    the same total counted in this process, to show that nothing was lost. It takes less than half
-    a minute, uses free ports and a temporary directory, and cleans up after itself.
+    standard library, which it parses and measures. The report compares the totals with those
+    counted in this process, to show that no job was lost. It takes less than half a minute, uses
+    free ports and a temporary directory, and cleans up after itself.
     """
     from eventmq.cli.demo.report import show_report
 
@@ -86,7 +86,7 @@ def _measure_here(paths: Sequence[Path], *, quiet: bool) -> list[dict[str, Any]]
 
 @contextmanager
 def _progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """Show a bar on stderr, if that is a terminal; what is yielded moves it by one."""
+    """Show a progress bar, if stderr is a terminal; yield a function that advances it by one."""
     if quiet or not sys.stderr.isatty():
         yield lambda: None
         return
