@@ -275,9 +275,10 @@ class ClientMachine:
         return f"{self._prefix}.{next(self._ids)}"
 
     def _expire(self, now: float) -> None:
-        overdue = [q for q in self._in_flight.overdue(now) if isinstance(q, PendingCall)]
         assigned = [
-            (self.connections[q.assigned_to], q) for q in overdue if q.assigned_to != NO_BROKER
+            (self.connections[request.assigned_to], request)
+            for request in self._in_flight.overdue(now)
+            if isinstance(request, PendingCall) and request.assigned_to != NO_BROKER
         ]
         silent, new_leaders = self._in_flight.expire(now, timeout=self._heartbeat)
         for connection, call in assigned:
@@ -603,7 +604,9 @@ class InFlightRequests:
                 if last_received <= request.sent <= now - timeout:
                     silent.add(request.assigned_to)
             new_leaders += self._time_out(request)
-        self.next_deadline = min((e.deadline for e in self._with_followers()), default=NEVER)
+        self.next_deadline = min(
+            (request.deadline for request in self._with_followers()), default=NEVER
+        )
         return silent, new_leaders
 
     def _with_followers(self) -> list[PendingRequest]:
