@@ -505,7 +505,7 @@ class KeyedRouting(RoutingStrategy, Protocol):
 
         ``workers`` are all that may be given these jobs, also those whose credit is 0; at least
         one. It is asked again within moments, and must not let a key wait for ever while a
-        worker has credit. ``now`` is Unix time.
+        worker has credit. ``now`` is the broker's store time in seconds, which never steps.
         """
 
 
@@ -550,10 +550,11 @@ class RetryPolicy(Protocol):
     """
 
     def delay(self, failure: Failure) -> float | None:
-        """Return seconds until the next attempt; None means: do not try again.
+        """Return seconds until the next attempt; None means: the job has failed for good.
 
-        It is asked only while the job has retries left, and does not raise. It may look at the
-        exception, and must neither change nor keep it: its traceback holds the task's variables.
+        It is asked only while the job has retries left, and not where the task raised `Retry` with
+        a countdown. It does not raise. It may look at the exception, and must neither change nor
+        keep it: its traceback holds the task's variables.
         """
 
 

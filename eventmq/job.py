@@ -118,11 +118,11 @@ class JobRecord:
     Attributes:
         id: The client's id, unique for the broker within its dedupe window.
         queue: Name of the queue.
-        headers: The eMQP header text, as the client sent it.
+        headers: The eMQP header text of the client, with the owner that the broker wrote into it.
         body: The payload, never decoded by the broker.
         seq: The broker's number of the job, in the order of admission.
         rank: Orders the queue, smallest first: microseconds of (ready time - priority x A).
-        state: `JobState`; RUNNING while it is leased.
+        state: `JobState`; a leased job stays QUEUED, and is shown as RUNNING because of its lease.
         attempt: 1 for the first; grows when the job failed and is tried again.
         delivery: 0 before the first dispatch; grows at every dispatch.
         ready_at: Store time (`eventmq.timekeeping`) at which a delayed job becomes ready, else 0.0.

@@ -1,9 +1,10 @@
 """Store time and guarded wall time, which a broker and a beat use instead of the wall clock.
 
 *Store time* counts seconds and never steps: while a broker runs it grows by the machine's boot
-time, which counts sleep. It has the size of Unix time, since it begins with the wall time at which
-the store was made. *Guarded wall time* is the wall clock, except that a step of more than `STEP`
-seconds counts only after it has stood for `SETTLED` seconds.
+time, which counts sleep. It begins with the wall time at which the store was made, so it looks
+like Unix time; but the two part as soon as the wall clock is set. *Guarded wall time* is the wall
+clock, except that a step of more than `STEP` seconds counts only after it has stood for `SETTLED`
+seconds.
 
 Pure state machines: their runners read the clocks (`eventmq.clock`) and pass the readings. All
 figures are seconds.

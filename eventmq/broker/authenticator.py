@@ -307,7 +307,7 @@ class Authenticator:
         """Apply changes of the authorised keys.
 
         Args:
-            now: Unix time.
+            now: Store time.
             on_revoked: Called if a key was revoked.
         """
         if self._ring is None or self._grants is None:

@@ -1,8 +1,8 @@
 """The broker as a state machine: messages, write results and ``now`` in; writes and messages out.
 
 One tick of the runner is: `BrokerCore.receive` for everything readable, `BrokerCore.decide`,
-`take_batch` to the store, `settle` with its results, then send what `take_deferred_sends`
-returns. Nothing here has a socket, a file or a clock.
+`take_batch` to the store, `settle` with its results, `decide` once more about what these brought,
+and send what `take_deferred_sends` returns. Nothing here has a socket, a file or a clock.
 """
 
 from __future__ import annotations
@@ -241,11 +241,13 @@ class BrokerCore:
         return frames[4][:255].decode(errors="replace") if len(frames) > 4 else ""  # noqa: PLR2004
 
     def peer(self, key: Key, now: float, frames: Sequence[bytes]) -> Peer | None:
-        """Return the peer of a connection, a new one where there is room for it.
+        """Return the peer of a connection: register a new one, or refuse it where all are taken.
+
+        A new peer may take the place of the one that was silent longest (`Sessions.evict`).
 
         Args:
             key: The connection.
-            now: Unix time.
+            now: Store time.
             frames: What came from it, as `receive` takes it.
         """
         state = self.state
@@ -386,7 +388,10 @@ class BrokerCore:
     # Out
 
     def take_batch(self) -> tuple[list[Write], Callable[[Sequence[Any] | Exception], None]]:
-        """Return the writes to commit, and the function that wants their results."""
+        """Return the writes to commit, and the function that wants their results.
+
+        What the graphs of ended jobs need is added to the writes first.
+        """
         if self.state.graphs:
             self.graphs.follow_ends()
         writes, settles, undos = self.state.take_batch()

@@ -193,7 +193,7 @@ class Limiters:
 
         Args:
             job: On its way to a worker.
-            now: Unix time.
+            now: Store time.
             again: Its tokens were taken in an earlier run of the broker.
         """
         both = (self.of.get(subqueue_of(job.headers)), self.of_queues.get(job.queue))

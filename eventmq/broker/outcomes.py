@@ -34,7 +34,8 @@ MAX_ERROR = 128 * 1024
 
 _MICRO = 1_000_000
 
-#: Outcomes that end a job, with the state that they lead to.
+#: Outcomes that end a job, with the state that they lead to. A leased job counts as RUNNING in the
+#: table of transitions, though its record stays QUEUED.
 _ENDS: Mapping[int, JobState] = {
     kind: transition(JobState.RUNNING, state)
     for kind, state in (

@@ -94,7 +94,7 @@ class Peer:
 
     @property
     def reads_errors(self) -> bool:
-        """Whether it can be sent an ERROR: all but registered peers without FEATURES."""
+        """Whether it can be sent an ERROR: it has not informed, or has the extension ``error``."""
         return not self.role or (self.features is not None and "error" in self.features.extensions)
 
 
@@ -151,7 +151,7 @@ class Session:
         callables: Whether it takes legacy jobs.
         inputs: Whether it can read what a job takes in pages.
         legacy: It has no FEATURES: one job per message, one READY per slot.
-        max_chunks: How many chunks it wants to hold; for a legacy one, its free slots plus leases.
+        max_chunks: How many chunks it wants to hold, as its STATUS says; 0 for a legacy one.
         jobs: How many jobs it wants to hold, 0 where it counts chunks only.
         notified_at: When it was last sent the number of waiting jobs.
         received: Highest chunk number that it says it received.

@@ -146,7 +146,7 @@ class RefillRequests:
         Args:
             subqueues: Of the queue; others are forgotten.
             memory: The memory that they share.
-            now: Unix time.
+            now: Store time.
         """
         n = max(1, len(subqueues))
         size = max(min(MIN_JOBS, memory.size_limit), memory.size_limit // n)
@@ -189,7 +189,7 @@ def select_shared(
         make_selector: Makes the selector of a subqueue.
         selected: Where the jobs go.
         load: What the chunk may hold.
-        now: Unix time.
+        now: Store time.
         fair: Fair queueing: the subqueue with the least virtual time comes first, job by job.
             Else ranks decide, and nothing is taken after a job that is in the store only.
     """
@@ -248,7 +248,7 @@ class Queue:
         name: Its name.
         size_limit: Jobs that its subqueues have in memory together.
         bytes_limit: Bytes of their bodies.
-        now: Unix time.
+        now: Store time.
         subqueue_counts: The number of subqueues of the broker, with its limiters.
     """
 
@@ -536,7 +536,7 @@ class Queue:
             cost_of: See `eventmq.broker.subqueues.Selector`, as ``refuses``.
             refuses: Asked for each job, or None.
             load: What the chunk may hold.
-            now: Unix time.
+            now: Store time.
         """
         ready = self._ready.of(eligibility, self.subqueues.values())
         if self.limited:

@@ -1,8 +1,9 @@
 """Runs a broker: the sockets, the store and the clock around `BrokerCore`, in one thread.
 
-One tick: read everything readable, decide, commit once, settle, send. The stop order is: KBAI to
-all peers, the deferred sends, sockets (with a linger), then the store, so that no receipt of a
-committed job is lost. Beside `BrokerRunner` are what it alone uses: `Observers` (the hook
+One tick: read everything readable, decide, send what needs no commit, commit once, settle, send
+the rest, decide again about what the commit brought. The stop order is: KBAI to all peers, the
+deferred sends, sockets (with a linger), then the store, so that no receipt of a committed job is
+lost. Beside `BrokerRunner` are what it alone uses: `Observers` (the hook
 ``eventmq_job_event``, on its own thread) and `CoalescedSends`.
 """
 

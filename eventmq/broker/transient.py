@@ -107,7 +107,7 @@ class TransientJobs:
         #: Stored jobs that wait in the store for the end of one with the same id: id -> queue and
         #: subqueue.
         self.kept_out: dict[str, tuple[str, SubqueueKey]] = {}
-        #: Unix time at which the first of them expires.
+        #: Guarded wall time at which the first of them expires.
         self.next_expiry = float("inf")
         self._running = running
         self._ahead = 0.0
@@ -212,7 +212,7 @@ class TransientJobs:
             entry: What was asked.
             rows: What the store found.
             cursor: The last id that it scanned, "" if there is no more.
-            now: Unix time.
+            now: Store time.
         """
         first = entry.cursor
         ids = {i for i in (*self.jobs, *self.results) if cursor <= i and (not first or i < first)}

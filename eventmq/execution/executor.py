@@ -438,7 +438,7 @@ class Executor(TaskCaller):
             return self._ended(position, job, error.error, "", started, run_time)
         policy: Any = route.policy
         delay = retry_delay(error, job, route.retries, route.spec, policy)
-        reason = reported_error(error, route.retries, again=delay is not None)
+        reason = reported_error(error, job.attempt, route.retries, again=delay is not None)
         described = describe(reason, function=route.spec.function, ours=__file__)
         if route.legacy:
             content_type, body = LEGACY_TYPE, described.message.encode(errors="replace")

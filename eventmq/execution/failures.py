@@ -32,7 +32,9 @@ class Retry(EventMQError):
 
     Every attempt counts against the ``retries`` of the job, whose default is 0. Where none is
     left the job fails: with the error that this one was raised from, or raised while handling,
-    else with this one, which then says that the retries are used up::
+    else with this one, which then says that the retries are used up. With a countdown the retry
+    policy is not asked; without one it decides, and the job fails where it gives up, as ``none``
+    does after any attempt::
 
         @app.task(retries=5)
         def fetch(url):
@@ -43,7 +45,8 @@ class Retry(EventMQError):
 
     Args:
         reason: Why, for people.
-        countdown: Seconds until the next attempt; None leaves it to the retry policy.
+        countdown: Seconds until the next attempt; None leaves that, and whether there is one, to
+            the retry policy.
 
     Attributes:
         countdown: As given.
@@ -156,14 +159,17 @@ def _describe(error: BaseException, traceback: str, levels: int) -> RemoteError:
     )
 
 
-def reported_error(error: BaseException, retries: int, *, again: bool) -> BaseException:
+def reported_error(
+    error: BaseException, attempt: int, retries: int, *, again: bool
+) -> BaseException:
     """Return the exception to report where a task raised ``error``.
 
     It is ``error`` itself; for a `Retry` the exception that it was raised from or while handling.
-    A `Retry` without such a cause that finds no retries left says so.
+    A `Retry` without such a cause after which no attempt follows says why.
 
     Args:
         error: The exception of the task.
+        attempt: The attempt that failed, from 1.
         retries: How often the job is tried again.
         again: Another attempt follows.
     """
@@ -172,14 +178,17 @@ def reported_error(error: BaseException, retries: int, *, again: bool) -> BaseEx
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None or again:
         return cause or error
-    used_up = f"its {retries} retries are used up" if retries else "the job has no retries"
-    last = Retry(f"{error_text(error)}; {used_up}", countdown=error.countdown)
+    if attempt <= retries:
+        why = "its retry policy allows no further attempt"
+    else:
+        why = f"its {retries} retries are used up" if retries else "the job has no retries"
+    last = Retry(f"{error_text(error)}; {why}", countdown=error.countdown)
     return last.with_traceback(error.__traceback__)
 
 
 def _failure(error: BaseException, job: JobContext) -> Failure:
     """Return what a retry policy sees of the attempt of a job that raised ``error``."""
-    cause = reported_error(error, 0, again=True)
+    cause = reported_error(error, job.attempt, 0, again=True)
     return Failure(
         attempt=job.attempt,
         exception=cause,
@@ -209,8 +218,7 @@ def retry_delay(
         if isinstance(error, Retry):
             if error.countdown is not None:
                 return float(error.countdown)
-            return float(policy.delay(_failure(error, job)) or 0.0)
-        if isinstance(error, spec.no_retry_on) or not isinstance(error, spec.retry_on):
+        elif isinstance(error, spec.no_retry_on) or not isinstance(error, spec.retry_on):
             return None
         delay = policy.delay(_failure(error, job))
         return None if delay is None else float(delay)

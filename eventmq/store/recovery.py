@@ -44,7 +44,7 @@ class Recovered:
         counts: Per queue.
         chunks: Open chunks of earlier epochs, with their jobs.
         next_ready_at: Store time of the first delayed job, or None.
-        next_expiry: Unix time of the first expiry of a job, or None.
+        next_expiry: Guarded wall time of the first expiry of a job, or None.
         bulk_operations: The records that are kept, oldest first.
         subqueues: Those with queued jobs.
         limiters: The token buckets that may not be full yet.

@@ -117,13 +117,13 @@ class Finished(NamedTuple):
     job: JobRecord
     #: A terminal state.
     state: JobState
-    #: Unix time of the end.
+    #: Store time of the end.
     at: float
     #: Seconds that the result is kept.
     ttl: float
     content_type: str
     result: bytes
-    #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
+    #: Unix time of the start by the worker's clock, 0.0 for never, and the seconds that it ran.
     started: float = 0.0
     run_time: float = 0.0
     #: Name of the worker session, "" for none.
@@ -134,7 +134,7 @@ class Finish(NamedTuple):
     """End jobs. Result: {index: WriteResult} of those that were not there any more."""
 
     rows: Sequence[Finished]
-    #: Unix time at which they were handed to their worker, 0.0 if they were not; for their events.
+    #: Store time at which they were leased to their worker, 0.0 if they were not; for their events.
     leased: float = 0.0
     #: Seconds by which wall time is ahead of store time, where jobs expired that were not leased.
     ahead: float = 0.0
@@ -147,9 +147,9 @@ class Attempt(NamedTuple):
     #: The number of the attempt that failed, from 1, and of its delivery.
     attempt: int
     delivery: int
-    #: Unix time at which the broker was told.
+    #: Store time at which the broker was told.
     at: float
-    #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
+    #: Unix time of the start by the worker's clock, 0.0 for never, and the seconds that it ran.
     started: float
     run_time: float
     #: Name of the worker session.
@@ -252,7 +252,7 @@ class LimitRow(NamedTuple):
 
     subqueue: SubqueueKey
     tokens: float
-    #: Unix time at which there were so many.
+    #: Store time at which there were so many.
     updated: float
     #: Seconds after which the bucket is full in any case, and the row can be forgotten.
     period: float
@@ -562,7 +562,7 @@ class BulkOperation(NamedTuple):
 
     id: str
     operation: Operation
-    #: Unix time of its begin.
+    #: Store time of its begin.
     at: float
     #: Largest number of a job that it touches, and that of the last one that it read.
     bound: int
@@ -617,7 +617,7 @@ class Pruned(NamedTuple):
     """How many failed jobs were forgotten, by queue, and what is left of them."""
 
     queues: dict[str, int]
-    #: Whether more must go, and the Unix time at which the oldest one failed that is kept.
+    #: Whether more must go, and the store time at which the oldest one failed that is kept.
     more: bool
     oldest: float | None
 
@@ -697,6 +697,6 @@ class SealEvents(NamedTuple):
 
     journal: str
     sealed: int
-    #: Unix time.
+    #: Store time.
     at: float
     timeout: float

@@ -70,7 +70,7 @@ def shared_task(**options: Unpack[TaskKeywords]) -> Decorator: ...
 
 
 def shared_task(function: Any = None, /, **options: Any) -> Any:
-    """Declare a task that belongs to no app; every app that runs its module has it.
+    """Declare a task that belongs to no app: all apps of the process have it.
 
     Args:
         function: The function, where there are no options.

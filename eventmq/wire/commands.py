@@ -109,7 +109,11 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A result; ``request`` is the id of the message it answers, ``outcome`` how it ended."""
+    """A result; ``request`` is the id of the message that it answers.
+
+    ``outcome`` says what the result is: to a client ``ended`` or ``part``, from a worker
+    ``chunk:N``, ``part:...`` or ``progress:...``; legacy peers leave it out.
+    """
 
     id: str
     result: bytes

@@ -68,7 +68,8 @@ TRACEBACK_LIMIT = 16 * 1024
 #: A message longer than this many characters is cut.
 MESSAGE_LIMIT = 4 * 1024
 
-#: Bytes that an error may take; arguments and attributes are left out where they make it longer.
+#: Bytes that an error may take; of a longer one attributes and members are left out, then its
+#: arguments.
 ERROR_LIMIT = 64 * 1024
 
 #: What the content type of a reference begins with.

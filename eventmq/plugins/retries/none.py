@@ -1,4 +1,7 @@
-"""Retry policy ``none``: a failed job is not tried again, whatever ``retries`` says."""
+"""Retry policy ``none``: a failed job is not tried again, whatever ``retries`` says.
+
+Only a task that raises `Retry` with a countdown gets another attempt, since it asks no policy.
+"""
 
 from __future__ import annotations
 

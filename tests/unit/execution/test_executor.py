@@ -278,6 +278,27 @@ def test_a_task_may_ask_for_another_attempt(countdown, delay):
     assert type(row.countdown) is float
 
 
+class GivesUp:
+    def delay(self, failure):
+        return None
+
+
+def test_a_task_that_asks_without_a_time_fails_where_its_retry_policy_gives_up():
+    """Without a countdown the policy decides, and its None means that the job has failed."""
+    executor = make_executor(asks_again, retry_policy=lambda *_: GivesUp())
+    row = run_call(executor, "asks_again", headers="retry-count:5")
+    assert row.kind == OutcomeKind.FAILED
+    assert error_of(row).message == (
+        "the task asked for another attempt; its retry policy allows no further attempt"
+    )
+
+
+def test_a_task_that_gives_the_time_is_tried_again_whatever_its_retry_policy_says():
+    executor = make_executor(asks_again, retry_policy=lambda *_: GivesUp())
+    row = run_call(executor, "asks_again", 5, headers="retry-count:5")
+    assert (row.kind, row.countdown) == (OutcomeKind.RETRY, 5.0)
+
+
 def test_what_a_task_asks_for_counts_against_its_retries():
     executor = make_executor(asks_again)
     rows = [run_call(executor, "asks_again", headers="retry-count:1", attempt=n) for n in (1, 2)]
