@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from dataclasses import field as dataclass_field
 from enum import Enum
@@ -31,7 +32,7 @@ from typing import (
 from eventmq.errors import PluginError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 __all__ = [
     "Option",
@@ -141,6 +142,8 @@ def describe(kind: Any, bounds: Mapping[str, Any] | None = None) -> str:
         words = " or ".join(map(describe, inner))
     elif origin in {tuple, list}:
         words = f"a list, each item {describe(inner[0])}"
+    elif origin in {dict, Mapping}:
+        words = f"a table, each key {describe(inner[0])} and each value {describe(inner[1])}"
     else:
         words = f"a value of the type {getattr(kind, '__name__', kind)}"
     given = {name: edge for name, edge in (bounds or {}).items() if edge is not None}

@@ -6,6 +6,7 @@ import enum
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -135,6 +136,8 @@ def test_an_error_does_not_repeat_the_value() -> None:
         (int | None, "a whole number or nothing"),
         (tuple[str, ...], "a list of texts"),
         (list[float], "a list, each item a number"),
+        (dict[str, float], "a table, each key text and each value a number"),
+        (Mapping[str, int], "a table, each key text and each value a whole number"),
         (Point, "a value of the type Point"),
     ],
 )
