@@ -377,12 +377,19 @@ class CommandOption:
         metavar: What stands for the value in the help, such as ``NAME``.
         help: A sentence.
         minimum: Of a whole number; None for text.
+
+    Raises:
+        ValueError: The name has other characters than small letters, digits and underscores.
     """
 
     name: str
     metavar: str
     help: str
     minimum: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or not self.name.islower():
+            raise ValueError(f"{self.name!r} is no name of an option, such as virtual_host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

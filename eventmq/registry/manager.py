@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from eventmq.clock import SystemClock
 from eventmq.errors import EventMQError, HookError, PluginCollision, PluginError
 from eventmq.hookspecs import PROJECT
-from eventmq.interfaces import PluginContext
+from eventmq.interfaces import CommandOption, PluginContext, TaskRole
 from eventmq.registry.loader import Loader, off_switch, own_distribution, requirement
 from eventmq.registry.names import (
     GATEWAY,
@@ -34,12 +34,10 @@ if TYPE_CHECKING:
 
     from eventmq.clock import Clock
     from eventmq.interfaces import (
-        CommandOption,
         Middleware,
         ResultBackend,
         RetryPolicy,
         Serializer,
-        TaskRole,
     )
     from eventmq.registry.loader import Plugin
     from eventmq.registry.names import PluginKind
@@ -220,20 +218,24 @@ class PluginManager:
             kind: What the command runs: `GATEWAY` or `WORKER_POOL` of `eventmq.registry.names`.
 
         Raises:
-            HookError: A plugin declares options for what it does not provide.
+            HookError: A plugin declares what is no option, or options for what it does not provide.
             PluginCollision: Two declare different options of one name.
         """
         found: dict[str, tuple[CommandOption, list[str]]] = {}
         for plugin, owner, options in self._loader.declared("eventmq_command_options"):
             kinds = [hook for hook, name in plugin.provides if name == owner]
             if not {GATEWAY.hook, WORKER_POOL.hook}.intersection(kinds):
-                msg = f"plugin {plugin.name!r} declares options for {owner!r}, and provides no "
-                raise HookError(f"{msg}gateway or worker pool of that name")
+                msg = f"{plugin} declares options for {owner!r}, and provides no gateway or worker "
+                raise HookError(f"{msg}pool of that name{plugin.remedy}")
+            listed = options if isinstance(options, (list, tuple)) else [options]
+            if listed is not options or not all(isinstance(o, CommandOption) for o in listed):
+                msg = f"what {plugin} declares for {owner!r} is no list of CommandOption"
+                raise HookError(f"{msg}{plugin.remedy}")
             for option in options if kind.hook in kinds else ():
                 same, owners = found.setdefault(option.name, (option, []))
                 if (same.metavar, same.minimum) != (option.metavar, option.minimum):
                     msg = f"the options {option.name!r} of {owners[0]!r} and {owner!r} differ"
-                    raise PluginCollision(f"{msg}; {off_switch(plugin.name)}")
+                    raise PluginCollision(f"{msg}{plugin.remedy}")
                 owners.append(owner)
         return found
 
@@ -241,14 +243,19 @@ class PluginManager:
         """Return what plugins declare for ``@app.task``: name -> function that reads a value.
 
         Raises:
+            HookError: A plugin declares what is no function; from such a function, that it returns
+                what is no role.
             PluginCollision: Two declare one name.
         """
         found: dict[str, Callable[[Any], TaskRole]] = {}
         for plugin, name, read in self._loader.declared("eventmq_task_options"):
             if name in found:
-                msg = f"the task option {name!r} of plugin {plugin.name!r} is another plugin's too"
-                raise PluginCollision(f"{msg}; {off_switch(plugin.name)}")
-            found[name] = read
+                msg = f"the task option {name!r} of {plugin} is another plugin's too"
+                raise PluginCollision(f"{msg}{plugin.remedy}")
+            if not callable(read):
+                msg = f"the task option {name!r} of {plugin} is no function"
+                raise HookError(f"{msg}{plugin.remedy}")
+            found[name] = partial(_read_role, plugin, name, read)
         return found
 
     # Listing
@@ -293,6 +300,16 @@ def _row(plugin: Plugin, own_version: str, chosen: set[tuple[str, str]]) -> dict
         "provides": ", ".join(name for _, name in plugin.provides),
         "in_use": ", ".join(used),
     }
+
+
+def _read_role(
+    plugin: Plugin, name: str, read: Callable[[Any], TaskRole], value: object
+) -> TaskRole:
+    role: object = read(value)
+    if not isinstance(role, TaskRole):
+        msg = f"the task option {name!r} of {plugin} gives {type(role).__name__}, no TaskRole"
+        raise HookError(f"{msg}{plugin.remedy}")
+    return role
 
 
 def _call(hook: str, impl: pluggy.HookImpl, argument: object) -> None:

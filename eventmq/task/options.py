@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import PluginError, ProtocolError, SettingsError
+from eventmq.errors import PluginCollision, PluginError, ProtocolError, SettingsError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.policies import Backoff, Timing
 from eventmq.rates import RATES, parse_rate
@@ -213,11 +213,16 @@ class TaskOptions:
 
         Raises:
             SettingsError: There is no such option, or a value is not allowed.
+            PluginError: What a plugin declares is wrong.
         """
         own = {field.name for field in fields(cls)} - {"roles"}
         if explicit.keys() <= own:
             return cls(**explicit)
         readers = (declared or _installed)()
+        for name in own.intersection(readers):
+            raise PluginCollision(
+                f"a plugin declares the task option {name!r}, which all tasks have"
+            )
         values.known("a task", explicit, [*own, *readers])
         more = {name: value for name, value in explicit.items() if name not in own}
         roles = (readers[name](value) for name, value in more.items() if value is not None)

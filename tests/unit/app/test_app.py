@@ -384,6 +384,23 @@ def test_a_task_option_has_one_plugin() -> None:
         app.task(stomp="q")
 
 
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"stomp": "q"}, r"'stomp' of plugin 'Made'.* is no function; switch it off with"),
+        ({"stomp": str}, r"'stomp' of plugin 'Made'.* gives str, no TaskRole; switch it off with"),
+        ({"queue": role}, "a plugin declares the task option 'queue', which all tasks have"),
+    ],
+    ids=str,
+)
+def test_a_task_option_that_is_declared_wrongly_is_an_error(
+    declared: dict[str, Any], words: str
+) -> None:
+    app = EventMQ(plugins=[providing(eventmq_task_options=declared)])
+    with pytest.raises(PluginError, match=words):
+        app.task(stomp="q")
+
+
 def test_the_options_of_a_plugin_that_is_switched_off_are_gone() -> None:
     app = EventMQ(disabled_plugins=["majordomo"])
     with pytest.raises(SettingsError, match="a task takes no argument 'majordomo'"):

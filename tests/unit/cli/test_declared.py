@@ -133,6 +133,16 @@ def test_options_for_what_the_plugin_does_not_provide_are_an_error(manage) -> No
         manage(plugin).command_options(WORKER_POOL)
 
 
+def test_what_is_no_option_is_an_error(manage) -> None:
+    for wrong in (["--keys"], option("keys"), None):
+        plugin = providing(eventmq_gateways={"a": list}, eventmq_command_options={"a": wrong})
+        with pytest.raises(HookError, match=r"for 'a' is no list of CommandOption; switch it off"):
+            manage(plugin).command_options(GATEWAY)
+    for name in ("--keys", "keys dir", "Keys", ""):
+        with pytest.raises(ValueError, match="is no name of an option, such as virtual_host"):
+            option(name)
+
+
 def test_what_is_no_mapping_is_an_error(manage) -> None:
     with pytest.raises(HookError, match="must be a mapping, name -> options"):
         manage(providing(eventmq_command_options=[])).command_options(GATEWAY)
