@@ -12,7 +12,6 @@ import os
 import threading
 import weakref
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from eventmq.client.io_loop import AsyncWaiter, IoLoop, Waiter
@@ -342,10 +341,12 @@ class ClientRunner:
                 await waiter.wait()
             return None
         awaited.watch(waiter.notify)
-        with suppress(TimeoutError):
+        try:
             if not awaited.ready:
                 await waiter.wait(awaited.timeout)
-        return awaited.ready
+        except TimeoutError:
+            return awaited.ready
+        return True
 
     # Calls with several answers
 

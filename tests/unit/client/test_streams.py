@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
+from eventmq.client.client import ClientRunner
 from eventmq.client.handle import Job, JobOrigin, ResultClient
+from eventmq.client.requests import News, PendingCall
 from eventmq.errors import (
     ContentNotAllowed,
     JobFailed,
@@ -321,3 +323,23 @@ def test_a_malformed_answer_ends_the_stream(reading: Reading, said: Sequence[Any
     reading.broker.script = [said]  # type: ignore[list-item]
     with pytest.raises(Exception, match=r"malformed|OUTCOME is"):
         next(reading.stream())
+
+
+class _Runner(ClientRunner):
+    """Waits as a client does; nothing is sent."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_a_coroutine_that_is_woken_before_there_is_news_has_not_timed_out():
+    call = PendingCall([], name="stream")
+
+    async def woken_early() -> bool:
+        waiting = asyncio.ensure_future(_Runner().await_for(News((call,), None)))
+        await asyncio.sleep(0)  # it watches the call now
+        call.notify()
+        return await waiting
+
+    assert not call.answers
+    assert asyncio.run(woken_early())
