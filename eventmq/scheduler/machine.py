@@ -82,7 +82,7 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Firing:
-    """What a due schedule does: jobs to be submitted, in order, and then the step to be stored.
+    """Firing of a schedule: jobs to be submitted, in order, and then the step to be stored.
 
     Attributes:
         entry: The due schedule.

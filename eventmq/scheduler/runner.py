@@ -55,7 +55,7 @@ class ScheduledJob(NamedTuple):
 
 
 class BeatClient(Protocol):
-    """What a beat needs of a broker's client."""
+    """Client of a broker, as a beat needs it."""
 
     def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
         """Return schedules that brokers sent to be stored here, and whether to remove each."""

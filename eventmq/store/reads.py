@@ -1,6 +1,6 @@
-"""What a broker reads from its queue store, and what the store answers.
+"""Reads of a queue store, and their results.
 
-A read is an `eventmq.store.Write` of a commit like others: it sees what those before it wrote.
+A read is part of a commit, like a write (`eventmq.store.Write`): it sees the writes before it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class ReadQueued(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """A job as the store has it, with its end.
+    """A stored job, with its outcome.
 
-    The body is there while it is unfinished or failed, the other fields as in `Finished` once it
-    has ended. ``result`` is None when it is not kept any more.
+    An unfinished or failed job has its body; the other fields are set when it has ended, as in
+    `Finished`. ``result`` is None if it is no longer kept.
     """
 
     job: JobRecord
@@ -63,12 +63,12 @@ class JobRow(NamedTuple):
     started: float = 0.0
     run_time: float = 0.0
     worker: str = ""
-    #: There is a result that was not read: see `FindJobs`.
+    #: Whether there is a result that was not read: see `FindJobs`.
     unread: bool = False
 
 
 class FindJobs(NamedTuple):
-    """Look jobs up. Result: {id: JobRow} of those known.
+    """Look jobs up. Result: {id: JobRow} of the known ones.
 
     With ``max_bytes`` no bodies are read, and results of succeeded jobs, in the order of the ids,
     only until they have so many bytes. Results of at most 4,096 bytes do not count and are always
@@ -95,7 +95,7 @@ class ListJobs(NamedTuple):
 class History(NamedTuple):
     """Read the failed attempts of a job. Result: list of Attempt, the oldest first.
 
-    The last one of a job that has failed for good is not among them: `JobRow` has it.
+    Without the last attempt of a job that has failed for good, which `JobRow` has.
     """
 
     id: str
@@ -113,9 +113,9 @@ class ListFailed(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """Where a job stands in its graph: ids of the graph and of the first job that it waits for.
+    """Root and parent of a job in a graph: ids of the graph and of the first job that it waits for.
 
-    Of what is there for failures the second is the first job whose failure it is for; "" for none.
+    The parent of a failure handler is the first job whose failure it handles; "" for none.
     """
 
     root: str
@@ -123,7 +123,7 @@ class Lineage(NamedTuple):
 
 
 class FindLineage(NamedTuple):
-    """Look up where a job stands. Result: Lineage, or None for a job of no known graph."""
+    """Look up the lineage of a job. Result: Lineage, or None for a job of no known graph."""
 
     id: str
 
@@ -134,7 +134,7 @@ class GraphRow(NamedTuple):
     node: int
     input: int
     output: int
-    #: Whether it is there for failures.
+    #: Whether it is a failure handler.
     handler: bool
     job_row: JobRow
 
@@ -156,34 +156,34 @@ class ListGraph(NamedTuple):
 
 
 class ReadInputs(NamedTuple):
-    """Read results that a job takes and whose ids its body has, in pages.
+    """Read the input of a job whose body has ids instead of results, in pages.
 
-    Result: InputsPage, or None where nothing is kept for such a job.
+    Result: InputsPage, or None if no input is kept for the job.
     """
 
     id: str
     #: 0, then `InputsPage.next` of the page before.
     cursor: int
-    #: Of the results of a page, beside its last one.
+    #: Most bytes of the results of a page, its last one excepted.
     max_bytes: int
 
 
 class InputsPage(NamedTuple):
-    """Some results: (id, content type, bytes), by place; ``next`` is 0 after the last."""
+    """Page of results (id, content type, bytes), in order; ``next`` is 0 after the last page."""
 
     rows: list[tuple[str, str, bytes]]
     next: int
 
 
 class ScheduleRows(NamedTuple):
-    """A page of schedules, sent with these names. ``revision`` is where the next page goes on."""
+    """Page of schedules, sent with these names. The next page starts at ``revision``."""
 
     rows: Sequence[ScheduleRow]
     gone: Sequence[str]
     revision: int
-    #: Of the whole table.
+    #: Revision of the whole table.
     head: int
-    #: It begins at nothing, as the caller asked or because older removals are forgotten.
+    #: Whether it is a full read, as requested or because older removals are no longer known.
     whole: bool
     more: bool
 
@@ -191,7 +191,7 @@ class ScheduleRows(NamedTuple):
 class LoadSchedules(NamedTuple):
     """Read what changed after a revision, or one schedule. Result: ScheduleRows.
 
-    ``scan`` says that the caller began at nothing and goes on: it misses no removals.
+    ``scan``: this continues a full read, which needs no removals.
     """
 
     after: int = 0
@@ -203,7 +203,7 @@ class LoadSchedules(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """The events of one commit: the number of the first, how many, and their bytes."""
+    """Events of one commit: number of the first, their count, and their bytes."""
 
     first: int
     events: int
@@ -212,10 +212,10 @@ class EventRow(NamedTuple):
 
 
 class EventLogHead(NamedTuple):
-    """What a store has of events: numbers from ``first`` and before ``next``.
+    """State of the event log, which has the numbers from ``first`` to before ``next``.
 
-    ``journal`` is the id of the one that reads them, "" for none so far; ``sealed`` is the last
-    number that it has safely.
+    ``journal`` is the id of the journal that reads it, "" for none so far; ``sealed`` is the last
+    number that the journal has stored.
     """
 
     first: int
@@ -225,9 +225,9 @@ class EventLogHead(NamedTuple):
 
 
 class ReadEvents(NamedTuple):
-    """Read events that come after a number, as whole rows.
+    """Read the events after a number, as whole rows.
 
-    At least one row if there is one, and no more after ``max_bytes``. Result: (list of EventRow,
+    At least one row if there is one, then rows up to ``max_bytes``. Result: (list of EventRow,
     EventLogHead).
     """
 

@@ -1,4 +1,4 @@
-"""What a store has when it is opened."""
+"""Recovered state: what a queue store returns when it is opened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["QueueCounts", "Recovered", "SubqueueHead"]
 
 @dataclass(slots=True)
 class QueueCounts:
-    """What the store knows of a queue: how many jobs it has (``waiting`` includes leased ones)."""
+    """Counts of a queue's jobs (``waiting`` includes leased ones), and whether it is paused."""
 
     waiting: int = 0
     delayed: int = 0
@@ -25,35 +25,35 @@ class QueueCounts:
 
 
 class SubqueueHead(NamedTuple):
-    """A subqueue, and where the first of its queued jobs stands."""
+    """A subqueue, with the position of its first queued job."""
 
     queue: str
     subqueue: SubqueueKey
-    #: Its rank and number.
+    #: Rank and number of that job.
     first: tuple[int, int]
 
 
 @dataclass(slots=True)
 class Recovered:
-    """What a store has when it is opened.
+    """State that a store returns when it is opened.
 
     Attributes:
-        store_id: Made once when the store was created.
+        store_id: Id of the store, made when it was created.
         epoch: Number of this opening, larger than any before.
         next_seq: Larger than the number of any job.
-        counts: Per queue.
+        counts: Queue -> its counts.
         chunks: Open chunks of earlier epochs, with their jobs.
         next_ready_at: Store time of the first delayed job, or None.
         next_expiry: Guarded wall time of the first expiry of a job, or None.
-        bulk_operations: The records that are kept, oldest first.
-        subqueues: Those with queued jobs.
-        limiters: The token buckets that may not be full yet.
+        bulk_operations: Stored records, the oldest first.
+        subqueues: Subqueues with queued jobs.
+        limiters: Token buckets that may not be full yet.
         next_event: Number of the next event.
         graphs: Whether there are graphs that have not ended.
-        next_deadline: Store time of the first deadline of a part of one, or None.
-        suspects: Jobs that may have killed a process, with their queues and ids.
-        keeper: The time of the store. The store advances it in its commits, its caller may
-            do so at any time in the same thread.
+        next_deadline: Store time of the first deadline of a part of a graph, or None.
+        suspects: Suspects, with their queues and ids.
+        keeper: Store time. The store advances it in commits; the caller may do so at any time in
+            the same thread.
     """
 
     store_id: str

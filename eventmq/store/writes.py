@@ -1,6 +1,6 @@
-"""What a broker writes to its queue store: jobs, chunks, limits, graphs and schedules.
+"""Writes of a queue store: jobs, chunks, limits, graphs and schedules.
 
-Each docstring names the result that the store answers with.
+Each docstring names the write result.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ __all__ = [
 
 _MODES = ("reject", "replace", "keep_last")
 
-#: The states that count unless the headers say others.
+#: States in which a job holds its unique key, unless its headers name others.
 _UNFINISHED = frozenset(JobState) - TERMINAL
 
 
 class WriteResult(NamedTuple):
-    """The result of a write for one job, where it was not simply done."""
+    """Result of a write for a job, if it was not simply done."""
 
     #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; of jobs that were admitted
     #: ``replaced`` or ``held``.
@@ -94,13 +94,13 @@ class Admit(NamedTuple):
 
     A job may be leased by a `LeaseChunk` of the same commit; its delivery is written by that.
 
-    A job with a `unique_rule` whose key another one has in a state that counts, or that ran and
-    was admitted within the period, is judged by the mode. ``reject``: ``unique_conflict``.
-    ``replace``: those that wait end as cancelled in the same commit, result ``replaced``; if one
-    is leased or has ended, ``unique_conflict``. ``keep_last``: the same, but the new job gets
-    state, rank and due time of the one that waited; if one is leased and none waits, it is stored
-    as delayed with `eventmq.job.HELD` added to its due time, result ``held``, and a `Finish` of a
-    job with the key takes that off again. The same id is never a conflict with itself.
+    The mode of a `unique_rule` applies if another job with the key is in a counting state, or ran
+    and was admitted within the period. ``reject``: ``unique_conflict``. ``replace``: waiting jobs
+    with the key are cancelled in the same commit, result ``replaced``; if one is leased or has
+    ended, ``unique_conflict``. ``keep_last``: the same, but the new job gets state, rank and ready
+    time of the one that waited; if one is leased and none waits, it is stored as delayed with
+    `eventmq.job.HELD` added to its ready time, result ``held``, and a `Finish` of a job with the
+    key subtracts that again. A job never conflicts with itself, by its id.
     """
 
     jobs: Sequence[JobRecord]
@@ -131,7 +131,7 @@ class Finished(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """End jobs. Result: {index: WriteResult} of those that were not there any more."""
+    """End jobs. Result: {index: WriteResult} of those that had ended before."""
 
     rows: Sequence[Finished]
     #: Store time at which they were leased to their worker, 0.0 if they were not; for their events.
@@ -147,7 +147,7 @@ class Attempt(NamedTuple):
     #: The number of the attempt that failed, from 1, and of its delivery.
     attempt: int
     delivery: int
-    #: Store time at which the broker was told.
+    #: Store time at which the broker received it.
     at: float
     #: Unix time of the start by the worker's clock, 0.0 for never, and the seconds that it ran.
     started: float
@@ -160,7 +160,7 @@ class Attempt(NamedTuple):
 
 
 class RequeueReason(NamedTuple):
-    """Why a job goes back: the kind of the event that says so, and the encoded error if any."""
+    """Reason of a requeue: the kind of its event, and the encoded error if any."""
 
     kind: EventKind
     error: bytes = b""
@@ -169,9 +169,9 @@ class RequeueReason(NamedTuple):
 class Requeue(NamedTuple):
     """Write state, rank, ``ready_at``, attempt, delivery and deaths of unfinished jobs.
 
-    ``attempts`` are why jobs among them are tried again; of a job the last ten are kept, until its
-    outcome is forgotten. Jobs that are not there any more are left out. Result: {index:
-    WriteResult} of these, ``stale_lease``.
+    ``attempts`` are the failed attempts of retried jobs; the last ten of a job are kept until its
+    outcome is deleted. Jobs that have ended are left out. Result: {index: WriteResult} of these,
+    ``stale_lease``.
     """
 
     jobs: Sequence[JobRecord]
@@ -186,7 +186,7 @@ class Requeue(NamedTuple):
 
 
 class RecordEvents(NamedTuple):
-    """Write an event of each job, that changes nothing else. Result: None."""
+    """Write an event for each job, without another change. Result: None."""
 
     kind: EventKind
     jobs: Sequence[JobRecord]
@@ -196,13 +196,13 @@ class RecordEvents(NamedTuple):
 
 
 class RecordEnds(NamedTuple):
-    """Write the events of jobs that ended and were never stored. Result: None."""
+    """Write the events of ended jobs that were never stored. Result: None."""
 
     rows: Sequence[Finished]
 
 
 class Chunk(NamedTuple):
-    """Which jobs a session holds: (job, delivery) by position; None where a job has ended."""
+    """Jobs of a chunk: (job, delivery) by position, None for a job that has ended."""
 
     session: str
     number: int
@@ -216,8 +216,8 @@ class Chunk(NamedTuple):
 class LeaseChunk(NamedTuple):
     """Lease jobs by one row. Result: {}.
 
-    When the store is opened again, a job belongs to the chunk as long as its own record says an
-    earlier delivery: a `Requeue` with this delivery or a later one has ended the lease.
+    After a restart a job belongs to the chunk only if its own record has an earlier delivery: a
+    `Requeue` with this delivery or a later one has ended the lease.
     """
 
     chunk: Chunk
@@ -233,14 +233,14 @@ class CloseChunk(NamedTuple):
 class Expire(NamedTuple):
     """End up to ``limit`` waiting jobs that have expired. Result: (jobs, next expiry).
 
-    That is up to the wall time ``now + ahead``. The jobs, without bodies, are as they were; they
-    keep their outcome for ``ttl`` seconds. The next expiry, a wall time, is that one where the
-    limit was reached, or None where no other job has one.
+    Jobs expire up to the wall time ``now + ahead``. They are returned as they were, without bodies;
+    their outcomes are kept for ``ttl`` seconds. The next expiry is a wall time, None if no other
+    job has one.
     """
 
     now: float
     ttl: float
-    #: Numbers of the jobs that are left alone: they are leased.
+    #: Numbers of jobs that must not expire, since they are leased.
     excluded: Container[int]
     limit: int
     #: Seconds by which wall time is ahead of store time.
@@ -254,12 +254,12 @@ class LimitRow(NamedTuple):
     tokens: float
     #: Store time at which there were so many.
     updated: float
-    #: Seconds after which the bucket is full in any case, and the row can be forgotten.
+    #: Seconds after which the bucket is full anyway, and the row can be deleted.
     period: float
 
 
 class SaveLimits(NamedTuple):
-    """Write token buckets, over what was written before. Result: None."""
+    """Write token buckets; existing rows are replaced. Result: None."""
 
     rows: Sequence[LimitRow]
 
@@ -268,8 +268,8 @@ class SuspectEnd(NamedTuple):
     """How a delivery of a job ended that was lost with its worker.
 
     Attributes:
-        delivery: Which.
-        death: What is known of it: a number of `eventmq.broker.suspects.Death`.
+        delivery: Number of the delivery.
+        death: Number of `eventmq.broker.suspects.Death`.
         session: Id of the worker's session.
         chunk: Number of the chunk that it was in.
     """
@@ -281,17 +281,17 @@ class SuspectEnd(NamedTuple):
 
 
 class SuspectRow(NamedTuple):
-    """What is kept of a job that may have killed a process.
+    """Stored suspect; see `eventmq.broker.suspects.Suspect`.
 
     Attributes:
-        seq: Its number.
+        seq: Number of the job.
         losses: Deaths of which it may have been the cause.
-        unproven: The same, workers that fell silent while they had it, and deaths beside it.
-        unreached: Workers that were lost before they had begun it.
-        owed: Deaths that are counted in its row, and were taken back.
-        ends: How the last deliveries that were lost have ended.
-        queue: Its queue, where the store says so.
-        id: Its id, where the store says so.
+        unproven: Losses, silent workers that had it, and deaths beside it.
+        unreached: Workers that were lost before they had started it.
+        owed: Deaths to subtract from its row: they were taken back.
+        ends: How the last lost deliveries ended.
+        queue: Queue of the job, set by the store.
+        id: Id of the job, set by the store.
     """
 
     seq: int
@@ -305,27 +305,25 @@ class SuspectRow(NamedTuple):
 
 
 class SaveSuspects(NamedTuple):
-    """Write what is known of suspects, over what was written before. Result: None.
+    """Write suspects; existing rows are replaced. Result: None.
 
-    Of jobs that are not there any more nothing is written, and what was is forgotten when the store
-    is opened.
+    Nothing is written for jobs that have ended; their rows are deleted when the store is opened.
     """
 
     rows: Sequence[SuspectRow]
-    #: Numbers of jobs of which nothing is to be kept.
+    #: Numbers of jobs whose rows are deleted.
     removed: Sequence[int] = ()
     #: Jobs whose deaths changed without a `Requeue`: number and deaths.
     deaths: Sequence[tuple[int, int]] = ()
 
 
 class Promote(NamedTuple):
-    """Make up to ``limit`` delayed jobs queued that are due. Result: (jobs, next ready time).
+    """Queue up to ``limit`` delayed jobs whose time has come. Result: (jobs, next ready time).
 
-    No more than one job after their bodies exceed ``max_bytes``. A job with an ``eta`` is due when
-    wall time, ``now + ahead``, has come that far, any other one at its ``ready_at``. Of those with
-    an eta ``ready_at`` and rank are moved to the store time at which they became ready: that of
-    their eta, but not before ``since`` and not after ``now``. The next ready time is a
-    store time.
+    Jobs up to ``max_bytes`` of bodies, at least one. A job with an ``eta`` is ready when wall time,
+    ``now + ahead``, has reached it, any other one at its ``ready_at``. ``ready_at`` and rank of
+    those with an eta become the store time at which they were ready: that of their eta, but not
+    before ``since`` and not after ``now``. The next ready time is a store time.
     """
 
     now: float
@@ -339,23 +337,22 @@ class Promote(NamedTuple):
 class KeepTime(NamedTuple):
     """Write the clocks of the store with this commit. Result: None.
 
-    A store does it by itself with every commit that comes `eventmq.timekeeping.SAVE_EVERY` after
-    the last time.
+    A store does so by itself in every commit that comes `eventmq.timekeeping.SAVE_EVERY` after the
+    last one.
     """
 
 
 class SubqueueKey(NamedTuple):
-    """What tells the jobs of a queue apart: those with the same key are a *subqueue*.
+    """Key of a subqueue: all jobs of a queue with the same key.
 
-    What a worker takes, or does not know, it takes or does not know as a whole; what is limited
-    is limited as a whole.
+    Workers are eligible for whole subqueues, and limits apply to whole subqueues.
     """
 
     #: None for legacy jobs.
     task: str | None
     #: The header ``limit-key``, "" without one.
     key: str = ""
-    #: Whether it is of jobs without guarantee, which no store has.
+    #: Whether its jobs are transient, which no store has.
     transient: bool = False
 
 
@@ -369,22 +366,22 @@ def subqueue_of(headers: str) -> SubqueueKey:
 
 
 class UniqueRule(NamedTuple):
-    """What the headers of a job say about its unique key."""
+    """Unique key of a job, as its headers define it."""
 
     key: str
     #: ``reject``, ``replace`` or ``keep_last``.
     mode: str
     #: Seconds after its admission in which a job that ran blocks the key; 0.0 for none.
     period: float
-    #: The states in which another job with the key counts.
+    #: States in which another job with the key counts.
     states: frozenset[JobState]
 
 
 def unique_rule(headers: str) -> UniqueRule | None:
-    """Return what a header text says about a unique key, None for most.
+    """Return the unique rule of a header text, None if it has none.
 
     Raises:
-        ProtocolError: The mode or a state is none.
+        ProtocolError: The mode or a state is unknown.
     """
     return _rule(headers) if "unique:" in headers else None
 
@@ -411,9 +408,9 @@ def _rule(text: str) -> UniqueRule | None:
 class AdmitGraph(NamedTuple):
     """Store the jobs of a graph, all or none. Result: None, or the WriteResult for all of them.
 
-    Their numbers are consecutive, by place; those that wait are blocked. The first job's id is
-    that of the graph. ``same_id``: it was admitted before; ``full``; ``taken``: a job has an id
-    of it already, which is the detail.
+    Their numbers are consecutive, by node index; jobs that wait for others are blocked. The id of
+    the first job is that of the graph. ``same_id``: it was admitted before; ``full``; ``taken``:
+    one of the ids is known, which is the detail.
     """
 
     jobs: Sequence[JobRecord]
@@ -421,21 +418,20 @@ class AdmitGraph(NamedTuple):
 
 
 class AdvanceGraphs(NamedTuple):
-    """Do what the ends in this commit cause in graphs. Result: GraphChanges.
+    """Advance graphs by the outcomes in this commit. Result: GraphChanges.
 
-    A join that has counted down makes the jobs that wait at it ready: its body becomes MessagePack
-    ``[body, input]``, where the job takes one; the input is MessagePack, ``[id, content type,
-    result]`` for a result and a list for a list. A job that did not succeed cancels what waits
-    for it, and so on, unless its header ``graph`` has the letter of `eventmq.graph.COLLECTED`. It
-    also makes ready the handlers of what it is a part of, with ``[id, state, content type,
-    result]``. Handlers that nothing called for are cancelled when all else has ended.
+    A join whose count is 0 makes its waiting jobs ready. The body of a job that takes an input
+    becomes MessagePack ``[body, input]``; the input is MessagePack, ``[id, content type, result]``
+    for a result and a list for a list. A job that did not succeed cancels the jobs that wait for
+    it, directly or not, unless its header ``graph`` has the letter of `eventmq.graph.COLLECTED`. It
+    also makes the failure handlers of its parts ready, with ``[id, state, content type, result]``.
+    Handlers that were not called are cancelled when all other jobs have ended.
 
-    Where the results are too long for a body, the input has the id of its job for each of them,
-    and the header ``graph`` gets the letter of `eventmq.graph.PAGED`. They are kept for
-    `ReadInputs` until the job has ended, and where it failed as long as it is kept, since it may
-    be retried.
+    If the results are too large for a body, the input has the ids of their jobs instead, and the
+    header ``graph`` gets the letter of `eventmq.graph.PAGED`. The results are kept for `ReadInputs`
+    until the job has ended; those of a failed job as long as the job, which may be retried.
 
-    A store does the same at the end of a commit without this write, as of ``at`` 0.
+    A commit without this write does the same at its end, with ``at`` 0.
     """
 
     #: Store time; ready jobs rank by it. A step of priority is worth ``step`` seconds of waiting.
@@ -443,39 +439,38 @@ class AdvanceGraphs(NamedTuple):
     step: float = 0.0
     #: Seconds that the outcomes of cancelled jobs are kept.
     ttl: float = 0.0
-    #: Longest body. A job that would get a longer one gets ids.
+    #: Most bytes of a body; a job with a larger input gets ids.
     max_body: int = 16 * 1024 * 1024
-    #: Bytes that all jobs of one join may get together in their bodies; if it is more all of
-    #: them get ids.
+    #: Most bytes of inputs in the bodies of all jobs of one join; with more, all of them get ids.
     max_copies: int = 64 * 1024 * 1024
-    #: Bytes of results that one job may take; it fails if it is more.
+    #: Most bytes of the input of one job, which fails with more.
     max_input_bytes: int = 256 * 1024 * 1024
-    #: Bytes of bodies that the write result may have.
+    #: Most bytes of bodies in the write result.
     max_bytes: int = 4 * 1024 * 1024
-    #: Jobs that become ready or are cancelled in one commit, since others ended. What is more goes
-    #: on with the next commit that has this write.
+    #: Most jobs that become ready or are cancelled in one commit; others follow with the next
+    #: commit that has this write.
     limit: int = 1000
     #: Seconds by which wall time is ahead of store time.
     ahead: float = 0.0
 
 
 class GraphChanges(NamedTuple):
-    """What became of jobs that waited for others."""
+    """Changes of jobs in graphs."""
 
-    #: Queued or delayed now.
+    #: Jobs that became queued or delayed.
     ready: list[JobRecord]
-    #: The same, without their bodies.
+    #: Further such jobs, without bodies.
     more: list[JobRecord]
-    #: Ended now.
+    #: Outcomes of cancelled and failed jobs.
     ended: list[Finished]
-    #: More is to be done.
+    #: Whether more changes follow in the next commit.
     unfinished: bool = False
 
 
 class CancelGraph(NamedTuple):
-    """Cancel what has not ended of the graph of a job, the last jobs first.
+    """Cancel the unfinished jobs of the graph of a job, the last jobs first.
 
-    Result: (id of the graph or "", AffectedJobs). Where it has ``limit`` jobs there may be more.
+    Result: (id of the graph or "", AffectedJobs). With ``limit`` jobs there may be more.
     """
 
     id: str
@@ -484,9 +479,9 @@ class CancelGraph(NamedTuple):
 
 
 class EndDeadlines(NamedTuple):
-    """Cancel what is left of parts past their deadline, so many jobs at most.
+    """Cancel unfinished jobs of parts past their deadline, up to a limit.
 
-    Result: (AffectedJobs, next deadline or None); that has passed where there is more to cancel.
+    Result: (AffectedJobs, next deadline or None); with a passed deadline jobs are left.
     """
 
     now: float
@@ -495,15 +490,15 @@ class EndDeadlines(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What is to be done with many jobs, and with which; an empty filter fits every job.
+    """Action on many jobs, with filters; an empty filter matches every job.
 
-    ``cancel`` is about unfinished jobs, ``retry`` and ``drop`` are about failed ones.
+    ``cancel`` applies to unfinished jobs, ``retry`` and ``drop`` to failed ones.
     """
 
     action: str
     queue: str = ""
     task: str = ""
-    #: Of unfinished jobs; ``queued`` are leased ones too.
+    #: State of unfinished jobs; ``queued`` includes leased ones.
     state: JobState | None = None
     #: Type of the error: a whole dotted name, or its last part.
     error: str = ""
@@ -512,12 +507,12 @@ class Operation(NamedTuple):
     until: float = 0.0
     #: Whether to cancel leased jobs as well.
     running: bool = False
-    #: For those who wait for a cancelled job.
+    #: Reason, for clients that wait for a cancelled job.
     reason: str = ""
 
 
 class AuditFields(NamedTuple):
-    """What is written about jobs that an operation touches.
+    """Values that are written to jobs which an operation affects.
 
     A cancelled job gets an outcome with ``at``, ``ttl`` and ``result``, the encoded error. A
     retried one is queued as new: the next free number from ``seq`` on, its next attempt, ready at
@@ -535,7 +530,7 @@ class AuditFields(NamedTuple):
 
 
 class AffectedJobs(NamedTuple):
-    """Jobs that an action touched: as they were, those retried as they are; perhaps without bodies.
+    """Jobs that an action affected: as before it, retried ones as after it; perhaps without bodies.
 
     ``unaffected`` has the states of the jobs to which it did not apply; unknown ids are in neither.
     """
@@ -545,10 +540,10 @@ class AffectedJobs(NamedTuple):
 
 
 class ApplyToJobs(NamedTuple):
-    """Do ``cancel``, ``retry`` or ``drop`` with jobs by id. Result: AffectedJobs.
+    """Apply ``cancel``, ``retry`` or ``drop`` to jobs by id. Result: AffectedJobs.
 
-    With ``attempts`` it is done only to those whose attempt is the number at the same place: who
-    asks twice, or was killed before the answer, does it once.
+    ``attempts`` has an attempt for each id; jobs with another attempt are not affected, so that a
+    repeated request has no effect.
     """
 
     action: str
@@ -558,22 +553,22 @@ class ApplyToJobs(NamedTuple):
 
 
 class BulkOperation(NamedTuple):
-    """The durable record of a bulk operation on jobs up to a number, some of them per commit."""
+    """Stored record of a bulk operation on jobs up to a number, run in slices, one per commit."""
 
     id: str
     operation: Operation
-    #: Store time of its begin.
+    #: Store time of its start.
     at: float
-    #: Largest number of a job that it touches, and that of the last one that it read.
+    #: Largest number of a job that it may affect, and the last number that it has read.
     bound: int
     cursor: int = 0
-    #: Jobs that it touched so far.
+    #: Number of jobs affected so far.
     touched: int = 0
     done: bool = False
 
 
 class BeginBulkOperation(NamedTuple):
-    """Write the record of a bulk operation. Result: it, or the one that has its id already.
+    """Write the record of a bulk operation. Result: the record, or the existing one with its id.
 
     The records of the last hundred finished bulk operations are kept.
     """
@@ -582,10 +577,9 @@ class BeginBulkOperation(NamedTuple):
 
 
 class ContinueBulkOperation(NamedTuple):
-    """Do the next part of a bulk operation: up to ``limit`` jobs by number, except ``excluded``.
+    """Run the next slice of a bulk operation: up to ``limit`` jobs by number, except ``excluded``.
 
-    Result: (AffectedJobs, BulkOperation as it is now); for an unknown id AffectedJobs is empty and
-    the other None.
+    Result: (AffectedJobs, the updated BulkOperation); for an unknown id (no jobs, None).
     """
 
     id: str
@@ -602,10 +596,10 @@ class Pause(NamedTuple):
 
 
 class ForgetQueues(NamedTuple):
-    """Forget queues that are empty and not paused. Result: names of those that are forgotten.
+    """Remove queues that are empty and not paused. Result: names of the removed queues.
 
-    A queue that is not stored at all counts as forgotten. Its name stays as long as outcomes of its
-    jobs are kept; with 100,000 names that stay no other queue is forgotten.
+    A queue that is not stored counts as removed. A name is kept as long as outcomes of its jobs;
+    with 100,000 such names no further queue is removed.
     """
 
     queues: Sequence[str]
@@ -614,19 +608,19 @@ class ForgetQueues(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """How many failed jobs were forgotten, by queue, and what is left of them."""
+    """Numbers of pruned failed jobs by queue, and what remains."""
 
     queues: dict[str, int]
-    #: Whether more must go, and the store time at which the oldest one failed that is kept.
+    #: Whether more must be pruned, and the store time of the oldest failure that is kept.
     more: bool
     oldest: float | None
 
 
 class PruneFailed(NamedTuple):
-    """Forget up to ``limit`` failed jobs, the oldest first. Result: Pruned.
+    """Delete up to ``limit`` failed jobs, the oldest first. Result: Pruned.
 
-    Those that failed before ``before`` go, and as many more as it takes to have no more than
-    ``max_bytes`` of bodies, headers, errors and histories.
+    Deletes those that failed before ``before``, and more until bodies, headers, errors and
+    histories have at most ``max_bytes``.
     """
 
     before: float
@@ -635,7 +629,7 @@ class PruneFailed(NamedTuple):
 
 
 class ScheduleRow(NamedTuple):
-    """A schedule as it is kept: what moves, and the definition in MessagePack."""
+    """Stored schedule: its progress, and its definition in MessagePack."""
 
     name: str
     version: int
@@ -646,7 +640,7 @@ class ScheduleRow(NamedTuple):
 
 
 class SaveSchedules(NamedTuple):
-    """Store schedules, each if it has the version beside it; None: if it is new.
+    """Store schedules, each if its stored version is the expected one; None: if it is new.
 
     Result: (list of ``done``, ``stale`` or ``full``, revision).
     """
@@ -665,7 +659,7 @@ class PutSchedule(NamedTuple):
 
 
 class AdvanceSchedules(NamedTuple):
-    """Move schedules on, each if it has the expected version. Result: (bools, revision)."""
+    """Advance schedules, each if it has the expected version. Result: (bools, revision)."""
 
     rows: Sequence[Progress]
 
@@ -678,16 +672,16 @@ class RemoveSchedule(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Write at which addresses the broker can be reached, by port. Result: None.
+    """Write the addresses of the broker, by port. Result: None.
 
-    For a journal that reads the store and has something to tell the broker.
+    A journal that reads the store uses them to reach the broker.
     """
 
     addresses: Mapping[str, str]
 
 
 class SealEvents(NamedTuple):
-    """Write that a journal has all events up to a number, safely. Result: (EventLogHead, refused).
+    """Record that a journal has stored all events up to a number. Result: (EventLogHead, refused).
 
     These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
     been dropped already, an event of kind ``gap`` says which. A journal of another id replaces

@@ -203,7 +203,7 @@ class Disconnect(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """What the command line of EventMQ 0.3 says first. It takes whatever comes for JSON."""
+    """First message of EventMQ 0.3's command line, which takes any answer for JSON."""
 
     id: str
 

@@ -74,7 +74,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """What a peer needs to connect: the broker's public key and its own pair."""
+    """Keys that a peer needs to connect: the broker's public key and its own pair."""
 
     broker: bytes
     public: bytes

@@ -1,4 +1,4 @@
-"""What peers announce about themselves: FEATURES, STATUS and QUEUES.
+"""FEATURES, STATUS and QUEUES: what peers announce about themselves.
 
 FEATURES is the csv frame that ends INFORM and ACK: names of extensions and ``name:value`` pairs;
 a value that is a list is joined by ``+``. STATUS is sent in READY and HEARTBEAT by workers with
@@ -134,13 +134,13 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a worker holds: proof of possession and credit.
+    """Status of a worker: the chunks that it holds, and its credit.
 
     Attributes:
         received: Highest chunk number received in this session.
         window: How many chunks the worker wants to hold at a time.
-        held: Numbers of the chunks that it holds and has not answered fully.
-        jobs: How many jobs it wants to hold at a time, 0 where it counts chunks only.
+        held: Numbers of its held chunks.
+        jobs: How many jobs it wants to hold at a time, 0 if it counts chunks only.
     """
 
     received: int

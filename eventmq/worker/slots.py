@@ -62,7 +62,7 @@ SHRINK_AFTER = 30.0
 
 
 class WorkerCredit(NamedTuple):
-    """What a worker wants to hold in total: chunks, and jobs where it counts those (else 0)."""
+    """Total credit of a worker: chunks, and jobs if it counts those (else 0)."""
 
     chunks: int
     jobs: int = 0

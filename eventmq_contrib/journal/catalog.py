@@ -161,16 +161,16 @@ class Large(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """What is in a journal, by names.
+    """Files of a journal, by their names.
 
     Attributes:
-        name: Of the journal, for people.
+        name: Name of the journal, for messages.
         own: Files that the journal sealed, by broker and number.
-        large: Files that a compaction made and that are there.
-        missing: Files that the manifest names and that do not exist.
-        foreign: Parquet files whose names are not of a journal.
-        logs: What the seal logs say, by broker.
-        begins: From which number on events are kept, where some were forgotten, by broker.
+        large: Existing files that a compaction made.
+        missing: Files of the manifest that do not exist.
+        foreign: Parquet files whose names are not those of a journal.
+        logs: Broker -> its seal log.
+        begins: Broker -> first number that is kept, where older events were removed.
     """
 
     name: str

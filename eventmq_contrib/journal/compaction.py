@@ -47,13 +47,13 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(slots=True)
 class _Plan:
-    """What a compaction is to do.
+    """Plan of a compaction.
 
     Attributes:
         missing: Lost files of the manifest, of which other files have the events.
         replaced: Large and temporary files to be removed.
-        runs: Files of one hour that are to be one.
-        mixed: Files that have events in common with others.
+        runs: Files of one hour that become one file.
+        mixed: Files that share events with others.
     """
 
     missing: list[JournalFile] = field(default_factory=list)

@@ -33,19 +33,19 @@ _THREADS = 4
 
 
 class Facts(NamedTuple):
-    """What was read of a file.
+    """Facts read from a file.
 
     Attributes:
         rows: Number of events.
         first: Their lowest number.
         last: Their highest number.
-        brokers: The least and the greatest of their brokers.
-        times: The first and the last of their times, in microseconds.
-        version: Of their schema.
-        size: Its length in bytes, -1 where that was not looked at.
-        sha256: Of its bytes, "" where that was not looked at.
-        wrong: Why it cannot be read, "" where it can.
-        irregular: What is wrong with its numbers, "" where nothing is, or that was not looked at.
+        brokers: Least and greatest id of their brokers.
+        times: Their first and last time, in microseconds.
+        version: Version of their schema.
+        size: Length of the file in bytes, -1 if not read.
+        sha256: Checksum of the file, "" if not computed.
+        wrong: Why the file cannot be read, "" if it can.
+        irregular: What is wrong with its numbers, "" if nothing is, or if not checked.
     """
 
     rows: int = 0
@@ -62,18 +62,18 @@ class Facts(NamedTuple):
 
 @dataclass(slots=True)
 class Inspection:
-    """What was found about the files of a journal.
+    """Findings about the files of a journal.
 
     Attributes:
-        sound: Files that can be read, with the broker and the numbers that are in them.
-        damage: What is wrong, as sentences that name files and numbers.
-        unproven: Why it cannot be said that nothing is missing or altered, as sentences.
-        unanchored: Of which brokers the end was compared with nothing outside of the journal, as
+        sound: Readable files, with their real broker and numbers.
+        damage: Problems, as sentences that name files and numbers.
+        unproven: Reasons why missing or altered events cannot be ruled out, as sentences.
+        unanchored: Brokers whose last event was compared with nothing outside the journal, as
             sentences.
-        bounds: First and last number that is to be there, by broker.
-        doubtful: Paths of the files of which something is wrong.
-        suspect: Broker, first and last number of files that are damaged.
-        missing: Broker, first and last number of what no sound file has.
+        bounds: Broker -> first and last number that must be there.
+        doubtful: Paths of files with problems.
+        suspect: Broker, first and last number of damaged files.
+        missing: Broker, first and last number of ranges that no sound file has.
     """
 
     sound: list[JournalFile] = field(default_factory=list)

@@ -78,18 +78,18 @@ def seal_of(name: FileName, hour: str, data: bytes | memoryview) -> Seal:
 
 @dataclass(slots=True)
 class SealRecord:
-    """What the seal log of one broker says.
+    """Content of the seal log of one broker.
 
     Attributes:
-        broker: Whose.
-        seals: By the numbers of the file; also of files that were sealed again later.
+        broker: Id of the broker.
+        seals: Numbers of a file -> its seal, also for files that were sealed again later.
         begin: The first number that was ever sealed, 0 for none.
-        head: The first number of the files that are to be there, 0 for none.
-        last: The last number of the files that are to be there, 0 for none.
+        head: The first number of the files that must be there, 0 for none.
+        last: The last number of the files that must be there, 0 for none.
         end: The last number that was ever sealed, 0 for none.
-        unproven: Up to this number files were sealed while there was no log; 0 for none.
-        trimmed: Up to this number files were forgotten and their lines left out; 0 for none.
-        damage: What is wrong with the log itself, as sentences.
+        unproven: Last number of the files that were sealed without a log; 0 for none.
+        trimmed: Last number of the files that were removed, with their lines; 0 for none.
+        damage: Problems of the log itself, as sentences.
     """
 
     broker: str

@@ -1,4 +1,4 @@
-"""What the audit of a store finds that no checksum and no count tells."""
+"""Rules of the store's auditor, beyond checksums and counts."""
 
 from __future__ import annotations
 

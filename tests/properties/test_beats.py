@@ -114,7 +114,7 @@ def test_each_fire_time_fires_exactly_once(beats: Beats, number: int, seed: int)
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_edit_between_fire_times_neither_loses_nor_doubles_one(beats: Beats, seed: int) -> None:
-    """Somebody changes queues and switches schedules, while two beats fire every second."""
+    """Queues and schedules are edited while two beats fire every second."""
     weather = Weather(seed, 0.01)
     beats.add("busy", every(seconds=1), source="code")
     alive: list[BeatRunner | None] = [None, None]

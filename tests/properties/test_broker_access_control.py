@@ -26,7 +26,7 @@ GRANTS = {
         Grant("B", "client", frozenset({"client"}), "street"),
         Grant("G", "gateway", frozenset({"gateway"}), "", SERVED, SERVED),
         Grant("S", "scheduler", frozenset({"scheduler"})),
-        Grant("C", "nobody's client", frozenset({"client"})),
+        Grant("C", "another client", frozenset({"client"})),
     )
 }
 
@@ -39,7 +39,7 @@ USERS = st.fixed_dictionaries(
 
 
 def _finish_a_job(broker: Broker, access: AccessControl) -> None:
-    """Let the owner submit the job ``mine``, and a worker of nobody else's do it."""
+    """Let the owner submit the job ``mine``, and a worker without a group run it."""
     request = Request("mine", "default", "task:t,content-type:json,guarantee", b"x")
     access.receive("main", [b"good", *request.frames()], "A", broker.clock.now())
     [(request, _)] = chunks(broker.worker(b"worker", "own"))

@@ -39,7 +39,7 @@ class Held:
 
 @dataclass
 class ModelWorker:
-    """What a worker process knows; it outlives its connection and the broker."""
+    """State of a worker process, which outlives its connection and the broker."""
 
     session: str
     identity: bytes

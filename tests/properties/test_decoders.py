@@ -102,7 +102,7 @@ def test_any_bytes_are_read_or_refused_by_every_decoder(frames: list[bytes]) -> 
 
 
 def test_no_decoder_is_left_out() -> None:
-    """Whoever adds one adds it here, or says why not."""
+    """A new decoder must be added here, or named with a reason."""
     named = {"decode", "decode_error", "decode_frames", "parse_queues", "parse_certificate"}
     named |= {"decode_parts", "decode_progress", "parse_end", "parse_progress"}
     named |= {"decode_chunk", "decode_exceptions", "decode_outcomes", "decode_batch"}

@@ -53,7 +53,7 @@ class Leaf(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a part gets: nothing, a value, or that what it waits for did not succeed."""
+    """Input of a part: nothing, a value, or the failure of a job that it waits for."""
 
     there: bool = False
     value: Any = None

@@ -31,7 +31,7 @@ QUEUES = '[[10, "default"], [10, "other"]]'
 
 @dataclass
 class Told:
-    """What a client said of a job, in Unix seconds."""
+    """Times that a client set for a job, in Unix seconds."""
 
     queue: str
     due: float
@@ -83,7 +83,7 @@ class WaitingMachine(RuleBasedStateMachine):
         answer = self.broker.call(action, queue=queue)
         if action == "resume":
             self.paused.discard(queue)
-        elif not isinstance(answer, Error):  # nobody has spoken of this queue yet
+        elif not isinstance(answer, Error):  # the queue is not known yet
             self.paused.add(queue)
         self.collect()
 
@@ -174,7 +174,7 @@ class WaitingMachine(RuleBasedStateMachine):
 
     @invariant()
     def states_follow_the_clock(self) -> None:
-        """What waits is due or expired when its time has come, and what ended stays so."""
+        """Waiting jobs are ready or expired when their time has come, and ended jobs stay ended."""
         for job_id, state in self.states().items():
             job = self.jobs[job_id]
             assert not job.ended or state == job.ended

@@ -1,4 +1,4 @@
-"""What is encoded is decoded the same; what is anything else is refused as `ProtocolError`."""
+"""Round trips: encoded values are decoded unchanged, and invalid bytes raise `ProtocolError`."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ FEATURES = st.builds(
 @few
 @given(FEATURES)
 def test_features(features: Features) -> None:
-    """Who names a session knows sessions: the word is the same."""
+    """A peer that names its session supports sessions."""
     assume(not features.session or "session" in features.extensions)
     assert Features.parse(features.format()) == features
 
@@ -310,7 +310,7 @@ def test_an_error_is_always_read(data: bytes) -> None:
 
 
 def test_every_command_is_built_above() -> None:
-    """What the strategy leaves out would not be tested."""
+    """Messages that the strategy leaves out would not be tested."""
     built = {type(message).__name__ for message in _examples()}
     classes = {name for name in commands.__all__ if isinstance(getattr(commands, name), type)}
     assert built == classes

@@ -1,7 +1,7 @@
-"""Beats in one process on a fake clock: what tests of the scheduler share.
+"""Scheduler harness: beats in one process on a fake clock.
 
-The broker is a dictionary that refuses an id that it has, as the real one does. A beat can die at
-any of the places where it waits for somebody: before or after the store or the broker has acted.
+The broker is a dictionary that refuses a known id, as the real one does. A beat can die wherever it
+waits: before or after the store or the broker has acted.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Store:
     """One beat's view of the shared store.
 
     ``kind`` says when it moves schedules on: ``direct`` within `advance`, ``eager`` within
-    `begin_advance`, ``late`` when somebody waits for that.
+    `begin_advance`, ``late`` when the caller waits for the result.
     """
 
     def __init__(

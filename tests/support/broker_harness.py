@@ -229,7 +229,7 @@ class Broker:
         held: tuple[int, ...] = (),
         jobs: int = 0,
     ) -> list[Command]:
-        """Say READY with a status."""
+        """Send READY with a status."""
         status = Status(received, window, held, jobs).format()
         return self.tell(identity, Ready(self.new_id(), status))
 

@@ -37,7 +37,7 @@ LOST = "eventmq.errors.WorkerLost"
 
 
 class Found(NamedTuple):
-    """What the oracle found, as numbers of jobs.
+    """Result of the comparison, as numbers of jobs.
 
     Attributes:
         lost: Have not succeeded.

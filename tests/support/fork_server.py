@@ -90,7 +90,7 @@ class ForkServer:
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork a minder for each request until nobody can make one."""
+    """Fork a minder for each request until no process can send one."""
     from tests.support import broker_process
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # minders vanish by themselves

@@ -23,7 +23,7 @@ DEADLINE = 40.0
 
 
 def free_port() -> int:
-    """Return a port that nobody has at this moment."""
+    """Return a port that is free at this moment."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

@@ -114,7 +114,7 @@ class Process(subprocess.Popen[str]):
         os.waitpid(self.pid, os.WUNTRACED)
 
     def kill9(self) -> None:
-        """Kill it as nobody can prepare for, and reap it."""
+        """Kill the process by SIGKILL, and reap it."""
         self.send_signal(signal.SIGKILL)
         self.wait(DEADLINE)
 

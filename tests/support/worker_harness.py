@@ -1,4 +1,4 @@
-"""What tests of the worker share: an executor with small tasks, chunks, waiting with a deadline.
+"""Worker harness: an executor with small tasks, chunks, waiting with a deadline.
 
 Fork servers import it too (`load`), so the tasks stand here.
 """

@@ -49,10 +49,10 @@ _NO_EVENT = 2**53
 def command(
     shared: JournalOptions, stuck_after: float, listed: int, brokers: tuple[str, ...]
 ) -> int:
-    """Tell whether every job that was accepted ended, or where it is.
+    """Audit a journal: whether every accepted job has ended, or in which state it is.
 
     Each job is one of: succeeded, failed, cancelled, expired; waiting; running; stuck, if its
-    worker was not heard of for long; lost, if it has not ended and an event after its first one is
+    worker was silent for long; lost, if it has not ended and an event after its first one is
     missing; unknown, if the broker had to drop events after its first one. Events that are missing
     although no gap tells of them are damage. No job may have two workers at once, and none may
     have events that was never admitted.

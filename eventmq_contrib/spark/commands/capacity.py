@@ -32,7 +32,7 @@ def command(
     slots: tuple[int, ...],
     workers: bool,  # noqa: FBT001 - click
 ) -> int:
-    """Say how busy the queues were, and how many slots each needs.
+    """Show how busy the queues were, and how many slots each needs.
 
     A slot runs one job at a time: eventmq worker -c 4 has four. The recorded arrivals and run times
     of a queue are played through so many slots, first come first served. "needed" is the least

@@ -43,12 +43,11 @@ PAGE = "report.html"
 def command(
     shared: JournalOptions, title: str, within: float, target: float, target_p95: float
 ) -> int:
-    """Make one page that says how it went: for a browser, or to send to somebody.
+    """Make an HTML page about a journal, for a browser or to send to others.
 
     Whether every job is accounted for; throughput, waiting, running, queues and slots over time;
-    service levels, tasks, failures, capacity and odd hours. The page asks nobody for anything: it
-    needs no network. With --json the same as numbers on stdout, and a page only where --out is
-    given.
+    service levels, tasks, failures, capacity and anomalous hours. The page loads nothing from the
+    network. With --json the same as numbers on stdout, and a page only with --out.
     """
     from eventmq_contrib.spark.analyses.report import Choice, report
     from eventmq_contrib.spark.analyses.slo import Objective

@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
 
 
 class Format:
-    """What `EventMQDataSource` does, as pyspark's ``DataSource`` says."""
+    """Methods of `EventMQDataSource`, as pyspark's ``DataSource`` defines them."""
 
     options: MutableMapping[str, str]
 

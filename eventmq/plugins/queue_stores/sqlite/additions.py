@@ -1,7 +1,7 @@
-"""What an addition to store time moves in the SQLite store: all that was set since its anchor.
+"""Additions to store time: moves the times in the SQLite store that were set since the anchor.
 
-The time that is added had passed before, so a wait that began after it goes on for as long as it
-was to last. Ages are not moved: who asks for them knows of additions (`Timekeeper.before`).
+The added time had passed before, so a wait that began after it must not end earlier. Ages are not
+moved: their readers account for additions (`Timekeeper.before`).
 """
 
 from __future__ import annotations

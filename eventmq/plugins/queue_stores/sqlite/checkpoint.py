@@ -178,7 +178,7 @@ class Checkpointer:
             self.forced += 1
             if busy:
                 logger.warning(
-                    "the log of the store %s has %d MiB: it grows while somebody reads the store",
+                    "the log of the store %s has %d MiB: it grows while it is read by others",
                     self._path, frames // _FRAMES_PER_MIB,
                 )  # fmt: skip
 

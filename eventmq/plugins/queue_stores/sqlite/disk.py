@@ -331,7 +331,7 @@ class DataDirectory:
 
     @property
     def descriptors(self) -> dict[Path, int]:
-        """What is locked, by the names under which it was opened."""
+        """Locked files, by the names under which they were opened."""
         opened = {self.path / "lock": self._lock, self.database: self._database}
         return {path: descriptor for path, descriptor in opened.items() if descriptor is not None}
 

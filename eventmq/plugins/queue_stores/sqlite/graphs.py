@@ -277,7 +277,7 @@ class GraphWrites:
     # What waits
 
     def cancel(self, jobs: Sequence[JobRecord], reason: str, write: AdvanceGraphs) -> None:
-        """End jobs for what they waited for did not succeed."""
+        """Cancel jobs, since a job that they waited for did not succeed."""
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         self._caused.update(job.seq for job in jobs)
         self._end_jobs(jobs, JobState.CANCELLED, error, write)

@@ -202,7 +202,7 @@ class StoredInputs:
 
 
 class PendingWork(NamedTuple):
-    """What is left to do at a join."""
+    """Unfinished work at a join."""
 
     join_key: int
     reason: str | None
@@ -211,10 +211,10 @@ class PendingWork(NamedTuple):
 
 
 class WaitingJobs(Protocol):
-    """What can become of jobs that wait at a join."""
+    """Actions on jobs that wait at a join."""
 
     def cancel(self, jobs: Sequence[JobRecord], reason: str, write: AdvanceGraphs) -> None:
-        """End jobs for what they waited for did not succeed."""
+        """Cancel jobs, since a job that they waited for did not succeed."""
 
     def ready(self, jobs: Sequence[JobRecord], value: bytes, write: AdvanceGraphs) -> None:
         """Queue jobs, those that take it with an input."""

@@ -1,6 +1,6 @@
-"""What operators do, in the SQLite store: cancel, retry, drop, list and prune jobs.
+"""Operations of operators in the SQLite store: cancel, retry, drop, list and prune jobs.
 
-By id at once, by filters as a bulk operation, some jobs in each commit.
+Operations by id run at once; those by filters are bulk operations, a slice in each commit.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ _STATES = {code: state for state, code in STATE_CODES.items()}
 
 
 class Tables:
-    """What every statement of the store needs: the connection and what is cached of it."""
+    """Connection of the store, with the caches that its statements share."""
 
     def __init__(self, db: apsw.Connection, bucket_seconds: float) -> None:
         self.db = db

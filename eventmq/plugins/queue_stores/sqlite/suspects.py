@@ -1,4 +1,4 @@
-"""What is known of jobs that may have killed a process, in the SQLite store."""
+"""Suspects in the SQLite store."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_no_commit_waits_for_a_long_reader(
         reader.execute("COMMIT")
     assert filled.times_begun() == begun
     (record,) = caplog.records
-    assert record.getMessage().endswith(" MiB: it grows while somebody reads the store")
+    assert record.getMessage().endswith(" MiB: it grows while it is read by others")
     assert filled.checkpointer.forced == 1
     assert filled.log.stat().st_size > LOG_BYTES
     filled.commit_many(10)
