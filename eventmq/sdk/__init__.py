@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventmq.clock import Clock, SystemClock
-    from eventmq.conversion import option, options_of
+    from eventmq.conversion import Option, option, options_of
     from eventmq.errors import (
         BindError,
         ContentNotAllowed,
@@ -192,6 +192,7 @@ __all__ = [
     "Lost",
     "Middleware",
     "NotAllowed",
+    "Option",
     "OutcomeKind",
     "OutcomeReader",
     "OutcomeRow",
@@ -306,6 +307,7 @@ _WHERE = {
     "Loaded": "eventmq.schedule",
     "MAX_IDS": "eventmq.wire.calls",
     "NotAllowed": "eventmq.errors",
+    "Option": "eventmq.conversion",
     "OutcomeKind": "eventmq.job",
     "OutcomeReader": "eventmq.wire.outcomes",
     "OutcomeRow": "eventmq.wire.batches",
