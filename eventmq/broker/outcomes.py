@@ -495,13 +495,14 @@ class Outcomes:
             job = row.job
             job_id = job.id
             queue = queues[job.queue]
+            other = transient.get(job_id) if transient else None
             queue.counts.waiting -= 1
             if row.state is not _DONE:
                 counters[row.state.value] += 1
-                if row.state is JobState.FAILED and transient.get(job_id) is not job:
-                    queue.counts.failed += 1
-            if transient and state.keep_out(job):
-                continue  # what is in memory is another job
+                queue.counts.failed += row.state is JobState.FAILED and other is not job
+            if other is not None and other is not job:  # in memory is a transient one of that id
+                state.keep_out(job)
+                continue
             if running.pop(job_id, None) is not None:  # as `State.released`
                 queue.running -= 1
                 if counted:
@@ -511,7 +512,7 @@ class Outcomes:
                 refusals.pop(job_id, None)
             if watched:
                 suspects.forget(job)
-            if transient and job_id in transient:
+            if other is job:
                 state.end_transient(row)
         counters["ended"] += len(rows)
         self.unique.ended(rows)
