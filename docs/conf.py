@@ -51,7 +51,7 @@ nitpick_ignore_regex = [
             r"eventmq\.(client\.submit\.SubmitBatch|client\.handle\.(JobOrigin|ResultClient)"
             r"|client\.templates\.Template|job\.JobState"
             r"|task\.(task|kinds)\.(AsyncTask|StreamTask|AsyncStreamTask|TaskApp)"
-            r"|execution\.spec\.TaskSpec|policies\.Backoff)"
+            r"|execution\.spec\.TaskSpec|policies\.Backoff|conversion\.Option)"
         ),
     ),
 ]
