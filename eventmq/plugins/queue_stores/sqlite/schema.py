@@ -14,7 +14,7 @@ seconds of store time (`eventmq.timekeeping`), but for ``expires`` and ``eta``, 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from eventmq.errors import ProtocolError, StoreError
@@ -25,6 +25,7 @@ from eventmq.timekeeping import ClockRecord
 from eventmq.wire.batches import pack, unpack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import apsw
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 __all__ = [
     "JOB_CRC",
     "JOB_HEAD",
+    "MIGRATIONS",
     "SCHEMA_HASH",
     "SCHEMA_VERSION",
+    "Migration",
     "add_checksums",
     "bucket_ddl",
     "bucket_index",
@@ -184,14 +187,41 @@ def buckets(db: apsw.Connection) -> list[int]:
 SCHEMA_HASH = definitions_hash(_TABLES, bucket_ddl(0), bucket_index(0), *SCHEDULE_TABLES)
 
 
+class Migration(NamedTuple):
+    """A step that changes the tables of one version to those of the next."""
+
+    #: Hash of the tables that it changes, as `SCHEMA_HASH` was then.
+    schema_hash: str
+    #: Changes tables and rows; all steps run in one transaction.
+    change: Callable[[apsw.Connection], None]
+
+
+#: Store version -> the step to the next one. The first release has version 1, so there is none yet.
+MIGRATIONS: dict[int, Migration] = {}
+
+
+def _steps_from(version: int, schema_hash: object) -> Sequence[Migration] | None:
+    """Return the steps from a version to this one, None where there is no way."""
+    steps = [MIGRATIONS[v] for v in range(version, SCHEMA_VERSION) if v in MIGRATIONS]
+    if len(steps) != SCHEMA_VERSION - version:
+        return None
+    return steps if schema_hash == (steps[0].schema_hash if steps else SCHEMA_HASH) else None
+
+
 def prepare(db: apsw.Connection, path: str) -> None:
-    """Make the tables in an empty file, all or none, or check those of an existing one.
+    """Make the tables in an empty file, or of those of an earlier version; all or none.
 
     Raises:
         StoreError: The file is of another version, or is no store of EventMQ.
     """
     if not is_empty(db):
-        check_schema(db, path)
+        steps = check_schema(db, path, migrates=True)
+        if steps:
+            with db:
+                for step in steps:
+                    step.change(db)
+                db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (SCHEMA_HASH,))
+                db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     else:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("BEGIN IMMEDIATE")
@@ -209,12 +239,18 @@ def is_empty(db: apsw.Connection) -> bool:
     return version == 0 and not first_row(db, "SELECT 1 FROM sqlite_master")
 
 
-def check_schema(db: apsw.Connection, path: Path | str) -> None:
+def check_schema(
+    db: apsw.Connection, path: Path | str, *, migrates: bool = False
+) -> Sequence[Migration]:
     """Refuse a file whose tables are not those of this version; nothing is written to it.
 
     Args:
         db: Of the file; it may be unable to write.
         path: Path of the file, for the error.
+        migrates: Accept an earlier version that `MIGRATIONS` leads on from, as a broker does.
+
+    Returns:
+        The steps to this version, in order.
 
     Raises:
         StoreError: It is a store of another version, or none.
@@ -226,8 +262,15 @@ def check_schema(db: apsw.Connection, path: Path | str) -> None:
     made = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'meta'")
     row = first_row(db, "SELECT value FROM meta WHERE key = 'schema'") if made else None
     stored_hash = row[0] if row else None
-    if (version, stored_hash) != (SCHEMA_VERSION, SCHEMA_HASH):
+    steps = _steps_from(version, stored_hash)
+    if steps is None:
         raise other_schema(path, version, stored_hash)
+    if steps and not migrates:
+        raise StoreError(
+            f"{path} was made by an earlier EventMQ and has store version {version}: start a "
+            f"broker on it once, which changes it to version {SCHEMA_VERSION}"
+        )
+    return steps
 
 
 def other_schema(path: Path | str, version: int, stored_hash: object) -> StoreError:

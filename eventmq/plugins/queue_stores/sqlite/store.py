@@ -299,7 +299,7 @@ class SqliteStore:
         try:
             with contextlib.suppress(*DAMAGED):  # it is told later, with its place
                 if not is_empty(db):
-                    check_schema(db, self._path)
+                    check_schema(db, self._path, migrates=True)
         except BaseException:
             if logged:
                 leave_log(db)

@@ -197,3 +197,87 @@ def test_what_waits_for_no_other_job_is_found_without_reading_all_jobs(tmp_path)
     assert [row[3] for row in plan if "SCAN" in row[3]] in (
         [], ["SCAN jobs USING INDEX jobs_unique"]
     )  # fmt: skip
+
+
+#: Makes a store of this version one of an earlier version, and back.
+_EARLIER = (
+    "ALTER TABLE suspects RENAME TO poison",
+    "UPDATE meta SET value = 'earlier' WHERE key = 'schema'",
+)
+
+
+def made_up_steps(*, second_fails: bool = False) -> dict[int, schema.Migration]:
+    """Return a step from version 1, whose tables have another name, and one from version 2."""
+
+    def add_note(db):
+        db.execute("INSERT INTO meta VALUES ('note', 'changed twice')")
+        if second_fails:
+            raise RuntimeError("the machine stops here")
+
+    return {
+        1: schema.Migration(
+            "earlier", lambda db: db.execute("ALTER TABLE poison RENAME TO suspects")
+        ),
+        2: schema.Migration("between", add_note),
+    }
+
+
+@pytest.fixture
+def version_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(schema, "MIGRATIONS", made_up_steps())
+
+
+@pytest.mark.usefixtures("version_3")
+@pytest.mark.parametrize("logged", [False, True], ids=["closed", "with a log"])
+def test_a_broker_changes_a_store_of_an_earlier_version_step_by_step(
+    tmp_path: Path, logged: bool
+) -> None:
+    make_store(tmp_path / "data", *_EARLIER, "PRAGMA user_version = 1", logged=logged)
+    for _ in range(2):  # the second time there is nothing to change
+        store = SqliteStore(tmp_path / "data", FakeClock(), reserve=0)
+        assert store.open().counts["q"].waiting == 1
+        rows = dict(all_rows(store._db, "SELECT key, value FROM meta"))
+        assert (rows["schema"], rows["note"]) == (schema.SCHEMA_HASH, "changed twice")
+        assert first_row(store._db, "PRAGMA user_version") == (3,)
+        store.close()
+
+
+@pytest.mark.usefixtures("version_3")
+def test_a_step_that_fails_leaves_the_store_at_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path / "data", *_EARLIER, "PRAGMA user_version = 1")
+    monkeypatch.setattr(schema, "MIGRATIONS", made_up_steps(second_fails=True))
+    with pytest.raises(RuntimeError, match="stops here"):
+        SqliteStore(tmp_path / "data", FakeClock(), reserve=0).open()
+    with closing(connect(tmp_path / "data" / FILE_NAME, busy=0.0)) as db:
+        assert first_row(db, "PRAGMA user_version") == (1,)
+        assert all_rows(db, "SELECT value FROM meta WHERE key IN ('note', 'schema')") == [
+            ("earlier",)
+        ]
+        assert first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'poison'")
+    monkeypatch.setattr(schema, "MIGRATIONS", made_up_steps())
+    store = SqliteStore(tmp_path / "data", FakeClock(), reserve=0)
+    assert store.open().counts["q"].waiting == 1
+    store.close()
+
+
+@pytest.mark.usefixtures("version_3")
+@pytest.mark.parametrize("way", ["journal", "fsck", "backup"])
+def test_who_does_not_write_asks_for_a_broker_that_changes_the_store(
+    tmp_path: Path, way: str
+) -> None:
+    make_store(tmp_path / "data", *_EARLIER, "PRAGMA user_version = 1")
+    before = content(tmp_path / "data")
+    said = " ".join(WAYS[way](tmp_path / "data").split())
+    assert "has store version 1: start a broker on it once, which changes it to version 3" in said
+    assert content(tmp_path / "data") == before
+
+
+@pytest.mark.usefixtures("version_3")
+@pytest.mark.parametrize("version", [0, 2, 4])
+def test_a_version_from_which_no_step_leads_on_is_refused(tmp_path: Path, version: int) -> None:
+    """Version 2 has other tables than its step is for; 4 is newer."""
+    make_store(tmp_path / "data", *_EARLIER, f"PRAGMA user_version = {version}")
+    assert f"it has store version {version} with" in serve(tmp_path / "data")
