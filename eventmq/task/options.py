@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginCollision, PluginError, ProtocolError, SettingsError
@@ -246,6 +247,7 @@ class TaskOptions:
         return policy
 
 
+@cache  # finding plugins takes milliseconds, and a module may have many shared tasks
 def _installed() -> RoleReaders:
     from eventmq.registry.manager import PluginManager
     from eventmq.settings import load_settings
