@@ -1,7 +1,7 @@
-"""The catalog of a journal: which files have which events, for all that read one.
+"""Lists the files of a journal and the events that each has, for every reader of a journal.
 
 A file's name has its broker and its first and last number. Large files that a compaction made
-replace those that they were made of. Names and small texts are read by a `JournalLocation`: a
+replace the files that they were made of. Names and small texts are read by a `JournalLocation`: a
 folder here, or an address that Spark knows. No file of events is opened.
 """
 
@@ -54,13 +54,13 @@ class JournalFile(NamedTuple):
     """A file of events.
 
     Attributes:
-        broker: Whose events.
-        first: Number of the first.
-        last: Number of the last.
-        path: Where it is: a path here, or an address.
+        broker: Name of the broker whose events they are.
+        first: Number of the first event.
+        last: Number of the last event.
+        path: Path on this machine, or an address.
         hour: Its folder, as from `eventmq.events.partition`.
-        size: Its length in bytes as it was written, -1 where nothing says so.
-        sha256: Of its bytes as they were written, "" where nothing says so.
+        size: Its length in bytes as it was written, -1 where it is not known.
+        sha256: Checksum of its bytes as they were written, "" where it is not known.
         large: Whether a compaction made it.
     """
 
@@ -75,7 +75,7 @@ class JournalFile(NamedTuple):
 
 
 class JournalLocation(Protocol):
-    """Where the files of a journal are; ``name`` is for messages."""
+    """A location of the files of a journal; ``name`` is for messages."""
 
     name: str
 
@@ -144,7 +144,7 @@ class FolderLocation:
 
 
 def _entries(folder: str, begin: str = "") -> list[str]:
-    """Return the paths in a folder whose names begin so, and are of nothing that is written yet."""
+    """Return the paths in a folder whose names begin so, without files that are being written."""
     try:
         with os.scandir(folder) as entries:
             return [e.path for e in entries if e.name.startswith(begin) and e.name[0] not in "_."]
@@ -191,16 +191,17 @@ class Catalog:
     ) -> Catalog:
         """Read the catalog of a journal and its compacted files, or of compacted files only.
 
-        A journal may be at work meanwhile: what its log said before the files were listed must be
-        among them, and what they are is looked up in the log as it is thereafter.
+        A journal may be writing meanwhile: the log is read before and after the files are listed.
+        Files that it had before must be among them, and the later log describes the files.
 
         Args:
             location: Location of the journal, or of its compacted files.
             large: Location of the compacted files; default: ``compacted`` beside the journal.
-            sealed: Read what the seal logs say of each file, not only where they begin and end.
+            sealed: Read the entries of each file in the seal logs, not only where the logs begin
+                and end.
 
         Raises:
-            JournalError: There is none, or the manifest or a log cannot be read.
+            JournalError: There is no journal, or the manifest or a log cannot be read.
         """
         manifest = location.text(MANIFEST)
         if manifest is not None:
@@ -226,7 +227,7 @@ class Catalog:
                 foreign.append(path)
             else:
                 own.append(file_entry)
-        # Two journals beside each other may share the folder of what was compacted.
+        # Two journals beside each other may share the folder of the compacted files.
         brokers = {file.broker for file in own} | set(logs)
         if own or logs:
             present = [entry for entry in present if entry.file.broker in brokers]
@@ -237,7 +238,7 @@ class Catalog:
         )  # fmt: skip
 
     def current(self) -> list[JournalFile]:
-        """Return the files that are read, by broker and number: large ones first of all."""
+        """Return the files that are read, by broker and number, large ones before the others."""
         replaced = {(entry.file.broker, *numbers) for entry in self.large for numbers in entry.of}
         own = (file for file in self.own if file[:3] not in replaced)
         return sorted([*(entry.file for entry in self.large), *own], key=sort_key)
@@ -260,10 +261,10 @@ class Catalog:
         return [file for file in files if _is_of_time(file, since, until)]
 
     def check(self, files: Iterable[JournalFile]) -> None:
-        """See that nothing is foreign, and nothing missing at the beginning.
+        """Check that no file is foreign, and that no events are missing at the beginning.
 
         Raises:
-            JournalError: Something is.
+            JournalError: A file is foreign, or the beginning is missing.
         """
         if self.foreign:
             msg = f"{self.foreign[0]} is not a file of a journal, by its name: move it away"
@@ -311,10 +312,10 @@ def split_overlapping(files: Iterable[JournalFile]) -> tuple[list[JournalFile], 
 
 
 def hour_start(file: JournalFile) -> datetime:
-    """Return when the hour of a file begins, which is in its path.
+    """Return the moment at which the hour of a file begins; its path has it.
 
     Raises:
-        JournalError: It is in no folder of an hour.
+        JournalError: The file is in no folder of an hour.
     """
     try:
         return datetime.strptime(f"{file.hour} +0000", "date=%Y-%m-%d/hour=%H %z")
@@ -330,12 +331,12 @@ def _is_of_time(file: JournalFile, since: float | None, until: float | None) -> 
 
 
 def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> bool:
-    """Return whether others have all events of a file, but for those that are forgotten.
+    """Return whether other files have all events of a file that the journal still keeps.
 
     Args:
-        file: The one.
-        files: The others, of any broker.
-        begin: Number of the first event that is kept: the file's events before it are forgotten.
+        file: The file.
+        files: The other files, of any broker.
+        begin: Number of the first event that is kept: earlier events of the file do not count.
     """
     after = max(file.first, begin) - 1
     for other in sorted(files, key=sort_key):
@@ -345,9 +346,9 @@ def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> 
 
 
 def unlisted(location: FolderLocation, journal: Path) -> list[JournalFile]:
-    """Return the large files that are there and that the manifest does not name.
+    """Return the large files that exist and that the manifest does not name.
 
-    A later compaction replaced them, or a killed one left them, temporary files included.
+    They were replaced by a later compaction or left by a killed one; temporary files count too.
 
     Args:
         location: Location of the large files.
@@ -371,7 +372,7 @@ def unlisted(location: FolderLocation, journal: Path) -> list[JournalFile]:
     return [file._replace(path=path, large=True) for path, file in files if file is not None]
 
 
-# What the small texts say
+# The texts of the manifest and of the seal logs
 
 
 def _records(location: JournalLocation, *, sealed: bool) -> dict[str, SealRecord]:
@@ -380,7 +381,7 @@ def _records(location: JournalLocation, *, sealed: bool) -> dict[str, SealRecord
 
 
 def _as_before(record: SealRecord, before: SealRecord | None) -> None:
-    """Expect only the files that a log had before they were listed."""
+    """Limit the expected files to those that the log had before the files were listed."""
     before = before or SealRecord(record.broker)
     record.expect(record.valid & before.valid)
     record.end = before.end
@@ -411,13 +412,13 @@ def _file_at(path: str, logs: Mapping[str, SealRecord]) -> JournalFile | None:
 
 @lru_cache(maxsize=4)
 def _listed(manifest: str) -> list[dict[str, Any]]:
-    """Return the entries of a manifest; a stream looks at the same one again and again."""
+    """Return the entries of a manifest, cached: a stream reads the same one at every batch."""
     entries: list[dict[str, Any]] = json.loads(manifest)["files"]
     return entries
 
 
 def _compacted(location: JournalLocation, manifest: str) -> tuple[list[Large], list[JournalFile]]:
-    """Return the files that a manifest names: those that are there, and those that are not."""
+    """Return the files that a manifest names: those that exist, and those that do not."""
     try:
         files = [
             Large(

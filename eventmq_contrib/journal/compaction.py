@@ -1,7 +1,7 @@
 """Writes the many files of an hour as one, in a second folder that a manifest describes.
 
-The journal's files are not touched. A large file counts once the manifest names it, and that is
-replaced as a whole, so that a compaction which is killed leaves what was there before.
+The journal's files are not touched. A large file counts once the manifest names it. The manifest is
+replaced as a whole, so that a compaction that is killed changes nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Plan:
     """Plan of a compaction.
 
     Attributes:
-        missing: Lost files of the manifest, of which other files have the events.
+        missing: Lost files of the manifest whose events are in other files.
         replaced: Large and temporary files to be removed.
         runs: Files of one hour that become one file.
         mixed: Files that share events with others.
@@ -67,10 +67,10 @@ class _Plan:
         return bool(self.missing or self.replaced or self.runs)
 
     def add(self, files: Sequence[JournalFile]) -> None:
-        """Add the files of an hour in groups that are to be one file: those with something new.
+        """Add the groups of files of an hour that become one file each, if a file of it is new.
 
-        Files that have events in common are left as they are: which of them is right is not known
-        here.
+        Files that have events in common are left as they are: the compaction cannot know which of
+        them is right.
         """
         groups: list[list[JournalFile]] = []
         reach = -1
@@ -90,7 +90,7 @@ class _Plan:
                 self.runs.append(group)
 
     def warn(self) -> None:
-        """Tell of files that are left as they are."""
+        """Log a warning about files that are left as they are."""
         for file in self.mixed:
             logger.warning("%s is not compacted: others have events of it, too", file.path)
 
@@ -98,9 +98,9 @@ class _Plan:
 class Compaction:
     """Compacts the files of hours that have ended.
 
-    What a journal seals of such an hour later on joins the large file in the next compaction. The
-    large file that was there before is removed by the compaction after that: until then those may
-    read it who had looked at the manifest before.
+    Events of such an hour that are sealed later join the large file in the next compaction. The
+    replaced large file is removed by the compaction after that: until then, readers that have read
+    the older manifest may read it.
 
     Args:
         journal: Folder of the journal.
@@ -114,10 +114,10 @@ class Compaction:
         self._entries: dict[str, dict[str, Any]] = {}
 
     def run(self, now: float) -> tuple[int, int]:
-        """Compact what is new; return how many files became how many.
+        """Compact the new files; return the numbers of files before and after.
 
-        Where there is nothing to do nothing is written, and the folder of the large files may be
-        one that cannot be.
+        Where there is nothing to compact nothing is written, and the folder of the large files is
+        neither made nor checked.
 
         Args:
             now: Unix time: hours that end later are left alone.
@@ -138,10 +138,10 @@ class Compaction:
             raise StoreError(f"cannot compact {self._journal}: {error}") from error
 
     def _has_work(self, now: float) -> bool:
-        """Return whether there is something to write, or that is not known without the lock."""
+        """Return False if there is nothing to write, True also where only the lock could tell."""
         try:
             plan = self._plan(now)
-        except StoreError:  # another command may be at work: it is looked at again after that
+        except StoreError:  # another command may be writing: checked again under the lock
             return True
         if plan.has_work:
             return True
@@ -149,7 +149,7 @@ class Compaction:
         return False
 
     def _plan(self, now: float) -> _Plan:
-        """Return what is to be done; nothing is written."""
+        """Return the plan of the compaction; nothing is written."""
         location = FolderLocation(self._target)
         text = location.text(MANIFEST)
         catalog = Catalog.read(FolderLocation(self._journal), location, sealed=True)
@@ -159,8 +159,8 @@ class Compaction:
         catalog.check(current)
         plan = _Plan(missing=list(catalog.missing))
         if text is not None:
-            # One with events that no other file has stays: an older manifest may have been put
-            # back.
+            # A file with events that no other file has stays: an older manifest may have been
+            # restored.
             plan.replaced += [
                 file
                 for file in unlisted(location, self._journal)
@@ -189,7 +189,7 @@ class Compaction:
         return merged, len(plan.runs)
 
     def _merge(self, files: Sequence[JournalFile]) -> int:
-        """Write files whose numbers follow each other as one; return how many were not large."""
+        """Write files whose numbers are consecutive as one; return how many were not large."""
         of: list[list[int]] = []
         for file in files:
             of += self._entries[file.path]["of"] if file.large else [[file.first, file.last]]
@@ -219,10 +219,10 @@ class Compaction:
 
 
 def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
-    """Yield the events of files, each seen to be what was sealed.
+    """Yield the events of files, each checked against its seal.
 
     Raises:
-        StoreError: One is not.
+        StoreError: A file is not as it was sealed.
     """
     import pyarrow.parquet as pq
 

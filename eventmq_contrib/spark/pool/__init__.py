@@ -20,8 +20,8 @@ class Options:
     """Options of the pool, beside those that the app gives.
 
     Attributes:
-        master: As Spark's ``--master``, empty for what Spark is configured for.
-        start_timeout: Seconds within which all slots are there.
+        master: As Spark's ``--master``, empty for the one that Spark is configured with.
+        start_timeout: Seconds within which all slots must have connected.
         link_host: The address of this machine that executors reach, empty for Spark's
             ``spark.driver.host``.
         link_timeout: Seconds of silence after which an executor is taken for lost.

@@ -3,9 +3,9 @@
 To the slot: ``assign epoch chunk count body``, ``take number``, ``keep number``, ``interrupt chunk
 position``, ``credit chunk position taken``, ``kill``, ``stop grace``, ``ping``. From it: ``hello
 token pid``, ``failed text``, ``event name fields...``, ``note chunk position seconds``, ``taken
-number count``, ``bye``. The epoch is the number of deaths that the slot has reported: a chunk that
-was assigned before the manager knew of one is lost with it. ``keep`` cancels the request ``take``
-of that number, where the slot was silent for too long.
+number count``, ``bye``. The epoch is the number of deaths that the slot has reported: a chunk with
+an earlier epoch was assigned before the manager knew of a death, and is lost. ``keep`` cancels the
+request ``take`` of that number, where the slot was silent for too long.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ logger = logging.getLogger("eventmq.spark.pool")
 CONFIG = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 
 #: Seconds of silence after which the pool stops waiting for a slot to withdraw its jobs: a living
-#: one sends something each second.
+#: slot sends a message each second.
 SILENCE = 3.0
 
 #: Seconds: a slot that answered nothing and ended earlier than this is restarted after as long.
@@ -121,7 +121,7 @@ class SparkPool:
         from eventmq_contrib.spark.session import spark_session
 
         self._own = SparkSession.getActiveSession() is None
-        # Spark would have Ctrl-C for itself; the worker ends its jobs first.
+        # Spark would handle Ctrl-C itself; the worker must end its jobs first.
         main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if main else None
         session = spark_session(
@@ -373,7 +373,7 @@ def _each(tickets: Iterable[Ticket]) -> Iterator[int]:
 
 
 def _end_text(error: Exception) -> str:
-    """Return how Spark reports the end of a task, without the stack traces of two languages."""
+    """Return the text in which Spark reports the end of a task, without its stack traces."""
     cause = getattr(error, "java_exception", None)
     text = str(cause.getMessage()) if cause is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -28,7 +28,7 @@ __all__ = ["ALIVE_EVERY", "Remote", "serve"]
 #: Seconds after which each side sends a sign of life.
 ALIVE_EVERY = 1.0
 
-#: Seconds of silence after which the link was cut off, or a process stood still.
+#: Seconds of silence that show that the link was cut off or a process was stopped.
 PAUSE = 1.5 * ALIVE_EVERY
 
 #: Seconds after such a pause within which a message may cancel the one before it.

@@ -72,7 +72,7 @@ class SparkSlot:
         return self.identity, self.token
 
     def clear(self) -> None:
-        """Forget the task, and the chunks that were assigned."""
+        """Remove the task and the chunks that were assigned."""
         self._waiting.clear()
         self._link.peers.discard(self.identity)
         self._reset()

@@ -1,9 +1,9 @@
 """The data source ``eventmq`` of Spark: reads journals and brokers, writes jobs.
 
 Spark pickles what is here for its executors, which need EventMQ installed as well. Modules of this
-package can be imported where pyspark is missing: its classes are put together with ours when they
-are first used, and everything else is imported inside methods, so that a Spark task loads only what
-it uses.
+package can be imported where pyspark is missing: the classes that inherit from those of pyspark are
+made when they are first used, and everything else is imported inside methods, so that a Spark task
+loads only what it uses.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Format:
         return events_type() if of_journal else OF_BROKER.get(table, events_type())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a table."""
+        """Return the reader of a table."""
         from eventmq_contrib.spark.source.options import Reading, read_options
         from eventmq_contrib.spark.source.reader import BrokerReader, JournalReader
 
@@ -76,7 +76,7 @@ class Format:
         return spark_class(kind, "DataSourceReader")(options, schema)  # type: ignore[no-any-return]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return what reads a journal as it grows."""
+        """Return the reader of a journal that grows."""
         from eventmq_contrib.spark.source.options import Streaming, read_options
         from eventmq_contrib.spark.source.stream import JournalStream
 
@@ -85,14 +85,14 @@ class Format:
         return kind(options, schema)  # type: ignore[no-any-return]
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
-        """Return what writes jobs."""
+        """Return the writer of jobs."""
         from eventmq_contrib.spark.source.writer import JobWriter
 
         kind = spark_class(JobWriter, "DataSourceArrowWriter")
         return kind(self._writing(overwrite=overwrite), schema)  # type: ignore[no-any-return]
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001 - Spark's
-        """Return what writes jobs of a stream."""
+        """Return the writer of the jobs of a stream."""
         from eventmq_contrib.spark.source.writer import StreamJobWriter
 
         kind = spark_class(StreamJobWriter, "DataSourceStreamArrowWriter")

@@ -1,7 +1,7 @@
-"""Which part of which file of a journal is to be read, so that each event comes once.
+"""Chooses the part of each file of a journal that is read, so that each event comes once.
 
-A file's name says whose events it has and the first and last number, so that nothing is opened to
-find out. What two files both have is read of the first.
+A file's name has the broker and the numbers of the first and the last event, so that no file is
+opened to choose. Events that are in two files are read from the first.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def sealed_files(journal: str, after: Mapping[str, int] | None = None) -> list[J
         after: Number per broker up to which a stream has read them.
 
     Raises:
-        StoreError: There is no such folder, its beginning is missing, a file is foreign, or what
-            the stream is to read next was forgotten.
-        SettingsError: It is an address.
+        StoreError: There is no such folder, its beginning is missing, a file is foreign, or the
+            events that the stream reads next were removed from the journal.
+        SettingsError: The journal is an address.
     """
     catalog = Catalog.read(FolderLocation(folder_here(journal)))
     files = catalog.current()
@@ -72,7 +72,7 @@ def folder_here(journal: str) -> Path:
     """Return the folder of a journal.
 
     Raises:
-        SettingsError: It is an address, whose files only Spark itself reads.
+        SettingsError: The journal is an address, whose files only Spark itself reads.
     """
     folder = folder_of(journal)
     if folder is None:
@@ -102,9 +102,10 @@ def holes(files: Iterable[JournalFile], after: Mapping[str, int]) -> set[tuple[s
 def latest(
     files: Sequence[JournalFile], after: Mapping[str, int], limit: int = 0
 ) -> dict[str, int]:
-    """Return the last number per broker, after some more events at most.
+    """Return the number per broker up to which the next events are read, ``limit`` at most.
 
-    Hour by hour over all brokers, so that none of them is more than an hour behind the others.
+    Events are counted hour by hour over all brokers, so that none of them is more than an hour
+    behind the others.
 
     Args:
         files: As from `sealed_files`.
@@ -130,7 +131,7 @@ def plan(
     after: Mapping[str, int],
     upto: Mapping[str, int] | None = None,
 ) -> list[Slice]:
-    """Return what has the events after some numbers and up to others, each once.
+    """Return the slices that have the events after some numbers and up to others, each once.
 
     Args:
         files: As from `sealed_files`.
@@ -166,7 +167,7 @@ def read_slice(part: Slice, schema: Any, kinds: Sequence[str] = ()) -> Iterator[
     """Yield the events of a slice as `pyarrow.RecordBatch` of a schema.
 
     Args:
-        part: What is read.
+        part: The slice.
         schema: `pyarrow.Schema`, with columns of events; those that an older EventMQ did not write
             are null.
         kinds: Of the events, all if there are none.

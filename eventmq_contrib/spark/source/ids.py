@@ -1,8 +1,8 @@
 """Ids of jobs made from rows: the same row has the same id at every write.
 
 They have the layout of UUID version 7 (RFC 9562, section 5.7), as all ids of EventMQ: twelve hex
-digits of milliseconds, then a digest. So a write that is done again, by a Spark task that is
-retried or by a whole program, is of jobs that the broker has.
+digits of milliseconds, then a digest. So a write that is repeated, by a Spark task that is retried
+or by a whole program, submits ids that the broker already has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def derived_id(text: str, ms: int = EPOCH) -> str:
     """Return the id of a text.
 
     Args:
-        text: What the job is known by.
+        text: Text that is different for each job.
         ms: Milliseconds since 1970.
     """
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=10).digest()
@@ -44,7 +44,7 @@ def derived_ids(
     """Yield the ids of rows by the values of their key columns.
 
     Args:
-        space: What the keys are unique in: the name of the task.
+        space: Name within which the keys are unique: the name of the task.
         keys: Values by column.
         times: Milliseconds by row.
 
@@ -74,7 +74,7 @@ def unix_ms(value: Any) -> int:
     """Return the milliseconds since 1970 of a value of the column of times.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: The value is no time.
     """
     if isinstance(value, datetime):
         value = value if value.tzinfo else value.replace(tzinfo=timezone.utc)

@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 
-#: Jobs that a Spark task has sent and that are not confirmed, at most.
+#: Largest number of jobs that a Spark task has sent and that are not confirmed.
 IN_FLIGHT = 4000
 
 _T = TypeVar("_T", bound="Connection")
 
-# What has neither a folder nor a suffix and is as long as a key is a key.
+# A text as long as a key, with neither a folder nor a suffix, is a key and no path.
 _KEY_FILE: dict[str, Any] = {
     "allowed": "the path of a key file: key material would show in plans",
     "pattern": r"^(?![^/\\]{40,}$).",
@@ -52,7 +52,7 @@ _COLUMNS: dict[str, Any] = {"allowed": "columns, each once", "check": _are_disti
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """Which broker, for all that talk to one.
+    """Options that name a broker, for each use that talks to one.
 
     Attributes:
         broker: URL, or several with commas; else the settings of the process.
@@ -72,7 +72,7 @@ class Reading(Connection):
     """Options of ``spark.read``.
 
     Attributes:
-        table: What is read.
+        table: Name of the table.
         journal: Folder of a journal, instead of a broker.
         queue: Of jobs: only of this queue.
         task: Only of this task.
@@ -92,7 +92,7 @@ class Streaming(Connection):
 
     Attributes:
         journal: Folder of a journal.
-        start: ``earliest``, or ``latest``: what is sealed from now on.
+        start: ``earliest``, or ``latest``: only events that are sealed from now on.
         at_once: Events of one batch, at most; 0 for no limit.
     """
 
@@ -113,7 +113,7 @@ class Writing(Connection):
         arguments: Columns that are the positional arguments, in order.
         keywords: Columns that are keyword arguments.
         ids: Columns whose values make the id of a job.
-        id_space: What the keys are unique in, the task if None.
+        id_space: Name within which the keys are unique, the task if None.
         id_time: A moment, or a column with one, with which derived ids begin.
         in_flight: Jobs that are sent and not confirmed, per Spark task.
         rate: Jobs per second, per Spark task; 0.0 for no limit.
@@ -151,10 +151,10 @@ class Writing(Connection):
 
 
 def read_options(kind: type[_T], options: Mapping[str, str], *, subject: str) -> _T:
-    """Return options for what Spark hands over.
+    """Return the options that Spark hands over as text, checked.
 
     Args:
-        kind: Which options there are.
+        kind: Class of the options.
         options: Names, in any case, and texts.
         subject: Names the use, for messages.
 
@@ -194,7 +194,7 @@ def moment(text: str) -> float | None:
 def connected(options: Connection) -> Iterator[EventMQ]:
     """Give an app that talks to the broker of the options, and close it at the end.
 
-    What the options leave out, the settings of the machine say.
+    Options that are left out have the values of the settings of the machine.
 
     Raises:
         SettingsError: A value is not allowed, or a key file cannot be read.

@@ -35,19 +35,19 @@ __all__ = [
 ]
 
 
-#: Table of a journal -> kinds of its events; what they say of a job is what was then.
+#: Table of a journal -> kinds of its events; an event shows its job as it was at that time.
 _KINDS = {
     "events": (),
     "failed": ("failed",),
     "outcomes": ("succeeded", "failed", "cancelled", "expired"),
 }
 
-#: Bytes of events that are asked for at a time.
+#: Bytes of events that one request asks for.
 _PAGE_BYTES = 4 * 1024 * 1024
 
 
 def pieces(parts: Iterable[list[Slice] | str | None]) -> list[InputPartition]:
-    """Return what tasks of Spark read, each: slices of files, or one question to the broker."""
+    """Return one partition per task of Spark: slices of files, or one request to the broker."""
     from pyspark.sql.datasource import InputPartition
 
     return [InputPartition(part) for part in parts]
@@ -106,7 +106,8 @@ class JournalReader:
 class BrokerReader:
     """Reads a table that a broker has.
 
-    What goes on meanwhile may be in it or not: the pages of a listing are of different moments.
+    A change during the read may be in the table or not: the pages of a listing are of different
+    moments.
     """
 
     def __init__(self, options: Reading, schema: StructType) -> None:
@@ -116,15 +117,15 @@ class BrokerReader:
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one piece per question: of outcomes there are several."""
+        """Return one piece per request: the table of outcomes takes several."""
         states = ENDED if self.options.table == "outcomes" else (None,)
         return pieces(states)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield what the broker answers.
+        """Yield the rows that the broker answers with.
 
         Raises:
-            BrokerUnavailable: It does not.
+            BrokerUnavailable: The broker does not answer.
             NotAllowed: The key may not do this.
         """
         from eventmq_contrib.spark.source.options import connected
@@ -145,7 +146,7 @@ class BrokerReader:
         yield from job_rows(app, listing, filters)
 
     def _events(self, app: Any) -> Iterator[Any]:
-        """Yield the events that the broker keeps still: those that no journal has sealed."""
+        """Yield the events that the broker still keeps: those that no journal has sealed."""
         import pyarrow as pa
 
         from eventmq.sdk.events import EventColumns
@@ -191,7 +192,7 @@ def job_rows(app: EventMQ, listing: str, filters: Mapping[str, Any]) -> Iterator
     Args:
         app: Asks the broker.
         listing: ``jobs`` or ``failed``.
-        filters: Of the call; None is none.
+        filters: Filters of the listing by name; None for no filter.
     """
     arguments = {name: value for name, value in filters.items() if value is not None}
     cursor = ""

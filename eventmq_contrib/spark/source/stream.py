@@ -1,7 +1,7 @@
 """The reader of the data source for ``spark.readStream``: a journal, file by file as it is sealed.
 
-An offset is the last number per broker, ``{broker: seq}``. Sealed files never change, so that the
-events between two offsets are the same at every read.
+An offset is the number of the last event that was read per broker, ``{broker: seq}``. Sealed files
+never change, so that the events between two offsets are the same at every read.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GAP_TIMEOUT", "JournalStream"]
 
-#: Seconds that the stream waits for missing numbers: files may be copied in another order than that
-#: of their numbers.
+#: Seconds that the stream waits for missing numbers: files may be copied out of order.
 GAP_TIMEOUT = 60.0
 
 
@@ -53,21 +52,21 @@ class JournalStream:
         self.at_once = options.at_once
         self.schema = schema
         self._target: dict[str, int] | None = None
-        #: Broker and number where some are missing -> since when that is known.
+        #: Broker and number where events are missing -> monotonic time when this was first seen.
         self._holes: dict[tuple[str, int], float] | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return where a new query begins."""
+        """Return the offset at which a new query begins."""
         return {} if self.start == "earliest" else latest(sealed_files(self.folder), {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how much one batch takes."""
+        """Return the limit of one batch."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
         return ReadMaxRows(self.at_once) if self.at_once else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return up to where the next batch goes."""
+        """Return the offset at which the next batch ends."""
         files = self._in_order(start)
         if self._target is not None:
             files = [file for file in files if file.first <= self._target.get(file.broker, 0)]
@@ -78,9 +77,9 @@ class JournalStream:
         return {broker: min(seq, self._target.get(broker, seq)) for broker, seq in end.items()}
 
     def _in_order(self, start: dict[str, int]) -> list[JournalFile]:
-        """Return the files without those behind numbers that may come yet.
+        """Return the files of each broker before the first gap that may still be filled.
 
-        Gaps of the first scan are not waited for.
+        Gaps that the first scan finds are not waited for.
         """
         files, now = sealed_files(self.folder, start), time.monotonic()
         gaps, noticed = holes(files, start), self._holes
@@ -96,11 +95,11 @@ class JournalStream:
         ]
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember the present end, where the query is to end."""
+        """Keep the present end of the journal as the end of the query."""
         self._target = latest(sealed_files(self.folder), {})
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return how far the journal is, for the status of the query."""
+        """Return the offset of the end of the journal, for the status of the query."""
         return latest(sealed_files(self.folder), {})
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:

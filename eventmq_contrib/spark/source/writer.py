@@ -35,12 +35,12 @@ JOB_ID = "job_id"
 #: Columns of a replay.
 REPLAY = (JOB_ID, "attempt")
 
-#: At a bounded rate, a part takes no longer than so many seconds.
+#: Longest time of one part where the rate is limited, in seconds.
 _STEP = 0.25
 
 
 class Shape(NamedTuple):
-    """Which columns are what.
+    """Names the columns of the arguments and of the id.
 
     Attributes:
         arguments: The positional arguments.
@@ -57,7 +57,7 @@ class Shape(NamedTuple):
         """Return the shape of rows with these columns.
 
         Raises:
-            SettingsError: They do not fit the options, or say no id.
+            SettingsError: The columns do not fit the options, or none of them gives the id.
         """
         if options.action == "replay":
             _named("a replay", REPLAY, columns)
@@ -99,7 +99,7 @@ def _no_id(*, has_id: bool) -> str:
 
 
 class Pace:
-    """Bounds how fast rows go out.
+    """Limits the rate at which rows are sent.
 
     Args:
         rate: Rows per second, 0.0 for no limit.
@@ -114,7 +114,7 @@ class Pace:
         self._sent = 0
 
     def parts(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield batches cut into parts, each when it may go."""
+        """Yield batches cut into parts, each when it may be sent."""
         for batch in batches:
             for start in range(0, batch.num_rows, self.size):
                 part = batch.slice(start, self.size)
@@ -126,7 +126,7 @@ class Pace:
 
 
 def submit(app: EventMQ, options: Writing, shape: Shape, batches: Iterator[Any]) -> dict[str, int]:
-    """Submit a job per row; return how many."""
+    """Submit a job per row; return the number of jobs."""
     call, name, n = options.call(), options.task or "", 0
     for part in Pace(options.rate, options.in_flight).parts(batches):
         columns = {field: part.column(field) for field in part.schema.names}
@@ -170,8 +170,8 @@ def replay(app: EventMQ, options: Writing, _: Shape, batches: Iterator[Any]) -> 
     """Queue the failed jobs of the rows again, each if its attempt is still the one of the row.
 
     Returns:
-        How many were ``replayed``, how many were replayed ``before`` or have gone on otherwise, and
-        of how many the broker knows nothing more: ``unknown``.
+        Number of jobs that were ``replayed``, that had been replayed or changed ``before``, and
+        that the broker no longer has: ``unknown``.
     """
     from eventmq.sdk import MAX_IDS
 
@@ -187,7 +187,7 @@ def replay(app: EventMQ, options: Writing, _: Shape, batches: Iterator[Any]) -> 
 
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sum of what several Spark tasks wrote."""
+    """Return the sum of the counts of several Spark tasks."""
     sums: Counter[str] = Counter()
     for part in counts:
         sums.update(part)
@@ -198,7 +198,7 @@ def write(options: Writing, shape: Shape, batches: Iterator[Any]) -> WriterCommi
     """Send the rows of one Spark task to the broker; return when all are confirmed.
 
     Returns:
-        With ``counts``: ``jobs``, or of a replay what became of them.
+        A message with ``counts``: the number of ``jobs``, or the counts that `replay` returns.
 
     Raises:
         BatchError: Some jobs were not confirmed.
@@ -232,7 +232,7 @@ class JobWriter:
         return write(self.options, self.shape, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Write the report, where one is wanted: all rows are with the broker."""
+        """Write the report if one is configured; the broker has confirmed all rows."""
         if self.options.report is None:
             return
         from eventmq_contrib.atomic import write_file
