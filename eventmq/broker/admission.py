@@ -74,7 +74,7 @@ class UniqueAdmission:
                     queue.remove(live)
                 state.refusals.pop(old.id, None)
             queue.counts.delayed -= old.state is JobState.DELAYED
-            queue.counts.waiting -= old.state is not JobState.DELAYED
+            queue.counts.queued -= old.state is not JobState.DELAYED
             state.counters[row.state.value] += 1
         state.counters["ended"] += len(rows)
         state.counters["replaced"] += len(rows)
@@ -143,7 +143,7 @@ class Admission:
         make = self._job_factory(peer, message.queue, message.headers, headers)
         transient = headers.guarantee is False
         refusal = header_refusal(headers) if transient else None
-        refusal = refusal or self._reserve(peer, message.queue, 1, message.headers, headers)
+        refusal = refusal or self._allocate(peer, message.queue, 1, message.headers, headers)
         if refusal:
             state.error(peer, message.id, *refusal)
             return
@@ -198,21 +198,21 @@ class Admission:
             msg = f"an id or queue name has at most {limits.max_id} characters"
             raise ProtocolError(msg, code="too-large")
 
-    def _reserve(
+    def _allocate(
         self, peer: Peer, queue: str, n: int, text: str, headers: Headers
     ) -> tuple[str, str] | None:
-        """Reserve the queue, subqueue and limits of new jobs; return why they are refused."""
+        """Allocate the queue, subqueue and limits of new jobs; return why they are refused."""
         stored = headers.guarantee is not False
         return (
-            self._reserve_queue(peer, queue, n, stored=stored)
-            or self._reserve_subqueue(queue, text)
+            self._allocate_queue(peer, queue, n, stored=stored)
+            or self._allocate_subqueue(queue, text)
             or self._apply_limits(text, headers)
         )
 
-    def _reserve_queue(
+    def _allocate_queue(
         self, peer: Peer, name: str, n: int, *, stored: bool
     ) -> tuple[str, str] | None:
-        """Reserve a queue that would be new, and room for jobs; return why they are refused."""
+        """Allocate a queue that would be new, and places in it; return why they are refused."""
         state, limits = self.state, self.state.limits
         name = name or limits.default_queue
         queue = state.queues.get(name)
@@ -235,7 +235,7 @@ class Admission:
             self._new_queues[name] = peer
         return None
 
-    def _reserve_subqueue(self, name: str, text: str) -> tuple[str, str] | None:
+    def _allocate_subqueue(self, name: str, text: str) -> tuple[str, str] | None:
         """Reserve a subqueue that would be new; return the refusal of one too many."""
         state, limits = self.state, self.state.limits
         name, subqueue = name or limits.default_queue, subqueue_of(text)
@@ -329,7 +329,7 @@ class Admission:
             per_template[index] += 1
         refusals = [
             (header_refusal(known) if known.guarantee is False else None)
-            or self._reserve(peer, queue, n, text, known)
+            or self._allocate(peer, queue, n, text, known)
             for (queue, text), n, known in zip(templates, per_template, headers, strict=True)
         ]
         jobs: list[JobRecord] = []
@@ -387,7 +387,7 @@ class Admission:
         if job.state is JobState.DELAYED:
             counts.delayed += 1
         else:
-            counts.waiting += 1
+            counts.queued += 1
             state.enqueue(job)
         return None
 
@@ -453,7 +453,7 @@ class Admission:
                 if state.next_ready_at is None or job.ready_at < state.next_ready_at:
                     state.next_ready_at = job.ready_at
                 continue
-            queue.counts.waiting += 1
+            queue.counts.queued += 1
             entry = running.get(job.id)
             if entry is not None and entry[1].jobs[entry[2]] is job:
                 state.jobs[job.id] = job
@@ -578,7 +578,7 @@ class GraphAdmission(Admission):
         for _, index, _ in rows:
             sizes[index] += 1
         for (queue, text), n, known in zip(templates, sizes, headers, strict=True):
-            refusal = self._reserve(peer, queue, n, text, known)
+            refusal = self._allocate(peer, queue, n, text, known)
             if refusal is not None:
                 return refusal
         max_length = self.state.limits.max_id
@@ -674,7 +674,7 @@ class GraphAdmission(Admission):
                 counts.delayed += 1
                 state.next_ready_at = min(job.ready_at, state.next_ready_at or job.ready_at)
             else:
-                counts.waiting += 1
+                counts.queued += 1
                 if state.queues[job.queue].takes(job):
                     state.enqueue(job)
 

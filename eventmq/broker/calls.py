@@ -179,7 +179,7 @@ class Calls:
         return [
             {
                 "name": queue.name,
-                "waiting": queue.counts.waiting - queue.running,
+                "waiting": queue.counts.queued - queue.running,
                 "delayed": queue.counts.delayed,
                 "running": queue.running,
                 "failed": queue.counts.failed,

@@ -22,7 +22,7 @@ from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
 from eventmq.store.reads import ReadInputs, ReadQueued
-from eventmq.store.writes import Chunk, Finish, LeaseChunk, SaveLimits, subqueue_of
+from eventmq.store.writes import BARRIER, Chunk, LeaseChunk, SaveLimits, subqueue_of
 from eventmq.wire.batches import ASK, NOW, encode_chunk, pack
 from eventmq.wire.calls import read_number, read_text
 from eventmq.wire.commands import Request
@@ -352,8 +352,8 @@ class Dispatch:
             for weight, name in session.queues
             if name in ready and blocked.get(name) != queues[name].version
         ]
-        if session.reserved_for:  # the queue that it was kept free for comes first
-            options = [o for o in options if o[1] == session.reserved_queue] or options
+        if session.dedicated_to:  # the queue that it was kept free for comes first
+            options = [o for o in options if o[1] == session.dedicated_queue] or options
         if len(options) == len(ready):  # no other queue is ready
             return options
         return options + self._unserved_for(session, ready)
@@ -407,18 +407,18 @@ class Dispatch:
             session.blocked[queue.name] = queue.version
             return True  # another round: its other queues may have jobs for it
         self._charge(queue, session, jobs)
-        lease = self._open(queue, session, jobs)
+        lease = self._make_lease(queue, session, jobs)
         if self.affinity is not None:
             self.affinity.leased(queue, session)
         leases = [(job, job.delivery) for job in jobs]
         write: Write = LeaseChunk(Chunk(session.id, lease.number, leases, leased=lease.leased))
         if lease.transient:
             if all(other.sent for other in session.leases.values() if other is not lease):
-                self._send_chunk(session, lease)
+                self._queue_chunk(session, lease)
                 return True
-            write = Finish([])  # chunks arrive in order, so it waits for stored ones
+            write = BARRIER  # chunks arrive in order, so it waits for stored ones
         self.state.write(
-            write, lambda _: self._send_chunk(session, lease), lambda: self._undo(session, lease)
+            write, lambda _: self._queue_chunk(session, lease), lambda: self._undo(session, lease)
         )
         return True
 
@@ -561,11 +561,12 @@ class Dispatch:
             return None
         return lambda job: session.id in refusals.get(job.id, ())
 
-    def _open(self, queue: Queue, session: Session, jobs: list[JobRecord]) -> Lease:
+    def _make_lease(self, queue: Queue, session: Session, jobs: list[JobRecord]) -> Lease:
+        """Lease jobs as the next chunk of a session, and count the delivery of each."""
         number = session.next_number
         session.next_number = number + 1
-        if session.reserved_for:
-            session.reserved_for = ""
+        if session.dedicated_to:
+            session.dedicated_to = ""
         if self.state.suspects.by_id:
             self.state.suspects.leased(jobs[0], session, self.state.now)
         message_id = jobs[0].id if session.legacy else f"{session.id[:64]}.{number}"
@@ -603,7 +604,8 @@ class Dispatch:
 
     # Sending
 
-    def _send_chunk(self, session: Session, lease: Lease) -> None:
+    def _queue_chunk(self, session: Session, lease: Lease) -> None:
+        """Queue the message of a chunk; without any open job the chunk is closed instead."""
         state = self.state
         if not lease.remaining:  # the same commit has refused or ended all of its jobs
             session.free += session.legacy
@@ -624,7 +626,7 @@ class Dispatch:
         """Send a chunk that did not arrive, under its number."""
         self.state.counters["resent_chunks"] += 1
         lease.resent = True
-        self._send_chunk(session, lease)
+        self._queue_chunk(session, lease)
 
     # Undoing
 

@@ -83,7 +83,7 @@ class EventFeed:
         was, lease.recorded = lease.recorded, self.state.now
         jobs = [job for job in lease.jobs if job is not None]
         write = RecordEvents(kind, jobs, self.state.now, session.name, lease.leased)
-        self.state.record(write, lambda: setattr(lease, "recorded", was))
+        self.state.write_first(write, lambda: setattr(lease, "recorded", was))
 
     # Observers
 

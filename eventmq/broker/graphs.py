@@ -83,8 +83,8 @@ class GraphTracker:
         for row in write_result.ended:
             counts = state.queue(row.job.queue).counts
             counts.blocked -= 1
-            counts.waiting += 1  # from which `finished` takes it
-        self.operations.outcomes.ended(write_result.ended, {})
+            counts.queued += 1  # from which `finished` takes it
+        self.operations.outcomes.record_ends(write_result.ended, {})
         logger.info("%d jobs ended, since others did that they waited for", len(write_result.ended))
 
     def _count(self, job: JobRecord) -> None:
@@ -97,7 +97,7 @@ class GraphTracker:
             counts.delayed += 1
             state.next_ready_at = min(job.ready_at, state.next_ready_at or job.ready_at)
         else:
-            counts.waiting += 1
+            counts.queued += 1
 
     # Deadlines
 

@@ -110,5 +110,5 @@ class Heartbeats:
     def _waiting(self, session: Session) -> int:
         """Return how many jobs wait in the queues of a session."""
         queues = [self.state.queue(name) for _, name in session.queues]
-        stored = sum([queue.counts.waiting - queue.running for queue in queues])
+        stored = sum([queue.counts.queued - queue.running for queue in queues])
         return max(0, stored)

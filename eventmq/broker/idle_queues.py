@@ -71,7 +71,7 @@ class IdleQueues:
     def _is_used(self, queue: Queue) -> bool:
         state, counts = self.state, queue.counts
         return bool(
-            counts.waiting
+            counts.queued
             or counts.delayed
             or counts.blocked
             or counts.failed

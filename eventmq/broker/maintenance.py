@@ -79,7 +79,7 @@ class Promotion:
         for job in jobs:
             counts = state.queue(job.queue).counts
             counts.delayed -= 1
-            counts.waiting += 1
+            counts.queued += 1
         for job in self.damage.sort_out(jobs):
             state.enqueue(job)
 
@@ -93,7 +93,7 @@ class Promotion:
             job.state = JobState.QUEUED
             counts = state.queue(job.queue).counts
             counts.delayed -= 1
-            counts.waiting += 1
+            counts.queued += 1
             state.enqueue(job)
 
 
@@ -143,7 +143,7 @@ class Expiry:
     def _ended(self, jobs: Sequence[JobRecord], at: float, ttl: float) -> None:
         self.state.withdraw(jobs, JobState.EXPIRED)
         rows = [self.outcomes.row(job, JobState.EXPIRED)._replace(at=at, ttl=ttl) for job in jobs]
-        self.outcomes.ended(rows, {})
+        self.outcomes.record_ends(rows, {})
 
 
 class Retention:

@@ -232,7 +232,7 @@ class OperatorCalls:
             Finished(job, end, audit.at, audit.ttl, audit.content_type, audit.result)
             for job in jobs
         ]
-        self.outcomes.ended(rows, {})
+        self.outcomes.record_ends(rows, {})
 
     def _end_lease(self, job_id: str, reason: str) -> None:
         session, lease, position = self.state.running[job_id]
@@ -267,7 +267,7 @@ class OperatorCalls:
             queue = state.queue(job.queue)
             queue.counts.failed -= 1
             if action == "retry":
-                queue.counts.waiting += 1
+                queue.counts.queued += 1
                 if job.expires:
                     state.record_expiry(job)
         if action == "retry":

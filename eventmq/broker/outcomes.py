@@ -10,7 +10,15 @@ from eventmq.broker.suspects import Death
 from eventmq.events import EventKind
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
-from eventmq.store.writes import Attempt, CloseChunk, Finish, Finished, Requeue, RequeueReason
+from eventmq.store.writes import (
+    BARRIER,
+    Attempt,
+    CloseChunk,
+    Finish,
+    Finished,
+    Requeue,
+    RequeueReason,
+)
 from eventmq.wire.batches import OutcomeRow, decode_outcomes, parse_chunk_number
 from eventmq.wire.results import ERROR_TYPE, LEGACY_TYPE, RemoteError, decode_error, encode_error
 
@@ -159,17 +167,18 @@ class Outcomes:
             if session.orphaned_chunks.pop(number, 0.0) and session.running_orphans:
                 session.running_orphans -= 1  # if it is not at its end, the next status says so
             self._stale(len(rows))
-            self.state.write(Finish([]), lambda _: self.state.ack(peer, message.id))
+            self.state.write(BARRIER, lambda _: self.state.ack(peer, message.id))
             return
         chunk = ChunkOutcomes(session, lease)
-        self._sort(chunk, rows)
-        self._write(chunk, lambda: self.state.ack_answer(peer, message.id))
+        self._apply_rows(chunk, rows)
+        self._write_and_close(chunk, lambda: self.state.ack_answer(peer, message.id))
 
     def _stale(self, n: int) -> None:
         self.state.counters["stale_outcomes"] += n
 
     # hot loop: python -m benchmarks drain
-    def _sort(self, chunk: ChunkOutcomes, rows: Sequence[OutcomeRow]) -> None:
+    def _apply_rows(self, chunk: ChunkOutcomes, rows: Sequence[OutcomeRow]) -> None:
+        """Apply each outcome of a REPLY: what becomes of its job goes into ``chunk``."""
         lease, worker = chunk.lease, chunk.session.name
         jobs = lease.jobs
         size = len(jobs)
@@ -186,7 +195,7 @@ class Outcomes:
             removed.append((position, job))
             known = kinds.get(job.headers)
             if known is None:
-                known = kinds[job.headers] = self._kind(job.headers)
+                known = kinds[job.headers] = self._task_and_ttls(job.headers)
                 spent.setdefault(known[0], [])
             if kind <= _RETRY:
                 spent[known[0]].append(run_time)
@@ -196,13 +205,13 @@ class Outcomes:
                 ends.append(new(Finished, fields))
             else:
                 failure = ReportedFailure(worker, started, run_time, content_type, result)
-                self._unfinished(chunk, job, kind, countdown, failure)
+                self._requeue_or_end(chunk, job, kind, countdown, failure)
         lease.remaining -= len(removed)
         for task, times in spent.items():
             if times:
                 self._record_run_time(task, sum(times) / len(times))
 
-    def _kind(self, text: str) -> tuple[str, float, float]:
+    def _task_and_ttls(self, text: str) -> tuple[str, float, float]:
         """Return task, seconds that a result is kept, and seconds that an error is kept."""
         headers = parse_headers(text)
         default = self.state.limits.result_ttl
@@ -216,7 +225,7 @@ class Outcomes:
         new = seconds if old is None else old + _NEW_WEIGHT * (seconds - old)
         self.state.run_times[task] = max(new, 1e-6)
 
-    def _unfinished(
+    def _requeue_or_end(
         self,
         chunk: ChunkOutcomes,
         job: JobRecord,
@@ -224,6 +233,7 @@ class Outcomes:
         countdown: float,
         failure: ReportedFailure,
     ) -> None:
+        """Apply an outcome that is no end: the job is queued again, or ends because of it."""
         state, session = self.state, chunk.session
         reason = _BACK
         if chunk.lease.transient and kind == OutcomeKind.RETRY:  # there is no second attempt
@@ -243,7 +253,7 @@ class Outcomes:
             chunk.suspects.append((job, state.suspects.copy_of(job)))
             self._delay(job, countdown)
         elif (death := _DEATHS.get(kind)) is not None:
-            if self._died(chunk, job, failure.error, death):
+            if self._count_death(chunk, job, failure.error, death):
                 return
             reason = RequeueReason(
                 EventKind.LEASE_LOST, failure.error if death is Death.ALONE else b""
@@ -281,7 +291,9 @@ class Outcomes:
         error = encode_error(RemoteError("eventmq.errors.WorkerLost", msg))
         chunk.ends += [self.row(job, JobState.FAILED, ERROR_TYPE, error, worker) for job in jobs]
 
-    def _died(self, chunk: ChunkOutcomes, job: JobRecord, error: bytes, death: Death) -> bool:
+    def _count_death(
+        self, chunk: ChunkOutcomes, job: JobRecord, error: bytes, death: Death
+    ) -> bool:
         """Count a death; return whether the job ends with it.
 
         Args:
@@ -362,7 +374,7 @@ class Outcomes:
         chunk.ends.append(
             Finished(job, done, now, ttl, LEGACY_TYPE, message.result, worker=owner.name)
         )
-        self._write(chunk, lambda: None)
+        self._write_and_close(chunk, lambda: None)
 
     def _leased_for(
         self, session: Session | None, message: Reply
@@ -397,14 +409,15 @@ class Outcomes:
 
     # Writing
 
-    def _write(self, chunk: ChunkOutcomes, acknowledge: Callable[[], None]) -> None:
+    def _write_and_close(self, chunk: ChunkOutcomes, acknowledge: Callable[[], None]) -> None:
+        """Write what became of jobs, and close their chunk if it is answered in full."""
         state, session, lease = self.state, chunk.session, chunk.lease
         ends, requeued = chunk.ends, chunk.requeued
         if not lease.remaining:
             self.close(session, lease)
         if lease.transient:
             self._back(chunk)
-            self.ended(ends, {})
+            self.record_ends(ends, {})
             self.waiters.flush()
             acknowledge()
             return
@@ -417,7 +430,7 @@ class Outcomes:
             state.write(entry, lambda _: self._back(chunk))
 
         def settle(write_result: Mapping[int, WriteResult]) -> None:
-            self.ended(ends, write_result)
+            self.record_ends(ends, write_result)
             acknowledge()
 
         state.write(Finish(ends, lease.leased), settle, lambda: self._undo(chunk))
@@ -439,12 +452,12 @@ class Outcomes:
         transient = self.state.transient.jobs
         stored = [row for row in rows if transient.get(row.job.id) is not row.job]
         if len(stored) < len(rows):
-            self.ended([row for row in rows if transient.get(row.job.id) is row.job], {})
+            self.record_ends([row for row in rows if transient.get(row.job.id) is row.job], {})
             self.waiters.flush()
         if stored:
             self.state.write(
                 Finish(stored, ahead=ahead),
-                lambda write_result: self.ended(stored, write_result),
+                lambda write_result: self.record_ends(stored, write_result),
                 undo,
             )
 
@@ -481,7 +494,9 @@ class Outcomes:
             owner.disconnected_at = self.state.now
 
     # hot loop: python -m benchmarks drain
-    def ended(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
+    def record_ends(
+        self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]
+    ) -> None:
         """Forget ended jobs, and answer the peers that wait for them."""
         state = self.state
         running, queues, jobs = state.running, state.queues, state.jobs
@@ -496,7 +511,7 @@ class Outcomes:
             job_id = job.id
             queue = queues[job.queue]
             other = transient.get(job_id) if transient else None
-            queue.counts.waiting -= 1
+            queue.counts.queued -= 1
             if row.state is not _DONE:
                 counters[row.state.value] += 1
                 queue.counts.failed += row.state is JobState.FAILED and other is not job
@@ -535,7 +550,7 @@ class Outcomes:
                 continue  # by the same commit
             state.released(job, unstarted=job.id in chunk.unstarted)
             if job.state is JobState.DELAYED:
-                state.queues[job.queue].counts.waiting -= 1
+                state.queues[job.queue].counts.queued -= 1
                 state.queues[job.queue].counts.delayed += 1
                 state.forget_job(job)
                 if job.expires:
@@ -571,7 +586,7 @@ class Outcomes:
             if job is not None:
                 lease.jobs[position] = None
                 chunk.removed.append((position, job))
-                if death is not None and self._killed(chunk, job, death):
+                if death is not None and self._count_worker_death(chunk, job, death):
                     continue
                 chunk.requeued.append(job)
                 chunk.reasons.append(_BACK if unstarted else _LOST)
@@ -581,7 +596,7 @@ class Outcomes:
                     chunk.unstarted.add(job.id)
         lease.remaining = 0
         self.state.counters["lease_lost"] += len(chunk.removed)
-        self._write(chunk, lambda: None)
+        self._write_and_close(chunk, lambda: None)
 
     def _give_back_transient(self, chunk: ChunkOutcomes, *, unstarted: bool) -> None:
         """Queue jobs without guarantee again if they did not start for certain, else end them."""
@@ -592,14 +607,14 @@ class Outcomes:
             chunk.requeued, chunk.unstarted = jobs, {job.id for job in jobs}
         else:
             self._lose(chunk, jobs, "was lost")
-        self._write(chunk, lambda: None)
+        self._write_and_close(chunk, lambda: None)
 
-    def _killed(self, chunk: ChunkOutcomes, job: JobRecord, death: Death) -> bool:
+    def _count_worker_death(self, chunk: ChunkOutcomes, job: JobRecord, death: Death) -> bool:
         """Count the death of a worker that had a job; return whether the job ends with it."""
         before = job.deaths
         was = (job.attempt, before, job.ready_at, job.rank, job.state, job.eta)
         chunk.before.append((job, was))
-        ends = self._died(chunk, job, _worker_lost(chunk.session).error, death)
+        ends = self._count_death(chunk, job, _worker_lost(chunk.session).error, death)
         if job.deaths > before:
             chunk.blamed.add(job.id)
         return ends
@@ -607,7 +622,7 @@ class Outcomes:
     def close(self, session: Session, lease: Lease) -> None:
         """Delete the row of a chunk that has nothing left."""
         if session.leases.pop(lease.number, None) is not None:
-            if session.reserved_for and not session.leases:
+            if session.dedicated_to and not session.leases:
                 session.blocked.clear()  # what waits for it may have been refused before
             if lease.transient:
                 return

@@ -165,10 +165,10 @@ class Session:
         reconnect_timeout: Seconds that it may be disconnected, 0.0 for the usual grace.
         closing: It said KBAI: it gets nothing more.
         blocked: Queue -> version at which it had no job for this session.
-        reserved_for: Id of a suspect (`eventmq.broker.suspects`), "" for none. While the session
+        dedicated_to: Id of a suspect (`eventmq.broker.suspects`), "" for none. While the session
             holds anything it gets nothing more: it waits for that job, or has it.
-        reserved_queue: The queue of that job.
-        reserved_since: Since when.
+        dedicated_queue: The queue of that job.
+        dedicated_since: Since when.
         free: Legacy peers: slots offered and not used.
         slots: Legacy peers: how many there are, as the READYs after INFORM said.
         informed_at: Legacy peers: when it informed.
@@ -200,9 +200,9 @@ class Session:
     reconnect_timeout: float = 0.0
     closing: bool = False
     blocked: dict[str, int] = field(default_factory=dict)
-    reserved_for: str = ""
-    reserved_queue: str = ""
-    reserved_since: float = 0.0
+    dedicated_to: str = ""
+    dedicated_queue: str = ""
+    dedicated_since: float = 0.0
     free: int = 0
     slots: int = 0
     informed_at: float = 0.0
@@ -211,7 +211,7 @@ class Session:
     @property
     def credit(self) -> int:
         """How many more chunks it takes now."""
-        if self.peer is None or self.closing or self.full or (self.reserved_for and self.leases):
+        if self.peer is None or self.closing or self.full or (self.dedicated_to and self.leases):
             return 0
         if self.legacy:
             return self.free
@@ -224,9 +224,9 @@ class Session:
         """How many jobs it has not answered."""
         return sum([lease.remaining for lease in self.leases.values()])
 
-    def reserve(self, job: JobRecord, now: float) -> None:
-        """Reserve the worker for a suspect: it gets no other job."""
-        self.reserved_for, self.reserved_queue, self.reserved_since = job.id, job.queue, now
+    def dedicate(self, job: JobRecord, now: float) -> None:
+        """Dedicate the worker to a suspect: it gets no other job."""
+        self.dedicated_to, self.dedicated_queue, self.dedicated_since = job.id, job.queue, now
 
     def share(self, waiting: int, competitors: int) -> int:
         """Return how many of the jobs that wait it should get in one chunk.

@@ -328,7 +328,7 @@ class Queue:
     def length(self) -> int:
         """Number of unfinished jobs that are stored, or will be with this tick's commit."""
         counts = self.counts
-        return counts.waiting + counts.delayed + counts.blocked + self.coming
+        return counts.queued + counts.delayed + counts.blocked + self.coming
 
     def allowance(self, now: float) -> int:
         """Return how many jobs of the whole queue may be taken now."""

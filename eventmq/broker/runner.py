@@ -28,9 +28,9 @@ from eventmq.wakeup import Wakeup
 from eventmq.wire.connections import Connections
 from eventmq.wire.sockets import (
     Link,
+    NoConnection,
     RouterLink,
     TotalUsage,
-    Unroutable,
     is_local,
     new_context,
     open_pub,
@@ -282,7 +282,7 @@ class BrokerRunner:
         self.core.state.addresses = self.addresses
         self.core.waiters.lookups.unread = self._unread
         self.core.waiters.lookups.allowance = self._allowance
-        self.core.waiters.lookups.reserve = self._reserve
+        self.core.waiters.lookups.allocate = self._allocate
         self.core.state.unread_bytes = lambda: self._total.used
         self._keeper = keeper = recovered.keeper
         if keeper.store_time is None:  # of a store that keeps no time
@@ -525,7 +525,7 @@ class BrokerRunner:
                 continue
             try:
                 sent = key not in full and links[key.port].send([key.identity, *message.frames])
-            except Unroutable:
+            except NoConnection:
                 self._not_sent(message, reachable=False)
             else:
                 if not sent:
@@ -537,12 +537,12 @@ class BrokerRunner:
         link = self._links[key.port]
         return link.buffers.waiting(key.identity) if isinstance(link, RouterLink) else 0
 
-    def _reserve(self, key: Key, size: int, before: int, coming: int) -> bool:
-        """Return whether a message can be sent to a peer; see `SendBuffers.reserve`."""
+    def _allocate(self, key: Key, size: int, before: int, coming: int) -> bool:
+        """Return whether a message can be sent to a peer; see `SendBuffers.allocate`."""
         link = self._links[key.port]
         if not isinstance(link, RouterLink):
             return True
-        return link.buffers.reserve(link.buffers.usage(key.identity), size, before, coming)
+        return link.buffers.allocate(link.buffers.usage(key.identity), size, before, coming)
 
     def _allowance(self) -> int:
         """Return how many bytes may wait for a peer now."""

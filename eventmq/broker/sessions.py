@@ -90,7 +90,7 @@ class Sessions:
         if message.role == "worker":
             self._worker(peer, queues, features)
         elif peer.session is not None:
-            self.lost(peer.session)
+            self.end(peer.session)
         extra = None if features is None else self._features().format().encode()
         state.ack(peer, message.id, extra)
         self.heartbeats.send(peer)
@@ -181,7 +181,7 @@ class Sessions:
         session_id = self.session_id(peer, features)
         old = peer.session
         if old is not None and (features is None or old.id != session_id):
-            self.lost(old)  # a legacy peer starts anew; another one is another run now
+            self.end(old)  # a legacy peer starts anew; another one is another run now
         session = state.sessions.get(session_id)
         if session is None:
             session = state.sessions[session_id] = Session(session_id, self.new_order())
@@ -284,7 +284,7 @@ class Sessions:
                     session.reconnect_timeout or self.state.limits.grace
                 )
                 if self.state.now >= end:
-                    self.lost(session)
+                    self.end(session)
                 else:
                     ends.append(end)
         self.next_grace_end = min(ends, default=None)
@@ -300,8 +300,8 @@ class Sessions:
     def _check(self, session: Session) -> None:
         state = self.state
         session.full = False
-        if session.reserved_for and state.now - session.reserved_since > ISOLATION_TIMEOUT:
-            session.reserved_for = ""
+        if session.dedicated_to and state.now - session.dedicated_since > ISOLATION_TIMEOUT:
+            session.dedicated_to = ""
             session.blocked.clear()
         for lease in [lease for lease in session.leases.values() if not lease.remaining]:
             self.outcomes.close(session, lease)  # the commit that closed it has failed
@@ -326,7 +326,7 @@ class Sessions:
                 death = Death.SHARED if died else Death.SILENT
                 self.outcomes.give_back(session, lease, death=death)
         if session.closing and not session.leases:
-            self.lost(session)
+            self.end(session)
 
     # Leaving
 
@@ -341,7 +341,7 @@ class Sessions:
         else:
             session.closing = True
             self.drop(peer)
-            self.lost(session)
+            self.end(session)
 
     @staticmethod
     def _leave(peer: Peer) -> None:
@@ -369,17 +369,17 @@ class Sessions:
             session.peer = None
             if session.legacy and session.closing:
                 return  # it finishes what it has; the leases end by themselves
-            self.lost(session, silent=True)
+            self.end(session, silent=True)
 
     def _remove_peer(self, peer: Peer) -> None:
         self.waiters.remove_peer(peer)
         self.state.peers.pop(peer.key, None)
 
-    def lost(self, session: Session, *, silent: bool = False) -> None:
-        """End a session: its jobs are queued again.
+    def end(self, session: Session, *, silent: bool = False) -> None:
+        """End a session: its jobs are queued again, and a death is charged where one is certain.
 
         Args:
-            session: Which.
+            session: Which; its peer is dead, has said goodbye or has informed as another one.
             silent: The peer may still be alive.
         """
         death = Death.ALONE if session.unanswered == 1 else Death.SHARED

@@ -193,7 +193,7 @@ class State:
         text = "the disk is full; nothing was stored"
         return lambda: self.error(peer, request, "store-full", text)
 
-    def record(self, write: Write, undo: Callable[[], None]) -> None:
+    def write_first(self, write: Write, undo: Callable[[], None]) -> None:
         """Add a write about how things were when this tick began, before all others of it."""
         self._batch.insert(0, write)
         self._settles.insert(0, lambda _: None)
@@ -326,10 +326,10 @@ class State:
             counts = self.queue(job.queue).counts
             if job.state is JobState.DELAYED:  # who ends it takes it from the waiting ones
                 counts.delayed -= 1
-                counts.waiting += 1
+                counts.queued += 1
             elif job.state is JobState.BLOCKED:
                 counts.blocked -= 1
-                counts.waiting += 1
+                counts.queued += 1
             live = None if self.keep_out(job) else self.jobs.get(job.id)
             if live is None:
                 continue

@@ -44,7 +44,7 @@ def _messages(state: State) -> dict[str, dict[str, int]]:
             name: int(max(each) * 1000) for name, each in ages.items()
         },
         "waiting_messages_by_queue": {
-            queue.name: queue.counts.waiting - queue.running for queue in queues
+            queue.name: queue.counts.queued - queue.running for queue in queues
         },
         "processed_messages_by_queue": {
             queue.name: queue.assigned for queue in queues if queue.assigned

@@ -51,7 +51,7 @@ REMEMBERED = 8
 #: Deaths and losses from which on a job is isolated.
 ISOLATE = 2
 
-#: Seconds that an isolated job waits for the worker reserved for it, and that this worker then gets
+#: Seconds that an isolated job waits for the worker dedicated to it, and that this worker then gets
 #: no other job. A job that kills its worker mostly does so at once.
 ISOLATION_TIMEOUT = 5.0
 
@@ -85,7 +85,7 @@ class Suspect:
         unreached: Workers that were lost before they had started it.
         owed: Deaths to subtract from the job: taken back while it was not in memory.
         stored: Whether the store has a row of it.
-        session: Session that is reserved for it, or None.
+        session: Session that is dedicated to it, or None.
         since: Time since which it waits for that session, 0.0 before.
         ends: Delivery -> how it ended, for the last lost deliveries.
     """
@@ -369,7 +369,7 @@ class Suspects:
     def may_go(self, job: JobRecord, session: Session, now: float) -> bool:
         """Return whether a session may get a suspect, which is then sent alone.
 
-        For an isolated job, the first session that is asked is reserved.
+        The first session that is asked about an isolated job is dedicated to it.
         """
         suspect = self.get(job)
         if suspect is None:
@@ -382,17 +382,17 @@ class Suspects:
             return True
         kept = suspect.session
         if (
-            kept is None or kept.peer is None or kept.reserved_for != job.id
-        ) and not session.reserved_for:
+            kept is None or kept.peer is None or kept.dedicated_to != job.id
+        ) and not session.dedicated_to:
             suspect.session = session
-            session.reserve(job, now)
+            session.dedicate(job, now)
         return False
 
     def leased(self, job: JobRecord, session: Session, now: float) -> None:
-        """Record that a session got a suspect; an isolated one reserves the session for a while."""
+        """Record that a session got a suspect; to an isolated one it is dedicated for a while."""
         suspect = self.get(job)
         if suspect is None:
             return
         suspect.session, suspect.since = None, 0.0
         if not session.legacy and job.deaths + suspect.losses >= ISOLATE and not session.leases:
-            session.reserve(job, now)
+            session.dedicate(job, now)

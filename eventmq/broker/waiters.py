@@ -75,14 +75,14 @@ class Lookups:
     Attributes:
         unread: Returns how many bytes wait for a peer; the runner sets it.
         allowance: Returns how many may wait for a peer now; the runner sets it.
-        reserve: Returns whether a peer can be sent a message of so many bytes, after so many others
-            to itself and so many in all; the runner sets it.
+        allocate: Returns whether a peer can be sent a message of so many bytes, after so many
+            others to itself and so many in all; the runner sets it.
     """
 
     def __init__(self, state: State, remaining: Remaining, answer: Answer) -> None:
         self.unread: Callable[[Key], int] = lambda _: 0
         self.allowance: Callable[[], int] = lambda: state.limits.max_unsent_bytes
-        self.reserve: Callable[[Key, int, int, int], bool] = lambda *_: True
+        self.allocate: Callable[[Key, int, int, int], bool] = lambda *_: True
         self._state = state
         self._remaining = remaining
         self._answer = answer
@@ -109,7 +109,7 @@ class Lookups:
         """Return whether so many bytes wait for a peer, or for all, that it gets no result now."""
         need = self._next_size.get(peer)
         if need is not None:
-            return not self.reserve(peer.key, need, 0, 0)
+            return not self.allocate(peer.key, need, 0, 0)
         return self.unread(peer.key) > FULL * self._state.limits.max_unsent_bytes
 
     @property
@@ -177,8 +177,8 @@ class Lookups:
             calls[call] = [*others, *calls.get(call, ())]  # behind it what has ended meanwhile
             calls.move_to_end(call, last=False)
 
-    def _reserve(self, peer: Peer, size: int, planned: Counter[Peer]) -> bool:
-        return self.reserve(peer.key, size, planned[peer], planned.total())
+    def _allocate(self, peer: Peer, size: int, planned: Counter[Peer]) -> bool:
+        return self.allocate(peer.key, size, planned[peer], planned.total())
 
     def _count_sendable(
         self,
@@ -198,7 +198,7 @@ class Lookups:
         for position, job_id in enumerate(ids):
             row = rows.get(job_id)
             size = _ROW + (0 if row is None or row.result is None else len(row.result))
-            if size > _SMALL and not self._reserve(peer, size, planned):
+            if size > _SMALL and not self._allocate(peer, size, planned):
                 self._next_size[peer] = size
                 return position
             planned[peer] += size

@@ -1,6 +1,6 @@
 """The client: submits jobs, resends each until its receipt, and waits for results.
 
-`machine.ClientMachine` is the state machine: messages and ``now`` go in, messages and settled
+`machine.ClientMachine` is the state machine: messages and ``now`` go in, messages and ended
 requests come out. `requests` are its units of work, `connection` is one broker. `client` is what
 threads and coroutines wait with; `io_loop` has the sockets.
 

@@ -70,7 +70,7 @@ class Pending(Generic[T]):
 
     Args:
         runner: Waits for what the steps yield.
-        steps: Yields each request to wait for until it is settled, `News`, and functions that may
+        steps: Yields each request to wait for until it has ended, `News`, and functions that may
             block; it is sent whether there were news in time, or what the function returned. It
             returns the value of the operation.
     """
@@ -251,11 +251,11 @@ class ClientRunner:
     # Operations
 
     def run(self, steps: Steps[T]) -> Pending[T]:
-        """Return an operation of these steps."""
+        """Return the operation of these steps; they begin when it is waited for."""
         return Pending(self, steps)
 
     def send(self, request: PendingSubmit | OneWayMessage) -> Pending[None]:
-        """Send a submission or a one-way message, until it is settled.
+        """Return the operation that sends a submission or a one-way message, until it has ended.
 
         Raises when it is waited for:
             BrokerUnavailable: There was no receipt before its deadline.
@@ -271,7 +271,7 @@ class ClientRunner:
             raise request.error
 
     def ask(self, call: PendingCall, read: Callable[[Any], T] = _as_it_is) -> Pending[T]:
-        """Send a call and return its only answer.
+        """Return the operation that sends a call and has its only answer as its value.
 
         Args:
             call: The call; it may have begun.
@@ -299,7 +299,7 @@ class ClientRunner:
     # Waiting
 
     def wait(self, request: PendingRequest) -> None:
-        """Begin a request unless it has begun, and wait until it is settled.
+        """Begin a request unless it has begun, and wait until it has ended.
 
         Its error is not raised.
         """

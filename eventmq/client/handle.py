@@ -272,7 +272,7 @@ class ResultClient:
     # Results
 
     def get(self, job: Job[Any], timeout: float | Default | None) -> Pending[Any]:
-        """Return the result of a job, waiting for it."""
+        """Return the operation that waits for a job and has its result as its value."""
         return self.runner.run(self.getting(job, timeout))
 
     def getting(self, job: Job[Any], timeout: float | Default | None) -> Steps[Any]:

@@ -106,7 +106,7 @@ class IoLoop:
     # Called by any thread
 
     def begin(self, request: PendingRequest) -> None:
-        """Hand over a request; it is settled in any case, also when the loop has ended."""
+        """Hand over a request; it ends in any case, also when the loop has ended."""
         self._inbox.append((self._begin, request))
         self._notify()
 
@@ -121,7 +121,7 @@ class IoLoop:
         self._notify()
 
     def drive_until_done(self, request: PendingRequest) -> bool:
-        """Drive until a request is settled; return False if another thread drives.
+        """Drive until a request has ended; return False if another thread drives.
 
         Raises:
             BaseException: What a signal handler raises. The request is then still open.
@@ -262,7 +262,7 @@ class IoLoop:
         try:
             self.machine.begin(request, self._clock.monotonic())
         except BaseException as error:
-            # It may be in no list from which it could be settled.
+            # It may be in no list that is looked through at the end.
             self._stopping = True
             _fail(request, f"the client ended by an error: {error}")
             raise

@@ -64,7 +64,7 @@ RETRY = 1.0
 
 
 class ClientMachine:
-    """The protocol of a client: one connection per broker; requests are resent until settled.
+    """The protocol of a client: one connection per broker; requests are resent until they end.
 
     Args:
         addresses: Addresses of the brokers; new jobs go to the first that is ready.
@@ -107,7 +107,7 @@ class ClientMachine:
     # Requests
 
     def begin(self, request: PendingRequest, now: float) -> None:
-        """Begin a request; it is resent until it is settled or its deadline passes."""
+        """Begin a request; it is resent until it has ended or its deadline passes."""
         if type(request) is PendingCall and request.submit is not None:
             request.submit.result = request
             request = request.submit
@@ -122,7 +122,7 @@ class ClientMachine:
             self._in_flight.abandon_result(call.submit)
             return
         connection = self.connections[call.assigned_to] if call.assigned_to != NO_BROKER else None
-        self._in_flight.settle(call, None)
+        self._in_flight.end(call, None)
         if connection is not None:
             self._forget_at(connection, call)
 
@@ -190,7 +190,10 @@ class ClientMachine:
 
     # hot loop: python -m benchmarks enqueue_one
     def flush(self, index: int, send: Callable[[Sequence[bytes]], bool], now: float) -> bool:
-        """Send what is queued for a broker; return False if the socket is full before the end."""
+        """Send what is queued for a broker; return False if the socket is full before the end.
+
+        What gets no receipt has ended then: one-way messages, and jobs for legacy brokers.
+        """
         connection = self.connections[index]
         unsent = connection.unsent
         while unsent:
@@ -204,7 +207,7 @@ class ClientMachine:
                     if connection.features is None:
                         self._unconfirmed(connection, message)
                 elif type(message) is OneWayMessage:
-                    self._in_flight.settle(message, None)
+                    self._in_flight.end(message, None)
             unsent.popleft()
         return True
 
@@ -314,7 +317,7 @@ class ClientMachine:
             request.encode()
         error = connection.incompatibility(request)
         if error is not None:
-            self._in_flight.settle(request, error)
+            self._in_flight.end(request, error)
         else:
             self._in_flight.assign(request, connection, now)
 
@@ -339,7 +342,7 @@ class ClientMachine:
     def _unconfirmed(self, connection: BrokerConnection, pending: PendingSubmit) -> None:
         """Settle a job that was sent to a broker without FEATURES, from which no receipt comes."""
         pending.confirmed = False
-        self._in_flight.settle(pending, None)
+        self._in_flight.end(pending, None)
         if not connection.warned:
             connection.warned = True
             logger.warning(
@@ -402,7 +405,7 @@ class ClientMachine:
             connection: Where its result will be pushed, None where it has to be asked for.
             now: The time.
         """
-        for call in self._in_flight.settle(pending, None):
+        for call in self._in_flight.end(pending, None):
             self._in_flight.add(call)
             if connection is not None and call.subject not in self._in_flight.pushed:
                 self._in_flight.expect_push(call, connection, now)
@@ -429,12 +432,12 @@ class ClientMachine:
                 else:
                     call.add(answer)
         except ProtocolError as error:
-            self._in_flight.settle(call, error)
+            self._in_flight.end(call, error)
             return
         if more:
             self.to_notify.append(call)
         else:
-            self._in_flight.settle(call, None)
+            self._in_flight.end(call, None)
 
     def _on_pushed_result(self, reply: Reply, now: float) -> None:
         """Handle a pushed result, which is also the receipt of its job."""
@@ -445,7 +448,7 @@ class ClientMachine:
         call = self._in_flight.pushed.get(row[0])
         if call is not None:
             add_rows(call, [row])
-            self._in_flight.settle(call, None)
+            self._in_flight.end(call, None)
 
     def _on_error(self, connection: BrokerConnection, error: Error, now: float) -> None:
         if error.code == "inform-again":
@@ -461,13 +464,13 @@ class ClientMachine:
         request = self._in_flight.find(error.request)
         if request is not None:
             subject = request.subject if type(request) is PendingCall else request.id
-            self._in_flight.settle(request, refusal(error.code, error.text, subject))
+            self._in_flight.end(request, refusal(error.code, error.text, subject))
 
 
 class InFlightRequests:
     """Requests in flight by message id, in the order in which they began.
 
-    A request whose id is in flight already becomes a follower: it is settled with the first
+    A request whose id is in flight already becomes a follower: it ends with the first
     (single flight). If the first times out, the oldest follower is the new leader.
 
     Args:
@@ -530,7 +533,7 @@ class InFlightRequests:
             if request.assigned_to == connection.index:
                 self.release(request)
 
-    def settle(self, request: PendingRequest, error: Exception | None) -> list[PendingCall]:
+    def end(self, request: PendingRequest, error: Exception | None) -> list[PendingCall]:
         """End a request, with its followers; return the calls for results that now begin."""
         del self._open[request.id]
         self._end(request, error)
@@ -624,7 +627,7 @@ class InFlightRequests:
         """Settle an overdue request; return the follower that is the new leader, if any."""
         error = request.failure(self._reason(request))
         if not isinstance(request, PendingSubmit) or not request.followers:
-            self.settle(request, error)
+            self.end(request, error)
             return []
         leader, *leader.followers = request.followers
         leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
@@ -647,4 +650,4 @@ class InFlightRequests:
         for request in list(self._open.values()):
             is_call = isinstance(request, PendingCall)
             error = BrokerUnavailable(reason) if is_call else request.failure(reason)
-            self.settle(request, error)
+            self.end(request, error)

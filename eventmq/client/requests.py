@@ -1,7 +1,7 @@
-"""What a client has under way: requests, each pending until it is settled.
+"""What a client has under way: requests, each pending until it has ended.
 
 A `PendingSubmit` is one REQUEST, with one job or a batch, until its receipt; a `PendingCall` is one
-CALL until its last answer; a `OneWayMessage` is settled when it was sent. A ``get`` with ``submit``
+CALL until its last answer; a `OneWayMessage` has ended when it was sent. A ``get`` with ``submit``
 is one exchange: the REQUEST asks for the result of its job, and the CALL is sent only where that
 does not come by itself. The runner calls ``notify`` in its thread when a request has news. Times
 are on the monotonic clock of the caller. The functions at the end read the answers to ``get`` and
@@ -58,7 +58,7 @@ class OutgoingMessage:
     Attributes:
         frames: From frame 0 on.
         sent: When it was last handed to a connection, 0.0 before.
-        done: It is settled, or no longer needed: do not send it.
+        done: It has ended, or no longer needed: do not send it.
     """
 
     frames: list[bytes]
@@ -73,7 +73,7 @@ class PendingRequest(OutgoingMessage):
     Attributes:
         id: The message id.
         deadline: When it fails.
-        notify: Called when it has an answer or is settled.
+        notify: Called when it has an answer or has ended.
         assigned_to: Index of the broker that has it, or `NO_BROKER`.
         error: Why it failed.
         begun: It was handed to the I/O loop.
@@ -88,7 +88,7 @@ class PendingRequest(OutgoingMessage):
 
     @property
     def last_deadline(self) -> float:
-        """When it is settled at the latest."""
+        """When it ends at the latest."""
         return self.deadline
 
     def failure(self, reason: str) -> EventMQError:
@@ -105,11 +105,11 @@ class PendingSubmit(PendingRequest):
         broker: Index of the broker that it was last sent to, or `NO_BROKER`.
         store: Id of the store of that broker.
         refused: For a batch with a receipt: position -> (code, text).
-        followers: Later submissions of the same id, settled together with this one.
+        followers: Later submissions of the same id, ended together with this one.
         extension: The protocol extension that the broker must have, "" for none.
         result: The ``get`` for the result of its job, which the REQUEST asks for as well; None
             where only the receipt is waited for, and after the receipt.
-        confirmed: False if it was settled without a receipt: the broker gives none.
+        confirmed: False if it ended without a receipt: the broker gives none.
     """
 
     count: int = 0
@@ -158,7 +158,7 @@ class PendingCall(PendingRequest):
 
     @property
     def last_deadline(self) -> float:
-        """When it is settled at the latest: a submission has a deadline of its own."""
+        """When it ends at the latest: a submission has a deadline of its own."""
         return self.deadline if self.submit is None else max(self.deadline, self.submit.deadline)
 
     def encode(self) -> None:
@@ -187,11 +187,11 @@ class PendingCall(PendingRequest):
 
 @dataclass(slots=True, eq=False)
 class OneWayMessage(PendingRequest):
-    """A message without a receipt, such as PUBLISH; settled when it was sent."""
+    """A message without a receipt, such as PUBLISH; ended when it was sent."""
 
 
 class News(NamedTuple):
-    """The next answers of calls that have begun: waited for until one has some, or is settled.
+    """The next answers of calls that have begun: waited for until one has some, or has ended.
 
     Attributes:
         calls: The calls.

@@ -108,8 +108,8 @@ class Submitter:
         """
         batch = open_batch(self)
         if batch is not None:
-            return self._encode(template, args, kwargs, job_id, self._collect(batch.add))
-        return self._encode(template, args, kwargs, job_id, self._submit)
+            return self._with_middlewares(template, args, kwargs, job_id, self._collect(batch.add))
+        return self._with_middlewares(template, args, kwargs, job_id, self._submit)
 
     def asubmit(
         self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str | None = None
@@ -121,7 +121,7 @@ class Submitter:
         batch = open_batch(self)
         entries: list[tuple[Job[Any], EncodedJob]] = []
         add = batch.add if batch is not None else lambda *entry: entries.append(entry)
-        job = self._encode(template, args, kwargs, job_id, self._collect(add))
+        job = self._with_middlewares(template, args, kwargs, job_id, self._collect(add))
 
         def steps() -> Steps[Job[Any]]:
             for each, encoded in entries:
@@ -163,7 +163,7 @@ class Submitter:
         seconds = self._results.timeout(timeout)
         entries: list[tuple[Job[Any], EncodedJob]] = []
         sink = self._collect(lambda *entry: entries.append(entry))
-        job = self._encode(template, args, kwargs, job_id, sink)
+        job = self._with_middlewares(template, args, kwargs, job_id, sink)
 
         def steps() -> Steps[Job[Any]]:
             for each, encoded in entries:
@@ -217,7 +217,7 @@ class Submitter:
         TrackedJob(job, end, self._results, on_end=on_end).begin()
         return job
 
-    def _encode(
+    def _with_middlewares(
         self,
         template: Template,
         args: Any,
@@ -225,7 +225,10 @@ class Submitter:
         job_id: str | None,
         sink: Callable[[EncodedJob, JobOrigin], Job[Any]],
     ) -> Job[Any]:
-        """Encode a job, with the middlewares around it, and pass it to ``sink``."""
+        """Run the middlewares; inside of them encode the job and pass it to ``sink``.
+
+        What ``sink`` does, such as sending it and waiting for the receipt, is done on return.
+        """
         job_id = job_id or self._ids.new()
         template = self.mark(template)
         task, queue = template.headers.task, template.queue
@@ -311,7 +314,7 @@ class Submitter:
     ) -> EncodedJob:
         collected: list[EncodedJob] = []
         sink = self._collect(lambda _, encoded: collected.append(encoded))
-        self._encode(template, args, kwargs, job_id, sink)
+        self._with_middlewares(template, args, kwargs, job_id, sink)
         if len(collected) != 1:
             msg = f"a middleware kept a job of task {template.headers.task!r} back, which is part "
             raise NotAllowed(f"{msg}of a graph: the graph goes out whole, or raise an exception")
@@ -341,7 +344,7 @@ class Submitter:
         entries: list[tuple[Job[Any], EncodedJob]] = []
         sink = self._collect(lambda job, encoded: entries.append((job, encoded)))
         for args in calls:
-            self._encode(template, args, kwargs, None, sink)
+            self._with_middlewares(template, args, kwargs, None, sink)
         if batch is None:
             return EncodedSource(entries)
         for job, encoded in entries:
@@ -363,7 +366,7 @@ class Submitter:
             while open_parts:
                 part = open_parts.popleft()
                 yield part.pending
-                bulk.settled(part)
+                bulk.ended(part)
                 self._send_parts(bulk, open_parts)
             return bulk.result()
 
@@ -525,7 +528,7 @@ class BulkSubmit:
             part.pack(self._new_id(), self._deadline())
         return part
 
-    def settled(self, part: BulkPart) -> None:
+    def ended(self, part: BulkPart) -> None:
         """Record how the message of a part ended."""
         pending, rows = part.pending, part.rows
         error = pending.error

@@ -245,7 +245,9 @@ class Executor(TaskCaller):
             self._on_start()
 
     def routes(self, queue: str, texts: Sequence[str]) -> list[Route]:
-        """Return the routes of the jobs of a chunk; call it at the chunk's start.
+        """Read the clocks for the times of a chunk's outcomes; return the routes of its jobs.
+
+        Call it at the chunk's start.
 
         Args:
             queue: The chunk's queue.

@@ -111,7 +111,7 @@ class GatewayAuthenticator:
     # Messages
 
     def peer_of(self, port: str, link: Link, identity: bytes) -> bytes | None:
-        """Return the peer that a message came from, None if its key may not use the port.
+        """Record a message's connection; return its peer, None if its key may not use the port.
 
         Args:
             port: Where it came from.

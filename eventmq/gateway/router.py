@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from eventmq.errors import BindError
 from eventmq.wakeup import Wakeup
-from eventmq.wire.sockets import MAX_UNSENT_BYTES, Unroutable, new_context, open_router
+from eventmq.wire.sockets import MAX_UNSENT_BYTES, NoConnection, new_context, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -325,7 +325,7 @@ class RouterLoop:
             disconnected = False
             try:
                 sent = (port, frames[0]) not in full and self._send_one(port, frames)
-            except Unroutable:
+            except NoConnection:
                 sent, disconnected = False, True
             if not sent:
                 full.add((port, frames[0]))
@@ -338,7 +338,7 @@ class RouterLoop:
             return self._links[port].send(frames)
         identity = self._authenticator.routing_id_of(port, frames[0])
         if identity is None:
-            raise Unroutable
+            raise NoConnection
         return self._links[port].send([identity, *frames[1:]])
 
     def _close(self, context: zmq.Context[Any]) -> None:

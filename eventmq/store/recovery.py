@@ -15,9 +15,9 @@ __all__ = ["QueueCounts", "Recovered", "SubqueueHead"]
 
 @dataclass(slots=True)
 class QueueCounts:
-    """Counts of a queue's jobs (``waiting`` includes leased ones), and whether it is paused."""
+    """Counts of a queue's jobs by state, and whether it is paused; leased jobs are ``queued``."""
 
-    waiting: int = 0
+    queued: int = 0
     delayed: int = 0
     failed: int = 0
     paused: bool = False

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from eventmq.schedule import Progress, Schedule
 
 __all__ = [
+    "BARRIER",
     "Admit",
     "AdmitGraph",
     "AdvanceGraphs",
@@ -138,6 +139,10 @@ class Finish(NamedTuple):
     leased: float = 0.0
     #: Seconds by which wall time is ahead of store time, where jobs expired that were not leased.
     ahead: float = 0.0
+
+
+#: Writes nothing: what waits for its result goes out after the commit of all writes so far.
+BARRIER = Finish(())
 
 
 class Attempt(NamedTuple):

@@ -39,11 +39,11 @@ __all__ = [
     "BufferUsage",
     "IdentifiedLink",
     "Link",
+    "NoConnection",
     "RouterLink",
     "SendBuffers",
     "TotalUsage",
     "Tracker",
-    "Unroutable",
     "encrypt",
     "event_fd",
     "is_local",
@@ -204,7 +204,7 @@ class BufferUsage:
         trackers: That are not done as far as is known: the tracker, and what was sent with it.
         tracked: What was sent with the last tracker.
         long_at: What was sent with the last one whose message was not short.
-        reserved: Bytes that `SendBuffers.reserve` has said may be sent.
+        allocated: Bytes that `SendBuffers.allocate` has said may be sent.
         listed: The total looks at it from time to time.
         warned: Its bound was logged.
     """
@@ -216,7 +216,7 @@ class BufferUsage:
     trackers: deque[tuple[Tracker, int]] = field(default_factory=deque)
     tracked: int = 0
     long_at: int = 0
-    reserved: int = 0
+    allocated: int = 0
     listed: bool = False
     warned: bool = False
 
@@ -292,10 +292,10 @@ class SendBuffers:
         usage = self._usages.get(peer)
         return 0 if usage is None else usage.count_waiting()
 
-    def reserve(self, usage: BufferUsage, size: int, before: int, coming: int) -> bool:
-        """Return whether `may_send` will allow a message in the same tick; reserve its bytes if so.
+    def allocate(self, usage: BufferUsage, size: int, before: int, coming: int) -> bool:
+        """Allocate the bytes of a message of this tick; return whether `may_send` will allow it.
 
-        Until then others may get trackers: for reserved bytes that does not count.
+        Until then others may get trackers: for allocated bytes that does not count.
 
         Args:
             usage: Of the peer.
@@ -305,15 +305,17 @@ class SendBuffers:
         """
         if not self._fits(usage, size, before, coming):
             return False
-        usage.reserved = max(usage.reserved, size + before)
+        usage.allocated = max(usage.allocated, size + before)
         return True
 
     def may_send(self, usage: BufferUsage, size: int) -> bool:
-        """Return whether a message of ``size`` bytes may be sent now; use up its reservation."""
-        reserved = SHORT < size <= usage.reserved and self.total.used + size <= self.total.max_bytes
-        if reserved:
-            usage.reserved -= size
-        return self._fits(usage, size, spare=2 * self.total.step if reserved else 0)
+        """Return whether a message of ``size`` bytes may be sent now; use up what was allocated."""
+        allocated = (
+            SHORT < size <= usage.allocated and self.total.used + size <= self.total.max_bytes
+        )
+        if allocated:
+            usage.allocated -= size
+        return self._fits(usage, size, spare=2 * self.total.step if allocated else 0)
 
     def _fits(
         self, usage: BufferUsage, size: int, before: int = 0, coming: int = 0, *, spare: int = 0
@@ -376,7 +378,7 @@ def _handshake_failure(event: int) -> str:
     return ""
 
 
-class Unroutable(Exception):
+class NoConnection(Exception):
     """The ROUTER has no connection for this identity."""
 
 
@@ -462,7 +464,7 @@ class Link:
             False if it would have to wait; then nothing was sent.
 
         Raises:
-            Unroutable: A ROUTER has no peer of that identity.
+            NoConnection: A ROUTER has no peer of that identity.
         """
         socket = self.socket
         last = len(frames) - 1
@@ -474,7 +476,7 @@ class Link:
             return False
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
-                raise Unroutable from None
+                raise NoConnection from None
             raise
         return True
 
@@ -554,7 +556,7 @@ class RouterLink(Link):
             False if too much waits for the peer; then nothing was sent.
 
         Raises:
-            Unroutable: There is no peer of that identity.
+            NoConnection: There is no peer of that identity.
         """
         usage = self.buffers.usage(frames[0])
         sent = usage.sent + sum(map(len, frames))
@@ -563,7 +565,7 @@ class RouterLink(Link):
                 return self._send_tracked(frames, usage, sent)
             if not Link.send(self, frames):
                 return self._full(frames[0], usage)
-        except Unroutable:
+        except NoConnection:
             self.buffers.forget(frames[0])
             raise
         usage.sent = sent

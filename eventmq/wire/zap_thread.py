@@ -89,7 +89,7 @@ class KeyRing(Generic[GrantT]):
         self.refresh()
 
     def knows(self, user: str) -> bool:
-        """Return whether a key is authorised; a new file counts at once."""
+        """Return whether a key is authorised; read the directory again if it has changed."""
         if user in self.refresh():
             return True
         try:

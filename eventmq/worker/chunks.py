@@ -24,7 +24,7 @@ class HeldChunk:
         index: Ids, deliveries and limits of its jobs.
         slot: The slot that runs it.
         next: First position that was not answered.
-        end: First position that was handed back; what lies between is with the slot.
+        end: Position after the last one that its slot has: from here on jobs were handed back.
         unacked: Replies that the broker has not acknowledged.
         open: Positions without answer, of a chunk whose jobs end in any order.
         timed: Whether one of its jobs has a time limit.
@@ -136,7 +136,7 @@ class HeldChunks:
         """Return the chunk of an unanswered delivery that is with a slot, None if there is none."""
         for chunk in chain.from_iterable(self._queues):
             entries = chunk.index.entries
-            for position in self.open(chunk):
+            for position in self.open_positions(chunk):
                 if entries[position].id == job and entries[position].delivery == delivery:
                     return chunk
         return None
@@ -144,9 +144,9 @@ class HeldChunks:
     def is_open(self, slot: int, number: int, position: int) -> bool:
         """Return whether a slot still has to answer a job."""
         chunk = self.chunks.get(number)
-        return chunk is not None and chunk.slot == slot and position in self.open(chunk)
+        return chunk is not None and chunk.slot == slot and position in self.open_positions(chunk)
 
-    def open(self, chunk: HeldChunk) -> Sequence[int]:
+    def open_positions(self, chunk: HeldChunk) -> Sequence[int]:
         """Return the positions of a chunk that are not answered and with its slot."""
         return range(chunk.next, chunk.end)
 
@@ -238,7 +238,7 @@ class SharedHeldChunks(HeldChunks):
         chunk = self.chunks.get(number)
         return chunk is not None and position in chunk.open
 
-    def open(self, chunk: HeldChunk) -> Sequence[int]:
+    def open_positions(self, chunk: HeldChunk) -> Sequence[int]:
         """Return the positions of a chunk that are still to be answered."""
         return sorted(chunk.open)
 

@@ -54,7 +54,7 @@ __all__ = ["JobManager"]
 _log = logging.getLogger(__name__)
 
 #: Seconds for which a worker that is shutting down waits for the broker's last ACKs.
-SETTLE = 5.0
+LAST_ACKS = 5.0
 
 #: The credit of a worker that is shutting down.
 NO_CREDIT = WorkerCredit(0)
@@ -160,7 +160,7 @@ class JobManager:
         self._broker_lag = 0.0, float("-inf")
         self._clock_differs = False
         self._drain_until: float | None = None
-        self._settle_until: float | None = None
+        self._await_acks_until: float | None = None
 
     @property
     def online(self) -> bool:
@@ -301,7 +301,7 @@ class JobManager:
         if self._inputs.waiting:
             deadline = min(deadline, self._inputs.next_tick())
         if self._drain_until is not None:
-            deadline = min(deadline, self._settle_until or self._drain_until)
+            deadline = min(deadline, self._await_acks_until or self._drain_until)
         return max(0.0, min(deadline, self._slots.check_due()) - now)
 
     # Chunks
@@ -472,7 +472,7 @@ class JobManager:
             kinds = [_CANCELLED if entries[p].id == job else _HANDED_BACK for p in positions]
             rows = [_row(*pair) for pair in zip(positions, kinds, strict=True)]
             self._session.reply(withdrawn, encode_outcomes(rows), now)
-        for position in self._held_chunks.open(chunk):  # not withdrawn, so it has started
+        for position in self._held_chunks.open_positions(chunk):  # not withdrawn, so it has started
             entry = chunk.index.entries[position]
             if (entry.id, entry.delivery) == (job, number):
                 slot = self._slots.slot_of(chunk, position)
@@ -514,9 +514,9 @@ class JobManager:
         if any(self._held_chunks.jobs):
             self.overdue = now >= until
             return
-        if self._settle_until is None:
-            self._settle_until = now + SETTLE
-        if not self._session.replies or now >= self._settle_until:
+        if self._await_acks_until is None:
+            self._await_acks_until = now + LAST_ACKS
+        if not self._session.replies or now >= self._await_acks_until:
             self.finish()
 
     def finish(self) -> None:

@@ -316,7 +316,7 @@ FAULTS: dict[str, Fault] = {
         "test_a_receipt_comes_after_the_commit_and_only_then",
     ),
     "the answer of a worker is acknowledged before the commit": Fault(
-        bug(Outcomes, "_write", _hasty_answer), _CORE,
+        bug(Outcomes, "_write_and_close", _hasty_answer), _CORE,
         "test_a_worker_hears_that_its_answer_is_kept_after_the_commit_and_only_then",
     ),
     # The disk

@@ -215,6 +215,6 @@ def finish(script: Script) -> None:
             script.work(fails)
         script.wait(1.0)
         counts = [queue.counts for queue in script.core.state.queues.values()]
-        if not any(count.waiting + count.delayed + count.blocked for count in counts):
+        if not any(count.queued + count.delayed + count.blocked for count in counts):
             return
     raise Stuck(f"jobs do not end: {counts}")

@@ -97,7 +97,7 @@ def test_a_store_opens_with_its_ballast_and_its_jobs_can_end(
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
         recovered = store.open()
         assert not (crashed / "ballast").exists()
-        assert [JOBS] == [counts.waiting for counts in recovered.counts.values()]
+        assert [JOBS] == [counts.queued for counts in recovered.counts.values()]
         assert [[{0: WriteResult("full", "the disk is nearly full")}]] == commit(
             store, Admit(jobs[:1])
         )
@@ -118,7 +118,7 @@ def test_without_a_ballast_the_error_names_the_space_needed(
         assert match
         quota.limit += int(match[1]) * MIB
         recovered = store.open()
-        assert [JOBS] == [counts.waiting for counts in recovered.counts.values()]
+        assert [JOBS] == [counts.queued for counts in recovered.counts.values()]
         work_off(store, jobs, clock.now())
 
 

@@ -304,7 +304,7 @@ def test_a_failed_sync_ends_a_broker_before_the_receipt(folder: Path) -> None:
     assert confirmed < 11
     with shimmed() as after:
         second = Injected(folder, after, clock=FakeClock(SystemClock().now()))
-        waiting = [queue.counts.waiting for queue in second.core.state.queues.values()]
+        waiting = [queue.counts.queued for queue in second.core.state.queues.values()]
         second.close()
     assert confirmed <= sum(waiting) <= confirmed + 1, "the last one was written, not promised"
 

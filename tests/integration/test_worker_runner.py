@@ -21,7 +21,7 @@ from eventmq.plugins.pools.threads import ThreadsPool
 from eventmq.wire import commands
 from eventmq.wire.batches import OutcomeRow, decode_outcomes
 from eventmq.wire.features import Features, Status
-from eventmq.wire.sockets import Unroutable, open_router
+from eventmq.wire.sockets import NoConnection, open_router
 from eventmq.worker.runner import WorkerRunner
 from eventmq.worker.session import SessionInfo
 from tests.support.worker_harness import OK, PATIENCE, call, load, make_chunk, wait_for
@@ -70,7 +70,7 @@ class Broker:
             self.send(commands.Heartbeat("h", "1"))
 
     def send(self, message):
-        with suppress(Unroutable):  # a worker that has ended, or comes back
+        with suppress(NoConnection):  # a worker that has ended, or comes back
             self.link.send([self.identity, *message.frames()])
 
     def welcome(self, epoch=1):

@@ -150,7 +150,7 @@ def test_a_graph_gives_what_its_tasks_give(inline: Any, expression: Expression) 
     counts = (
         inline._cluster.core.state.queues["default"].counts if inline._cluster.submitted else None
     )
-    assert counts is None or (counts.waiting, counts.delayed, counts.blocked) == (0, 0, 0)
+    assert counts is None or (counts.queued, counts.delayed, counts.blocked) == (0, 0, 0)
 
 
 def _told(get: Any, leaf: Leaf) -> str | None:

@@ -64,7 +64,7 @@ def test_a_plan_is_refused_or_carried_out(
         states = {state for _, state in broker.call("state", ids=ids)}
         assert states <= {"succeeded", "failed", "cancelled"}
         counts = broker.core.state.queues["default"].counts
-        assert (counts.waiting, counts.delayed, counts.blocked) == (0, 0, 0)
+        assert (counts.queued, counts.delayed, counts.blocked) == (0, 0, 0)
     broker.close()
 
 

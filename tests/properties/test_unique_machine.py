@@ -140,7 +140,7 @@ class UniqueMachine(RuleBasedStateMachine):
         queues = self.broker.core.state.queues
         for name, stored in self.broker.store._tables.counts().items():
             counts = queues[name].counts
-            assert (counts.waiting, counts.delayed) == (stored.waiting, stored.delayed)
+            assert (counts.queued, counts.delayed) == (stored.queued, stored.delayed)
 
 
 TestUniqueMachine = UniqueMachine.TestCase

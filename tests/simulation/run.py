@@ -199,7 +199,7 @@ class Simulation:
         core = self.broker.core
         for name, queue in core.state.queues.items():
             counts = queue.counts
-            if counts.waiting or counts.delayed or counts.blocked:
+            if counts.queued or counts.delayed or counts.blocked:
                 return f"queue {name}: {counts}"
         for session in core.state.sessions.values():
             if session.leases:

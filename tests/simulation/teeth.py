@@ -188,7 +188,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "an answer to a revoked lease counts": lease_not_fenced,
     "an ended job is admitted again": bug(Writes, "_finished_state", _no_dedupe),
     "chunk rows are not written": bug(Writes, "lease_chunk", lambda _: lambda self, write: {}),
-    "a failed attempt is not stored": bug(Outcomes, "_unfinished", _without_retries),
+    "a failed attempt is not stored": bug(Outcomes, "_requeue_or_end", _without_retries),
     "jobs expire ten seconds early": bug(Admission, "_admit", _expires_early),
     "delayed jobs are queued early": bug(Writes, "promote", _hasty(3.0)),
     "a chord counts one member too few": bug(Writes, "admit_graph", _short_count),

@@ -30,7 +30,7 @@ from eventmq.wire.commands import (
 )
 from eventmq.wire.features import Features
 from eventmq.wire.results import ENDED, ERROR_TYPE, NO_REPLY, RemoteError, encode_error
-from eventmq.wire.sockets import Unroutable, new_context, open_router
+from eventmq.wire.sockets import NoConnection, new_context, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -424,7 +424,7 @@ class RouterBroker:
                 while (message := self._router.receive()) is not None:
                     sent += self.broker.receive(message[0], message[1:])
                 for peer, frames in sent:
-                    with suppress(Unroutable):  # it has another socket by now
+                    with suppress(NoConnection):  # it has another socket by now
                         self._router.send([peer, *frames])
                 self._changed.notify_all()
         self._router.close(0)

@@ -189,7 +189,7 @@ class ProcessSlot:
         return count
 
     def started(self) -> int:
-        """Return how many jobs a child that has exited had started and not answered.
+        """Take back all tokens; return how many jobs an exited child had started and not answered.
 
         It had taken no token for the other jobs.
         """

@@ -90,7 +90,7 @@ class GraphTests(StoreHarness):
         """They are stored in the same commit, and have a count of their own."""
         store, jobs, _ = self.started(Chain((_A, _B, _C)))
         assert self.states(store, jobs) == ["queued", "blocked", "blocked"]
-        assert self.counts(store) == QueueCounts(waiting=1, blocked=2)
+        assert self.counts(store) == QueueCounts(queued=1, blocked=2)
 
     def test_a_graph_is_admitted_once(self) -> None:
         """The second time it is ``same_id``, even after it has ended."""
@@ -171,7 +171,7 @@ class GraphTests(StoreHarness):
         for row in followed.ended:
             reason = decode_error(row.result).message
             assert reason == f"dependency: job {jobs[0].id} failed"
-        assert self.counts(store) == QueueCounts(waiting=1, failed=1)
+        assert self.counts(store) == QueueCounts(queued=1, failed=1)
 
     def test_every_outcome_but_success_cancels_dependent_jobs(self) -> None:
         """So does an operator who cancels a job, even without `AdvanceGraphs` in that commit."""

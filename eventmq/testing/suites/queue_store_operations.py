@@ -145,7 +145,7 @@ class OperationTests(StoreHarness):
         (attempt,) = self.commit(store, History(job.id))[0]
         assert (attempt.attempt, attempt.error, attempt.worker) == (1, b"error", "worker-1")
         store, recovered = self.reopen(store)
-        assert recovered.counts == {"q": QueueCounts(waiting=1)}
+        assert recovered.counts == {"q": QueueCounts(queued=1)}
         assert recovered.next_seq > 77  # noqa: PLR2004 - the number above
 
     def test_only_the_attempt_that_is_named_is_retried(self) -> None:
@@ -169,7 +169,7 @@ class OperationTests(StoreHarness):
         assert set(self.find(store, one, two)) == {two.id}
         assert self.commit(store, Admit([self.job(id=one.id)])) == [{}]
         _, recovered = self.reopen(store)
-        assert recovered.counts == {"q": QueueCounts(waiting=1, failed=1)}
+        assert recovered.counts == {"q": QueueCounts(queued=1, failed=1)}
 
     @pytest.mark.parametrize("action", ["retry", "drop"])
     def test_only_failed_jobs_are_retried_or_dropped(self, action: str) -> None:
@@ -266,12 +266,12 @@ class OperationTests(StoreHarness):
         assert self.commit(store, Pause("q", True), Pause("new", True)) == [None, None]  # noqa: FBT003
         store, recovered = self.reopen(store)
         assert recovered.counts == {
-            "q": QueueCounts(waiting=1, paused=True),
+            "q": QueueCounts(queued=1, paused=True),
             "new": QueueCounts(paused=True),
         }
         self.commit(store, Pause("q", False))  # noqa: FBT003
         _, recovered = self.reopen(store)
-        assert recovered.counts["q"] == QueueCounts(waiting=1)
+        assert recovered.counts["q"] == QueueCounts(queued=1)
 
     def test_an_empty_queue_can_be_removed_and_used_again(self) -> None:
         """Outcomes keep its name. A queue with jobs, even failed ones, or a paused one stays."""
@@ -290,7 +290,7 @@ class OperationTests(StoreHarness):
         assert self.find(store, old, new)[old.id].job.queue == "old"
         self.admitted(store, 1, queue="old")
         store, recovered = self.reopen(store)
-        assert recovered.counts["old"] == QueueCounts(waiting=1)
+        assert recovered.counts["old"] == QueueCounts(queued=1)
 
     def test_a_queue_with_a_job_in_the_same_commit_is_not_lost(self) -> None:
         """Whichever write comes first."""
@@ -302,7 +302,7 @@ class OperationTests(StoreHarness):
         job = self.job(queue="q")
         assert self.commit(store, removal, Admit([job])) == [["q"], {}]
         _, recovered = self.reopen(store)
-        assert recovered.counts["q"] == QueueCounts(waiting=1)
+        assert recovered.counts["q"] == QueueCounts(queued=1)
 
     # Failed jobs
 

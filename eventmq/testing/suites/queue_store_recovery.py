@@ -325,7 +325,7 @@ class RecoveryTests(StoreHarness):
         store, recovered = self.reopen(store)
         assert set(self.find(store, waiting, ended, refused)) == {waiting.id, ended.id}
         assert self.state(store, ended) is JobState.QUEUED
-        assert recovered.counts == {"q": QueueCounts(waiting=2)}
+        assert recovered.counts == {"q": QueueCounts(queued=2)}
         assert self.commit(store, Admit([refused])) == [{}]
 
     def test_many_jobs_in_one_commit(self) -> None:
@@ -376,7 +376,7 @@ class RecoveryTests(StoreHarness):
             if job.state is JobState.DELAYED:
                 expected[job.queue].delayed += 1
             else:
-                expected[job.queue].waiting += 1
+                expected[job.queue].queued += 1
         for queue, number in failed.items():
             expected[queue].failed = number
         assert {queue: counts.get(queue, QueueCounts()) for queue in "abc"} == expected

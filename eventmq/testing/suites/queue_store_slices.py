@@ -51,7 +51,7 @@ class SliceTests(LookupTests):
         assert self.after(store, self.end(jobs[0]), limit=3).unfinished
         store, recovered = self.reopen(store)
         assert recovered.graphs
-        assert recovered.counts["q"] == QueueCounts(waiting=3, blocked=4)
+        assert recovered.counts["q"] == QueueCounts(queued=3, blocked=4)
         [change] = self.commit(store, AdvanceGraphs(self.clock.now(), limit=9))
         assert [job.id for job in change.ready] == [job.id for job in jobs[4:]]
         assert not change.unfinished

@@ -260,4 +260,4 @@ class UniqueTests(StoreHarness):
         self.try_admit(store, self.keyed("replace", key="d"))
         _, recovered = self.reopen(store)
         counts = recovered.counts["q"]
-        assert (counts.waiting, counts.delayed, counts.failed) == (2, 1, 0)
+        assert (counts.queued, counts.delayed, counts.failed) == (2, 1, 0)

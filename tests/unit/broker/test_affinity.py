@@ -126,7 +126,7 @@ def test_keys_of_a_worker_that_died_go_to_others(broker):
     join(broker, "a", "b")
     ids = [submit(broker, f"tenant-{n}") for n in range(8)]
     join(broker, "b", window=100)
-    broker.core.sessions.lost(broker.core.state.sessions["a"])
+    broker.core.sessions.end(broker.core.state.sessions["a"])
     broker.tick()
     broker.wait(1.0)
     assert set(ids) == set(held(broker, "b"))
@@ -175,7 +175,7 @@ def test_whatever_comes_and_goes_every_job_ends(broker, seed):
             gone = random.choice(sorted(names))
             names.remove(gone)
             session = broker.core.state.sessions[gone]
-            broker.core.sessions.lost(session, silent=True)  # cut off; it proves nothing
+            broker.core.sessions.end(session, silent=True)  # cut off; it proves nothing
             broker.tick()
         elif what < 0.9 and names:
             answer_held(broker, random.choice(sorted(names)), random)

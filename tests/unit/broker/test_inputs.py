@@ -155,7 +155,7 @@ def inform(broker: Broker, identity: bytes, session: str) -> None:
 
 
 def test_a_worker_that_cannot_page_fails_the_job_where_no_worker_can(broker: Any) -> None:
-    broker.core.sessions.lost(broker.core.state.sessions["first"])
+    broker.core.sessions.end(broker.core.state.sessions["first"])
     inform(broker, b"old", "old")
     broker.ready(b"old", 5)
     assert states(broker, broker.ids)[-1] == "f"

@@ -179,5 +179,5 @@ def test_whatever_happens_no_limit_is_passed_and_nothing_is_left(tmp_path: Path,
     state = broker.core.state
     assert (state.running, state.limiters.counted) == ({}, {})
     assert all(limiter.running == 0 for limiter in state.limiters.of.values())
-    assert state.queues["default"].counts.waiting == 0
+    assert state.queues["default"].counts.queued == 0
     broker.close()

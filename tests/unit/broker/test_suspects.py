@@ -355,7 +355,7 @@ def test_a_busy_worker_is_kept_free_for_it_and_others_serve_on(broker: Broker) -
     bad = twice_lost_beside(broker)
     broker.ready(b"w3", 9, 1, (1,))
     assert broker.dispatched[-1].id.startswith("three"), "only what it had"
-    assert [s.reserved_for for s in broker.core.state.sessions.values()] == [bad, ""]
+    assert [s.dedicated_to for s in broker.core.state.sessions.values()] == [bad, ""]
     got = broker.answer(b"w3", broker.dispatched[0], [row()])
     assert ids(got) == [[bad]]
     assert state_of(broker, busy[0]) == "succeeded"

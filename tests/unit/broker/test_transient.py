@@ -258,7 +258,7 @@ def test_a_stored_job_with_the_same_id_runs_as_well(
     broker.answer(b"worker", broker.dispatched[1], [row(result=b"\x05")])
     assert result_of(broker, job_id)[0] == "succeeded"
     assert stored(broker)["jobs"] == 0
-    assert broker.core.state.queues["default"].counts.waiting == 0
+    assert broker.core.state.queues["default"].counts.queued == 0
 
 
 @pytest.mark.parametrize("leased", [False, True], ids=["waiting", "leased"])
@@ -276,10 +276,10 @@ def test_the_end_of_a_stored_job_leaves_the_other_one_with_its_id(
     if not leased:
         broker.worker()
     queue = broker.core.state.queues["default"]
-    assert (stored(broker)["jobs"], queue.running, queue.counts.waiting) == (0, 1, 1)
+    assert (stored(broker)["jobs"], queue.running, queue.counts.queued) == (0, 1, 1)
     broker.answer(b"worker", broker.dispatched[0], [row(result=b"\x05")])
     assert broker.core.state.counters["stale_outcomes"] == 0
-    assert (queue.running, queue.counts.waiting, len(queue)) == (0, 0, 0)
+    assert (queue.running, queue.counts.queued, len(queue)) == (0, 0, 0)
     assert broker.core.state.transient.jobs == {}
 
 

@@ -47,7 +47,7 @@ def counts(broker: Broker) -> tuple[int, int, int]:
     [queue] = broker.call("queues")
     there = broker.store._tables.counts()["default"]
     kept = broker.core.state.queues["default"].counts
-    assert (there.waiting, there.delayed) == (kept.waiting, kept.delayed)
+    assert (there.queued, there.delayed) == (kept.queued, kept.delayed)
     return queue["waiting"], queue["delayed"], queue["running"]
 
 

@@ -100,7 +100,7 @@ def test_the_inform_says_role_session_and_extensions() -> None:
 # Receipts
 
 
-def test_a_receipt_settles_a_job() -> None:
+def test_a_receipt_ends_the_submission_of_a_job() -> None:
     net = Net(FakeBroker())
     job = submit()
     net.begin(job)
@@ -151,7 +151,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_sent() -> None:
     assert broker.kinds() == ["Inform"]
 
 
-def test_jobs_with_the_same_id_are_sent_once_and_settled_together() -> None:
+def test_jobs_with_the_same_id_are_sent_once_and_end_together() -> None:
     """Two threads of an idempotent producer may use one id at the same time."""
     broker = FakeBroker(silent=True)
     net = Net(broker)
@@ -705,7 +705,7 @@ def test_a_legacy_broker_whose_connection_is_lost_is_left_until_it_is_back() -> 
 # The end
 
 
-def test_a_notice_is_settled_when_it_was_sent() -> None:
+def test_a_one_way_message_has_ended_when_it_was_sent() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.cut.add(0)

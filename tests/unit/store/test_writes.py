@@ -42,4 +42,4 @@ def test_a_new_store_has_nothing() -> None:
     recovered = Recovered("id", 1)
     assert (recovered.counts, recovered.chunks, recovered.next_ready_at) == ({}, [], None)
     assert recovered.next_seq == 1
-    assert QueueCounts() == QueueCounts(waiting=0, delayed=0, failed=0)
+    assert QueueCounts() == QueueCounts(queued=0, delayed=0, failed=0)

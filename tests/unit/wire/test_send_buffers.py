@@ -15,10 +15,10 @@ from eventmq.wire.sockets import (
     STEP,
     SWEEP_ABOVE,
     UNTRACKED,
+    NoConnection,
     RouterLink,
     SendBuffers,
     TotalUsage,
-    Unroutable,
     new_context,
     open_router,
 )
@@ -305,7 +305,7 @@ def test_a_peer_that_has_gone_owes_nothing(pair: Pair) -> None:
     def gone() -> bool:
         try:
             pair.link.send([b"p", b"x"])
-        except Unroutable:
+        except NoConnection:
             return True
         return False
 

@@ -204,7 +204,10 @@ class Writes:
 
     # hot loop: python -m benchmarks enqueue_bulk
     def admit(self, write: Admit) -> dict[int, WriteResult]:  # noqa: PLR0912 - a hot loop
-        """Insert new jobs; refuse ids that are there or were there within the dedupe window."""
+        """Insert new jobs; refuse ids that are there or were there within the dedupe window.
+
+        The largest id so far moves to the largest of these.
+        """
         jobs = write.jobs
         if self.refuse:
             return {i: WriteResult("full", "the disk is nearly full") for i in range(len(jobs))}

@@ -127,7 +127,7 @@ def test_a_store_is_marked_with_version_and_hash_and_opens_again(tmp_path: Path)
         assert first_row(db, "PRAGMA user_version") == (1,)
         assert first_row(db, "SELECT value FROM meta WHERE key = 'schema'") == (schema.SCHEMA_HASH,)
     store = SqliteStore(tmp_path / "data", FakeClock(), reserve=0)
-    assert store.open().counts["q"].waiting == 1
+    assert store.open().counts["q"].queued == 1
     store.close()
 
 
@@ -158,7 +158,7 @@ def test_a_store_whose_hash_alone_is_damaged_is_salvaged(tmp_path: Path) -> None
     )
     assert done.exit_code == 0, done.output
     store = SqliteStore(tmp_path / "new", FakeClock(), reserve=0)
-    assert store.open().counts["q"].waiting == 1
+    assert store.open().counts["q"].queued == 1
     store.close()
 
 
