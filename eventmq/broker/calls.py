@@ -31,7 +31,7 @@ __all__ = ["Calls", "Topics", "answer"]
 #: States of jobs that have an error, or the reason why they were cancelled.
 _WITH_ERROR = frozenset({JobState.FAILED, JobState.CANCELLED})
 
-#: Attempts that ``info`` has, the last ones.
+#: Attempts in an ``info``, the last ones.
 MAX_ATTEMPTS = 10
 
 _ANSWERS = {
@@ -40,7 +40,7 @@ _ANSWERS = {
     "ROUTER_SHOW_SCHEDULERS": schedulers,
 }
 
-#: Where a published message for the PUB socket is addressed to.
+#: Where messages for the PUB socket go.
 _SUBSCRIBE = Key("subscribe", b"")
 
 
@@ -77,7 +77,7 @@ class Calls:
             raise ProtocolError(msg, code="unknown-call")
         arguments = unpack(message.arguments, "the arguments of the call")
         if not isinstance(arguments, dict):
-            raise ProtocolError("the arguments of a call are a map", code="bad-arguments")
+            raise ProtocolError("the arguments of a call must be a map", code="bad-arguments")
         handler(peer, message.id, arguments)
 
     def _answer(self, peer: Peer, call: str, value: object) -> None:
@@ -88,7 +88,10 @@ class Calls:
     def _get(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         ids = read_texts(arguments, "ids")
         if peer.waiting + len(ids) > self.state.limits.max_waits:
-            msg = f"this peer waits for {peer.waiting} jobs already"
+            msg = (
+                f"this peer waits for {peer.waiting} jobs and asks for {len(ids)} more; at most "
+                f"{self.state.limits.max_waits} are allowed"
+            )
             raise ProtocolError(msg, code="too-many")
         self.waiters.get(peer, call, ids)
 
@@ -136,6 +139,7 @@ class Calls:
         """Return what ``info`` and the listings say of a job."""
         job, wall_of = stored.job, self.state.keeper.wall_of
         headers = parse_headers(job.headers)
+        # HELD is taken off: it marks a job that waits for a unique key
         due = job.eta or (job.ready_at % HELD and wall_of(job.ready_at % HELD))
         entry = self.state.running.get(job.id)
         live = self.state.jobs.get(job.id, job)
@@ -246,7 +250,10 @@ class Calls:
     def _subscribe(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         topics = tuple(read_texts(arguments, "topics"))
         if len(peer.topics) >= self.state.limits.max_subscriptions:
-            msg = f"this peer has its {len(peer.topics)} subscriptions"
+            msg = (
+                f"this peer has {len(peer.topics)} subscriptions, as many as are allowed; end one "
+                "first"
+            )
             raise ProtocolError(msg, code="too-many")
         peer.topics[call] = topics
         self.state.reply(peer, pack(None), call, "part")
@@ -255,7 +262,7 @@ class Calls:
 def _attempts(
     stored: JobRow, history: Sequence[Attempt], wall_of: Callable[[float], float]
 ) -> list[dict[str, Any]]:
-    """Return the failed attempts of a job, the last one of a failed job included."""
+    """Return the failed attempts, with the last one where the job failed."""
     job = stored.job
     rows = [attempt._asdict() for attempt in history]
     if job.state is JobState.FAILED:

@@ -1,7 +1,7 @@
-"""Event feed: events that no other write causes, and reads for journals and observers.
+"""Event feed: events that no commit implies, and reads for journals and observers.
 
 The store makes most events from what a commit changes (`eventmq.store.events`). Here are those of
-leases that last, and of jobs without guarantee, which no commit has.
+long leases, and of transient jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "EventFeed"]
 #: Seconds after which a lease is worth an event of its own.
 LEASED_AFTER = 5.0
 
-#: Seconds between two events of a worker that still has it.
+#: Seconds between two events of one lease.
 PROGRESS_EVERY = 20.0
 
 #: Seconds that a journal may be silent before another one may take its place.
@@ -42,11 +42,11 @@ _SCAN_EVERY = 1.0
 
 
 class EventFeed:
-    """Records what lasts, and answers the calls ``events.read`` and ``events.seal``."""
+    """Records leases that last, and answers the calls ``events.read`` and ``events.seal``."""
 
     def __init__(self, state: State, calls: Calls) -> None:
         self.state = state
-        #: Takes rows of events for observers, returns whether it had room; None without observers.
+        #: Takes rows for observers and returns whether there was room; None without observers.
         self.observe: Callable[[Sequence[EventRow]], bool] | None = None
         #: The last number that observers got.
         self.observed = 0
@@ -55,7 +55,7 @@ class EventFeed:
         calls.add({"events.read": self._read, "events.seal": self._seal})
 
     def tick(self) -> None:
-        """Record what lasts, and read for observers."""
+        """Record leases that last and ends of transient jobs; read for observers."""
         state = self.state
         if state.now < state.hold_until:
             return
@@ -88,7 +88,7 @@ class EventFeed:
     # Observers
 
     def read_for_observers(self) -> None:
-        """Read the events that observers do not have yet, unless that is on its way."""
+        """Read the events that observers do not have yet, unless a read is under way."""
         if self.observe is not None and not self._reading:
             self._reading = True
             write = ReadEvents(self.observed, _BYTES)
@@ -125,7 +125,10 @@ class EventFeed:
         def settle(write_result: tuple[EventLogHead, bool]) -> None:
             head, other = write_result
             if other:
-                msg = "another journal takes the events of this broker, and did so a moment ago"
+                msg = (
+                    "another journal took events of this broker less than "
+                    f"{PATIENCE:g} s ago; stop one of the two"
+                )
                 self.state.error(peer, call, "journal-taken", msg)
             else:
                 self.state.reply(peer, pack(self._head(head)), call)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEGACY_PREFIX", "Key", "Lease", "Peer", "Session"]
 
-#: What the session ids begin with that the broker makes for legacy peers.
+#: Prefix of session ids that the broker makes for legacy peers.
 LEGACY_PREFIX = "plain."
 
 
@@ -40,19 +40,19 @@ class Peer:
         features: Its FEATURES, None for a legacy peer or one that did not inform.
         last_seen: When a message last came from it.
         sent: When a message was last sent to it.
-        session: Of a worker.
+        session: Its session, if it is a worker.
         calls: Its unfinished ``get`` calls: message id -> ids of jobs still to be answered.
         topics: Its unfinished ``subscribe`` calls: message id -> topic prefixes.
         streams: Its ``stream`` calls: message id -> job.
         waiting: Number of ids in ``calls``.
         owed: Number of jobs whose REPLY it asked for and did not get yet.
-        leaving: It said KBAI, or we did: a legacy worker that only finishes what it has.
+        leaving: A KBAI was said by either side; a legacy worker then only finishes what it has.
         warned: Whether a bad message of it was logged.
         sent_schedules: Of a legacy scheduler: schedule -> what was last sent to it.
         grant: What its key allows, None for everything.
         tokens: Messages that it may send at once, where there is a limit.
         filled: When ``tokens`` was counted last.
-        muted: It sends as if it were registered, without INFORM: it is sent nothing until then.
+        muted: It acts as registered but never informed; it is sent nothing until it does.
         dismissed: It was sent a DISCONNECT, so that it informs again.
     """
 
@@ -78,18 +78,21 @@ class Peer:
 
     @property
     def maker(self) -> object:
-        """The owner of queues that it names first: that of its key, else the connection."""
+        """Whom queues that it names first count against: its key's owner, else the connection."""
         return self.key if self.grant is None else self.grant.owner
 
     @property
     def may_be_silent(self) -> bool:
-        """Whether it is a client of the document, which sends no HEARTBEATs, and is owed one."""
+        """Whether its silence proves nothing: a legacy client that still waits for a REPLY.
+
+        Legacy clients send no HEARTBEATs.
+        """
         silent = self.features is None and self.role in {"", "client"} and not self.muted
         return self.owed > 0 and silent
 
     @property
     def reads_rows(self) -> bool:
-        """Whether the REPLY to its ``reply-requested`` is a row, as of ``get``."""
+        """Whether it reads a row, as for ``get``, in the REPLY to its ``reply-requested``."""
         return self.features is not None and "ended" in self.features.extensions
 
     @property
@@ -108,16 +111,16 @@ class Lease:
         jobs: By position; None once answered, withdrawn or ended before a restart.
         deliveries: By position.
         message_id: Of the REQUEST.
-        sent: When it was last sent, 0.0 before: it is missed some time after.
-        leased: When it was first leased, also by an earlier broker: what events say. 0.0 if that is
+        sent: When it was last sent, 0.0 before; sent again if the worker does not list it in time.
+        leased: When it was first leased, perhaps in an earlier epoch; for events. 0.0 if that is
             not known.
         until: For legacy peers, when the lease expires.
         remaining: Number of jobs not answered yet.
-        transient: Its jobs are without guarantee, and the chunk is not stored.
+        transient: Its jobs are transient, and the chunk is not stored.
         resent: It was sent more than once.
-        recorded: When an event last said that it lasts, 0.0 for never.
-        asks: It has a suspect: the worker asks with the CALL ``begin`` before it starts it.
-        started: The worker has asked, and starts it.
+        recorded: When the last event about this lease was written, 0.0 for never.
+        asks: It holds a suspect: the worker must CALL ``begin`` before it starts the job.
+        started: The worker has called ``begin``.
     """
 
     number: int
@@ -147,9 +150,9 @@ class Session:
         queues: (weight, name) pairs.
         weights: The same by name.
         tasks: Names of the tasks it knows; empty means any.
-        eligibility: The jobs that it may get, by that, ``callables`` and ``legacy``.
-        callables: Whether it takes legacy jobs.
-        inputs: Whether it can read what a job takes in pages.
+        eligibility: The jobs that it may get, by ``tasks``, ``callables`` and ``legacy``.
+        callables: Whether it takes legacy jobs, which name a callable by its dotted path.
+        inputs: Whether it can read a job's inputs page by page.
         legacy: It has no FEATURES: one job per message, one READY per slot.
         max_chunks: How many chunks it wants to hold, as its STATUS says; 0 for a legacy one.
         jobs: How many jobs it wants to hold, 0 where it counts chunks only.
@@ -158,15 +161,16 @@ class Session:
         next_number: Of the next chunk.
         assigned: How many jobs were assigned to it since the broker started.
         leases: Number -> open chunk.
-        orphaned_chunks: Chunks that it holds without an open lease: number -> since when.
-        running_orphans: How many of these it has held for so long that their jobs must be running.
-        full: A chunk could not be sent; it gets the next one after its next message, or later.
+        orphaned_chunks: Held chunks without an open lease: number -> since when.
+        running_orphans: How many of these are so old that their jobs must be running.
+        full: A chunk could not be sent; it gets the next one after its next READY or STATUS, or
+            when sessions are next checked.
         disconnected_at: When its connection was lost, 0.0 while it has one.
         reconnect_timeout: Seconds that it may be disconnected, 0.0 for the usual grace.
         closing: It said KBAI: it gets nothing more.
-        blocked: Queue -> version at which it had no job for this session.
-        dedicated_to: Id of a suspect (`eventmq.broker.suspects`), "" for none. While the session
-            holds anything it gets nothing more: it waits for that job, or has it.
+        blocked: Queue -> its version when it last had no job for this session.
+        dedicated_to: Id of a suspect (`eventmq.broker.suspects`), "" for none. The session gets
+            this job next, and nothing more while it holds a chunk.
         dedicated_queue: The queue of that job.
         dedicated_since: Since when.
         free: Legacy peers: slots offered and not used.
@@ -231,8 +235,8 @@ class Session:
     def share(self, waiting: int, competitors: int) -> int:
         """Return how many of the jobs that wait it should get in one chunk.
 
-        Those that count chunks want as many as their credit, those that count jobs all that the
-        others leave them.
+        One that counts chunks gets ``waiting / credit`` jobs, to fill all its chunks; one
+        that counts jobs gets ``waiting / competitors``.
         """
         if self.legacy:
             return 1

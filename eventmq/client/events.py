@@ -1,4 +1,4 @@
-"""Job events by callback: one job from its submission to its end, without a thread for it.
+"""Follows one job by callback, from its submission to its end; no thread waits for it.
 
 For programs that have very many open jobs and a loop of their own, such as gateways.
 `eventmq.client.submit.Submitter.track` begins it.
@@ -23,14 +23,16 @@ logger = logging.getLogger(__name__)
 
 
 class TrackedJob:
-    """Submits one job and waits for its end. All but `begin` runs in the client's thread.
+    """Submits one job and reports its end.
+
+    All but `begin` runs in whichever thread drives the client's I/O loop.
 
     Args:
-        job: Its handle; ``row`` is set at the end.
+        job: Its handle; its ``row`` is set when the job has ended.
         call: The call for its end, with its submission.
         results: The result client of the handle.
-        on_end: Called once with the job, and the error for which it was not submitted or its end
-            is not known; it must not block.
+        on_end: Called once, with the job and the error that kept it from being submitted or its
+            end from being known, else None; must not block.
     """
 
     __slots__ = ("_call", "_ended", "_job", "_on_end", "_results")

@@ -1,7 +1,7 @@
 """What the value of a setting may be, and how it is read from text, TOML or an argument.
 
-A rule says what is allowed, in words, and how that is checked beyond the type of the setting; lists
-of pairs have a text of their own, which is parsed here.
+A rule says in words what is allowed, and checks what the type does not. Lists of pairs have a text
+form, which is parsed here.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = [
     "show",
 ]
 
-#: The weight of a queue that comes without one.
+#: The weight of a queue that is named without one.
 DEFAULT_WEIGHT = 10
 
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
-#: What a limit of a queue is called in a table, and in text -> place in the value.
+#: A limit's name in TOML or text -> its index in (queue, rate, concurrency).
 _LIMITS = {"rate_limit": 1, "rate": 1, "max_concurrency": 2, "concurrency": 2}
 
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
@@ -56,26 +56,26 @@ def _is_ipc(url: str) -> bool:
     return url.startswith("ipc://") and len(url) > len("ipc://")
 
 
-def _connects(url: str) -> bool:
+def _is_connectable(url: str) -> bool:
     return 0 < _port(url) < 65536 or _is_ipc(url) or url == "memory://"  # noqa: PLR2004
 
 
-def _binds(url: str) -> bool:
+def _is_bindable(url: str) -> bool:
     return 0 <= _port(url) < 65536 or _is_ipc(url)  # noqa: PLR2004
 
 
-def _queue_pairs(pairs: tuple[tuple[int, str], ...]) -> bool:
+def _are_queue_weights(pairs: tuple[tuple[int, str], ...]) -> bool:
     names = [name for _, name in pairs]
     good = all(weight > 0 and name for weight, name in pairs)
     return bool(pairs) and good and len(set(names)) == len(names)
 
 
-def _named_pairs(pairs: tuple[tuple[str, str], ...]) -> bool:
+def _are_named_pairs(pairs: tuple[tuple[str, str], ...]) -> bool:
     names = [name for name, _ in pairs]
     return all(all(pair) for pair in pairs) and len(set(names)) == len(names)
 
 
-def _queue_limits(rows: tuple[tuple[str, str, int], ...]) -> bool:
+def _are_queue_limits(rows: tuple[tuple[str, str, int], ...]) -> bool:
     names = [name for name, _, _ in rows]
     for _, rate, max_running in rows:
         if rate:
@@ -85,7 +85,7 @@ def _queue_limits(rows: tuple[tuple[str, str, int], ...]) -> bool:
     return all(names) and len(set(names)) == len(names)
 
 
-# What text and tables have, in the shape of the type: msgspec converts it
+# Readers: from text or TOML to the shape that msgspec converts
 
 
 def _items(value: object) -> list[Any]:
@@ -113,7 +113,7 @@ def _pairs(value: object) -> list[object]:
 
 
 def _limits(value: object) -> list[object]:
-    """Read the limits of queues from text, from tables, or as this returns them."""
+    """Read the limits of queues from text, from tables, or from its own result."""
     if isinstance(value, str):
         return [_limits_of(queue, items) for queue, items in _limits_text(value)]
     if isinstance(value, Mapping):
@@ -134,7 +134,7 @@ def _limits_of(queue: object, items: Iterable[tuple[str, object]]) -> list[objec
 
 
 def _limits_text(value: str) -> Iterable[tuple[str, list[tuple[str, str]]]]:
-    """Read queue:limit=value,limit=value,queue:limit=value, as names with what they are given."""
+    """Parse ``q:limit=value,limit=value,q2:...`` to (queue, [(limit, value)])."""
     found: list[tuple[str, list[tuple[str, str]]]] = []
     for part in _items(value):
         queue, colon, limit = part.rpartition(":")
@@ -150,40 +150,43 @@ def _limits_text(value: str) -> Iterable[tuple[str, list[tuple[str, str]]]]:
 #: How a setting is read and checked: keyword arguments of `eventmq.conversion.option`.
 Rule = Mapping[str, Any]
 
-TEXT: Rule = {"allowed": "any text but none", "min_length": 1}
-TEXT_OR_NONE: Rule = {"allowed": "any text; empty: none"}
-PATH: Rule = {"allowed": "a path; empty: none"}
+TEXT: Rule = {"allowed": "any non-empty text", "min_length": 1}
+TEXT_OR_NONE: Rule = {"allowed": "any text; empty means not set"}
+PATH: Rule = {"allowed": "a path; empty means not set"}
 NAMES: Rule = {"allowed": "a list of names", "check": all}
 SOME_NAMES: Rule = {"allowed": "a list of at least one name", "min_length": 1, "check": all}
-BIND: Rule = {"allowed": "tcp://host:port or ipc://path", "check": _binds}
+BIND: Rule = {"allowed": "tcp://host:port or ipc://path", "check": _is_bindable}
 SIDE_BIND: Rule = {
-    "allowed": f"{BIND['allowed']}; empty: not opened",
-    "check": lambda url: not url or _binds(url),
+    "allowed": f"{BIND['allowed']}; empty means not opened",
+    "check": lambda url: not url or _is_bindable(url),
 }
 BROKERS: Rule = {
     "allowed": "tcp://host:port, ipc://path or memory://, at least one",
     "min_length": 1,
-    "check": lambda urls: all(map(_connects, urls)),
+    "check": lambda urls: all(map(_is_connectable, urls)),
 }
-FUNCTION: Rule = {"allowed": "module:function; empty: none", "pattern": f"^({_FUNCTION})?$"}
+FUNCTION: Rule = {
+    "allowed": "module:function; empty means not set",
+    "pattern": f"^({_FUNCTION})?$",
+}
 QUEUE_ROUTING_STRATEGIES: Rule = {
     "allowed": "queue:strategy pairs, no queue twice",
     "parse": _pairs,
-    "check": _named_pairs,
+    "check": _are_named_pairs,
 }
 QUEUE_LIMITS: Rule = {
     "allowed": (
         'queue:limits as "email:rate=100/m,concurrency=5,reports:concurrency=2", or as a table '
-        'with email = {rate_limit = "100/m", max_concurrency = 5}; a rate is such as 5/s, 100/m, '
-        "1000/h or 2/10s, a concurrency 1 or more; no queue twice"
+        'with email = {rate_limit = "100/m", max_concurrency = 5}; a rate is written 5/s, '
+        "100/m, 1000/h or 2/10s, a concurrency is 1 or more; no queue twice"
     ),
     "parse": _limits,
-    "check": _queue_limits,
+    "check": _are_queue_limits,
 }
 QUEUES: Rule = {
     "allowed": "name:weight pairs, weights from 1, no name twice",
     "parse": _weights,
-    "check": _queue_pairs,
+    "check": _are_queue_weights,
 }
 
 
@@ -198,7 +201,7 @@ def _item(item: Any) -> str:
 
 
 def show(value: object) -> str:
-    """Write a value as its environment variable would say it."""
+    """Return a value as text, as in its environment variable."""
     if isinstance(value, tuple):
         return ",".join(map(_item, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,7 +1,7 @@
 """Shared tasks, which belong to no app: every app of the process has them.
 
 For libraries, and for modules that the app's module imports. A worker's app has all shared tasks
-of the modules that were imported; a submission goes through the one app of the process.
+of the modules that were imported; a submission goes through the only app of the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     AsyncStream = Callable[P, AsyncGenerator[Any, Any]]
 
 
-#: Shared tasks by name: declared without an app, so they can belong to none.
+#: Shared tasks by name: kept here because no app owns them.
 _declared: dict[str, Task[Any, Any]] = {}
 
 #: The apps of this process.
@@ -122,7 +122,7 @@ def declare(
 
 
 def add_task(tasks: dict[str, Task[Any, Any]], task: Task[Any, Any]) -> None:
-    """Add a task to others by its name; declaring the same function again replaces it.
+    """Add a task to a table by its name; declaring the same function again replaces it.
 
     Raises:
         SettingsError: Another function has the name.
@@ -169,7 +169,7 @@ class SharedTaskApp(TaskApp, Protocol):
         """Whether it was closed."""
 
     def names_module(self, module: str) -> bool:
-        """Whether it names a module among those that it imports."""
+        """Return whether the app's setting ``imports`` names the module."""
 
 
 def register_app(app: SharedTaskApp) -> None:
@@ -191,5 +191,5 @@ def _app_for(module: str) -> TaskApp:
         apps = [app for app in apps if app.names_module(module)] or apps
     if len(apps) > 1:
         msg = f"{len(apps)} apps of this process have the shared tasks of {module}; say which: "
-        raise NotAllowed(msg + "app.tasks[name].delay(...), or name the module in its imports")
+        raise NotAllowed(msg + "app.tasks[name].delay(...), or name it in the imports of one app")
     return apps[0]

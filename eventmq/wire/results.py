@@ -1,9 +1,9 @@
 """Results on the wire: values, errors, references to result backends, and lists of frames.
 
 A success is the serializer's bytes with its content type. Everything else is an error: content
-type `ERROR_TYPE`, MessagePack ``[type, message, traceback, arguments]``, with attributes and
-members in a fifth place where there are any, readable by any client whatever serializer the task
-uses.
+type `ERROR_TYPE`, MessagePack ``[type, message, traceback, arguments]``. Attributes and members
+come in a fifth place where there are any. Any client can read an error, whatever serializer the
+task uses.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 #: OUTCOME of a REPLY that carries the row of an ended job (extension ``ended``).
 ENDED = "ended"
 
-#: Frame 5 of the ACK of a REQUEST whose ``reply-requested`` will not be answered (same).
+#: Frame 5 of the ACK of a REQUEST whose ``reply-requested`` will not be answered (``ended``).
 NO_REPLY = b"no-reply"
 
 #: Content type of an error.
@@ -75,13 +75,13 @@ ERROR_LIMIT = 64 * 1024
 #: What the content type of a reference begins with.
 REFERENCE = "reference:"
 
-#: Longest result in bytes, unless told: what the broker's default frame limit lets through.
+#: Default limit of a result in bytes: what the broker's default frame limit lets through.
 MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
 
-#: Seconds that a result of a job that does not say is kept, unless told.
+#: Default seconds to keep the result of a job that names no time.
 RESULT_TTL = 86400.0
 
-#: Content type of a list of frames, which has no arguments.
+#: Content type of a body that is frames instead of arguments.
 FRAMES_TYPE = "frames"
 
 #: What the names of tasks that take frames begin with; the name of their queue follows.
@@ -95,7 +95,7 @@ class RemoteError(NamedTuple):
         type: Dotted name of its class.
         message: ``str()`` of it.
         traceback: As text.
-        arguments: As it was made with, where they are plain data.
+        arguments: Those that it was made with, if they are plain data.
         state: Its plain attributes by name.
         members: Of a group: the exceptions in it.
     """
@@ -117,7 +117,7 @@ def shorten(text: str) -> str:
 
 
 def encode_error(error: RemoteError) -> bytes:
-    """Encode an error; what is not plain data is left out, and what is too long."""
+    """Encode an error; what is not plain data, or too long, is left out."""
     packed = pack(_row(error))
     if len(packed) > ERROR_LIMIT:
         packed = pack(_row(error._replace(state=None, members=())))
@@ -151,9 +151,9 @@ def _is_plain(value: object) -> bool:
 def legacy_result(state: JobState, result: bytes | None) -> bytes:
     """Return the body of a REPLY to a legacy peer, which is text.
 
-    A job that succeeded without information is answered with a True value (emqp-1.0, "Headers",
-    reply-requested), one that failed with the text of its exception, and ``TimeoutError`` for a
-    time-out, as deployed software says it.
+    A job that succeeded without a readable result is answered with a True value (emqp-1.0,
+    "Headers", reply-requested), one that failed with the text of its exception, and
+    ``TimeoutError`` for a time-out, as deployed peers do.
     """
     if state is JobState.SUCCEEDED:
         return result if result and is_text(result) else _legacy_value(value=True)
@@ -170,7 +170,7 @@ def _legacy_value(value: object) -> bytes:
 
 
 def decode_error(data: bytes) -> RemoteError:
-    """Decode an error; bytes of any other shape become a message of type ``""``."""
+    """Decode an error; other bytes become the message of an error of type ``""``."""
     try:
         error = _read(unpack(data, "the error"))
     except ProtocolError:
@@ -214,10 +214,11 @@ class ResultLocation:
     """Where an app keeps its results: a backend, with its name and its limits. Thread-safe.
 
     Args:
-        backend: Keeps results; None or an inline one leaves them to the broker.
+        backend: Keeps results; None, or one whose results travel in the REPLY, leaves them to the
+            broker.
         name: Of the backend, as the setting has it.
         max_result: Longest result in bytes that is left to the broker.
-        ttl: Seconds that a result is kept whose job does not say.
+        ttl: Seconds that a result is kept whose job names no time.
     """
 
     __slots__ = ("_backend", "_name", "_ttl", "inline", "max_result")
@@ -257,8 +258,9 @@ class ResultLocation:
             job_id: Of its job.
             content_type: Of the result.
             result: The bytes.
-            ttl: Seconds that the job wants it kept, None if it does not say.
-            fed: Other jobs take it, at an unknown time: it is kept for the default time at least.
+            ttl: Seconds that the job wants it kept, None if it names no time.
+            fed: Another job of its graph takes it, at an unknown time: it is kept for the default
+                time at least.
 
         Returns:
             Content type and bytes for the outcome.
@@ -279,7 +281,7 @@ class ResultLocation:
         """Return content type and bytes of the result of an outcome.
 
         Raises:
-            ResultUnavailable: Another backend keeps it, or this one does not any more.
+            ResultUnavailable: Another backend has it, or this one has forgotten it.
         """
         if not is_reference(content_type):
             return content_type, data
@@ -316,7 +318,7 @@ def decode_frames(data: bytes) -> list[bytes]:
     """Return the frames of a body.
 
     Raises:
-        ProtocolError: It has none.
+        ProtocolError: The body is no list of frames.
     """
     frames = unpack(data, "the body")
     if not isinstance(frames, list) or not all(isinstance(frame, bytes) for frame in frames):
@@ -345,5 +347,6 @@ def encode_value(value: object, _: object) -> tuple[bytes, str]:
         isinstance(frame, (bytes, bytearray, memoryview)) for frame in value
     ):
         return encode_frames(value), ""
-    msg = f"a task that takes frames returns bytes or a list of bytes, not {type(value)}"
+    kind = type(value).__name__
+    msg = f"a task that takes frames returns bytes or a list of bytes, not {kind}"
     raise SerializationError(msg)

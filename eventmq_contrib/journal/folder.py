@@ -1,8 +1,8 @@
 """The folder of a journal: its lock, its identity and its sealed files.
 
 A file is written under a temporary name that readers skip, synced and renamed, and its folder is
-synced. Only then it counts: the names of its files say how far a journal is. Then it is entered in
-the seal log.
+synced. Only then does the file count: a journal reads from its files' names how far it has got. The
+seal log gets its line last.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["JournalFolder"]
 
 logger = logging.getLogger("eventmq.journal")
 
-#: Files of the folder that are no events: readers skip names that begin so.
+#: Files that hold no events: readers skip names that begin with ``_``.
 _LOCK, _IDENTITY = "_lock", "_journal.json"
 
 
 class JournalFolder:
-    """A folder that one process writes: ``open``, and ``close`` in any case.
+    """A folder that one process writes. Call `open` first, and `close` even where that failed.
 
     Args:
         path: Path of the folder, made if it is missing.
@@ -49,7 +49,7 @@ class JournalFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
-        #: Made once per folder: by it a broker knows its journal.
+        #: The journal's id, made once per folder; a broker recognises its journal by it.
         self.id = ""
         self._logs: dict[str, SealLog] = {}
 
@@ -59,7 +59,7 @@ class JournalFolder:
         """Lock the folder, and remove unfinished files of an earlier process.
 
         Raises:
-            StoreError: It cannot be written, or another journal has it.
+            StoreError: It cannot be written, or another ``eventmq journal`` has it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -81,8 +81,8 @@ class JournalFolder:
             owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
             self.close()
             msg = (
-                f"the folder {self.path} is in use by another journal (process {owner}): stop "
-                "that one, or name another with --out"
+                f"the folder {self.path} is in use by another eventmq journal (process {owner}): "
+                "stop that one, or name another folder with --out"
             )
             raise StoreError(msg) from error
         os.ftruncate(self._lock, 0)
@@ -107,7 +107,10 @@ class JournalFolder:
             elif FileName.parse(path.name) is None and path.name[:1] not in {"_", "."}:
                 foreign.append(path)
         if foreign:
-            message = "%d files among the events are not of a journal, the first is %s; left alone"
+            message = (
+                "%d files in the journal's folder were not written by a journal and are left "
+                "alone; the first is %s"
+            )
             logger.warning(message, len(foreign), foreign[0])
 
     def _unwritable(self, error: OSError) -> StoreError:
@@ -135,17 +138,17 @@ class JournalFolder:
         return sorted((name, path) for name, path in files if name and name.broker == broker_id)
 
     def checkpoint(self, broker_id: str) -> int:
-        """Return the highest number of a broker that is sealed, 0 for none; open its seal log.
+        """Open the seal log of a broker; return the last event number that is sealed, 0 for none.
 
         Raises:
-            StoreError: The file that says so is torn, or the log cannot be written.
+            StoreError: The newest file is torn, or the log cannot be written.
         """
         files = self.sealed(broker_id)
         name, path = max(files, key=lambda item: item[0].last, default=(None, None))
         if path is not None and not is_whole(path):
             msg = (
-                f"{path} is torn, and it is the newest: move it away, and the broker's events "
-                "are taken again as far as it has them"
+                f"the newest file, {path}, is torn: move it away, and the journal takes its events "
+                "again, where the broker still has them"
             )
             raise StoreError(msg)
         log = SealLog(self.path, broker_id)
@@ -159,12 +162,12 @@ class JournalFolder:
     # Sealing
 
     def seal(self, broker_id: str, events: EventColumns) -> FileName:
-        """Write events of one hour, with numbers that follow each other, as one file for ever.
+        """Write one hour's events, numbered consecutively, as one file that is never changed.
 
-        `checkpoint` was asked about this broker before.
+        Call `checkpoint` for this broker first.
 
         Raises:
-            StoreError: It cannot be written. The events are where they were.
+            StoreError: It cannot be written. The broker still has the events.
         """
         numbers = events.values["seq"]
         name = FileName(broker_id, numbers[0], numbers[-1])

@@ -1,7 +1,7 @@
 """Schedule store ``sqlite``: a file beside the beats of one host.
 
-It says so when a second host appears: SQLite's locks do not hold across machines. A host that was
-not heard of for a minute may be followed by another, for the file may have been moved.
+It refuses a second host, since SQLite's locks do not hold across machines. After a minute without a
+sign of the first host another one may take over, for the file may have been moved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from eventmq.plugins.database import (
     use_log,
 )
 from eventmq.plugins.private_files import make_private_file, make_private_folder
-from eventmq.plugins.schedule_stores.table import TABLES, ScheduleTable, pack_row, read_row
+from eventmq.plugins.schedule_stores.table import (
+    MAX_SCHEDULES,
+    TABLES,
+    ScheduleTable,
+    pack_row,
+    read_row,
+)
 from eventmq.schedule import Loaded, Saved, SchedulerLease
 from eventmq.sdk import LoadSchedules, hookimpl, read_options
 
@@ -40,8 +46,10 @@ __all__ = ["SqliteSchedules", "eventmq_schedule_stores", "read_rows"]
 
 logger = logging.getLogger(__name__)
 
-#: Stored in ``PRAGMA user_version``, and what marks the file as ours: "EVMS".
+#: Stored in ``PRAGMA user_version``.
 SCHEMA_VERSION = 1
+
+#: Stored in ``PRAGMA application_id``, marks the file as ours: "EVMS".
 APPLICATION_ID = 0x45564D53
 
 #: Seconds after which a host that was not heard of does not count any more.
@@ -50,13 +58,13 @@ HOST_SILENCE = 60.0
 #: Seconds to wait for another beat's transaction.
 BUSY = 5.0
 
-#: More than a file can have.
+#: More schedules, or bytes, than a file can have.
 _ALL = 1 << 62
 
 _DDL = """CREATE TABLE IF NOT EXISTS beats (key TEXT PRIMARY KEY, value TEXT NOT NULL,
   until REAL NOT NULL) WITHOUT ROWID"""
 
-#: Kept in ``beats``: tells apart files of development versions, whose version number is the same.
+#: Kept in ``beats``: tells apart files of development versions, which share a version number.
 SCHEMA_HASH = definitions_hash(_DDL, *TABLES)
 
 
@@ -84,7 +92,7 @@ class SqliteSchedules:
     """
 
     def __init__(self, path: Path | None, clock: Clock, *, host: str = "") -> None:
-        #: The app and its beat may share one store of memory.
+        #: App and beat may share one in-memory store, from two threads.
         self._lock = threading.RLock()
         self._clock = clock
         self._host = host or socket.gethostname()
@@ -106,16 +114,16 @@ class SqliteSchedules:
     def _refuse_other(self) -> None:
         """Refuse a file of another version, or of something else; nothing is written to it."""
         db = self._db
-        # In this order: another beat may be making the tables, and marks the file with them.
+        # Read in this order: another beat may be making the tables, and sets the id with them.
         there = first_row(db, "SELECT 1 FROM sqlite_master")
         (application,) = first_row(db, "PRAGMA application_id")
         (version,) = first_row(db, "PRAGMA user_version")
         if not there and application in {0, APPLICATION_ID}:
             return
         if application != APPLICATION_ID:
-            raise StoreError(f"{self._where} has no schedules of EventMQ: name another file")
+            raise StoreError(f"{self._where} is no schedule file of EventMQ: name another file")
         made = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'beats'")
-        found = self._beat("schema")[0] if made else ""
+        found = self._fact("schema")[0] if made else ""
         if (version, found) != (SCHEMA_VERSION, SCHEMA_HASH):
             leave_log(db)
             tables = f"table definitions {found}" if found else "no hash of its tables"
@@ -136,23 +144,23 @@ class SqliteSchedules:
             db.execute(_DDL)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self._note("schema", SCHEMA_HASH, 0)
+            self._store_fact("schema", SCHEMA_HASH, 0)
             made = "INSERT OR IGNORE INTO beats VALUES ('identity', ?, 0)"
             db.execute(made, (f"sqlite.{secrets.token_hex(8)}",))
-            self.identity = str(self._beat("identity")[0])
+            self.identity = str(self._fact("identity")[0])
             self._check_host()
 
     # Who uses it
 
-    def _beat(self, key: str) -> tuple[Any, Any]:
+    def _fact(self, key: str) -> tuple[Any, Any]:
         sql = "SELECT value, until FROM beats WHERE key = ?"
         return first_row(self._db, sql, (key,)) or ("", 0.0)
 
-    def _note(self, key: str, value: str, until: float) -> None:
+    def _store_fact(self, key: str, value: str, until: float) -> None:
         self._db.execute("INSERT OR REPLACE INTO beats VALUES (?, ?, ?)", (key, value, until))
 
     def _check_host(self) -> None:
-        host, until = self._beat("host")
+        host, until = self._fact("host")
         if host not in {"", self._host} and 0 < until - self._clock.now() <= HOST_SILENCE:
             msg = f"the schedules {self._where} are used by a beat on host {host!r}, and this is "
             msg += f"{self._host!r}: the store 'sqlite' is for the beats of one host; use the "
@@ -164,7 +172,7 @@ class SqliteSchedules:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
-                    yield getattr(self, "_table", None)  # type: ignore[misc]  # the first makes it
+                    yield getattr(self, "_table", None)  # type: ignore[misc]  # the first transaction makes it
                 except BaseException:
                     self._db.execute("ROLLBACK")
                     raise
@@ -176,28 +184,28 @@ class SqliteSchedules:
     def lease(self, holder: str, seconds: float) -> SchedulerLease:
         """Ask to be the one who fires.
 
-        All who ask are on one machine: a lease lasts by its boot time, whatever its wall clock
-        does, and ends when it is started anew.
+        All who ask are on one machine: a lease lasts by the machine's boot time, whatever its wall
+        clock does; a reboot ends it.
         """
         clock = self._clock
         now, boot_id = clock.boottime(), clock.boot_id()
         with self._transaction() as table:
             self._check_host()
-            self._note("host", self._host, clock.now() + HOST_SILENCE)
-            owner, until = self._beat("lease")
-            # Where the system does not say which start it is, a time too far ahead is of another.
-            over = self._beat("boot")[0] != boot_id or not now < until <= now + 2 * seconds
+            self._store_fact("host", self._host, clock.now() + HOST_SILENCE)
+            owner, until = self._fact("lease")
+            # Without a boot id, an end too far ahead is from an earlier boot.
+            over = self._fact("boot")[0] != boot_id or not now < until <= now + 2 * seconds
             held = owner in {"", holder} or over
             if held:
-                self._note("boot", boot_id, 0.0)
-                self._note("lease", holder, now + seconds)
+                self._store_fact("boot", boot_id, 0.0)
+                self._store_fact("lease", holder, now + seconds)
             return SchedulerLease(held, table.revision)
 
     def release(self, holder: str) -> None:
         """Give the lease back."""
         with self._transaction():
-            if self._beat("lease")[0] == holder:
-                self._note("lease", "", 0.0)
+            if self._fact("lease")[0] == holder:
+                self._store_fact("lease", "", 0.0)
 
     # Schedules
 
@@ -213,15 +221,15 @@ class SqliteSchedules:
             return self._table.find(name)
 
     def save(self, changes: Sequence[tuple[Schedule, int | None]]) -> Saved:
-        """Store each if its version is the one beside it."""
+        """Store each schedule whose version is the expected one."""
         with self._transaction() as table:
             codes = [table.save(pack_row(made.check()), version) for made, version in changes]
             if "full" in codes:
-                raise QueueFull("the store has its schedules; remove some")
+                raise QueueFull(f"the store has {MAX_SCHEDULES} schedules; remove some")
             return Saved([code == "done" for code in codes], table.revision)
 
     def advance(self, rows: Sequence[Progress]) -> Saved:
-        """Move schedules on."""
+        """Store the steps of schedules."""
         with self._transaction() as table:
             return Saved(table.advance(rows), table.revision)
 

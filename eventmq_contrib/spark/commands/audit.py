@@ -26,14 +26,14 @@ _NO_EVENT = 2**53
 @click.command(
     "audit", cls=Command,
     exits={
-        FAILED: "jobs are lost, double-leased or orphans, events are missing or altered, or it is "
-        "not proven that none is; or it cannot be read",
+        FAILED: "jobs are lost, leased twice or were never admitted; events are missing or "
+        "altered, or that cannot be ruled out; or the journal cannot be read",
         NO_BROKER: "the broker of --broker is not reachable",
     },
 )  # fmt: skip
 @click.option(
     "--stuck-after", type=click.FloatRange(min=0), default=STUCK_AFTER, show_default=True,
-    metavar="SECONDS", help="A job that has a worker is stuck if nothing was heard of it so long.",
+    metavar="SECONDS", help="A leased job is stuck if it had no event for so long.",
 )  # fmt: skip
 @click.option(
     "--list", "listed", type=click.IntRange(min=0), default=LISTED, show_default=True, metavar="N",
@@ -41,9 +41,9 @@ _NO_EVENT = 2**53
 )  # fmt: skip
 @click.option(
     "--broker", "brokers", metavar="URL", multiple=True,
-    help="Ask this broker how far it was told that its events are sealed: up to there they must "
-    "be. It needs a key with the role admin where the broker has keys. Repeatable: the journal is "
-    "anchored if each broker that has events in it was asked.",
+    help="Ask this broker which event number it was last told is sealed; the journal must reach "
+    "it. It needs a key with the role admin where the broker has keys. Repeatable: the journal is "
+    "anchored once every broker in it was asked.",
 )  # fmt: skip
 @takes_journal
 def command(
@@ -53,22 +53,23 @@ def command(
 
     Each job is one of: succeeded, failed, cancelled, expired; waiting; running; stuck, if its
     worker was silent for long; lost, if it has not ended and an event after its first one is
-    missing; unknown, if the broker had to drop events after its first one. Events that are missing
-    although no gap tells of them are damage. No job may have two workers at once, and none may
-    have events that was never admitted.
+    missing; unknown, if the broker had to drop events after its first one. A missing event that no
+    gap event accounts for is damage. No job may be leased twice at once, and a job that was never
+    admitted may have no events.
 
     Every file is compared with its name, its folder, its footer and the seal log, by checksums.
     "damage" names what is wrong. Where the seal log of a broker is missing, it is not proven that
-    nothing is missing or altered, and "unproven" says so. With --broker the end is where the broker
-    was told that it is: only so it is seen that files and seal log were cut off together, or were
-    put back to another time. Without it the end is not anchored, and "unanchored" says so.
+    nothing is missing or altered, and "unproven" says so. With --broker the journal must end where
+    the broker was told that it ends: the journal is anchored. Nothing else reveals that files and
+    seal log were cut short together, or restored from an older copy. Without it "unanchored" says
+    so.
 
     "conclusion" sums it up. "clean" is a proof. "complete as far as its own seals
     reach; not anchored" proves the same for what the seal logs have; the exit code is 0 as well.
 
-    --since and --until choose jobs by their first event, --queue and --task choose jobs; events
-    that are missing are always looked for in the whole journal. A host whose clock is not that of
-    the broker is named on stderr.
+    --since and --until choose jobs by their first event, --queue and --task by their queue and
+    task; missing events are always looked for in the whole journal. A host whose clock differs
+    from the broker's is named on stderr.
     """
     with shared.evidence(_sealed(brokers)) as evidence:
         events = evidence.events
@@ -91,7 +92,7 @@ def command(
 
 
 def _sealed(urls: Iterable[str]) -> dict[str, int]:
-    """Return up to which number the events of brokers are sealed, as they were told; by store."""
+    """Return, by store id, the last event number that each broker was told is sealed."""
     sealed: dict[str, int] = {}
     for url in urls:
         with Target(broker=url).asking() as app:

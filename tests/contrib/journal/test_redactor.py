@@ -461,7 +461,7 @@ def test_a_result_that_a_backend_keeps_is_not_fetched(
         (EVERYTHING, ":redakt", "is no function that can be called as redact(task, kind, value)"),
         ("redact = 1", ":redact", "is no function"),
         ("async def redact(task, kind, value): ...", ":redact", "is no function"),
-        (EVERYTHING, "", "allowed is: module:function; empty: none"),
+        (EVERYTHING, "", "allowed is: module:function; empty means not set"),
     ],
 )
 def test_a_redactor_that_cannot_be_imported_is_named_at_the_start(
