@@ -79,7 +79,7 @@ def lease_not_fenced() -> Iterator[None]:
             if kind == OutcomeKind.SUCCEEDED and job is not None and job.id in self.state.jobs:
                 rows.append(self.row(job, JobState.SUCCEEDED))
         write = Finish(rows)
-        self.state.write(write, lambda write_result: self.ended(rows, write_result))
+        self.state.write(write, lambda write_result: self.record_ends(rows, write_result))
         self.state.ack(peer, message.id)
 
     with patch.object(Outcomes, "give_back", give_back), patch.object(Outcomes, "_chunk", believe):
