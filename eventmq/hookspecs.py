@@ -74,7 +74,8 @@ def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
 
     Chosen by the setting ``routing_strategy``, and for single queues by
     ``queue_routing_strategies``. The object is used from the broker's thread only. One that looks
-    at the keys of jobs is a `eventmq.sdk.KeyedRouting`.
+    at the keys of jobs is a `eventmq.sdk.KeyedRouting`. One that raises, or returns what it was not
+    offered, is logged once and replaced by ``least-recently-used`` until the broker is restarted.
 
     Example::
 
@@ -94,7 +95,8 @@ def eventmq_queue_orders() -> Mapping[str, Factory[QueueOrder]]:
     """Provide queue orders: from which of its queues a worker is served next.
 
     Chosen by the setting ``queue_order``. The factory is called once per worker session, and
-    the object used from the broker's thread only.
+    the object used from the broker's thread only. One that raises, or returns what it was not
+    offered, is logged once and replaced by ``weighted-fair`` until the broker is restarted.
 
     Example::
 

@@ -484,6 +484,10 @@ class WorkerView(NamedTuple):
 class RoutingStrategy(Protocol):
     """Decides which worker gets the next chunks of a queue.
 
+    One that raises, or returns what it was not offered, does not end the broker: it logs the first
+    such error with its traceback, and uses ``least-recently-used``, without keys, in its place
+    until it is restarted.
+
     Attributes:
         by_key: It is a `KeyedRouting`.
     """
@@ -517,13 +521,21 @@ class KeyedRouting(RoutingStrategy, Protocol):
 
 
 class QueueOrder(Protocol):
-    """Decides from which of its queues a worker session gets work; one object per session."""
+    """Decides from which of its queues a worker session gets work; one object per session.
+
+    One that raises, or returns what it was not offered, does not end the broker: it logs the first
+    such error with its traceback, and uses ``weighted-fair`` for all sessions in its place until it
+    is restarted.
+    """
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
-        """Return one of the (weight, name) pairs' names; all of them have jobs waiting."""
+        """Return one of the (weight, name) pairs' names; all of them have jobs waiting.
+
+        It is asked only where two or more queues have jobs for the session.
+        """
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
-        """Record that the session got ``jobs`` jobs of the queue."""
+        """Record that the session got ``jobs`` jobs of the queue, chosen or the only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

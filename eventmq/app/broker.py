@@ -10,14 +10,20 @@ from eventmq.registry.loader import own_distribution
 from eventmq.registry.names import QUEUE_ORDER, QUEUE_STORE, ROUTING_STRATEGY, scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import zmq
 
     from eventmq.broker.limits import Limits
     from eventmq.broker.runner import BrokerRunner
     from eventmq.clock import Clock
-    from eventmq.interfaces import KeyedRouting, QueueStore, RoutingStrategy, WorkerView
+    from eventmq.interfaces import (
+        KeyedRouting,
+        QueueOrder,
+        QueueStore,
+        RoutingStrategy,
+        WorkerView,
+    )
     from eventmq.registry.manager import PluginManager
     from eventmq.settings import Settings
 
@@ -59,14 +65,13 @@ def make_broker(
     """Return a broker of the app's settings; see `EventMQ.make_broker`."""
     from eventmq.broker.runner import BrokerRunner
 
-    plugins.make(QUEUE_ORDER, settings.queue_order)  # an unknown one is an error now
     binds = binds_of(settings) if binds is None else binds
     inside = all(address.startswith("inproc:") for address in binds.values())
     runner = BrokerRunner(
         store=make_store(settings, plugins, store, store_options),
         limits=limits_of(settings),
-        routing=make_routing(settings, plugins),
-        queue_order=lambda: plugins.make(QUEUE_ORDER, settings.queue_order),
+        routing=make_routing(settings, plugins, guarded=True),
+        queue_order=_make_orders(settings, plugins),
         binds=binds,
         clock=clock,
         context=context,
@@ -111,16 +116,47 @@ class PerQueue:
         return strategy.prefer(queue, key, workers, now)
 
 
-def make_routing(settings: Settings, plugins: PluginManager) -> RoutingStrategy:
+def _make_orders(settings: Settings, plugins: PluginManager) -> Callable[[], QueueOrder]:
+    """Return what makes the queue order of a session; those of plugins are guarded.
+
+    Raises:
+        PluginError: No plugin provides it, or it cannot be made: now, and not for the first worker.
+    """
+    from eventmq.app.guards import guarded_orders
+
+    name = settings.queue_order
+    plugins.make(QUEUE_ORDER, name)
+
+    def make() -> QueueOrder:
+        return plugins.make(QUEUE_ORDER, name)
+
+    what = plugins.foreign(QUEUE_ORDER, name)
+    return guarded_orders(make, what) if what else make
+
+
+def make_routing(
+    settings: Settings, plugins: PluginManager, *, guarded: bool = False
+) -> RoutingStrategy:
     """Return the strategy of ``routing_strategy`` and ``queue_routing_strategies``.
 
     Queues of one strategy share one object of it.
+
+    Args:
+        settings: Of the app.
+        plugins: Of the app.
+        guarded: One of a plugin that fails is logged and replaced, and does not raise.
 
     Raises:
         PluginNotFound: No plugin provides it.
     """
     names = {settings.routing_strategy, *(name for _, name in settings.queue_routing_strategies)}
     made = {name: plugins.make(ROUTING_STRATEGY, name) for name in sorted(names)}
+    if guarded:
+        from eventmq.app.guards import GuardedRouting
+
+        for name, strategy in made.items():
+            if what := plugins.foreign(ROUTING_STRATEGY, name):
+                made[name] = GuardedRouting(strategy, what)
     if not settings.queue_routing_strategies:
         return made[settings.routing_strategy]
     named = {queue: made[name] for queue, name in settings.queue_routing_strategies}

@@ -154,6 +154,13 @@ class PluginManager:
         self._made.add((kind.hook, registration.name))
         return cast("T", made)
 
+    def foreign(self, kind: PluginKind[Any], text: str) -> str:
+        """Return a name with its plugin, for the beginning of a message; "" if it is built in."""
+        registration = self._loader.registries[kind.hook].find(text)
+        plugin = self._loader.plugins[registration.plugin]
+        built_in = plugin.origin == "built in"
+        return "" if built_in else f"{kind.name} {registration.name!r} of {plugin}"
+
     def get(self, kind: PluginKind[T], text: str) -> T:
         """Return the app's one object of a name: `make`, once, with the settings' options."""
         key = (kind.hook, text)
