@@ -94,9 +94,10 @@ def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
 def eventmq_queue_orders() -> Mapping[str, Factory[QueueOrder]]:
     """Provide queue orders: from which of its queues a worker is served next.
 
-    Chosen by the setting ``queue_order``. The factory is called once per worker session, and
-    the object used from the broker's thread only. One that raises, or returns what it was not
-    offered, is logged once and replaced by ``weighted-fair`` until the broker is restarted.
+    Chosen by the setting ``queue_order``. The factory is called at the start of the broker, which
+    checks the options, and once per worker session; the object is used from the broker's thread
+    only. One that raises, or returns what it was not offered, is logged once and replaced by
+    ``weighted-fair`` until the broker is restarted.
 
     Example::
 
@@ -175,7 +176,8 @@ def eventmq_result_backends() -> Mapping[str, Factory[ResultBackend]]:
     """Provide result backends: where the bytes of results are kept.
 
     Chosen by the setting ``result_backend``: a name, or a URL by its scheme, which the factory
-    then finds in ``context.options["url"]``. The object is used from any thread.
+    then finds in ``context.options["url"]``, whole. The object is used from any thread. A worker
+    makes one before it forks processes, a client at its first call; the broker makes none.
 
     Example::
 
@@ -335,7 +337,8 @@ def eventmq_configure(app: Any) -> None:
 def eventmq_add_commands(cli: click.Group) -> None:
     """Add commands to the program ``eventmq``.
 
-    Called once at the start of the program, in its main thread. A name that the group has
+    Called in the main thread, once in a run of the program at most: for a command that is not
+    built in, and for the list of all commands, as in ``eventmq --help``. A name that the group has
     already is an error of the plugin.
 
     Example::

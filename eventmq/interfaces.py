@@ -425,7 +425,7 @@ class Envelope:
 
 
 class Serializer(Protocol):
-    """Turns values into bytes and back. Thread-safe.
+    """Turns values into bytes and back. Thread-safe; made before a worker forks its processes.
 
     ``encode`` returns the payload and the signature, "" where there is none. Both raise
     `SerializationError` for what cannot be encoded or decoded, naming the value's type;
@@ -443,7 +443,10 @@ class ResultBackend(Protocol):
     """Keeps results. The state of a job is always the broker's.
 
     The worker calls ``put`` before it replies, and the REPLY carries the reference. Thread-safe,
-    may block; raises `ResultUnavailable`.
+    may block; raises `ResultUnavailable`. A worker makes the object before it forks its processes,
+    and each has a copy: open connections at the first use, in each process.
+
+    Results whose time is over are removed by the backend itself; the broker never asks for it.
 
     Attributes:
         inline: The bytes travel in the REPLY and the broker keeps them; ``put`` and ``get`` are
@@ -456,16 +459,24 @@ class ResultBackend(Protocol):
     local: bool
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
-        """Store a result for ``ttl`` seconds; return the reference. Idempotent by job id.
+        """Store a result for ``ttl`` seconds, above 0. Idempotent by job id.
 
-        Raises `ResultTooLarge` for what it does not take: the job fails with it.
+        Returns the reference, 1,024 bytes at most. Raises `ResultTooLarge` for what it does not
+        take: the job fails with it. Any other error is logged by the worker and costs the result,
+        not the job.
         """
 
     def get(self, reference: bytes) -> bytes:
-        """Return the bytes of a reference, which came over the wire."""
+        """Return the bytes of a reference, which came over the wire.
+
+        Raises `ResultUnavailable` for any bytes that are no reference to a result that is kept.
+        """
 
     def close(self) -> None:
-        """Release everything. Idempotent; called when the app ends."""
+        """Release everything. Idempotent; called when the app is closed.
+
+        Not in the processes that a worker forked: they end without it.
+        """
 
 
 # Decisions
@@ -497,7 +508,8 @@ class RoutingStrategy(Protocol):
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return the sessions of up to ``n`` chunks, none more often than its credit.
 
-        ``workers`` is in the order in which they informed; ``n`` is at least 1.
+        Asked only where two or more sessions want jobs of the queue. ``workers`` is in the order in
+        which they informed; ``n`` is at least 1.
         """
 
 
@@ -523,19 +535,23 @@ class KeyedRouting(RoutingStrategy, Protocol):
 class QueueOrder(Protocol):
     """Decides from which of its queues a worker session gets work; one object per session.
 
-    One that raises, or returns what it was not offered, does not end the broker: it logs the first
-    such error with its traceback, and uses ``weighted-fair`` for all sessions in its place until it
-    is restarted.
+    It begins anew with the broker. One that raises, or returns what it was not offered, does not
+    end the broker: it logs the first such error with its traceback, and uses ``weighted-fair`` for
+    all sessions in its place until it is restarted.
     """
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
         """Return one of the (weight, name) pairs' names; all of them have jobs waiting.
 
-        It is asked only where two or more queues have jobs for the session.
+        Asked only where two or more queues have jobs for the session. A weight may be 0 or less,
+        from workers of other makes.
         """
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
-        """Record that the session got ``jobs`` jobs of the queue, chosen or the only one."""
+        """Record that the session got ``jobs`` jobs of the queue, at least 1.
+
+        Called for every chunk, also where the queue was the only one and `choose` was not asked.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -609,7 +625,7 @@ class Submission:
 
 
 class Middleware(Protocol):
-    """Code around jobs. Thread-safe.
+    """Code around jobs. Thread-safe; made before a worker forks its processes.
 
     What it wraps, and pays for, it says by keeping `SubmissionHook`, `Execution` or both; one that
     keeps neither works where it is made, as ``log-context`` does.

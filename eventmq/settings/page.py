@@ -25,8 +25,11 @@ too; the message names the new one. Any other unknown ``EVENTMQ_*`` variable is 
 log, or logged as a warning if it differs from a known one by at most two letters;
 ``EVENTMQ_TEST_*`` is ignored. Lists are comma-separated in environment variables. Options of a
 plugin go into ``[eventmq.plugins.NAME]`` of ``eventmq.toml`` or ``[tool.eventmq.plugins.NAME]`` of
-``pyproject.toml``; a misspelt name is an error. ``eventmq settings`` shows each value
-with its source.
+``pyproject.toml``; a misspelt name is an error. Environment variables cannot set them. Paths in
+files count from the working directory of the process that reads them.
+
+``eventmq settings`` shows each value of this page with its source. It does not show options of
+plugins: ``app.settings.plugin_options`` has them, as name -> options.
 
 "Read by" lists the processes that use a setting; in others it has no effect. The *client* is any
 process that submits jobs or asks for results, even a worker whose tasks do; *beat* is the

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 
 import click
 import pytest
 from click.testing import CliRunner
 from eventmq import EventMQ
+from eventmq.cli import NO_BROKER, main
 
 from eventmq_command_example import plugin
 
@@ -54,6 +56,16 @@ def test_too_many_jobs_are_a_failure(run, broker) -> None:
     assert result.return_value == 1
     assert result.stderr == "error: 1 queue has more than 3 jobs waiting\n"
     assert result.stdout.splitlines()[0].split() == ["name", "waiting", "running", "workers"]
+
+
+def test_without_a_broker_the_program_ends_with_its_exit_code(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("EVENTMQ_LOAD_PLUGINS", plugin.__name__)
+    monkeypatch.setenv("EVENTMQ_SUBMIT_TIMEOUT", "0.2")
+    monkeypatch.setattr(sys, "argv", ["eventmq", "backlog", "--broker", "tcp://127.0.0.1:1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == NO_BROKER
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_the_help_has_the_exit_codes(run) -> None:

@@ -35,7 +35,7 @@ class Lottery:
         self._least = options.least
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
-        """Return one of the (weight, name) pairs' names; all of them have jobs waiting."""
+        """Return one of the (weight, name) pairs' names; they are two or more."""
         tickets = [max(weight, self._least) for weight, _ in queues]
         return self._random.choices(queues, tickets)[0][1]
 
