@@ -490,13 +490,13 @@ class Admission:
         elif refused:
             state.error(submission.peer, submission.message_id, *refused[0])
         elif submission.wants_ack:
-            peer, extra = submission.peer, None
-            if submission.wants_reply and state.reply_to.get(submission.jobs[0].id) is not peer:
-                extra = NO_REPLY if peer.reads_rows else None
-            if submission.late and extra is None:
-                self.waiters.expect_receipt(submission.message_id)
+            peer, job_id = submission.peer, submission.jobs[0].id
+            owed = submission.wants_reply and state.reply_to.get(job_id) is peer
+            if submission.late and owed:
+                self.waiters.expect_receipt(job_id)
             else:
-                state.receipt(peer, submission.message_id, extra)
+                tell = submission.wants_reply and not owed and peer.reads_rows
+                state.receipt(peer, submission.message_id, NO_REPLY if tell else None)
 
     def _not_stored(
         self, submission: _Submission, i: int, job: JobRecord, write_result: WriteResult

@@ -334,7 +334,9 @@ class ResultWaiters:
             if due > until:
                 return
             del self.receipts[job_id]
-            self.state.receipt(self.state.reply_to[job_id], job_id)
+            peer = self.state.reply_to.get(job_id)
+            if peer is not None:
+                self.state.receipt(peer, job_id)
 
     @property
     def next_receipt(self) -> float | None:
