@@ -62,8 +62,23 @@ _WORDS: dict[Any, str] = {
     str: "text",
     Path: "a path",
     type(None): "nothing",
-    _TEXTS: "a list of texts",
+    list: "a list",
+    tuple: "a list",
+    dict: "a table",
+    Mapping: "a table",
 }
+
+#: Types of items -> their plural.
+_PLURALS: Mapping[Any, str] = {
+    int: "whole numbers",
+    float: "numbers",
+    str: "texts",
+    Path: "paths",
+}
+
+_TABLES = frozenset({dict, Mapping})
+
+_MANY = frozenset({*_TABLES, list, tuple})
 
 #: Bounds of a number -> how they are said.
 _BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
@@ -99,10 +114,14 @@ def convert(value: object, kind: Any, *, text: bool = False) -> Any:
         value = _plain(value, get_args(kind)[0] if get_origin(kind) is Annotated else kind)
     if type(value) is kind or (kind == _TEXTS and _are_texts(value)):
         return value
+    return _convert(value, kind, strict=not text)
+
+
+def _convert(value: object, kind: Any, *, strict: bool) -> Any:
     import msgspec
 
     try:
-        return msgspec.convert(value, kind, strict=not text, dec_hook=_convert_others)
+        return msgspec.convert(value, kind, strict=strict, dec_hook=_convert_others)
     except msgspec.ValidationError:
         # Without the cause, which may repeat the value.
         raise ValueError(describe(kind)) from None
@@ -131,6 +150,7 @@ def _convert_others(kind: type[Any], value: object) -> object:
 def describe(kind: Any, bounds: Mapping[str, Any] | None = None) -> str:
     """Return in words which values a type has: "a whole number from 0 to 9"."""
     origin, inner = get_origin(kind), get_args(kind)
+    bounds = bounds or {}
     if origin is Annotated:
         return describe(inner[0], {name: getattr(inner[1], name, None) for name in _BOUNDS})
     if origin is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
@@ -140,15 +160,67 @@ def describe(kind: Any, bounds: Mapping[str, Any] | None = None) -> str:
         words = _WORDS[kind]
     elif origin in {Union, UnionType}:
         words = " or ".join(map(describe, inner))
+    elif origin is tuple and inner[1:] != (...,):
+        words = f"a list of {len(inner)} items: {', '.join(map(describe, inner))}"
     elif origin in {tuple, list}:
-        words = f"a list, each item {describe(inner[0])}"
-    elif origin in {dict, Mapping}:
+        plural = _PLURALS.get(inner[0])
+        words = f"a list of {plural}" if plural else f"a list, each item {describe(inner[0])}"
+    elif origin in _TABLES:
+        plural = _PLURALS.get(inner[1]) if inner[0] is str else None
         words = f"a table, each key {describe(inner[0])} and each value {describe(inner[1])}"
+        words = f"a table of {plural}" if plural else words
     else:
         words = f"a value of the type {getattr(kind, '__name__', kind)}"
-    given = {name: edge for name, edge in (bounds or {}).items() if edge is not None}
+    given = {name: edge for name, edge in bounds.items() if edge is not None}
     edges = [f" {word} {given[name]:.15g}" for name, word in _BOUNDS.items() if name in given]
+    if least := given.get("min_length"):
+        edges.append(f" of {least} or more characters" if kind is str else f", {least} or more")
+    if "pattern" in given:
+        edges.append(f" that matches {given['pattern']!r}")
     return words + "".join(edges)
+
+
+def _shown(value: object) -> str:
+    """Return a number, and of all else, which may be a secret, what it is."""
+    if isinstance(value, (int, float)):
+        return str(value)
+    words = {str: "text", list: "a list", tuple: "a list", dict: "a table", type(None): "nothing"}
+    return words.get(type(value), type(value).__name__)
+
+
+def _wrong_item(value: object, kind: Any) -> str:
+    """Return which item of a list or table does not fit, "" where none is to blame."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if isinstance(value, str):
+        value = _plain(value, kind)
+    parts: list[tuple[str, object, Any]] = []
+    if origin in _TABLES and isinstance(value, Mapping):
+        for key, each in value.items():
+            parts += [
+                (f"the key {key!r}", key, inner[0]),
+                (f"the value of {key!r}", each, inner[1]),
+            ]
+    elif origin in {tuple, list} and isinstance(value, (tuple, list)):
+        kinds = inner if origin is tuple and inner[1:] != (...,) else (inner[0],) * len(value)
+        if len(kinds) != len(value):
+            return f"the number of items is {len(value)}"
+        named = (f"item {number}" for number in range(1, len(value) + 1))
+        parts = list(zip(named, value, kinds, strict=True))
+    for name, each, wanted in parts:
+        try:
+            _convert(each, wanted, strict=False)
+        except ValueError:
+            deeper = "" if isinstance(each, str) else _wrong_item(each, wanted)
+            return f"in {name}, {deeper}" if deeper else f"{name} is {_shown(each)}"
+    return ""
+
+
+class _WrongValueError(ValueError):
+    """A value that an option may not have: which are allowed, and why this one is not."""
+
+    def __init__(self, allowed: str, why: str) -> None:
+        super().__init__(f"{allowed}: {why}" if why else allowed)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +237,10 @@ class Option:
         doc: What it means.
         unit: Of a number, as ``s``.
         bounds: Those of `option`, by name.
-        parse: Makes of text, or of what a file has, a value that is converted then.
-        check: Returns whether a converted value is allowed; it may raise `ValueError`.
+        parse: Makes of what was given, of any type, a value that is converted then. If it raises,
+            the value is refused.
+        check: Returns whether a converted value is allowed, or raises `ValueError`, whose text is
+            shown; it should not repeat what may be a secret.
     """
 
     name: str
@@ -189,32 +263,47 @@ class Option:
         return str(self.kind) if get_origin(self.kind) else str(self.kind.__name__)
 
     def read(self, value: object) -> Any:
-        """Return a checked value; text is accepted for every type, and None if it is the default.
+        """Return a checked value; None if it is the default.
+
+        Text is accepted for every type but a table.
 
         Raises:
-            ValueError: It is not allowed; the message is ``allowed``.
+            ValueError: It is not allowed; the message is ``allowed``, with the item that is wrong
+                or the reason that `check` gave.
         """
         if value is None is self.default:
             return None
+        plain = self._parsed(value)
         try:
-            plain = self.parse(value) if self.parse else value
-            if isinstance(plain, PurePath) and self.kind is str:
-                plain = str(plain)
             found = convert(plain, self.kind, text=True)
             good = not isinstance(found, float) or math.isfinite(found)
             good = good and all(_CHECKS[name](found, edge) for name, edge in self.bounds.items())
-            good = good and (self.check is None or self.check(found))
         except (ValueError, OverflowError):
-            good = False
+            item = "" if self.parse else _wrong_item(plain, self.kind)
+            raise _WrongValueError(self.allowed, item) from None
+        why = ""
+        try:
+            good = good and (self.check is None or self.check(found))
+        except ValueError as error:
+            good, why = False, str(error)
         if not good:
-            raise ValueError(self.allowed)
+            raise _WrongValueError(self.allowed, why)
         return found
+
+    def _parsed(self, value: object) -> object:
+        if self.parse:
+            try:
+                value = self.parse(value)
+            except Exception:  # noqa: BLE001 - it gets values of any type; no secret is repeated
+                raise _WrongValueError(self.allowed, "") from None
+        return str(value) if isinstance(value, PurePath) and self.kind is str else value
 
 
 def option(
     default: Any = MISSING,
     doc: str = "",
     *,
+    default_factory: Any = MISSING,
     name: str = "",
     unit: str = "",
     allowed: str = "",
@@ -229,14 +318,20 @@ def option(
 ) -> Any:
     """Return the dataclass field of an option.
 
+    Its type is ``str``, ``int``, ``float``, ``bool``, ``Path``, a ``Literal``, an ``Enum``, a list
+    or tuple of them, or a table of them, as ``dict[str, int]``; any of these or None.
+
     Args:
         default: Its default; an option without one must be set.
         doc: What it means.
+        default_factory: Returns its default, in place of ``default``: ``dict`` for an empty table.
         name: Its name for users, where that is not the name of the field.
         unit: Of a number, as ``s``.
         allowed: Which values it may have, in words; by default made from type and bounds.
-        parse: Makes of text, or of what a file has, a value that is converted then.
-        check: Returns whether a converted value is allowed; it may raise `ValueError`.
+        parse: Makes of what was given, of any type, a value that is converted then. If it raises,
+            the value is refused.
+        check: Returns whether a converted value is allowed, or raises `ValueError`, whose text is
+            shown; it should not repeat what may be a secret.
         ge: A number is this or more.
         gt: A number is more than this.
         le: A number is this or less.
@@ -250,7 +345,10 @@ def option(
         "bounds": {name: edge for name, edge in bounds.items() if edge is not None},
         "parse": parse, "check": check,
     }  # fmt: skip
-    return dataclass_field(default=default, metadata={_DECLARED: declared})
+    metadata = {_DECLARED: declared}
+    if default_factory is not MISSING:
+        return dataclass_field(default_factory=default_factory, metadata=metadata)
+    return dataclass_field(default=default, metadata=metadata)
 
 
 def options_of(kind: type[Any]) -> Mapping[str, Option]:
@@ -274,8 +372,11 @@ def _options_of(kind: Any) -> Mapping[str, Option]:
         declared = dict(each.metadata.get(_DECLARED, ()))
         name, hint = declared.pop("name", "") or each.name, _without_none(hints[each.name])
         allowed = declared.pop("allowed", "") or describe(hint, declared.get("bounds"))
-        required = each.default is MISSING and each.default_factory is MISSING
-        found[name] = Option(name, each.name, hint, each.default, allowed, required, **declared)
+        default: Any = each.default
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        required = default is MISSING
+        found[name] = Option(name, each.name, hint, default, allowed, required, **declared)
     return found
 
 
@@ -296,14 +397,27 @@ def read_values(
         try:
             found[known[name].field] = known[name].read(value)
         except ValueError as error:
-            # A text may be a secret.
-            shown = value if isinstance(value, (int, float)) else type(value).__name__
-            msg = f"option {name!r} of {owner} must be {error}, not {shown}"
-            raise PluginError(msg) from None
+            msg = f"option {name!r} of {owner} must be {error}"
+            raise PluginError(msg + _instead(error, known[name].kind, value)) from None
     for name in known.keys() - values.keys():
         if known[name].required:
             raise PluginError(f"{owner} needs the option {name!r}: {known[name].allowed}")
     return found
+
+
+def _instead(error: ValueError, kind: Any, value: object) -> str:
+    """Return what was given in place of the right value, "" where that is said or says nothing."""
+    if isinstance(error, _WrongValueError) and error.why:
+        return ""
+    if isinstance(value, (str, list, tuple, dict)) and not value:
+        return ", not empty"
+    kind = get_origin(kind) or kind
+    if isinstance(value, str):
+        same = kind not in {bool, int, float, *_MANY}
+    else:
+        same = isinstance(value, (list, tuple, dict)) and kind in _MANY
+        same = same and (kind in _TABLES) is isinstance(value, dict)
+    return "" if same else f", not {_shown(value)}"
 
 
 def read_options(kind: type[T], values: Mapping[str, object], *, owner: str) -> T:
@@ -312,7 +426,7 @@ def read_options(kind: type[T], values: Mapping[str, object], *, owner: str) -> 
     Args:
         kind: A dataclass with a field for each option.
         values: Name -> value as the settings have it; what is left out has its default. Text is
-            accepted for every type.
+            accepted for every type but a table.
         owner: What takes the options, for messages: ``plugin 'dill'``.
 
     Raises:

@@ -20,8 +20,8 @@ def read_options(context: PluginContext, kind: type[T]) -> T:
     """Return the options that a factory got, as an object of a dataclass.
 
     Its fields are the options; `option` declares bounds and other things that a default alone does
-    not say. Text is accepted for every type, since the command line has nothing else. A ValueError
-    of ``__post_init__`` is an error of the options. A class that is no dataclass takes none.
+    not say. Text is accepted for every type but a table. A ValueError of ``__post_init__`` is an
+    error of the options. A class that is no dataclass takes none.
 
     Example::
 

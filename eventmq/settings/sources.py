@@ -32,9 +32,9 @@ def _read(name: str, value: object, source: str) -> object:
     """
     try:
         return FIELDS[name].read(value)
-    except ValueError as error:
-        shown = hide_passwords(repr(value))
-        msg = f"setting {name!r} has the value {shown} from {source}; allowed is: {error}"
+    except ValueError:
+        shown, allowed = hide_passwords(repr(value)), FIELDS[name].allowed
+        msg = f"setting {name!r} has the value {shown} from {source}; allowed is: {allowed}"
         raise SettingsError(msg) from None
 
 
