@@ -205,7 +205,7 @@ class ClientMachine:
                 if type(message) is PendingSubmit:
                     message.broker, message.store = index, connection.store
                     if connection.features is None:
-                        self._unconfirmed(connection, message)
+                        self._unconfirmed(connection, message, now)
                 elif type(message) is OneWayMessage:
                     self._in_flight.end(message, None)
             unsent.popleft()
@@ -339,10 +339,12 @@ class ClientMachine:
             return
         connection.begin_inform(self.message_id(), self._features)
 
-    def _unconfirmed(self, connection: BrokerConnection, pending: PendingSubmit) -> None:
+    def _unconfirmed(
+        self, connection: BrokerConnection, pending: PendingSubmit, now: float
+    ) -> None:
         """Settle a job that was sent to a broker without FEATURES, from which no receipt comes."""
         pending.confirmed = False
-        self._in_flight.end(pending, None)
+        self._on_receipt(pending, None, now)
         if not connection.warned:
             connection.warned = True
             logger.warning(
@@ -402,14 +404,16 @@ class ClientMachine:
 
         Args:
             pending: The submission.
-            connection: Where its result will be pushed, None where it has to be asked for.
+            connection: Where its result will be pushed if it was asked for, None where the broker
+                pushes none.
             now: The time.
         """
+        pushed = connection if pending.asks_for_result else None
         for call in self._in_flight.end(pending, None):
             self._in_flight.add(call)
-            if connection is not None and call.subject not in self._in_flight.pushed:
-                self._in_flight.expect_push(call, connection, now)
-            else:  # it comes once, and another call has it
+            if pushed is not None and call.subject not in self._in_flight.pushed:
+                self._in_flight.expect_push(call, pushed, now)
+            else:  # it comes not at all, or once and another call has it
                 self._assign(call, now)
 
     def _on_reply(self, reply: Reply, now: float) -> None:
@@ -631,6 +635,8 @@ class InFlightRequests:
             return []
         leader, *leader.followers = request.followers
         leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
+        if request.sent and not request.asks_for_result:
+            leader.asks_for_result = False  # the receipt may be that of the earlier REQUEST
         self._open[request.id] = leader
         self._end_by(request, error)
         return [leader]

@@ -107,8 +107,10 @@ class PendingSubmit(PendingRequest):
         refused: For a batch with a receipt: position -> (code, text).
         followers: Later submissions of the same id, ended together with this one.
         extension: The protocol extension that the broker must have, "" for none.
-        result: The ``get`` for the result of its job, which the REQUEST asks for as well; None
-            where only the receipt is waited for, and after the receipt.
+        asks_for_result: The REQUEST asks the broker to push the result of its job, and so did
+            those that were sent for an earlier submission of the same id.
+        result: The ``get`` for the result of its job; None where only the receipt is waited for,
+            and after the receipt.
         confirmed: False if it ended without a receipt: the broker gives none.
     """
 
@@ -118,6 +120,7 @@ class PendingSubmit(PendingRequest):
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
     followers: list[PendingSubmit] = field(default_factory=list)
     extension: str = ""
+    asks_for_result: bool = False
     result: PendingCall | None = None
     confirmed: bool = True
 

@@ -183,6 +183,7 @@ class Submitter:
         late = seconds is None or seconds > LATE_RECEIPT
         pending = self._pending_submit(encoded, LATE_ACK if late else ACK_AND_REPLY_REQUESTED)
         pending.extension = "late-ack"
+        pending.asks_for_result = True
         return pending
 
     def submit_raw(self, encoded: EncodedJob) -> Pending[Job[Any]]:

@@ -189,7 +189,8 @@ class Task(SubmittableTask, Generic[P, R]):
         """Submit a job, and return after the broker's receipt.
 
         A legacy broker gives none: then it returns when the job was sent, and `Job.confirmed` is
-        False.
+        False. Behind a `call` of the same job id that is in flight it shares its receipt, which may
+        come a second later.
 
         Raises:
             TypeError: The function does not take these arguments.

@@ -21,13 +21,23 @@ def call(
 ) -> PendingCall:
     """Submit a job and ask for its result with it."""
     frames = Request(job_id, "default", f"{requested},task:t", b"x").frames()
-    submit = PendingSubmit(frames, id=job_id, deadline=net.now + 5.0, extension="late-ack")
+    submit = PendingSubmit(
+        frames, id=job_id, deadline=net.now + 5.0, extension="late-ack", asks_for_result=True
+    )
     asked = PendingCall(
         [], id=net.machine.message_id(), deadline=net.now + timeout, name="get", ids={job_id},
         subject=job_id, submit=submit,
     )  # fmt: skip
     net.begin(asked)
     return asked
+
+
+def delay(net: Net, job_id: str = "j1", *, timeout: float = 5.0) -> PendingSubmit:
+    """Submit a job, for a receipt alone."""
+    frames = Request(job_id, "default", "ack-requested,task:t", b"x").frames()
+    submit = PendingSubmit(frames, id=job_id, deadline=net.now + timeout)
+    net.begin(submit)
+    return submit
 
 
 def confirm(net: Net, broker: FakeBroker) -> None:
@@ -196,6 +206,65 @@ def test_the_followers_of_a_call_fail_with_it() -> None:
     net.run()
     assert type(first.error) is type(second.error)
     assert "no room" in str(second.error)
+
+
+def test_a_call_behind_a_submission_without_a_result_asks_for_it() -> None:
+    """The REQUEST that was sent asked for a receipt alone, so the broker pushes nothing."""
+    broker = FakeBroker()
+    net = Net(broker)
+    net.cut.add(0)
+    submitted, asked = delay(net), call(net)
+    net.cut.clear()
+    net.run()
+    assert (submitted.done, submitted.error) == (True, None)
+    assert broker.kinds() == ["Inform", "Request", "Call"]
+    broker.finish("j1", "succeeded")
+    net.advance(0.5)
+    assert rows(asked) == [ROW]
+    assert not net.machine.busy
+
+
+def test_the_receipt_of_an_earlier_submission_promises_no_result() -> None:
+    """The one that was sent has timed out; its receipt comes before the next one is sent."""
+    broker = FakeBroker(hold={"j1"})
+    net = Net(broker)
+    submitted, asked = delay(net, timeout=1.0), call(net)
+    net.cut.add(0)
+    net.advance(1.5)
+    assert isinstance(submitted.error, BrokerUnavailable)
+    broker.jobs["j1"] = Request("j1", "default", "ack-requested,task:t", b"x")
+    net.machine.received(0, Ack("b", "j1").frames(), net.now)
+    net.cut.clear()
+    broker.finish("j1", "succeeded")
+    net.advance(1.0)
+    assert rows(asked) == [ROW]
+    assert gets(broker) == 1
+
+
+def test_a_submission_behind_a_call_shares_its_receipt() -> None:
+    broker = FakeBroker()
+    net = Net(broker)
+    asked, submitted = call(net), delay(net)
+    assert not submitted.done
+    confirm(net, broker)
+    assert (submitted.done, submitted.error) == (True, None)
+    broker.finish("j1", "succeeded")
+    net.advance(0.5)
+    assert rows(asked) == [ROW]
+    assert gets(broker) == 0
+
+
+def test_a_call_behind_a_submission_to_a_broker_without_results_fails() -> None:
+    broker = FakeBroker(features=False)
+    net = Net(broker)
+    net.cut.add(0)
+    submitted, asked = delay(net), call(net)
+    net.cut.clear()
+    net.run()
+    assert (submitted.done, submitted.confirmed) == (True, False)
+    assert isinstance(asked.error, ProtocolError)
+    assert "states and results of jobs cannot be read" in str(asked.error)
+    assert not net.machine.busy
 
 
 @pytest.mark.parametrize("earlier", ["first", "second"])
