@@ -56,7 +56,8 @@ __all__ = [
 #: Maximum number of messages without a receipt at a time: enough to keep the broker busy.
 IN_FLIGHT = 4
 
-#: Seconds up to which the timeout of a call is too short for a receipt that comes late.
+#: Seconds up to which the timeout of a call, or of its submission, is too short for a receipt that
+#: comes late: a second, and as much for its way.
 LATE_RECEIPT = 2.0
 
 #: Maximum number of jobs in one message: the broker commits so many in about 10 ms.
@@ -179,8 +180,8 @@ class Submitter:
 
     def _pending_call(self, encoded: EncodedJob, seconds: float | None) -> PendingSubmit:
         """Return the REQUEST for a job and its result."""
-        # Where the result has to come sooner than a late receipt, the receipt comes at once.
-        late = seconds is None or seconds > LATE_RECEIPT
+        # Where either has to come sooner than a late receipt, the receipt comes at once.
+        late = all(each is None or each > LATE_RECEIPT for each in (seconds, self._timeout))
         pending = self._pending_submit(encoded, LATE_ACK if late else ACK_AND_REPLY_REQUESTED)
         pending.extension = "late-ack"
         pending.asks_for_result = True

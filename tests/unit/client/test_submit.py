@@ -49,7 +49,9 @@ class Plain:
 class Bench:
     """A submitter on a net."""
 
-    def __init__(self, broker: FakeBroker | None = None, **options: Any) -> None:
+    def __init__(
+        self, broker: FakeBroker | None = None, *, timeout: float = 5.0, **options: Any
+    ) -> None:
         self.broker = broker or FakeBroker()
         self.net = Net(self.broker)
         self.serializer = Plain()
@@ -57,7 +59,7 @@ class Bench:
         reader = OutcomeReader(lambda _: self.serializer, {"msgpack"})
         results = ResultClient(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
         ids = IdFactory(self.runner.clock)
-        self.submitter = Submitter(self.runner, results, ids=ids, timeout=5.0, **options)
+        self.submitter = Submitter(self.runner, results, ids=ids, timeout=timeout, **options)
 
     def template(self, serializer: Plain | None = None, **more: Any) -> Template:
         headers = Headers(task="t", content_type="msgpack")
@@ -111,6 +113,26 @@ def test_a_call_asks_for_the_result_and_for_a_receipt_that_may_be_late(
     (request,) = bench.requests()
     assert request.headers == f"{requested},task:t,content-type:msgpack"
     assert bench.broker.kinds() == ["Inform", "Request"]
+
+
+@pytest.mark.parametrize("timeout", [0.5, 2.0])
+def test_where_a_receipt_has_to_come_soon_it_comes_at_once(timeout: float) -> None:
+    """A late one would come after ``submit_timeout``, though the job is stored and goes on."""
+    bench = Bench(timeout=timeout)
+    bench.net.on_step = lambda: ended() if bench.net.now >= 1004.0 else None
+
+    def ended() -> None:
+        for job_id in ("j1", "j2"):
+            bench.broker.finish(job_id, "succeeded", data=msgpack.packb(5))
+
+    ends: list[Exception | None] = []
+    tracked = EncodedJob("j2", "q", "task:t,content-type:msgpack", b"")
+    bench.submitter.track(tracked, lambda _, error: ends.append(error))
+    assert bench.submitter.call(bench.template(), (), {}, "j1", timeout=10.0).wait().get() == 5
+    assert ends == [None]
+    assert [request.headers.split(",task")[0] for request in bench.requests()] == [
+        "ack-requested,reply-requested"
+    ] * 2
 
 
 def test_the_caller_may_choose_the_id(bench: Bench) -> None:
