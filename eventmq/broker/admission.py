@@ -103,7 +103,12 @@ def _is_limited(headers: str, limited: Container[SubqueueKey]) -> bool:
 
 
 class _Submission(NamedTuple):
-    """A message with jobs that is being committed; ``refused`` is by position in it."""
+    """A message with jobs that is being committed.
+
+    Attributes:
+        refused: Why jobs are refused, by position in the message.
+        owed: Whether it has registered its peer for a REPLY, in place of ``replaced``.
+    """
 
     peer: Peer
     message_id: str
@@ -114,6 +119,8 @@ class _Submission(NamedTuple):
     refused: dict[int, tuple[str, str]]
     wants_reply: bool = False
     late: bool = False
+    owed: bool = False
+    replaced: Peer | None = None
 
 
 class Admission:
@@ -152,6 +159,8 @@ class Admission:
         if transient:
             self._begin_queues()
             refusal = self._admit_transient(job)
+            if refusal:
+                self._cancel_reply(submission, job.id)
             self._receipt(submission, {0: refusal} if refusal else {})
         else:
             self._admit(submission)
@@ -166,13 +175,19 @@ class Admission:
         """Return the submission of one job; register the peer for a REPLY at its end."""
         wants_reply = headers.reply_requested or headers.late_ack
         wants_ack = headers.ack_requested or bool(headers.guarantee)
-        if wants_reply:
-            self.waiters.owe_reply(job.id, peer)
+        replaced = self.state.reply_to.get(job.id)
+        owed = wants_reply and self.waiters.owe_reply(job.id, peer)
         return _Submission(
             peer, message_id, wants_reply or wants_ack, batch=False, jobs=[job], positions=[0],
             refused={},
             wants_reply=wants_reply, late=headers.late_ack and not wants_ack and peer.reads_rows,
+            owed=owed, replaced=replaced,
         )  # fmt: skip
+
+    def _cancel_reply(self, submission: _Submission, job_id: str) -> None:
+        """Forget the REPLY that a refused submission has registered, and none of an earlier one."""
+        if submission.owed and self.state.reply_to.get(job_id) is submission.peer:
+            self.waiters.return_reply(job_id, submission.replaced)
 
     def _headers(self, text: str) -> Headers:
         if len(text) > self.state.limits.max_headers:
@@ -379,7 +394,6 @@ class Admission:
             return None
         refusal = memory.full(job)
         if refusal is not None:
-            self.waiters.cancel_reply(job.id)
             return refusal
         memory.add(job)
         state.counters["admitted_transient"] += 1
@@ -476,8 +490,7 @@ class Admission:
                 if job_id in rows and not grant.owns(rows[job_id].job.headers):
                     text = f"another key has submitted a job with the id {job_id!r}"
                     submission.refused[submission.positions[i]] = ("not-allowed", text)
-                    if self.state.reply_to.get(job_id) is submission.peer:
-                        self.waiters.cancel_reply(job_id)
+                    self._cancel_reply(submission, job_id)
             self._receipt(submission, submission.refused)
 
         self.state.write(FindJobs(ids, 0), settle)
@@ -495,6 +508,8 @@ class Admission:
             if submission.late and owed:
                 self.waiters.expect_receipt(job_id)
             else:
+                if owed:
+                    self.waiters.receipts.pop(job_id, None)  # of an earlier REQUEST
                 tell = submission.wants_reply and not owed and peer.reads_rows
                 state.receipt(peer, submission.message_id, NO_REPLY if tell else None)
 
@@ -508,7 +523,7 @@ class Admission:
             state.counters["duplicates"] += 1
             self.waiters.check_ended(job.id)
             return
-        self.waiters.cancel_reply(job.id)
+        self._cancel_reply(submission, job.id)
         if write_result.code == "full":
             submission.refused[submission.positions[i]] = ("store-full", write_result.detail)
         else:
@@ -528,7 +543,7 @@ class Admission:
         self._committed(coming)
         for job in submission.jobs:
             self._withdraw(job)
-            self.waiters.cancel_reply(job.id)
+            self._cancel_reply(submission, job.id)
         text = "the disk is full; nothing was stored"
         if submission.batch:
             refused = dict.fromkeys(submission.positions, ("store-full", text)) | submission.refused

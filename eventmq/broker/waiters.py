@@ -301,19 +301,33 @@ class ResultWaiters:
     def _may_read(peer: Peer, headers: str) -> bool:
         return peer.grant is None or peer.grant.owns(headers)
 
-    def owe_reply(self, job_id: str, peer: Peer) -> None:
-        """Send a REPLY to this peer when the job has ended, unless too many are owed already."""
+    def owe_reply(self, job_id: str, peer: Peer) -> bool:
+        """Send a REPLY to this peer when the job has ended, unless too many are owed already.
+
+        Returns:
+            Whether this is new: False where the peer is owed it already, or will not get it.
+        """
         other = self.state.reply_to.get(job_id)
+        if other is peer:
+            return False
         if other is not None and other.grant is not peer.grant:
-            return  # the job belongs to another owner
-        if other is not None and other is not peer and other.reads_rows:
-            return  # it relies on the REPLY; the other one is told that none comes
-        if len(self.state.reply_to) < self.state.limits.max_replies:
-            self.cancel_reply(job_id)
-            self.state.reply_to[job_id] = peer
-            peer.owed += 1
-        else:
+            return False  # the job belongs to another owner
+        if other is not None and other.reads_rows:
+            return False  # it relies on the REPLY; the other one is told that none comes
+        if len(self.state.reply_to) >= self.state.limits.max_replies:
             self.state.counters["replies_dropped"] += 1
+            return False
+        self.cancel_reply(job_id)
+        self.state.reply_to[job_id] = peer
+        peer.owed += 1
+        return True
+
+    def return_reply(self, job_id: str, former: Peer | None) -> None:
+        """Owe the REPLY for a job to the peer that it was owed to before, if there is one yet."""
+        self.cancel_reply(job_id)
+        if former is not None and self.state.peers.get(former.key) is former:
+            self.state.reply_to[job_id] = former
+            former.owed += 1
 
     def cancel_reply(self, job_id: str) -> Peer | None:
         """Forget the REPLY that is owed for a job; return the peer."""
@@ -325,6 +339,7 @@ class ResultWaiters:
 
     def expect_receipt(self, job_id: str) -> None:
         """Send the receipt of a job late, if its REPLY has not gone out by then."""
+        self.receipts.pop(job_id, None)  # they are in the order of their times
         self.receipts[job_id] = self.state.now + LATE_RECEIPT
 
     def send_receipts(self, until: float) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from eventmq.broker.limits import Limits
-from eventmq.wire.batches import pack
-from eventmq.wire.commands import Ack, Call, Inform, Request
+from eventmq.errors import QueueFull
+from eventmq.store.writes import Admit, WriteResult
+from eventmq.wire.batches import encode_batch, pack, unpack
+from eventmq.wire.commands import Ack, Call, Error, Inform, Kbai, Reply, Request
 from eventmq.wire.features import EXTENSIONS, Features
-from tests.support.broker_harness import TASK, Broker
+from tests.support.broker_harness import TASK, Broker, chunks, row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from eventmq.wire.commands import Command
@@ -28,6 +32,50 @@ def request(job_id: str, wish: str = "late-ack") -> Request:
 
 def acks(messages: Sequence[Command]) -> list[tuple[str, bytes | None]]:
     return [(m.acked, m.extra) for m in messages if isinstance(m, Ack)]
+
+
+def codes(messages: Sequence[Command]) -> list[str]:
+    return [m.code for m in messages if isinstance(m, Error)]
+
+
+def ends(messages: Sequence[Command]) -> list[object]:
+    return [unpack(m.result, "row") for m in messages if isinstance(m, Reply)]
+
+
+def accepted(broker: Broker, client: bytes = b"client") -> str:
+    """Submit a job, and return its id once its receipt has come."""
+    broker.tell(client, inform(client))
+    job_id = broker.new_id()
+    broker.tell(client, request(job_id))
+    broker.wait(2.0)
+    assert [(job_id, None)] == acks(broker.took(client))
+    return job_id
+
+
+def run(broker: Broker) -> None:
+    """Run the one job."""
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(result=b"r", content_type="msgpack")])
+
+
+class FullDisk:
+    """A store none of whose commits succeeds."""
+
+    def submit(self, writes: object) -> None: ...
+
+    def finished(self) -> list[object]:
+        return [QueueFull("no space")]
+
+
+class NearlyFullDisk:
+    """A store that keeps its reserve: no new jobs."""
+
+    def submit(self, writes: Sequence[object]) -> None:
+        self.writes = writes
+
+    def finished(self) -> list[list[object]]:
+        full = WriteResult("full", "the disk is nearly full")
+        return [[dict.fromkeys(range(len(w.jobs)), full) for w in self.writes if type(w) is Admit]]
 
 
 # Peers that change what they read
@@ -70,3 +118,127 @@ def test_a_receipt_of_a_peer_that_has_gone_is_not_sent(broker: Broker) -> None:
     broker.wait(3.0)
     assert broker.core.waiters.next_receipt is None
     assert broker.sent == {}
+
+
+# Refused REQUESTs
+
+
+def refuse_by_commit(broker: Broker, client: bytes, message: Request) -> Sequence[Command]:
+    store, broker.store = broker.store, FullDisk()
+    got = broker.tell(client, message)
+    broker.store = store
+    broker.wait(5.0)  # dispatch is held after a full disk
+    return got
+
+
+def refuse_by_reserve(broker: Broker, client: bytes, message: Request) -> Sequence[Command]:
+    store, broker.store = broker.store, NearlyFullDisk()
+    got = broker.tell(client, message)
+    broker.store = store
+    return got
+
+
+def refuse_without_room(broker: Broker, client: bytes, message: Request) -> Sequence[Command]:
+    """As a job without guarantee, while the broker does not have the stored one in memory."""
+    stored = broker.core.state.jobs.pop(message.id)
+    headers = f"{message.headers},guarantee:False"
+    got = broker.tell(client, Request(message.id, message.queue, headers, message.body))
+    broker.core.state.jobs[message.id] = stored
+    return got
+
+
+@pytest.mark.parametrize("second", [b"client", b"second"])
+@pytest.mark.parametrize(
+    ("refuse", "code"),
+    [
+        (refuse_by_commit, "store-full"),
+        (refuse_by_reserve, "store-full"),
+        (refuse_without_room, "queue-full"),
+    ],
+)
+def test_a_refused_second_request_leaves_the_reply_of_the_first(
+    tmp_path: Path,
+    refuse: Callable[[Broker, bytes, Request], Sequence[Command]],
+    code: str,
+    second: bytes,
+) -> None:
+    broker = Broker(tmp_path, limits=Limits(transient_jobs=0))
+    job_id = accepted(broker)
+    broker.tell(second, inform(second))
+    broker.took(b"client")
+    assert [code] == codes(refuse(broker, second, request(job_id)))
+    run(broker)
+    assert [[job_id, "succeeded", "msgpack", b"r"]] == ends(broker.took(b"client"))
+    assert broker.call("status")["replies_owed"] == 0
+    broker.close()
+
+
+def test_a_refused_batch_leaves_the_reply_for_a_job_with_one_of_its_ids(broker: Broker) -> None:
+    job_id = accepted(broker)
+    batch = encode_batch([("default", TASK)], [(job_id, 0, b"x")])
+    refuse_by_commit(broker, b"second", Request("batch", "", "batch:1", batch))
+    run(broker)
+    assert [[job_id, "succeeded", "msgpack", b"r"]] == ends(broker.took(b"client"))
+
+
+def test_a_refused_second_request_gives_the_reply_back_to_a_peer_without_rows(
+    broker: Broker,
+) -> None:
+    """The second one would have got it, had it been accepted."""
+    job_id, _ = broker.submit(client=b"old", headers="reply-requested")
+    broker.tell(b"second", inform(b"second"))
+    assert ["store-full"] == codes(refuse_by_commit(broker, b"second", request(job_id)))
+    run(broker)
+    assert [job_id] == [m.request for m in broker.took(b"old") if isinstance(m, Reply)]
+    assert ends(broker.took(b"second")) == []
+    peers = broker.core.state.peers.values()
+    assert [peer.owed for peer in peers if peer.key.identity in {b"old", b"second"}] == [0, 0]
+
+
+def test_a_refused_second_request_gives_no_reply_to_a_peer_that_has_gone(broker: Broker) -> None:
+    job_id, _ = broker.submit(client=b"old", headers="reply-requested")
+    broker.tell(b"second", inform(b"second"))
+    broker.put(b"second", request(job_id))
+    broker.put(b"old", Kbai("2"))
+    store, broker.store = broker.store, FullDisk()
+    broker.tick()
+    broker.store = store
+    assert ["store-full"] == codes(broker.took(b"second"))
+    assert broker.call("status")["replies_owed"] == 0
+
+
+@pytest.mark.parametrize("refuse", [refuse_by_commit, refuse_by_reserve])
+def test_two_refused_requests_of_one_tick_leave_no_reply(
+    broker: Broker, refuse: Callable[[Broker, bytes, Request], Sequence[Command]]
+) -> None:
+    broker.tell(b"client", inform(b"client"))
+    message = request(broker.new_id())
+    broker.put(b"client", message)
+    assert ["store-full"] * 2 == codes(refuse(broker, b"client", message))
+    assert broker.call("status")["replies_owed"] == 0
+    broker.wait(3.0)
+    assert acks(broker.took(b"client")) == []
+
+
+def test_a_repeated_request_with_a_receipt_at_once_gets_no_late_one(broker: Broker) -> None:
+    broker.tell(b"client", inform(b"client"))
+    job_id = broker.new_id()
+    broker.tell(b"client", request(job_id))
+    got = broker.tell(b"client", request(job_id, "ack-requested,reply-requested"))
+    assert [(job_id, None)] == acks(got)
+    broker.wait(3.0)
+    assert acks(broker.took(b"client")) == []
+
+
+def test_a_repeated_request_does_not_hold_up_the_receipts_of_others(broker: Broker) -> None:
+    broker.tell(b"client", inform(b"client"))
+    first, other = broker.new_id(), broker.new_id()
+    broker.tell(b"client", request(first))
+    broker.wait(0.3)
+    broker.tell(b"client", request(other))
+    broker.wait(0.3)
+    broker.tell(b"client", request(first))
+    broker.wait(0.8)
+    assert [(other, None)] == acks(broker.took(b"client"))
+    broker.wait(0.5)
+    assert [(first, None)] == acks(broker.took(b"client"))
