@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
+from eventmq.broker.peers import Key
 from eventmq.errors import QueueFull
 from eventmq.store.writes import Admit, WriteResult
 from eventmq.wire.batches import encode_batch, pack, unpack
@@ -205,6 +207,24 @@ def test_a_refused_second_request_gives_no_reply_to_a_peer_that_has_gone(broker:
     broker.store = store
     assert ["store-full"] == codes(broker.took(b"second"))
     assert broker.call("status")["replies_owed"] == 0
+
+
+@pytest.mark.parametrize("guarantee", ["", ",guarantee:False"])
+def test_a_request_with_the_id_of_another_owner_is_owed_no_reply(
+    broker: Broker, guarantee: str
+) -> None:
+    for name in ("alice", "bob"):
+        client = name.encode()
+        broker.tell(client, inform(client))
+        grant = Grant(name, name, frozenset({"client"}))
+        broker.core.state.peers[Key("main", client)].grant = grant
+    job_id = broker.new_id()
+    got = broker.tell(b"alice", request(job_id, f"ack-requested{guarantee}"))
+    assert [(job_id, None)] == acks(got)
+    assert ["not-allowed"] == codes(broker.tell(b"bob", request(job_id, f"late-ack{guarantee}")))
+    assert {} == broker.core.state.reply_to
+    run(broker)
+    assert ends(broker.took(b"bob")) == []
 
 
 @pytest.mark.parametrize("refuse", [refuse_by_commit, refuse_by_reserve])
