@@ -310,6 +310,10 @@ class ResultClient:
             origin = job.origin
             origin.broker, origin.store, origin.sent = call.target, call.store, True
 
+    def made(self, job: object) -> bool:
+        """Return whether this is a job's handle that asks this result client."""
+        return isinstance(job, Job) and job._results is self  # noqa: SLF001 - of this module
+
     def record(self, job: Job[Any], row: list[Any]) -> None:
         """Keep how a job ended; raise `JobNotFound` for an id that the broker does not know."""
         if row[1]:

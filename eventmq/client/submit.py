@@ -142,7 +142,8 @@ class Submitter:
     ) -> Pending[Job[Any]]:
         """Submit one job and wait for its end, in one exchange; `Job.get` then has its result.
 
-        What middlewares do after ``proceed`` runs before it is sent.
+        What middlewares do after ``proceed`` runs before it is sent. If one returns the handle of
+        another job, the end of that one is waited for.
 
         Args:
             template: As for `submit`.
@@ -152,7 +153,7 @@ class Submitter:
             timeout: Seconds for all of it, as in `Job.get`.
 
         Raises:
-            NotAllowed: A batch is open.
+            NotAllowed: A batch is open, or a middleware returned no handle; nothing was sent.
             SerializationError: The arguments cannot be encoded.
             BrokerUnavailable: When it is waited for: there was no receipt in time.
             SubmitError: When it is waited for: the broker refused the job.
@@ -165,8 +166,14 @@ class Submitter:
         entries: list[tuple[Job[Any], EncodedJob]] = []
         sink = self._collect(lambda *entry: entries.append(entry))
         job = self._with_middlewares(template, args, kwargs, job_id, sink)
+        if job is None:
+            msg = (
+                f"a middleware returned None instead of a handle of task {template.headers.task!r}"
+            )
+            raise NotAllowed(f"{msg}, and call() waits for a job: return what proceed() returned")
 
         def steps() -> Steps[Job[Any]]:
+            deadline = self._runner.deadline(seconds)
             for each, encoded in entries:
                 if each is not job:  # a middleware's own
                     yield from self._submitting(each, encoded)
@@ -174,6 +181,14 @@ class Submitter:
                 submit = self._pending_call(encoded, seconds)
                 end = self._results.end_of(job, timeout, submit)
                 yield from self._results.ending(job, end, timeout)
+            own = self._results.made(job)
+            if own and job.row is not None:
+                return job
+            left = None if seconds is None else max(deadline - self._runner.clock.monotonic(), 0.0)
+            if own:
+                yield from self._results.ending(job, self._results.end_of(job, left), timeout)
+            else:  # of another app, or of a kind of its own
+                yield partial(job.get, left)
             return job
 
         return self._runner.run(steps())

@@ -230,7 +230,8 @@ class Task(SubmittableTask, Generic[P, R]):
 
         Raises:
             TypeError: The function does not take these arguments, or ``timeout`` may be its own.
-            NotAllowed: Inside ``app.batch()``, which sends at its end.
+            NotAllowed: Inside ``app.batch()``, which sends at its end; or a middleware returned
+                None instead of a handle, and nothing was submitted.
             SerializationError: The arguments cannot be encoded.
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
             SubmitError: The broker refused the job.

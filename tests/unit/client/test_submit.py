@@ -18,6 +18,7 @@ from eventmq.errors import (
     MessageTooLarge,
     NotAllowed,
     QueueFull,
+    ResultTimeout,
     SerializationError,
 )
 from eventmq.headers import Headers, parse_headers
@@ -458,6 +459,51 @@ def test_middlewares_wrap_a_call_before_it_is_sent() -> None:
     assert again.get() == "j1"
     assert sent == [0]
     assert [request.id for request in bench.requests()] == ["j1"]
+
+
+class Answering:
+    """Answers with a handle that it has."""
+
+    def __init__(self, *handles: Any) -> None:
+        self.handles = list(handles)
+
+    def submit(self, submission: Submission, proceed: Any) -> Any:
+        return self.handles.pop() if self.handles else proceed(submission)
+
+
+def test_a_call_that_a_middleware_answers_ends_at_its_own_timeout() -> None:
+    """The job of the other handle goes on; a later call has its result."""
+    answering = Answering()
+    bench = Bench(middleware=[answering])
+    job = bench.submitter.submit(bench.template(), (), {}, "j1")
+    answering.handles = [job, job]
+    began = bench.net.now
+    with pytest.raises(ResultTimeout):
+        bench.submitter.call(bench.template(), (), {}, timeout=2.0).wait()
+    assert 2.0 <= bench.net.now - began < 4.0
+    bench.broker.finish("j1", "succeeded", data=msgpack.packb(7))
+    again = bench.submitter.call(bench.template(), (), {}, timeout=3.0)
+    assert asyncio.run(awaited(again)).row is not None
+    assert job.get() == 7
+    assert len(bench.requests()) == 1
+
+
+def test_a_call_waits_for_a_handle_of_another_app_through_that_app() -> None:
+    other = Bench()
+    job = other.submitter.submit(other.template(), (), {}, "j1")
+    other.broker.finish("j1", "succeeded", data=msgpack.packb(7))
+    bench = Bench(middleware=[Answering(job)])
+    called = bench.submitter.call(bench.template(), (), {}, timeout=3.0).wait()
+    assert called.row is not None
+    assert called.get() == 7
+    assert bench.broker.kinds() == ["Inform"]
+
+
+def test_a_call_that_a_middleware_answers_with_nothing_is_refused() -> None:
+    bench = Bench(middleware=[Answering(None)])
+    with pytest.raises(NotAllowed, match=r"None instead of a handle of task 't'.*return what"):
+        bench.submitter.call(bench.template(), (), {})
+    assert bench.requests() == []
 
 
 def test_middlewares_wrap_every_job_of_many() -> None:
