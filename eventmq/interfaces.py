@@ -356,7 +356,7 @@ class Factory(Protocol[T_co]):
     """Makes the object that implements a contract.
 
     Raises `PluginError` for bad options; the registry adds the names of plugin and distribution,
-    and how the plugin is switched off.
+    and where the options stand.
     """
 
     def __call__(self, context: PluginContext, /) -> T_co:
