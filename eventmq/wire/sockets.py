@@ -15,6 +15,7 @@ import ctypes.util
 import logging
 import os
 import struct
+import time
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
@@ -81,6 +82,9 @@ _ANY = 1 << 62
 #: says what is wrong, or that a job is cancelled.
 SHORT, RESERVE = 1024, 1024 * 1024
 
+#: Seconds that a peer's first refused message waits, and between two such waits.
+YIELD, YIELD_INTERVAL = 0.002, 0.05
+
 #: Peers above which those without unsent bytes are forgotten.
 SWEEP_ABOVE = 1024
 
@@ -143,7 +147,7 @@ class TotalUsage:
         warned: The bound was logged, and has been met ever since.
     """
 
-    __slots__ = ("_open", "max_bytes", "peers", "used", "warned")
+    __slots__ = ("_open", "_yield_at", "max_bytes", "peers", "used", "warned")
 
     def __init__(self, max_bytes: int = _ANY) -> None:
         self.max_bytes = max_bytes
@@ -151,6 +155,19 @@ class TotalUsage:
         self.peers = 0
         self.warned = False
         self._open: deque[BufferUsage] = deque()
+        self._yield_at = 0.0
+
+    def yield_thread(self) -> bool:
+        """Let pyzmq's thread record what libzmq has sent; return False if it was let lately.
+
+        What a peer has read is known once that thread has run, which this one may keep from it.
+        """
+        now = time.monotonic()
+        if now < self._yield_at:
+            return False
+        time.sleep(YIELD)
+        self._yield_at = now + YIELD_INTERVAL
+        return True
 
     def share(self, coming: int = 0) -> int:
         """Return how many bytes one peer may have now, or when so many others have been sent."""
@@ -207,6 +224,7 @@ class BufferUsage:
         allocated: Bytes that `SendBuffers.allocate` has said may be sent.
         listed: The total looks at it from time to time.
         warned: Its bound was logged.
+        refused: The last message with a tracker was not sent, since too much waited.
     """
 
     total: TotalUsage
@@ -219,6 +237,7 @@ class BufferUsage:
     allocated: int = 0
     listed: bool = False
     warned: bool = False
+    refused: bool = False
 
     def count_waiting(self) -> int:
         """Account for trackers that are done; return how many bytes wait, at most."""
@@ -573,15 +592,18 @@ class RouterLink(Link):
 
     def _send_tracked(self, frames: Sequence[bytes], usage: BufferUsage, sent: int) -> bool:
         """Send a message whose last frame has a tracker, unless too much waits."""
-        if not self.buffers.may_send(usage, sent - usage.sent):
-            return self._full(frames[0], usage)
+        size = sent - usage.sent
+        if not self.buffers.may_send(usage, size):
+            total, first, usage.refused = self.buffers.total, not usage.refused, True
+            if not (first and total.yield_thread() and self.buffers.may_send(usage, size)):
+                return self._full(frames[0], usage)
+        usage.refused = False
         try:
             last = zmq.Frame(frames[-1], track=True, copy=False)
         except RuntimeError:  # the interpreter ends, and pyzmq with it
             return Link.send(self, frames)
         if not Link.send(self, [*frames[:-1], cast("bytes", last)]):  # libzmq takes either
             return self._full(frames[0], usage)
-        size = sent - usage.sent
         usage.sent = sent
         usage.track(last.tracker, size)
         return True

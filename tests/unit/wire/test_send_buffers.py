@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
 
+from eventmq.wire import sockets
 from eventmq.wire.sockets import (
     RESERVE,
     SHORT,
@@ -295,6 +297,39 @@ def test_bytes_for_a_peer_that_does_not_read_are_bounded(pair: Pair, size: int, 
     assert "slow to read" in caplog.text
     assert count == pair.drain()
     assert pair.flood(size), "it reads again, and is served again"
+
+
+def test_a_message_waits_once_for_what_its_peer_has_read_to_be_recorded(
+    pair: Pair, monkeypatch
+) -> None:
+    """pyzmq's thread records it, and the link's own thread may keep it from that."""
+    usage = pair.link.buffers.usage(b"p")
+    moment, sleeps, read, unread = [100.0], [], FakeTracker(), FakeTracker()
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        moment[0] += seconds
+        read.done = True
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: moment[0])
+    monkeypatch.setattr(sockets, "time", clock)
+    usage.sent = 4 * MIB
+    usage.track(read)
+    assert pair.link.send([b"p", b"x" * MIB]), "all before it has been read"
+    usage.sent += 4 * MIB
+    usage.track(unread)
+    assert not pair.link.send([b"p", b"x" * MIB])
+    assert len(sleeps) == 1, "there is one such wait in a while for all peers"
+    moment[0] += 1.0
+    assert not pair.link.send([b"p", b"x" * MIB])
+    assert len(sleeps) == 1, "it was refused before: it does not read"
+    unread.done = True
+    assert pair.drain() == 1
+    until(lambda: pair.link.send([b"p", b"x" * MIB]), "it reads again")
+    usage.sent += 4 * MIB
+    usage.track(FakeTracker())
+    assert not pair.link.send([b"p", b"x" * MIB])
+    assert len(sleeps) == 2
 
 
 def test_a_peer_that_has_gone_owes_nothing(pair: Pair) -> None:
