@@ -507,7 +507,7 @@ class Dispatch:
         """Take jobs that this commit admits; the others join the queue when it is settled."""
         limits, wall = self.state.limits, self.state.wall
         budget, space = limits.chunk_seconds, limits.max_frame // 2
-        jobs: list[JobRecord] = []
+        jobs: dict[str, JobRecord] = {}  # an id may come twice in a tick: the store takes it once
         running, known, transient = self.state.running, self.state.jobs, self.state.transient.jobs
         queue.arriving.sort(key=lambda job: (job.rank, job.seq))
         for job in queue.arriving:
@@ -518,14 +518,14 @@ class Dispatch:
             expired = job.expires and job.expires <= wall
             if not fits or expired or job.id in transient:
                 continue
-            if job.id not in running and job.id not in known:
-                jobs.append(job)
+            if job.id not in running and job.id not in known and job.id not in jobs:
+                jobs[job.id] = job
                 budget -= cost
                 space -= len(job.body)
         if jobs:
-            leased = set(map(id, jobs))
+            leased = set(map(id, jobs.values()))
             queue.arriving = [job for job in queue.arriving if id(job) not in leased]
-        return jobs
+        return list(jobs.values())
 
     @staticmethod
     def _eligibility(queue: Queue, session: Session) -> Eligibility:

@@ -395,7 +395,8 @@ class Sessions:
         self.state.sessions.pop(session.id, None)
         self.revoked.forget_session(session)
         if session.peer is not None:
-            session.peer.session = None
+            # If the commit fails, the session is there again as one whose connection is lost.
+            session.peer.session = session.peer = None
         self.unroutable.session_changed(session)
 
     def queue_kbai(self) -> None:

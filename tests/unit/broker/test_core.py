@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.broker.limits import Limits
+from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.wire.batches import decode_exceptions, encode_batch, encode_outcomes, pack, unpack
@@ -91,6 +92,49 @@ def test_the_same_id_twice_is_one_job_and_two_receipts(broker: Broker) -> None:
     _, second = broker.submit(job_id)
     assert kinds(first) == kinds(second) == ["Ack"]
     assert broker.call("queues")[0]["waiting"] == 1
+
+
+@pytest.mark.parametrize("message", ["request", "batch"])
+def test_jobs_that_are_sent_twice_in_one_tick_are_leased_once(broker: Broker, message: str) -> None:
+    """Both copies could be in one chunk, which has many jobs once the task is known to be quick."""
+    broker.submit()
+    [(chunk, _)] = chunks(broker.worker(b"a", "a"))
+    broker.answer(b"a", chunk, [row()])
+    broker.ready(b"a", 1, received=1)
+    ids = [broker.new_id() for _ in range(3 if message == "batch" else 1)]
+    batch = encode_batch([("default", TASK)], [(id, 0, b"x") for id in ids])
+    for _ in range(2):
+        if message == "batch":
+            broker.put(b"c", Request("m", "", "batch:3", batch))
+        else:
+            broker.put(b"c", Request(ids[0], "default", f"{TASK},ack-requested", b"x"))
+    broker.tick()
+    [(chunk, index)] = chunks(broker.took(b"a"))
+    assert [(entry.id, entry.delivery) for entry in index.entries] == [(id, 1) for id in ids]
+    assert chunks(broker.worker(b"b", "b")) == []
+    broker.answer(b"a", chunk, [row(place) for place in range(len(ids))])
+    assert broker.call("state", ids=ids) == [[id, "succeeded"] for id in ids]
+    assert broker.core.state.queues["default"].running == 0
+
+
+def test_a_session_that_ends_in_a_commit_without_space_ends_later(broker: Broker) -> None:
+    """Its connection informs as another one; its job is queued again, and done by others."""
+    job_id, _ = broker.submit()
+    assert chunks(broker.worker(b"a", "one"))
+    features = Features(session="two", name="two").format()
+    broker.put(b"a", Inform(broker.new_id(), '[[10, "default"]]', "worker", features))
+    broker.core.decide(broker.clock.now())
+    _, settle = broker.core.take_batch()
+    settle(QueueFull("no space"))
+    broker.core.take_deferred_sends()
+    assert list(broker.core.state.sessions["one"].leases)
+    for _ in range(120):
+        broker.clock.time += 0.5
+        broker.put(b"a", Heartbeat(broker.new_id(), "0"))
+        broker.tick()
+    assert "one" not in broker.core.state.sessions
+    assert broker.call("state", ids=[job_id]) == [[job_id, "queued"]]
+    assert chunks(broker.worker(b"b", "three"))
 
 
 def test_the_id_of_a_finished_job_is_refused_within_the_dedupe_window(broker: Broker) -> None:
@@ -849,8 +893,6 @@ def test_a_bad_message_is_counted_and_answered(
 
 def test_a_commit_that_fails_for_space_changes_nothing_in_memory(broker: Broker) -> None:
     """A failed commit changes nothing: no receipt, and everything can be said again."""
-    from eventmq.errors import QueueFull
-
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     store = broker.store
