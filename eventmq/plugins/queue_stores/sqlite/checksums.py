@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "FORMULA",
     "FUNCTIONS",
     "NEVER",
     "DamagedRow",
@@ -28,6 +29,9 @@ __all__ = [
     "outcome_crc",
     "outcome_prefix",
 ]  # fmt: skip
+
+#: How checksums are made, for the hash of the tables: a store with others is another version.
+FORMULA = "crc32(queue, headers, body) ^ crc32(id)"
 
 #: In the place of a checksum, which is never negative: of a row that is known to be damaged.
 NEVER = -1

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from eventmq.errors import ProtocolError, StoreError
 from eventmq.plugins.database import add_function, all_rows, definitions_hash, first_row
-from eventmq.plugins.queue_stores.sqlite.checksums import FUNCTIONS, as_text
+from eventmq.plugins.queue_stores.sqlite.checksums import FORMULA, FUNCTIONS, as_text
 from eventmq.plugins.schedule_stores.table import TABLES as SCHEDULE_TABLES
 from eventmq.timekeeping import ClockRecord
 from eventmq.wire.batches import pack, unpack
@@ -184,7 +184,7 @@ def buckets(db: apsw.Connection) -> list[int]:
 
 
 #: Kept in ``meta``: tells apart stores of development versions, whose version number is the same.
-SCHEMA_HASH = definitions_hash(_TABLES, bucket_ddl(0), bucket_index(0), *SCHEDULE_TABLES)
+SCHEMA_HASH = definitions_hash(_TABLES, bucket_ddl(0), bucket_index(0), *SCHEDULE_TABLES, FORMULA)
 
 
 class Migration(NamedTuple):
