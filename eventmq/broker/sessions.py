@@ -396,7 +396,8 @@ class Sessions:
         self.revoked.forget_session(session)
         if session.peer is not None:
             # If the commit fails, the session is there again as one whose connection is lost.
-            session.peer.session = session.peer = None
+            session.peer.session = None
+            session.peer = None
         self.unroutable.session_changed(session)
 
     def queue_kbai(self) -> None:
