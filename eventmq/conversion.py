@@ -393,6 +393,8 @@ def read_values(
     found = {}
     for name, value in values.items():
         if name not in known:
+            if name == "url" and isinstance(value, str) and "://" in value:
+                raise PluginError(f"{owner} takes no URL: choose it by its name alone")
             raise PluginError(f"{owner} has no option {name!r}; {did_you_mean(name, known)}")
         try:
             found[known[name].field] = known[name].read(value)

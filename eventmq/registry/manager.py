@@ -49,6 +49,13 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+#: Source of options -> where they stand.
+_TABLES = {
+    "default": "[eventmq.plugins.{0}] of eventmq.toml",
+    "pyproject.toml": "[tool.eventmq.plugins.{0}] of pyproject.toml",
+    "argument": "plugin_options[{0!r}] of the app",
+}
+
 #: Hooks that are in use when implemented, whatever the settings choose.
 _ALWAYS_IN_USE = frozenset({"eventmq_configure", "eventmq_add_commands", "eventmq_job_event"})
 
@@ -132,9 +139,8 @@ class PluginManager:
             PluginError: The plugin cannot make it; a missing library is named with its extra.
         """
         registration = self._loader.registries[kind.hook].find(text)
-        merged = {**self._settings.plugin_options.get(registration.name, {}), **(options or {})}
-        if "://" in text:
-            merged["url"] = text
+        given = {**(options or {}), **({"url": text} if "://" in text else {})}
+        merged = {**self._settings.plugin_options.get(registration.name, {}), **given}
         plugin = self._loader.plugins[registration.plugin]
         what = f"{kind.name} {registration.name!r} of {plugin}"
         context = PluginContext(registration.name, merged, self._clock, self._app())
@@ -143,7 +149,8 @@ class PluginManager:
         except EventMQError as error:
             if type(error) is not PluginError:
                 raise
-            raise PluginError(f"{what}: {error}{plugin.remedy}") from error
+            where = self._where(registration.name, given, str(error))
+            raise PluginError(f"{what}: {error}{where}") from error
         except ModuleNotFoundError as error:
             raise PluginError(f"{what} {_missing(plugin, error)}{plugin.remedy}") from error
         except Exception as error:
@@ -153,6 +160,16 @@ class PluginManager:
             raise PluginError(f"{what} {lack}{plugin.remedy}")
         self._made.add((kind.hook, registration.name))
         return cast("T", made)
+
+    def _where(self, name: str, given: Mapping[str, Any], error: str) -> str:
+        """Return where the options of an error are, for its end; "" where the caller gave them."""
+        table = self._settings.plugin_options.get(name, {})
+        wrong = [option for option in {**table, **given} if repr(option) in error]
+        if given.keys() & wrong or "option" not in error:
+            return ""
+        of = {self._settings.source(f"plugins.{name}.{option}") for option in wrong or table}
+        tables = [_TABLES.get(source, _TABLES["default"]) for source in sorted(of or {"default"})]
+        return f"; see {' and '.join(tables).format(name)}"
 
     def foreign(self, kind: PluginKind[Any], text: str) -> str:
         """Return a name with its plugin, for the beginning of a message; "" if it is built in."""

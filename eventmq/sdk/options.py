@@ -42,7 +42,7 @@ def read_options(context: PluginContext, kind: type[T]) -> T:
     Raises:
         PluginError: An option is unknown, missing or not allowed. The message has the option, the
             nearest known name or what would be right, and never a text that was given, which may be
-            a secret. The registry adds plugin, distribution and how to switch the plugin off.
+            a secret. The registry adds the plugin, its distribution and where the options stand.
     """
     return _read(context.name, kind, context.options)
 

@@ -135,13 +135,18 @@ def _environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _merge_options(tables: Iterable[tuple[str, object]]) -> dict[str, dict[str, Any]]:
+def _merge_options(
+    tables: Iterable[tuple[str, object]],
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Return plugin -> options, and ``plugins.PLUGIN.OPTION`` -> source."""
     merged: dict[str, dict[str, Any]] = {}
+    sources = {}
     for source, options in tables:
         for plugin, values in _table(options, f"plugins from {source}").items():
             table = _table(values, f"the options of plugin {plugin!r} from {source}")
             merged.setdefault(plugin, {}).update(table)
-    return merged
+            sources.update({f"plugins.{plugin}.{name}": source for name in table})
+    return merged, sources
 
 
 def _check_together(settings: Settings) -> None:
@@ -174,7 +179,7 @@ def load_settings(
     """
     arguments = {name: value for name, value in arguments.items() if value is not None}
     tables = [*_files(Path(directory or ".")), ("argument", arguments)]
-    options = _merge_options(
+    options, option_sources = _merge_options(
         (source, table.pop("plugin_options" if table is arguments else "plugins", {}))
         for source, table in tables
     )
@@ -186,7 +191,7 @@ def load_settings(
     for name, (_, source) in values_by_name.items():
         _known(name, source)
     values: dict[str, Any] = {name: _read(name, *pair) for name, pair in values_by_name.items()}
-    sources = {name: source for name, (_, source) in values_by_name.items()}
+    sources = {name: source for name, (_, source) in values_by_name.items()} | option_sources
     settings = Settings(**values, plugin_options=options, sources=sources)
     _check_together(settings)
     return settings

@@ -57,11 +57,11 @@ def option(name: str, metavar: str = "X", minimum: int | None = None) -> Command
 def test_a_declared_option_reaches_the_factory(cli: Cli) -> None:
     code, message = cli.error("-p", "stomp", "gateway", "stomp", "--virtual-host", "a")
     assert 1 == code
-    assert "plugin 'stomp': options [('virtual_host', 'a')]; switch it off with" in message
+    assert "plugin 'stomp': options [('virtual_host', 'a')]" in message
     code, message = cli.error(
         "-p", "stomp", "gateway", "stomp", "--virtual-host=a", "--bind", "b", "--insecure"
     )
-    assert "options [('bind', 'b'), ('insecure', 'true'), ('virtual_host', 'a')];" in message
+    assert "options [('bind', 'b'), ('insecure', 'true'), ('virtual_host', 'a')]" in message
 
 
 def test_an_option_of_a_pool_is_one_of_the_worker(cli: Cli) -> None:

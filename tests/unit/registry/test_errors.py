@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from eventmq.errors import HookError, PluginCollision, PluginError
+from eventmq.registry.manager import PluginManager
 from eventmq.registry.names import (
     QUEUE_STORE,
     RESULT_BACKEND,
@@ -15,6 +18,8 @@ from eventmq.registry.names import (
     ROUTING_STRATEGY,
     WORKER_POOL,
 )
+from eventmq.sdk import factory
+from eventmq.settings import load_settings
 from tests.support.plugin_harness import (
     SHOUT,
     Shout,
@@ -76,6 +81,51 @@ def test_a_library_of_no_extra_is_named_itself(manage, module):
     manager = manage(module("shouting_module", SHOUT))
     with pytest.raises(PluginError, match="pip install 'no_such_library'"):
         manager.serializer("shout")
+
+
+@dataclass
+class Files:
+    """A result backend that is chosen by its name."""
+
+    folder: Path
+    sweep: int = 5
+    inline = local = False
+    put = get = close = len
+
+
+def refusal(manager, text, options=None):
+    with pytest.raises(PluginError) as caught:
+        manager.make(RESULT_BACKEND, text, options=options)
+    return str(caught.value).removeprefix("result backend 'files' of plugin 'Made': ")
+
+
+def test_a_wrong_option_names_the_table_where_it_stands(manage, tmp_path):
+    plugin = providing(eventmq_result_backends={"files": factory(Files)})
+    table = "[eventmq.plugins.files]\n"
+    (tmp_path / "eventmq.toml").write_text(f"{table}folder = 'a'\nsweep = 'b'\n", "utf-8")
+    manager = PluginManager(load_settings({}, directory=tmp_path, environ={}))
+    manager.load([plugin], entry_points=())
+    where = "; see [eventmq.plugins.files] of eventmq.toml"
+    wrong = "option 'sweep' of 'files' must be a whole number"
+    assert refusal(manager, "files") == f"{wrong}, not text{where}"
+    assert refusal(manager, "files", {"sweep": 1.5}) == f"{wrong}, not 1.5"
+    needs = "'files' needs the option 'folder': a path"
+    assert refusal(manage(plugin), "files") == needs + where
+    (tmp_path / "eventmq.toml").unlink()
+    (tmp_path / "pyproject.toml").write_text(f"[tool.{table[1:]}swep = 1\n", "utf-8")
+    manager = PluginManager(load_settings({}, directory=tmp_path, environ={}))
+    manager.load([plugin], entry_points=())
+    unknown = "'files' has no option 'swep'; did you mean 'sweep'?"
+    where = "; see [tool.eventmq.plugins.files] of pyproject.toml"
+    assert refusal(manager, "files") == unknown + where
+    manager = manage(plugin, plugin_options={"files": {"swep": 1}})
+    assert refusal(manager, "files") == f"{unknown}; see plugin_options['files'] of the app"
+
+
+def test_a_url_for_what_takes_none_is_told_so(manage):
+    manager = manage(providing(eventmq_result_backends={"files": factory(Files)}))
+    said = "'files' takes no URL: choose it by its name alone"
+    assert refusal(manager, "files:///tmp/x") == said
 
 
 def test_a_misspelt_hook_is_an_error_with_the_nearest_name(manage):
