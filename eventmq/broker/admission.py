@@ -505,7 +505,7 @@ class Admission:
         elif submission.wants_ack:
             peer, job_id = submission.peer, submission.jobs[0].id
             owed = submission.wants_reply and state.reply_to.get(job_id) is peer
-            if submission.late and owed:
+            if submission.late and owed and not state.closing:  # no later tick may come
                 self.waiters.expect_receipt(job_id)
             else:
                 if owed:

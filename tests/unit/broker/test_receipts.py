@@ -12,7 +12,7 @@ from eventmq.broker.peers import Key
 from eventmq.errors import QueueFull
 from eventmq.store.writes import Admit, WriteResult
 from eventmq.wire.batches import encode_batch, pack, unpack
-from eventmq.wire.commands import Ack, Call, Error, Inform, Kbai, Reply, Request
+from eventmq.wire.commands import Ack, Call, Disconnect, Error, Inform, Kbai, Reply, Request, decode
 from eventmq.wire.features import EXTENSIONS, Features
 from tests.support.broker_harness import TASK, Broker, chunks, row
 
@@ -262,3 +262,37 @@ def test_a_repeated_request_does_not_hold_up_the_receipts_of_others(broker: Brok
     assert [(other, None)] == acks(broker.took(b"client"))
     broker.wait(0.5)
     assert [(first, None)] == acks(broker.took(b"client"))
+
+
+# The last commit
+
+
+def commit(broker: Broker) -> list[Command]:
+    """Commit the tick as a runner that ends does; return what is sent then."""
+    writes, settle = broker.core.take_batch()
+    broker.store.submit(writes)
+    for write_results in broker.store.finished():
+        settle(write_results)
+    return [decode(message.frames) for message in broker.core.take_deferred_sends()]
+
+
+@pytest.mark.parametrize("wish", ["late-ack", "ack-requested,reply-requested"])
+def test_the_receipt_of_a_job_of_the_last_commit_is_sent(broker: Broker, wish: str) -> None:
+    """The broker does not come to its late receipts any more."""
+    broker.tell(b"client", inform(b"client"))
+    job_id = broker.new_id()
+    broker.put(b"client", request(job_id, wish))
+    broker.core.decide(broker.now())
+    broker.core.close(broker.now())
+    assert [(job_id, None)] == acks(commit(broker))
+    assert broker.core.waiters.next_receipt is None
+
+
+def test_the_receipt_of_a_job_before_a_disconnect_is_sent_with_its_commit(broker: Broker) -> None:
+    """A broker without running jobs is gone after that."""
+    broker.tell(b"client", inform(b"client"))
+    job_id = broker.new_id()
+    broker.put(b"client", request(job_id))
+    broker.put(b"admin", Disconnect("d"), "admin")
+    broker.tick()
+    assert [(job_id, None)] == acks(broker.took(b"client"))
