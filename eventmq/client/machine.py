@@ -115,11 +115,16 @@ class ClientMachine:
             self._assign(request, now)
 
     def forget(self, call: PendingCall) -> None:
-        """End a call whose further answers are not needed."""
+        """End a call whose further answers are not needed.
+
+        A call that is not in flight here is left alone: a forked child may drop one of its parent.
+        """
         if call.done:
             return
         if call.submit is not None:
             self._in_flight.abandon_result(call.submit)
+            return
+        if self._in_flight.find(call.id) is not call:
             return
         connection = self.connections[call.assigned_to] if call.assigned_to != NO_BROKER else None
         self._in_flight.end(call, None)
@@ -128,7 +133,8 @@ class ClientMachine:
 
     def credit(self, call: PendingCall) -> None:
         """Tell the broker how many parts of a stream were read."""
-        if call.assigned_to != NO_BROKER and call.sent:
+        in_flight = self._in_flight.find(call.id) is call
+        if in_flight and call.assigned_to != NO_BROKER and call.sent:
             self._credit_at(self.connections[call.assigned_to], call)
 
     def _credit_at(self, connection: BrokerConnection, call: PendingCall) -> None:

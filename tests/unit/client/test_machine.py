@@ -468,6 +468,27 @@ def test_a_call_that_is_not_needed_is_forgotten_on_both_sides() -> None:
     net.machine.forget(asked)
 
 
+def test_a_call_of_another_client_is_left_alone() -> None:
+    """As when a forked child closes a stream or drops a handle that its parent waits for."""
+    broker = FakeBroker()
+    parent, child = Net(broker), Net(FakeBroker())
+    parent.begin(submit("a"))
+    asked = get(parent, "a")
+    parent.begin(asked)
+    sent = len(child.brokers[0].received)
+    child.machine.forget(asked)
+    child.machine.credit(asked)
+    child.run()
+    assert len(child.brokers[0].received) == sent
+    assert not asked.done
+    broker.finish("a", "succeeded")
+    parent.advance(0.5)
+    assert (asked.done, asked.error) == (True, None)
+    own = get(child, "b")
+    child.begin(own)
+    assert own.done
+
+
 def test_a_refused_call_is_an_error() -> None:
     net = Net(FakeBroker())
     asked = call(net, "info", arguments={"id": "nobody"}, subject="nobody")
