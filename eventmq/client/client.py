@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from eventmq.client.io_loop import AsyncWaiter, IoLoop, Waiter
 from eventmq.client.machine import ClientMachine
-from eventmq.client.requests import NEVER, NO_BROKER, News, PendingCall, PendingRequest
-from eventmq.errors import BrokerUnavailable, ProtocolError
+from eventmq.client.requests import (
+    NEVER,
+    NO_BROKER,
+    News,
+    PendingCall,
+    PendingRequest,
+    take_answer,
+)
+from eventmq.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -290,11 +297,7 @@ class ClientRunner:
             yield call
         finally:
             self.forget(call)
-        if call.error is not None:
-            raise call.error
-        if not call.answers:
-            raise ProtocolError(f"the broker answered {call.name} with nothing")
-        return read(call.answers.popleft())
+        return read(take_answer(call))
 
     # Waiting
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import EventMQError
+from eventmq.client.requests import take_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,12 +65,11 @@ class TrackedJob:
         if not call.done:
             return
         self._results.record_broker(self._job, call)
-        error = call.error
-        if error is None:
-            try:
-                self._results.record(self._job, call.answers.popleft())
-            except EventMQError as unknown:
-                error = unknown
+        error: Exception | None = None
+        try:
+            self._results.record(self._job, take_answer(call))
+        except Exception as failure:  # noqa: BLE001 - the callback gets it
+            error = failure
         self._end(error)
 
     def _end(self, error: Exception | None) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "credit_frames",
     "no_notify",
     "read_answer",
+    "take_answer",
 ]
 
 #: No deadline.
@@ -223,6 +224,20 @@ def add_rows(call: PendingCall, rows: object) -> None:
         if row[0] in call.ids:
             call.ids.discard(row[0])
             call.add(row)
+
+
+def take_answer(call: PendingCall) -> Any:
+    """Return the only answer of a call that has ended, or raise its error.
+
+    Raises:
+        EventMQError: The call failed.
+        ProtocolError: The broker ended it without an answer.
+    """
+    if call.error is not None:
+        raise call.error
+    if not call.answers:
+        raise ProtocolError(f"the broker answered {call.name} with nothing")
+    return call.answers.popleft()
 
 
 def read_answer(reply: Reply) -> Any:

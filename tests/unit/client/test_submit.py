@@ -17,6 +17,7 @@ from eventmq.errors import (
     BrokerUnavailable,
     MessageTooLarge,
     NotAllowed,
+    ProtocolError,
     QueueFull,
     ResultTimeout,
     SerializationError,
@@ -24,7 +25,8 @@ from eventmq.errors import (
 from eventmq.headers import Headers, parse_headers
 from eventmq.interfaces import Envelope, Submission
 from eventmq.job import IdFactory
-from eventmq.wire.commands import Request
+from eventmq.wire.batches import pack
+from eventmq.wire.commands import Call, Reply, Request
 from eventmq.wire.outcomes import OutcomeReader
 from tests.support.client_harness import FakeBroker, Net, NetRunner, awaited
 
@@ -134,6 +136,19 @@ def test_where_a_receipt_has_to_come_soon_it_comes_at_once(timeout: float) -> No
     assert [request.headers.split(",task")[0] for request in bench.requests()] == [
         "ack-requested,reply-requested"
     ] * 2
+
+
+def test_an_empty_answer_is_an_error_of_the_job_that_is_tracked() -> None:
+    bench = Bench(FakeBroker(replies=False))
+    ends: list[Exception | None] = []
+    tracked = EncodedJob("j1", "q", "task:t,content-type:msgpack", b"")
+    bench.submitter.track(tracked, lambda _, error: ends.append(error))
+    (asked,) = (m for m in bench.broker.received if isinstance(m, Call))
+    assert ends == []
+    bench.net.machine.received(0, Reply("b", pack([]), asked.id).frames(), bench.net.now)
+    bench.net.run()
+    assert [type(error) for error in ends] == [ProtocolError]
+    assert "answered get with nothing" in str(ends[0])
 
 
 def test_the_caller_may_choose_the_id(bench: Bench) -> None:
