@@ -345,6 +345,7 @@ class Submitter:
         """Submit one job per argument tuple.
 
         Raises:
+            BrokerUnavailable: The client was closed; nothing was sent.
             SerializationError: The first jobs cannot be encoded; nothing was sent.
             BatchError: When it is waited for: some jobs were not confirmed.
         """
@@ -372,6 +373,7 @@ class Submitter:
         """Send many jobs in parts, several at a time, the first of them at once.
 
         Raises:
+            BrokerUnavailable: The client was closed; nothing was sent.
             SerializationError: The first jobs cannot be encoded; nothing was sent.
             BatchError: When it is waited for: some jobs were not confirmed.
         """
@@ -391,7 +393,13 @@ class Submitter:
 
     def _send_parts(self, bulk: BulkSubmit, open_parts: deque[BulkPart]) -> None:
         while len(open_parts) < IN_FLIGHT and (part := bulk.next()) is not None:
-            self._runner.begin(part.pending)
+            try:
+                self._runner.begin(part.pending)
+            except BrokerUnavailable as error:  # the client was closed
+                if not bulk.begun:
+                    raise
+                part.pending.done, part.pending.error = True, error
+            bulk.begun = True
             open_parts.append(part)
 
     def _bulk_submit(self, source: BulkSource) -> BulkSubmit:
@@ -517,6 +525,8 @@ class BulkSubmit:
         self._source = source
         self._new_id = new_id
         self._deadline = deadline
+        #: A message was handed to the I/O loop.
+        self.begun = False
         self._again: deque[BulkPart] = deque()
         self._sent = 0
         #: (position of the first job, number of jobs) of parts with a receipt.

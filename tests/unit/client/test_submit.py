@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
@@ -29,6 +29,9 @@ from eventmq.wire.batches import pack
 from eventmq.wire.commands import Call, Reply, Request
 from eventmq.wire.outcomes import OutcomeReader
 from tests.support.client_harness import FakeBroker, Net, NetRunner, awaited
+
+if TYPE_CHECKING:
+    from eventmq.client.requests import PendingRequest
 
 
 class Plain:
@@ -324,6 +327,32 @@ def test_a_coroutine_learns_the_same(bench: Bench) -> None:
     with pytest.raises(BatchError) as caught:
         asyncio.run(awaited(bench.submitter.submit_many(bench.template(), [(1,)], {})))
     assert statuses(caught.value) == ["refused"]
+
+
+@pytest.mark.parametrize("begun", [2, 5])
+def test_what_was_confirmed_before_the_client_was_closed_is_known(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, begun: int
+) -> None:
+    parts: list[PendingRequest] = []
+    begin = bench.runner.begin
+
+    def counting(request: PendingRequest) -> None:
+        if len(parts) == begun:
+            bench.runner.close()
+        begin(request)
+        parts.append(request)
+
+    monkeypatch.setattr(bench.runner, "begin", counting)
+    with pytest.raises(BatchError) as caught:
+        bench.submitter.submit_many(bench.template(), [(n,) for n in range(6000)], {}).wait()
+    assert statuses(caught.value) == ["confirmed"] * 1000 * begun + ["refused"] * 1000 * (6 - begun)
+    assert isinstance(caught.value.__cause__, BrokerUnavailable)
+
+
+def test_a_client_that_is_closed_sends_nothing_of_many(bench: Bench) -> None:
+    bench.runner.close()
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        bench.submitter.submit_many(bench.template(), [(1,), (2,)], {})
 
 
 # Batches
