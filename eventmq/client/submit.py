@@ -342,7 +342,7 @@ class Submitter:
     def submit_many(
         self, template: Template, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
     ) -> Pending[list[Job[Any]]]:
-        """Submit one job per argument tuple.
+        """Submit one job per argument tuple; inside a batch, only collect them.
 
         Raises:
             BrokerUnavailable: The client was closed; nothing was sent.
@@ -367,7 +367,9 @@ class Submitter:
             return EncodedSource(entries)
         for job, encoded in entries:
             batch.add(job, encoded)
-        return EncodedSource([])
+        source = EncodedSource([])
+        source.jobs = [job for job, _ in entries]
+        return source
 
     def send_bulk(self, source: BulkSource) -> Pending[list[Job[Any]]]:
         """Send many jobs in parts, several at a time, the first of them at once.

@@ -321,7 +321,8 @@ class Task(SubmittableTask, Generic[P, R]):
         """Submit one job per argument tuple, and return after all receipts.
 
         They travel in messages of up to 1,000 jobs, each stored as a whole; several messages are
-        in flight at a time.
+        in flight at a time. Inside ``app.batch()`` they are sent with it, and the handles can be
+        used after it.
 
         Args:
             calls: Argument tuples.

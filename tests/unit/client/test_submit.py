@@ -362,13 +362,15 @@ def test_a_batch_is_sent_together_at_its_exit(bench: Bench) -> None:
     with SubmitBatch(bench.submitter) as batch:
         job = bench.submitter.submit(bench.template(), (1,), {})
         bench.submitter.submit_raw(EncodedJob("raw", "other", "", b"x")).wait()
-        bench.submitter.submit_many(bench.template(), [(2,), (3,)], {}).wait()
+        more = bench.submitter.submit_many(bench.template(), [(2,), (3,)], {}).wait()
         assert len(batch) == 4
         assert bench.requests() == []
+        assert [each.confirmed for each in more] == [False, False]
         with pytest.raises(NotAllowed):
             job.get()
     (request,) = bench.requests()
     assert parse_headers(request.headers).batch == 4
+    assert [each.confirmed for each in more] == [True, True]
     assert job.origin.store == "s1"
     assert bench.broker.jobs["raw"].queue == "other"
 
