@@ -233,7 +233,10 @@ class Task(SubmittableTask, Generic[P, R]):
             NotAllowed: Inside ``app.batch()``, which sends at its end; or a middleware returned
                 None instead of a handle, and nothing was submitted.
             SerializationError: The arguments cannot be encoded.
-            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``. The receipt may come
+                a second late: where the broker goes away in that second, and for longer than
+                ``submit_timeout``, the job may be stored (``maybe_accepted`` is True), though
+                ``delay()`` would have returned. The job goes on then.
             SubmitError: The broker refused the job.
             ResultTimeout: The job had not ended in time; it goes on. For what else a job can end
                 with see `Job.get`.
