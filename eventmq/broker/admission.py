@@ -132,7 +132,8 @@ class Admission:
         self.unique = UniqueAdmission(state, waiters)
         #: New queues of the message, and the peer that names them, until its jobs are admitted.
         self._new_queues: dict[str, Peer] = {}
-        #: Queue -> jobs of the message that are to be stored there.
+        #: Queue -> jobs of the message that it has room for, and those of them that are stored.
+        self._allocated: dict[str, int] = {}
         self._coming: dict[str, int] = {}
 
     def request(self, peer: Peer, message: Request) -> None:
@@ -168,6 +169,7 @@ class Admission:
     def _begin_message(self) -> None:
         self._new_queues.clear()
         self._coming = {}
+        self._allocated = {}
 
     def _submission(
         self, peer: Peer, message_id: str, headers: Headers, job: JobRecord
@@ -217,19 +219,21 @@ class Admission:
         self, peer: Peer, queue: str, n: int, text: str, headers: Headers
     ) -> tuple[str, str] | None:
         """Allocate the queue, subqueue and limits of new jobs; return why they are refused."""
-        stored = headers.guarantee is not False
-        return (
-            self._allocate_queue(peer, queue, n, stored=stored)
+        queue = queue or self.state.limits.default_queue
+        refusal = (
+            self._allocate_queue(peer, queue, n)
             or self._allocate_subqueue(queue, text)
             or self._apply_limits(text, headers)
         )
+        if refusal is None:
+            self._allocated[queue] = self._allocated.get(queue, 0) + n
+            if headers.guarantee is not False:
+                self._coming[queue] = self._coming.get(queue, 0) + n
+        return refusal
 
-    def _allocate_queue(
-        self, peer: Peer, name: str, n: int, *, stored: bool
-    ) -> tuple[str, str] | None:
-        """Allocate a queue that would be new, and places in it; return why they are refused."""
+    def _allocate_queue(self, peer: Peer, name: str, n: int) -> tuple[str, str] | None:
+        """Allocate a queue that would be new; return why it, or more jobs in it, are refused."""
         state, limits = self.state, self.state.limits
-        name = name or limits.default_queue
         queue = state.queues.get(name)
         if queue is None and name not in self._new_queues:
             if limits.legacy_queue_fallback == "refuse":
@@ -237,15 +241,13 @@ class Admission:
             refusal = state.queue_refusal(name, peer, "client", len(self._new_queues))
             if refusal:
                 return "queue-full", refusal
-        n += self._coming.get(name, 0)
+        n += self._allocated.get(name, 0)
         length = 0 if queue is None else queue.length
         if length + n > limits.max_queue_length:
             return "queue-full", (
                 f"the queue {name!r} has {length} jobs, and may have {limits.max_queue_length} "
                 "(setting max_queue_length)"
             )
-        if stored:
-            self._coming[name] = n
         if queue is None:
             self._new_queues[name] = peer
         return None
@@ -253,8 +255,7 @@ class Admission:
     def _allocate_subqueue(self, name: str, text: str) -> tuple[str, str] | None:
         """Reserve a subqueue that would be new; return the refusal of one too many."""
         state, limits = self.state, self.state.limits
-        name, subqueue = name or limits.default_queue, subqueue_of(text)
-        queue = state.queues.get(name)
+        subqueue, queue = subqueue_of(text), state.queues.get(name)
         if queue is not None and subqueue in queue.subqueues:
             return None
         coming = state.subqueue_counts.coming

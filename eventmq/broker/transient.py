@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from eventmq.headers import parse_headers
@@ -132,9 +132,16 @@ class TransientJobs:
         if job.expires:
             self.next_expiry = min(self.next_expiry, job.expires)
         if job.state is JobState.DELAYED and job.eta:
-            heappush(self.by_wall, (job.eta, job.seq, job))
+            self._delay(self.by_wall, job.eta, job)
         elif job.state is JobState.DELAYED:
-            heappush(self.delayed, (job.ready_at, job.seq, job))
+            self._delay(self.delayed, job.ready_at, job)
+
+    def _delay(self, heap: list[tuple[float, int, JobRecord]], due: float, job: JobRecord) -> None:
+        """Add a delayed job to a heap; forget those there that ended before their time."""
+        if len(heap) > 2 * len(self.jobs):
+            heap[:] = [entry for entry in heap if self.jobs.get(entry[2].id) is entry[2]]
+            heapify(heap)
+        heappush(heap, (due, job.seq, job))
 
     def end(self, row: Finished) -> None:
         """Forget an ended job except for its result."""

@@ -189,7 +189,15 @@ def test_a_full_queue_refuses_with_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1], ids=["a new queue", "a queue with a job"])
 @pytest.mark.parametrize(
-    "headers", [(TASK, f"{TASK},priority:3"), (TASK, f"{TASK},countdown:9")], ids=str
+    "headers",
+    [
+        (TASK, f"{TASK},priority:3"),
+        (TASK, f"{TASK},countdown:9"),
+        (TASK, f"{TASK},guarantee:False"),
+        (f"{TASK},guarantee:False", TASK),
+        (f"{TASK},guarantee:False", f"{TASK},guarantee:False,priority:3"),
+    ],
+    ids=str,
 )
 def test_jobs_of_one_batch_fill_a_queue_together(
     tmp_path: Path, first: int, headers: tuple[str, str]
@@ -207,6 +215,20 @@ def test_jobs_of_one_batch_fill_a_queue_together(
     refused = decode_exceptions(ack.extra)
     assert {2: "queue-full", 3: "queue-full"} == {i: code for i, (code, _) in refused.items()}
     assert broker.core.state.queues["default"].length == 2 + first
+    broker.close()
+
+
+def test_jobs_that_are_refused_take_no_room_from_others_of_the_batch(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, Limits(max_queue_length=3, max_subqueues=1))
+    broker.submit()
+    templates = [("default", "task:shop.other,content-type:msgpack"), ("default", TASK)]
+    ids = [broker.new_id() for _ in range(4)]
+    body = encode_batch(templates, [(job_id, i // 2, b"x") for i, job_id in enumerate(ids)])
+    [ack] = broker.tell(b"client", Request(broker.new_id(), "", "batch:4", body))
+    assert isinstance(ack, Ack)
+    assert ack.extra is not None
+    refused = decode_exceptions(ack.extra)
+    assert {0: "too-many-lanes", 1: "too-many-lanes"} == {i: c for i, (c, _) in refused.items()}
     broker.close()
 
 

@@ -584,3 +584,13 @@ def test_jobs_in_memory_are_counted_and_listed_with_the_others(broker: Broker) -
     assert (info["state"], info["worker"], info["delivery"]) == ("running", "w", 1)
     [running] = broker.call("jobs", state="running")["jobs"]
     assert running["id"] == jobs[0]
+
+
+@pytest.mark.parametrize("when", ["countdown:86400000", f"eta:{2**31}"])
+def test_delayed_jobs_that_are_cancelled_do_not_add_up(broker: Broker, when: str) -> None:
+    for _ in range(100):
+        job_id, _ = broker.submit(headers=f"guarantee:False,{when}")
+        broker.call("cancel", ids=[job_id])
+    transient = broker.core.state.transient
+    assert not transient.jobs
+    assert len(transient.delayed) + len(transient.by_wall) < 5
