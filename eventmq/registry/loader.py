@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pluggy
@@ -57,6 +58,11 @@ class Plugin(NamedTuple):
         """Return plugin and distribution, for the beginning of a message."""
         where = f" of the distribution {self.distribution.name!r}" if self.distribution else ""
         return f"plugin {self.name!r}{where}"
+
+    @property
+    def full_name(self) -> str:
+        """How it is named where another plugin is in its way."""
+        return f"the built-in plugin {self.name!r}" if self.origin == "built in" else str(self)
 
     @property
     def remedy(self) -> str:
@@ -186,10 +192,15 @@ class Loader:
         return f"there is no plugin {name!r}, named by {where}; {hint}"
 
     def load_object(self, plugin: object) -> None:
-        """Load an object given to the app: its name is a module's, or its class's and a number."""
+        """Load an object given to the app: its name is a module's, or its class's and a number.
+
+        One that is loaded, under whatever name, is left as it is.
+        """
         name = getattr(plugin, "__name__", None) or type(plugin).__name__
-        if self._is_off(name):
+        if self._is_off(name) or self._hooks.is_registered(plugin):
             return
+        if isinstance(plugin, ModuleType) and name in self.plugins:
+            self._collide(name, "argument plugins")
         count = sum(known.partition("#")[0] == name for known in self.plugins)
         self._register(plugin, f"{name}#{count + 1}" if count else name, "argument")
 
@@ -250,8 +261,11 @@ class Loader:
                     raise HookError(msg + impl.kwargnames[0])
                 if hook in self.registries:
                     for provided, factory in _mapping(hook, impl).items():
-                        self.registries[hook].add(provided, factory, name)
+                        self.registries[hook].add(provided, factory, name, self._full_name)
                         yield hook, provided
+
+    def _full_name(self, name: str) -> str:
+        return self.plugins[name].full_name
 
     def finish(self, options: Iterable[str] = ()) -> None:
         """Check what can be checked only when all plugins are loaded.

@@ -220,13 +220,17 @@ class PluginManager:
         Raises:
             PluginCollision: A plugin took the name of a command that was there.
         """
+        owners: dict[str, str] = {}
         for impl in self._loader.implementations("eventmq_add_commands"):
+            plugin = self._loader.plugins[impl.plugin_name]
             before = dict(cli.commands)
             _call("eventmq_add_commands", impl, cli)
             replaced = [name for name in before if cli.commands.get(name) is not before[name]]
             if replaced:
-                msg = f"plugin {impl.plugin_name!r} takes the name of the command {replaced[0]!r}"
-                raise PluginCollision(f"{msg}; {off_switch(impl.plugin_name)}")
+                owner = owners.get(replaced[0], "EventMQ")
+                msg = f"{plugin} takes the name of the command {replaced[0]!r} of {owner}"
+                raise PluginCollision(f"{msg}{plugin.remedy}")
+            owners |= dict.fromkeys(cli.commands.keys() - before.keys(), str(plugin))
 
     def observer(self) -> Callable[[Mapping[str, Any]], None] | None:
         """Return what to call with each event, or None where no plugin observes."""
@@ -272,14 +276,15 @@ class PluginManager:
             PluginCollision: Two declare one name.
         """
         found: dict[str, Callable[[Any], TaskRole]] = {}
+        owners: dict[str, Plugin] = {}
         for plugin, name, read in self._loader.declared("eventmq_task_options"):
             if name in found:
-                msg = f"the task option {name!r} of {plugin} is another plugin's too"
+                msg = f"the task option {name!r} of {plugin} is one of {owners[name]} too"
                 raise PluginCollision(f"{msg}{plugin.remedy}")
             if not callable(read):
                 msg = f"the task option {name!r} of {plugin} is no function"
                 raise HookError(f"{msg}{plugin.remedy}")
-            found[name] = partial(_read_role, plugin, name, read)
+            found[name], owners[name] = partial(_read_role, plugin, name, read), plugin
         return found
 
     # Listing

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from eventmq.errors import HookError, PluginCollision, PluginNotFound, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from eventmq.interfaces import (
         Factory,
@@ -170,13 +170,20 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._registrations.values())
 
-    def add(self, name: str, factory: Factory[T], plugin: str) -> None:
+    def add(
+        self,
+        name: str,
+        factory: Factory[T],
+        plugin: str,
+        full_name: Callable[[str], str] = "plugin {!r}".format,
+    ) -> None:
         """Add a factory.
 
         Args:
             name: How users choose it; for what is chosen by URL, the scheme.
             factory: Makes the object.
             plugin: The plugin that provides it, for messages and listings.
+            full_name: Returns how messages name a plugin that is in its way.
 
         Raises:
             HookError: The name or the factory is invalid.
@@ -191,7 +198,7 @@ class Registry(Generic[T]):
             raise HookError(msg)
         other = self._registrations.get(name)
         if other is not None:
-            raise PluginCollision(f"{what} is provided by plugin {other.plugin!r} too")
+            raise PluginCollision(f"{what} is provided by {full_name(other.plugin)} too")
         self._registrations[name] = Registration(name, factory, plugin)
 
     def find(self, text: str) -> Registration:

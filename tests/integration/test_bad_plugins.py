@@ -124,7 +124,8 @@ BAD = {
         ),
     ),
     "name taken": (
-        TAKEN, "", f"{WHO}: queue order 'strict' is provided by plugin 'routing.strict' too",
+        TAKEN, "",
+        f"{WHO}: queue order 'strict' is provided by the built-in plugin 'routing.strict' too",
     ),
     "unknown hook": (
         MISSPELT, "",

@@ -32,7 +32,7 @@ def test_a_seed_makes_the_draws_repeatable() -> None:
 
 def app(**options) -> EventMQ:
     return EventMQ(
-        "test", broker="memory://", plugins=[lottery], disabled_plugins=["lottery"],
+        "test", broker="memory://", plugins=[lottery],
         queue_order="lottery", plugin_options={"lottery": options},
     )  # fmt: skip
 

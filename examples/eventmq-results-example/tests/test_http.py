@@ -78,7 +78,7 @@ def test_a_server_that_is_away_is_no_result() -> None:
 
 def app(server, **options) -> EventMQ:
     return EventMQ(
-        "test", broker="memory://", plugins=[http], disabled_plugins=["http-results"],
+        "test", broker="memory://", plugins=[http],
         result_backend=url(server), plugin_options={"http": options},
     )  # fmt: skip
 

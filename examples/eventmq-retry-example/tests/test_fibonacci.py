@@ -31,7 +31,7 @@ def test_a_wrong_option_is_an_error_where_the_task_is_declared() -> None:
 
 def test_a_task_is_tried_again() -> None:
     attempts = []
-    app = EventMQ("test", broker="memory://", plugins=[plugin], disabled_plugins=["fibonacci"])
+    app = EventMQ("test", broker="memory://", plugins=[plugin])
 
     @app.task(retries=4, retry_policy=fibonacci(unit=0.01))
     def shaky() -> int:

@@ -35,7 +35,7 @@ def test_data_that_would_fill_the_memory_is_refused(monkeypatch) -> None:
 
 def app(**options) -> EventMQ:
     return EventMQ(
-        "test", broker="memory://", plugins=[jsonzlib], disabled_plugins=["json-zlib"],
+        "test", broker="memory://", plugins=[jsonzlib],
         serializer="json-zlib", accept_content=["json-zlib"], plugin_options={"json-zlib": options},
     )  # fmt: skip
 

@@ -39,7 +39,7 @@ def test_a_wrong_option_is_an_error_where_the_schedule_is_declared(given, error,
 
 
 def test_a_schedule_names_it() -> None:
-    app = EventMQ("test", broker="memory://", plugins=[plugin], disabled_plugins=["workdays"])
+    app = EventMQ("test", broker="memory://", plugins=[plugin])
     with app:
         report = app.task(name="report")(print)
         app.schedule("daily", report.s(), workdays("09:00", skip=["2026-12-25"]))

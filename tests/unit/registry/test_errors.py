@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
+import click
 import pytest
 
 from eventmq.errors import HookError, PluginCollision, PluginError
@@ -161,10 +162,57 @@ def test_a_plugin_without_hooks_is_an_error(manage):
         manage(7)
 
 
-def test_the_same_object_twice_is_an_error(manage):
+def test_the_same_object_twice_is_one_plugin(manage):
     plugin = Shouting()
-    with pytest.raises(HookError, match="already registered"):
-        manage(plugin, plugin)
+    manager = manage(plugin, plugin)
+    assert [row["name"] for row in manager.listing() if row["origin"] != "built in"] == ["Shouting"]
+
+
+def test_a_module_whose_entry_point_is_installed_is_one_plugin(manage, module, point):
+    """As while a plugin is written: given to the app in a test, and installed already."""
+    name = module("shouting_module", SHOUT)
+    points = [point("shouting", name)]
+    given = importlib.import_module(name)
+    manager = manage(given, given, entry_points=points)
+    assert [row["name"] for row in manager.listing() if row["origin"] != "built in"] == ["shouting"]
+
+
+def test_another_module_of_a_name_is_refused_in_one_sentence(manage, module):
+    name = module("shouting_module", SHOUT)
+    with pytest.raises(PluginCollision) as caught:
+        manage(ModuleType(name), load_plugins=[name])
+    assert str(caught.value) == (
+        "two plugins are called 'shouting_module': from setting load_plugins and argument plugins; "
+        "switch it off with -p no:shouting_module or EVENTMQ_DISABLED_PLUGINS=shouting_module"
+    )
+
+
+def test_a_name_that_is_taken_names_both_plugins_with_their_distributions(manage, module, point):
+    module("shouting_module", SHOUT)
+    module("other_module", SHOUT)
+    with pytest.raises(PluginCollision) as caught:
+        manage(entry_points=[point("first", "other_module"), point("second", "shouting_module")])
+    assert str(caught.value) == (
+        "plugin 'second' of the distribution 'shouting': serializer 'shout' is provided by plugin "
+        "'first' of the distribution 'shouting' too; "
+        "switch it off with -p no:second or EVENTMQ_DISABLED_PLUGINS=second"
+    )
+
+
+def test_a_command_that_is_taken_names_both_plugins(manage):
+    def add(cli):
+        cli.add_command(click.Command("backlog"))
+
+    first, second = (implementing(eventmq_add_commands=add) for _ in range(2))
+    manager = manage(first, second)
+    with pytest.raises(PluginCollision) as caught:
+        manager.add_commands(click.Group())
+    assert str(caught.value) == (
+        "plugin 'Made#2' takes the name of the command 'backlog' of plugin 'Made'; "
+        "switch it off with -p no:Made#2 or EVENTMQ_DISABLED_PLUGINS=Made#2"
+    )
+    with pytest.raises(PluginCollision, match=r"'Made' takes the name .* 'backlog' of EventMQ;"):
+        manager.add_commands(click.Group(commands=[click.Command("backlog")]))
 
 
 def test_two_distributions_with_one_plugin_name_collide(manage, module, point):
