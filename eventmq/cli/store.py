@@ -50,9 +50,9 @@ def fsck(
 ) -> int:  # fmt: skip
     """Check the store in a data directory, and list what is wrong.
 
-    Checks the file, the checksums of its rows, whether they can be read, and the counts. It only
-    reads a snapshot, also while a broker runs; the log of the file grows meanwhile. Default of
-    DATA_DIR: the setting, else .eventmq.
+    Checks the file, the checksums of its rows, whether they can be read, the counts, and what a
+    broker needs to start and to go on. It only reads a snapshot, also while a broker runs; the log
+    of the file grows meanwhile. Default of DATA_DIR: the setting, else .eventmq.
     """
     if data_dir and named:
         raise click.UsageError("name the data directory once, as DATA_DIR or with --data-dir")

@@ -68,10 +68,19 @@ DAMAGE = {
     "UPDATE meta SET value = 7 WHERE key = 'failed_bytes'": ({"bytes"}, True),
     "UPDATE jobs SET subqueue = 99 WHERE state = 2": ({"subqueues"}, True),
     "DELETE FROM subqueues": ({"subqueues"}, True),
+    "UPDATE jobs SET unique_key = 'other' WHERE unique_key IS NOT NULL": ({"keys"}, True),
+    "UPDATE jobs SET unique_key = CAST(x'ff' AS TEXT) WHERE unique_key IS NOT NULL": (
+        {"keys"}, True,
+    ),
+    "UPDATE jobs SET unique_key = NULL WHERE unique_key IS NOT NULL": ({"keys"}, True),
+    "UPDATE failed SET unique_key = 'other' WHERE seq = (SELECT min(seq) FROM failed)": (
+        {"keys"}, True,
+    ),
     "INSERT INTO attempts VALUES (9999, 'gone', 1, 1, 1.0, 1.0, 1.0, 1, 'json', x'', 0,"
     " data_crc(id_crc('gone'), 'json', x''))": ({"orphans"}, True),
     "UPDATE graphs SET remaining = remaining + 1 WHERE ended = 0": ({"graph-counts"}, True),
     "UPDATE joins SET remaining = remaining + 1": ({"join-counts"}, True),
+    "DELETE FROM join_arguments": ({"join-arguments"}, False),
     "DELETE FROM joins": ({"blocked", "orphans"}, False),
     "UPDATE nodes SET output = 0 WHERE output > 0": ({"stuck"}, False),
     "INSERT INTO member_results VALUES (88888, 88888, 'x', 'json', x'00',"
@@ -81,6 +90,9 @@ DAMAGE = {
     "INSERT INTO nodes VALUES (88888, 'x', 88888, 0, 0, 0)": ({"orphans"}, True),
     "DELETE FROM nodes WHERE key = (SELECT max(seq) FROM jobs WHERE state = 0)": (
         {"blocked"}, False,
+    ),
+    "UPDATE nodes SET id = 'x' WHERE key = (SELECT max(seq) FROM jobs WHERE state = 0)": (
+        {"graph-jobs"}, False,
     ),
     f"UPDATE jobs SET state = 7 WHERE seq = {_A_JOB}": ({"values", "counts"}, False),
     f"UPDATE jobs SET queue = 9 WHERE seq = {_A_JOB}": (
@@ -104,6 +116,13 @@ DAMAGE = {
     "body, x'00' FROM jobs LIMIT 1": ({"counts"}, True),
     "DELETE FROM names": ({"checksums"}, False),
     "UPDATE events SET body = x'c1' WHERE first = 1": ({"event-bodies"}, False),
+    "DELETE FROM events WHERE first = (SELECT first FROM events LIMIT 1 OFFSET 2)": (
+        {"event-numbers"}, False,
+    ),
+    "UPDATE events SET first = first + 100000 WHERE first = 1": ({"event-numbers"}, False),
+    "DELETE FROM meta WHERE key IN ('store_id', 'epoch')": ({"meta"}, True),
+    "UPDATE meta SET value = 7 WHERE key = 'store_id'": ({"meta"}, True),
+    "UPDATE meta SET value = 'x' WHERE key = 'epoch'": ({"meta"}, True),
     "UPDATE meta SET value = x'c1' WHERE key = 'clock'": ({"clock"}, True),
     "UPDATE chunks SET leases = x'c1'": ({"chunks"}, False),
     "INSERT INTO bulk_operations VALUES (1, 'x', x'c1', 1.0, 1, 1, 0, 0)": (
@@ -130,6 +149,21 @@ def test_damage_is_found_and_repaired_where_that_is_safe(folder: Path, sql: str)
     if repaired.done:
         before = shutil.copytree(repaired.kept, folder.parent / "before")
         assert {finding.check for finding in tools_of(before).check()} == checks
+
+
+@pytest.mark.parametrize("value", ["NULL", "x'00'"])
+def test_a_repaired_store_has_an_epoch_that_no_peer_has_seen(folder: Path, value: str) -> None:
+    """What was handed out before must not pass for work of the next run."""
+    damage(folder, f"UPDATE meta SET value = {value} WHERE key IN ('epoch', 'store_id')")
+    repaired = tools_of(folder).repair()
+    assert repaired.done == [
+        "meta: 2 entries that every store has are missing or damaged: store_id, epoch"
+    ]
+    store = SqliteStore(folder, FakeClock(), reserve=0)
+    saved = store.open()
+    store.close()
+    assert saved.epoch > 1_700_000_000
+    assert len(bytes.fromhex(saved.store_id)) == 8
 
 
 def test_the_copy_that_a_repair_makes_is_private(folder: Path) -> None:

@@ -2,15 +2,15 @@
 
 ``eventmq fsck`` finds what is damaged, miscounted or never ends. These rules say again, in SQL,
 what the engine makes of its writes: a job is in one place, what is leased, blocked or kept is so
-for a reason that is there, events have no gap. The simulator and the tests of faults hold stores
-against them where a broker has ended; `audit` takes the file of any other store as well.
+for a reason that is there. The simulator and the tests of faults hold stores against them, and
+against those of fsck, where a broker has ended; `audit` takes the file of any other store as well.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eventmq.errors import EventMQError
 from eventmq.plugins.database import all_rows, first_row
@@ -21,8 +21,6 @@ from eventmq.plugins.queue_stores.sqlite.tools import fsck
 from eventmq.plugins.queue_stores.sqlite.tools.rows import add_functions, leases_of, reads
 from eventmq.plugins.queue_stores.sqlite.tools.rule import Rule, run, text_of
 from eventmq.plugins.schedule_stores.table import read_row
-from eventmq.store.writes import unique_rule
-from eventmq.wire.batches import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,19 +87,6 @@ def _twice(db: apsw.Connection) -> Iterator[str]:
             yield from (f"{text_of(job_id)} ({table}, {other})" for (job_id,) in db.execute(sql))
 
 
-def _wrong_keys(db: apsw.Connection) -> Iterator[str]:
-    """Yield table and number of what is indexed under another unique key than its own."""
-    for table in ("jobs", "failed"):
-        sql = f"""SELECT seq, CAST(headers AS BLOB), CAST(unique_key AS BLOB) FROM {table}
-                  WHERE unique_key IS NOT NULL OR instr(headers, 'unique:')"""
-        for seq, packed, there in all_rows(db, sql):
-            headers, key = text_of(packed), None if there is None else text_of(there)
-            rule = unique_rule(headers) if reads(headers) else None
-            graph = "graph:" in headers and key is None
-            if not graph and key != (rule.key if rule else None):
-                yield f"{table} {seq}"
-
-
 # Other tables
 
 
@@ -127,22 +112,6 @@ def _unreadable_schedules(db: apsw.Connection) -> Iterator[str]:
             read_row((name, *row))
         except (EventMQError, ValueError, TypeError, KeyError, IndexError):
             yield name
-
-
-def _missing_entries(db: apsw.Connection) -> Iterator[str]:
-    meta: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
-    for key, kind in (("store_id", str), ("epoch", int), ("failed_bytes", int)):
-        if not isinstance(meta.get(key), kind):
-            yield key
-
-
-def _unreadable_arguments(db: apsw.Connection) -> Iterator[str]:
-    sql = "SELECT joins.key, tree FROM joins LEFT JOIN join_arguments ON join_key = joins.key"
-    for key, packed in db.execute(sql):
-        try:
-            unpack(packed, "a tree")
-        except Exception:  # noqa: BLE001 - whatever it is, it is no tree
-            yield str(key)
 
 
 #: Rows of events that do not follow the one before: its end is where they should begin.
@@ -181,15 +150,6 @@ RULES = (
         'run the failed ones again or drop them with "eventmq failed" before these run',
     ),
     Rule(
-        "keys", "jobs", "{n} jobs are indexed under another unique key, by number: {some}",
-        _wrong_keys,
-        "a second job with their key is admitted, or one is refused without a reason",
-    ),
-    Rule(
-        "meta", "meta", "{n} entries that every store has are missing: {some}", _missing_entries,
-        "peers take it for another store: clients send nothing again, a journal begins anew",
-    ),
-    Rule(
         "epochs", "chunks", "{n} leases are of a later run than the last, by session: {some}",
         """SELECT session FROM chunks WHERE epoch >
            (SELECT max(value) FROM meta WHERE key = 'epoch')""",
@@ -212,28 +172,11 @@ RULES = (
         "jobs of these graphs may wait for ever", 'cancel them with "eventmq cancel", by any id',
     ),
     Rule(
-        "graph-jobs", "nodes", "{n} jobs of a graph have a node of another id: {some}",
-        """SELECT jobs.id FROM jobs JOIN nodes ON nodes.key = jobs.seq
-           WHERE nodes.id <> jobs.id""",
-        "what waits for these jobs starts too early, or never",
-    ),
-    Rule(
-        "join-arguments", "join_arguments", "{n} joins do not know what they hand on: {some}",
-        _unreadable_arguments,
-        "the broker ends when the jobs behind them become ready",
-    ),
-    Rule(
         "inputs", "inputs", "{n} jobs are to read results that are not there: {some}",
         """SELECT job FROM inputs WHERE NOT EXISTS (SELECT 1 FROM member_results WHERE
            member_results.join_key = inputs.join_key
            AND member_results.key BETWEEN inputs.first AND inputs.final)""",
         "they fail when they run", "submit these graphs again",
-    ),
-    Rule(
-        "event-numbers", "events", "{n} rows of events do not follow the one before: {some}",
-        f"SELECT 'event ' || first || ' after ' || (due - 1) FROM ({_BEFORE}) WHERE due <> first",
-        "a journal reports the events between as missing; no job depends on them",
-        "nothing can be done about events that are gone",
     ),
     Rule(
         "event-sizes", "events", "{n} rows of events have a wrong place in bytes: {some}",

@@ -1,7 +1,9 @@
 """Rules of rows: which can be read, are the counts those of the rows, does a job wait for ever.
 
-What the broker's writes mean is not told here once more: whether a job is in one place only, and
-whether leases, inputs and nodes belong together, is for the audit of stores in the tests.
+Further rules are of what no checksum covers and the broker needs: its id and epoch, unique keys,
+the ids of nodes, the numbers of events. What its writes mean is not told here once more: whether
+a job is in one place only, and whether leases and inputs belong together, is for the audit of
+stores in the tests.
 """
 
 from __future__ import annotations
@@ -91,6 +93,18 @@ def _forget_clock(db: apsw.Connection) -> None:
     db.execute("DELETE FROM meta WHERE key = 'clock'")
 
 
+#: What every store says of itself, besides its bytes: key, type, and what a repair gives it.
+_ENTRIES = """(SELECT column1 AS key, column2 AS type, column3 AS made FROM (VALUES
+  ('store_id', 'text', lower(hex(randomblob(8)))),
+  ('epoch', 'integer', CAST(strftime('%s', 'now') AS INTEGER)))
+  WHERE column2 NOT IN (SELECT typeof(value) FROM meta WHERE meta.key = column1))"""
+
+
+def _make_entries(db: apsw.Connection) -> None:
+    """Give the store another id, and an epoch above all that peers have seen, as a copy gets."""
+    db.execute(f"INSERT OR REPLACE INTO meta SELECT key, made FROM {_ENTRIES}")
+
+
 # Counts of jobs
 
 #: State code -> column of its count in ``queues``.
@@ -139,6 +153,7 @@ def add_functions(db: apsw.Connection) -> None:
     add_function(db, "reads", reads)
     add_function(db, "task_of", lambda text: _subqueue(text)[0])
     add_function(db, "key_of", lambda text: _subqueue(text)[1])
+    add_function(db, "unique_key_of", _unique_key)
 
 
 @lru_cache(maxsize=4096)
@@ -164,6 +179,22 @@ def _repair_subqueues(db: apsw.Connection) -> None:
                    key_of(headers) FROM jobs WHERE {_SUBQUEUE} IS NULL AND reads(headers)""")
     db.execute(f"""UPDATE jobs SET subqueue = {_SUBQUEUE}
                    WHERE subqueue IS NOT {_SUBQUEUE} AND reads(headers)""")
+
+
+# Unique keys: a job that came with a graph has none in its row until it ends
+
+_WRONG_KEY = """(unique_key IS NOT NULL
+  OR instr(headers, 'unique:') AND NOT instr(headers, 'graph:'))
+  AND reads(headers) AND unique_key IS NOT unique_key_of(headers)"""
+
+
+def _unique_key(headers: str) -> str | None:
+    rule = unique_rule(headers) if reads(headers) else None
+    return rule.key if rule else None
+
+
+def _repair_keys(table: str, db: apsw.Connection) -> None:
+    db.execute(f"UPDATE {table} SET unique_key = unique_key_of(headers) WHERE {_WRONG_KEY}")
 
 
 # Counts of graphs
@@ -251,6 +282,12 @@ RULES = (
         mend=_forget_clock,
     ),
     Rule(
+        "meta", "meta", "{n} entries that every store has are missing or damaged: {some}",
+        f"SELECT key FROM {_ENTRIES}",
+        "no broker can start on this store, or its peers take it for another one",
+        mend=_make_entries,
+    ),
+    Rule(
         "values", "jobs", "{n} waiting jobs have values that they cannot have, by number: {some}",
         _impossible("jobs", "0, 1, 2"), _ENDS,
     ),
@@ -271,9 +308,27 @@ RULES = (
         _unreadable_events, "a journal stops at the first of them; no job depends on them",
     ),
     Rule(
+        "event-numbers", "events", "{n} rows of events do not follow the one before: {some}",
+        """SELECT 'event ' || first || ' after ' || (due - 1) FROM
+           (SELECT first, lag(first + count) OVER (ORDER BY first) AS due FROM events)
+           WHERE due <> first""",
+        "a journal reports the events between as missing; no job depends on them",
+        "nothing can be done about events that are gone",
+    ),
+    Rule(
         "subqueues", "subqueues", "{n} jobs stand in a subqueue that is not theirs: {some}",
         f"SELECT id FROM jobs WHERE subqueue IS NOT {_SUBQUEUE} AND reads(headers)",
         "no worker is given them, or one that does not know their task", mend=_repair_subqueues,
+    ),
+    *(
+        Rule(
+            "keys", table,
+            "{n} jobs are indexed under another unique key than theirs, by number: {some}",
+            f"SELECT seq FROM {table} WHERE {_WRONG_KEY}",
+            "a second job with their key is admitted, or one is refused without a reason",
+            mend=partial(_repair_keys, table),
+        )
+        for table in ("jobs", "failed")
     ),
     Rule(
         "counts", "queues", "{n} counts are wrong: queue {some}", _miscounted,
@@ -309,6 +364,18 @@ RULES = (
            AND NOT EXISTS (SELECT 1 FROM nodes JOIN joins ON joins.key = nodes.input
                            WHERE nodes.key = jobs.seq)""",
         "they never start", 'cancel them with "eventmq cancel"',
+    ),
+    Rule(
+        "join-arguments", "join_arguments", "{n} joins do not know what they hand on: {some}",
+        """SELECT joins.key FROM joins LEFT JOIN join_arguments ON join_key = joins.key
+           WHERE join_key IS NULL""",
+        "the broker ends when the jobs behind them become ready",
+    ),
+    Rule(
+        "graph-jobs", "nodes", "{n} jobs of a graph have a node of another id: {some}",
+        """SELECT jobs.id FROM jobs JOIN nodes ON nodes.key = jobs.seq
+           WHERE nodes.id <> jobs.id""",
+        "their graph is not found by their ids, nor they by their graph",
     ),
     Rule(
         "schedule-counts", "schedules", "{n} counts of schedules are wrong: {some}",
