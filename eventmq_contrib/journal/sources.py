@@ -110,7 +110,7 @@ def seal(app: EventMQ, broker_id: str, journal: str, sealed: int) -> None:
         answer = app.ask("events.seal", {"journal": journal, "sealed": sealed})
     except ProtocolError as error:
         if error.code == "journal-taken":
-            msg = f"{error}; stop that one, and wait for half a minute"
+            msg = f"{error}, and wait for half a minute"
             raise StoreError(msg) from error
         raise
     _same(broker_id, answer)

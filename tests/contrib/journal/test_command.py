@@ -177,7 +177,7 @@ def with_folder(app: EventMQ, out: Path) -> None:
 def test_two_journals_of_one_broker_are_refused(app: EventMQ, tmp_path: Path) -> None:
     app.wait([app.send("add", (1,))], timeout=20)
     with_folder(app, tmp_path / "one")
-    with pytest.raises(StoreError, match="another journal takes the events of this broker"):
+    with pytest.raises(StoreError, match="stop one of the two, and wait for half a minute"):
         with_folder(app, tmp_path / "two")
 
 
