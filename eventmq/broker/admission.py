@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from eventmq.broker.waiters import ResultWaiters
     from eventmq.graph import Plan
     from eventmq.headers import Headers
+    from eventmq.store import Write
     from eventmq.store.reads import JobRow
     from eventmq.store.writes import Finished, SubqueueKey, WriteResult
     from eventmq.wire.commands import Request
@@ -102,6 +103,32 @@ def _is_limited(headers: str, limited: Container[SubqueueKey]) -> bool:
     )
 
 
+class _BatchIds:
+    """The ids of the jobs that the commit of this tick will have, read when one is asked for."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        #: The writes of this tick, how many of them have been read, and the ids in those.
+        self._writes: Sequence[Write] | None = None
+        self._read = 0
+        self._ids: set[str] = set()
+
+    def __contains__(self, job_id: str) -> bool:
+        writes = self._state.writes
+        if writes is not self._writes:
+            self.clear()
+            self._writes = writes
+        for write in writes[self._read :]:
+            if isinstance(write, (Admit, AdmitGraph)):
+                self._ids.update(job.id for job in write.jobs)
+        self._read = len(writes)
+        return job_id in self._ids
+
+    def clear(self) -> None:
+        """Begin anew: the commit has ended."""
+        self._writes, self._read, self._ids = None, 0, set()
+
+
 class _Submission(NamedTuple):
     """A message with jobs that is being committed.
 
@@ -135,6 +162,7 @@ class Admission:
         #: Queue -> jobs of the message that it has room for, and those of them that are stored.
         self._allocated: dict[str, int] = {}
         self._coming: dict[str, int] = {}
+        self._batch_ids = _BatchIds(state)
 
     def request(self, peer: Peer, message: Request) -> None:
         """Admit the job or the batch of a REQUEST."""
@@ -152,7 +180,7 @@ class Admission:
         transient = headers.guarantee is False
         refusal = header_refusal(headers) if transient else None
         refusal = refusal or self._allocate(peer, message.queue, 1, message.headers, headers)
-        if refusal:
+        if refusal and not self._is_repeat(message.id, message.queue, headers, refusal):
             state.error(peer, message.id, *refusal)
             return
         job = make(message.id, message.body, self._take_seqs(1))
@@ -230,6 +258,24 @@ class Admission:
             if headers.guarantee is not False:
                 self._coming[queue] = self._coming.get(queue, 0) + n
         return refusal
+
+    def _is_repeat(
+        self, job_id: str, queue: str, headers: Headers, refusal: tuple[str, str]
+    ) -> bool:
+        """Return whether a job for which a queue has no place is known to have one there.
+
+        The broker knows that of the jobs in memory, those of this tick, and those whose REPLY is
+        owed. For others it would have to read the store, for every REQUEST to a full queue.
+        """
+        state = self.state
+        if refusal[0] != "queue-full" or (queue or state.limits.default_queue) not in state.queues:
+            return False
+        transient = job_id in state.transient.jobs
+        if headers.guarantee is False:
+            return transient or job_id in state.jobs
+        if transient:
+            return False  # it is stored beside that
+        return job_id in state.jobs or job_id in state.reply_to or job_id in self._batch_ids
 
     def _allocate_queue(self, peer: Peer, name: str, n: int) -> tuple[str, str] | None:
         """Allocate a queue that would be new; return why it, or more jobs in it, are refused."""
@@ -354,6 +400,9 @@ class Admission:
         seq = self._take_seqs(count)
         for i, (job_id, index, body) in enumerate(rows):
             refusal = refusals[index]
+            if refusal is not None:
+                queue, known = templates[index][0], headers[index]
+                refusal = None if self._is_repeat(job_id, queue, known, refusal) else refusal
             if refusal is None and len(job_id) > max_length:
                 refusal = ("too-large", f"an id has at most {max_length} characters")
             if refusal is None:
@@ -419,6 +468,7 @@ class Admission:
         return coming
 
     def _committed(self, coming: Mapping[str, int]) -> None:
+        self._batch_ids.clear()
         for name, n in coming.items():
             self.state.queue(name).coming -= n
 
@@ -595,7 +645,7 @@ class GraphAdmission(Admission):
             sizes[index] += 1
         for (queue, text), n, known in zip(templates, sizes, headers, strict=True):
             refusal = self._allocate(peer, queue, n, text, known)
-            if refusal is not None:
+            if refusal is not None and not self._is_repeat(message.id, queue, known, refusal):
                 return refusal
         max_length = self.state.limits.max_id
         if rows[0][0] != message.id or any(len(job_id) > max_length for job_id, _, _ in rows):

@@ -11,13 +11,15 @@ from eventmq.broker.limits import Limits
 from eventmq.broker.peers import Key
 from eventmq.errors import QueueFull
 from eventmq.store.writes import Admit, WriteResult
-from eventmq.wire.batches import encode_batch, pack, unpack
+from eventmq.wire.batches import decode_exceptions, encode_batch, pack, unpack
 from eventmq.wire.commands import Ack, Call, Disconnect, Error, Inform, Kbai, Reply, Request, decode
 from eventmq.wire.features import EXTENSIONS, Features
 from tests.support.broker_harness import TASK, Broker, chunks, row
+from tests.support.graph_jobs import A, B
+from tests.support.graph_jobs import request as graph_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from eventmq.wire.commands import Command
@@ -296,3 +298,97 @@ def test_the_receipt_of_a_job_before_a_disconnect_is_sent_with_its_commit(broker
     broker.put(b"admin", Disconnect("d"), "admin")
     broker.tick()
     assert [(job_id, None)] == acks(broker.took(b"client"))
+
+
+# Repeated REQUESTs to a full queue
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Broker]:
+    """A broker whose queues take one job."""
+    broker = Broker(tmp_path, limits=Limits(max_queue_length=1))
+    broker.tell(b"client", inform(b"client"))
+    yield broker
+    broker.close()
+
+
+@pytest.mark.parametrize("wish", ["", "guarantee:False", "reply-requested,countdown:9"])
+@pytest.mark.parametrize("again", [b"client", b"other"])
+def test_a_repeated_request_gets_its_receipt_from_a_full_queue(
+    full: Broker, wish: str, again: bytes
+) -> None:
+    """Its caller would take an accepted job for a refused one."""
+    job_id, got = full.submit(headers=wish)
+    assert [job_id] == [acked for acked, _ in acks(got)]
+    _, got = full.submit(job_id, headers=wish, client=again)
+    assert ([job_id], []) == ([acked for acked, _ in acks(got)], codes(got))
+    _, got = full.submit(headers=wish)
+    assert ["queue-full"] == codes(got)
+    assert full.core.state.queues["default"].length == 1
+
+
+def test_a_repeated_request_of_a_leased_job_gets_its_receipt_from_a_full_queue(
+    full: Broker,
+) -> None:
+    job_id, _ = full.submit()
+    full.worker()
+    assert job_id in full.core.state.running
+    full.submit()
+    _, got = full.submit(job_id)
+    assert ([(job_id, None)], []) == (acks(got), codes(got))
+
+
+def test_a_repeated_request_of_one_tick_gets_its_receipt_from_a_full_queue(full: Broker) -> None:
+    """The broker reads what it will commit anew in each tick."""
+    full.put(b"client", request("late", "ack-requested"))  # takes the place
+    for _ in range(2):
+        full.put(b"client", request("late", "ack-requested"))
+        full.put(b"client", request("other", "ack-requested"))
+    full.tick()
+    got = full.took(b"client")
+    assert ([("late", None)] * 3, ["queue-full"] * 2) == (acks(got), codes(got))
+    full.call("cancel", ids=["late"])
+    for job_id in ("other", "third", "other", "third"):
+        full.put(b"client", request(job_id, "ack-requested"))
+    full.tick()
+    got = full.took(b"client")
+    assert ([("other", None)] * 2, ["queue-full"] * 2) == (acks(got), codes(got))
+
+
+def test_a_repeated_batch_is_refused_only_new_jobs_of_a_full_queue(full: Broker) -> None:
+    job_id, new = full.new_id(), full.new_id()
+    full.submit_batch([job_id])
+    [ack] = full.submit_batch([job_id, new])
+    assert isinstance(ack, Ack)
+    assert ack.extra is not None
+    assert {1: "queue-full"} == {i: code for i, (code, _) in decode_exceptions(ack.extra).items()}
+
+
+def test_a_repeated_graph_gets_its_receipt_from_a_full_queue(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, limits=Limits(max_queue_length=2))
+    ids, message = graph_request(broker, A | B)
+    for _ in range(2):
+        assert [(ids[0], None)] == acks(broker.tell(b"client", message))
+    for _ in range(2):  # in one tick with a new one
+        broker.put(b"client", message)
+    broker.put(b"client", graph_request(broker, A | B)[1])
+    broker.tick()
+    got = broker.took(b"client")
+    assert ([(ids[0], None)] * 2, ["queue-full"]) == (acks(got), codes(got))
+    broker.close()
+
+
+def test_a_repeated_request_begins_no_queue_that_is_one_too_many(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, limits=Limits(max_queues=1))
+    job_id, _ = broker.submit()
+    _, got = broker.submit(job_id, queue="another")
+    assert ["queue-full"] == codes(got)
+    assert ["default"] == [*broker.core.state.queues]
+    broker.close()
+
+
+def test_a_stored_job_beside_one_without_guarantee_needs_a_place(full: Broker) -> None:
+    """It is another job with the same id."""
+    job_id, _ = full.submit(headers="guarantee:False")
+    _, got = full.submit(job_id)
+    assert ["queue-full"] == codes(got)
