@@ -140,8 +140,8 @@ def test_a_job_runs_through_the_plugins(installed, tmp_path):
         "fibonacci json-zlib lottery workdays",
         (
             "result backend 'http' of plugin 'http-results' of the distribution "
-            "'eventmq-results-example': 'http' has no option 'tokn'; did you mean 'token'?; switch "
-            "it off with -p no:http-results or EVENTMQ_DISABLED_PLUGINS=http-results"
+            "'eventmq-results-example': 'http' has no option 'tokn'; did you mean 'token'?; see "
+            "plugin_options['http'] of the app"
         ),
     ]
 
