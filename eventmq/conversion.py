@@ -114,6 +114,8 @@ def convert(value: object, kind: Any, *, text: bool = False) -> Any:
         value = _plain(value, get_args(kind)[0] if get_origin(kind) is Annotated else kind)
     if type(value) is kind or (kind == _TEXTS and _are_texts(value)):
         return value
+    if type(value) is str and get_origin(kind) is Literal and value in get_args(kind):
+        return value
     return _convert(value, kind, strict=not text)
 
 

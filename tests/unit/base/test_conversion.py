@@ -320,7 +320,8 @@ class Options:
     c: tuple[str, ...] = ()
 read_options(Options, {"a": 2, "b": "x", "c": "a, b"}, owner="demo")
 environ = {"EVENTMQ_BROKER": "tcp://127.0.0.1:1", "EVENTMQ_POOL": "threads"}
-load_settings({"concurrency": 2, "queues": None, "broker": ("memory://",)}, environ=environ)
+given = {"concurrency": 2, "queues": None, "broker": ("memory://",), "log_level": "info"}
+load_settings(given, environ=environ)
 print("msgspec" in sys.modules)
 """
     command = [sys.executable, "-c", program]
