@@ -311,7 +311,7 @@ class Admission:
                 what += f" with the limit key {subqueue.key!r}" if subqueue.key else ""
                 msg = f"jobs of {limits.max_subqueues} tasks and limit keys wait already, and none "
                 msg += f"of {what} in queue {name!r}; their workers have to go on first"
-                return "too-many-lanes", msg
+                return "too-many-subqueues", msg
             coming.add((name, subqueue))
         return None
 

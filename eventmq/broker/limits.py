@@ -32,7 +32,7 @@ class Limits:
         empty_queue_ttl: A queue that is empty and not served by a worker is forgotten after this
             time; not one that is paused or has limits.
         max_subqueues: Subqueues, by queue, task and limit key, in which jobs wait; a job of a
-            further one is refused with ``too-many-lanes``.
+            further one is refused with ``too-many-subqueues``.
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
         max_message_rate: Requests, calls and publications of one peer per second, 0.0 for any
             number; more are refused with ``rate-limited``.

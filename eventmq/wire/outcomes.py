@@ -260,7 +260,7 @@ _SUBMIT_ERRORS: dict[str, type[SubmitError]] = {
     "store-full": QueueFull,
     "too-many-keys": QueueFull,
     "too-large": MessageTooLarge,
-    "too-many-lanes": QueueFull,
+    "too-many-subqueues": QueueFull,
     "rate-limited": RateLimited,
 }
 

@@ -228,7 +228,9 @@ def test_jobs_that_are_refused_take_no_room_from_others_of_the_batch(tmp_path: P
     assert isinstance(ack, Ack)
     assert ack.extra is not None
     refused = decode_exceptions(ack.extra)
-    assert {0: "too-many-lanes", 1: "too-many-lanes"} == {i: c for i, (c, _) in refused.items()}
+    assert {0: "too-many-subqueues", 1: "too-many-subqueues"} == {
+        i: c for i, (c, _) in refused.items()
+    }
     broker.close()
 
 

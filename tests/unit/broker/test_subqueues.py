@@ -172,7 +172,7 @@ def test_a_job_of_one_task_too_many_is_refused_with_a_clear_error(tmp_path: Path
     headers = "task:c.work,content-type:msgpack,ack-requested"
     [error] = broker.tell(b"client", Request(broker.new_id(), "default", headers, b"x"))
     assert isinstance(error, Error)
-    assert (error.code, "'c.work'" in error.text) == ("too-many-lanes", True)
+    assert (error.code, "'c.work'" in error.text) == ("too-many-subqueues", True)
     [error] = broker.tell(b"client", Request(broker.new_id(), "other", headers, b"x"))
     assert isinstance(error, Error)
     limited = "task:a.work,limit-key:acme,content-type:msgpack,ack-requested"
@@ -197,7 +197,7 @@ def test_one_message_cannot_begin_more_subqueues_than_allowed(tmp_path: Path) ->
     assert isinstance(ack, Ack)
     assert ack.extra is not None
     refused = {place: why[0] for place, why in decode_exceptions(ack.extra).items()}
-    assert refused == {2: "too-many-lanes", 3: "too-many-lanes"}
+    assert refused == {2: "too-many-subqueues", 3: "too-many-subqueues"}
     broker.close()
 
 

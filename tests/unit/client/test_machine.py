@@ -115,7 +115,7 @@ def test_a_receipt_ends_the_submission_of_a_job() -> None:
     [
         ("queue-full", QueueFull),
         ("store-full", QueueFull),
-        ("too-many-lanes", QueueFull),
+        ("too-many-subqueues", QueueFull),
         ("too-large", MessageTooLarge),
         ("not-allowed", NotAllowed),
         ("job-not-found", JobNotFound),
