@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from eventmq.client.topics import Message, Subscription
     from eventmq.errors import (
         AppNotFound,
+        ArgumentError,
         BatchError,
         BindError,
         BrokerUnavailable,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         ContentNotAllowed,
         DuplicateJob,
         EventMQError,
+        Fenced,
         HookError,
         IllegalTransition,
         JobCancelled,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         ResultTimeout,
         ResultTooLarge,
         ResultUnavailable,
+        ScheduleNotFound,
         SerializationError,
         SettingsError,
         SignatureError,
@@ -54,13 +57,14 @@ if TYPE_CHECKING:
         StreamRestarted,
         SubmitError,
         TimeLimitExceeded,
+        Unknown,
         UnknownTask,
         WorkerLost,
     )
-    from eventmq.execution.context import current_job
     from eventmq.execution.failures import Reject, Retry
     from eventmq.graph import Signature
     from eventmq.hookspecs import hookimpl
+    from eventmq.interfaces import current_job
     from eventmq.policies import at, cron, every, exponential, fixed
     from eventmq.task import shared_task
     from eventmq.task.unique import Unique
@@ -69,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppNotFound",
+    "ArgumentError",
     "BatchError",
     "BindError",
     "BrokerUnavailable",
@@ -77,6 +82,7 @@ __all__ = [
     "DuplicateJob",
     "EventMQ",
     "EventMQError",
+    "Fenced",
     "HookError",
     "IllegalTransition",
     "Job",
@@ -103,6 +109,7 @@ __all__ = [
     "ResultTooLarge",
     "ResultUnavailable",
     "Retry",
+    "ScheduleNotFound",
     "SerializationError",
     "SettingsError",
     "Signature",
@@ -114,6 +121,7 @@ __all__ = [
     "Subscription",
     "TimeLimitExceeded",
     "Unique",
+    "Unknown",
     "UnknownTask",
     "WorkerLost",
     "__version__",
@@ -145,7 +153,7 @@ _WHERE = {
     "chain": "eventmq.canvas",
     "chord": "eventmq.canvas",
     "cron": "eventmq.policies",
-    "current_job": "eventmq.execution.context",
+    "current_job": "eventmq.interfaces",
     "every": "eventmq.policies",
     "exponential": "eventmq.policies",
     "fixed": "eventmq.policies",

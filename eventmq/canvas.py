@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventmq.client.graphs import GraphMember, empty_handle, write_graph
+from eventmq.client.graphs import GraphMember, empty_handle
 from eventmq.errors import NotAllowed, SettingsError
-from eventmq.graph import TAKES, Chain, Chord, Group, Signature, build
-from eventmq.graph.expressions import members_of
+from eventmq.execution.annotations import RESULT
+from eventmq.graph import TAKES, Chain, Chord, Group, Signature, build, members_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -106,15 +106,23 @@ class _Known:
 _NOTHING = _Nothing()
 
 
+class GraphApp(Protocol):
+    """The part of an app that graphs are sent through."""
+
+    @property
+    def submitter(self) -> Submitter:
+        """Sends jobs."""
+
+
 class TaskFactory(Protocol):
     """Task factory: makes the jobs of signatures; a task of an app."""
 
     @property
-    def graph_submitter(self) -> Submitter:
-        """Sends jobs."""
+    def app(self) -> GraphApp:
+        """The app that it is submitted through."""
 
     @property
-    def graph_template(self) -> Template:
+    def template(self) -> Template:
         """The common part of its jobs."""
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -134,15 +142,18 @@ def send(
     built = build(expression)
     if not built.nodes:
         return _Known(empty_handle(built.tree))
-    submitter = factory.graph_submitter
+    submitter = factory.app.submitter
     parts = _parts(built, named, submitter.mark)
     if expression is built.nodes[0].signature and len(parts) == 1:
         job_id = built.nodes[0].signature.options.get("job_id")
         return submitter.asubmit(parts[0].template, parts[0].args, parts[0].kwargs, job_id)
-    _check(built)
+    for signature in (node.signature for node in built.nodes):
+        if signature.options.get("job_id") is not None:
+            raise NotAllowed(
+                f"task {signature.task!r}: the ids of jobs of a graph are made with it"
+            )
     ids = submitter.begin_graph(len(parts))
-    encoded = write_graph(parts, built.plan, ids, submitter.writer)
-    return submitter.submit_graph(encoded, ids, built.tree)
+    return submitter.submit_graph(parts, built.plan, ids, built.tree)
 
 
 def _parts(
@@ -156,15 +167,8 @@ def _parts(
         entry = templates.get(id(origin)) if origin is not None else None
         if entry is None:
             factory = named(signature) if origin is None else origin
-            entry = templates[id(factory)] = (factory, mark(factory.graph_template))
+            entry = templates[id(factory)] = (factory, mark(factory.template))
         args = (*prefix, *signature.args) if prefix else signature.args
-        entry[0].check((None, *args) if TAKES in flags else args, signature.kwargs)
+        entry[0].check((RESULT, *args) if TAKES in flags else args, signature.kwargs)
         parts.append(GraphMember(entry[1], args, signature.kwargs, flags))
     return parts
-
-
-def _check(built: Built) -> None:
-    for node in built.nodes:
-        if node.signature.options.get("job_id") is not None:
-            task = node.signature.task
-            raise NotAllowed(f"task {task!r}: the ids of jobs of a graph are made with it")

@@ -3,6 +3,8 @@
 A class declares options as the fields of a dataclass, with `option` where a default alone does not
 say enough; `read_options` makes one of it from what files, variables and arguments have. The
 library msgspec converts. It is imported for the first value that does not have its type yet.
+
+`plain` goes the other way, for serializers: from dataclasses and their kind to plain data.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import math
 import operator
 import re
+import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from dataclasses import field as dataclass_field
 from enum import Enum
 from functools import lru_cache
@@ -32,14 +35,16 @@ from typing import (
 from eventmq.errors import PluginError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "Option",
     "convert",
     "describe",
+    "is_model",
     "option",
     "options_of",
+    "plain",
     "read_options",
     "read_values",
 ]
@@ -51,6 +56,12 @@ _DECLARED = "eventmq"
 
 #: What msgspec does not take for true and false, though people write it.
 _FLAGS = {"yes": True, "on": True, "no": False, "off": False}
+
+#: Largest whole number of an option: what C, SQLite and MessagePack have in 64 bits.
+MAX_WHOLE = 2**63 - 1
+
+#: Largest number of an option in seconds, some 31 years: more than any timer takes is a mistake.
+MAX_SECONDS = 1e9
 
 _TEXTS = tuple[str, ...]
 
@@ -122,6 +133,8 @@ def convert(value: object, kind: Any, *, text: bool = False) -> Any:
 def _convert(value: object, kind: Any, *, strict: bool) -> Any:
     import msgspec
 
+    if kind is bool and isinstance(value, (int, float)):  # else 1 would be true
+        raise ValueError(describe(kind))
     try:
         return msgspec.convert(value, kind, strict=strict, dec_hook=_convert_others)
     except msgspec.ValidationError:
@@ -147,6 +160,45 @@ def _convert_others(kind: type[Any], value: object) -> object:
     if kind is Path and isinstance(value, (str, PurePath)):
         return Path(value)
     raise ValueError(value)
+
+
+def plain(value: Any) -> Any:
+    """Return the plain form of a value: one level of it, what is inside is as it was.
+
+    That of a dataclass, a class of attrs, a ``msgspec.Struct`` or a pydantic model is the dict of
+    its fields, that of an enum is its value, that of a path or of pydantic's URLs is text.
+
+    Raises:
+        TypeError: It has none.
+    """
+    kind = type(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, PurePath):
+        return str(value)
+    if is_dataclass(value) and kind.__module__.partition(".")[0] != "eventmq":  # a signature
+        names = [field.name for field in fields(value)]
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = [field.name for field in kind.__attrs_attrs__]
+    elif hasattr(kind, "__struct_config__"):
+        config = kind.__struct_config__
+        read = (getattr(value, name) for name in kind.__struct_fields__)
+        found = dict(zip(kind.__struct_encode_fields__, read, strict=True))
+        return found if config.tag is None else {config.tag_field: config.tag, **found}
+    elif is_model(kind):
+        return value.model_dump(round_trip=True)
+    elif kind.__module__ == "pydantic.networks":
+        return str(value)
+    else:
+        raise TypeError(kind.__name__)
+    return {name: getattr(value, name) for name in names}
+
+
+def is_model(kind: object) -> bool:
+    """Return whether something is a class of pydantic's models."""
+    # Whoever has one has imported the library.
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
 def describe(kind: Any, bounds: Mapping[str, Any] | None = None) -> str:
@@ -217,6 +269,15 @@ def _wrong_item(value: object, kind: Any) -> str:
     return ""
 
 
+def _numbers(value: object) -> Iterator[int | float]:
+    """Yield a number, or the numbers in a list or table."""
+    if isinstance(value, (int, float)):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(item)
+
+
 class _WrongValueError(ValueError):
     """A value that an option may not have: which are allowed, and why this one is not."""
 
@@ -278,12 +339,15 @@ class Option:
         plain = self._parsed(value)
         try:
             found = convert(plain, self.kind, text=True)
-            good = not isinstance(found, float) or math.isfinite(found)
+            good = all(math.isfinite(n) for n in _numbers(found) if isinstance(n, float))
             good = good and all(_CHECKS[name](found, edge) for name, edge in self.bounds.items())
         except (ValueError, OverflowError):
-            item = "" if self.parse else _wrong_item(plain, self.kind)
-            raise _WrongValueError(self.allowed, item) from None
-        why = ""
+            raise _WrongValueError(
+                self.allowed, "" if self.parse else _wrong_item(plain, self.kind)
+            ) from None
+        why, limit = "", int(MAX_SECONDS) if self.unit == "s" else MAX_WHOLE
+        if good and not all(-limit <= number <= limit for number in _numbers(found)):
+            good, why = False, f"the largest number is {limit}"
         try:
             good = good and (self.check is None or self.check(found))
         except ValueError as error:
@@ -367,8 +431,10 @@ def _options_of(kind: Any) -> Mapping[str, Option]:
     try:
         hints = get_type_hints(kind, include_extras=True)
     except NameError as error:
-        msg = f"the options {kind.__qualname__} have a type that is not there at run time: {error}"
-        raise PluginError(f"{msg}; import it outside of `if TYPE_CHECKING`") from error
+        raise PluginError(
+            f"the options {kind.__qualname__} have a type that is not there at run time: {error}"
+            "; import it outside of `if TYPE_CHECKING`"
+        ) from error
     found = {}
     for each in filter(lambda each: each.init, fields(kind)):
         declared = dict(each.metadata.get(_DECLARED, ()))
@@ -401,8 +467,10 @@ def read_values(
         try:
             found[known[name].field] = known[name].read(value)
         except ValueError as error:
-            msg = f"option {name!r} of {owner} must be {error}"
-            raise PluginError(msg + _instead(error, known[name].kind, value)) from None
+            raise PluginError(
+                f"option {name!r} of {owner} must be {error}"
+                + _instead(error, known[name].kind, value)
+            ) from None
     for name in known.keys() - values.keys():
         if known[name].required:
             raise PluginError(f"{owner} needs the option {name!r}: {known[name].allowed}")

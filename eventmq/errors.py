@@ -28,12 +28,15 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     |-- SoftTimeLimitExceeded      raised inside a running task
     |-- ContentError
     |   |-- SerializationError     (also a ValueError)
+    |   |-- ArgumentError          (also a TypeError)
     |   |-- ContentNotAllowed
     |   `-- SignatureError
     |-- NotAllowed                 this peer may not do this
     |-- ProtocolError              a message violates the protocol
     |-- IllegalTransition          a transition that the table of states does not have
     |-- StoreError                 the queue store cannot be opened or written
+    |   |-- Fenced                 another broker owns the store
+    |   `-- Unknown                nobody knows whether a batch was stored
     |-- BindError                  an address cannot be bound
     |-- PluginError
     |   |-- PluginCollision
@@ -41,7 +44,8 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     |   `-- HookError
     |-- AppNotFound
     `-- SettingsError
-        `-- KeyFileError           a key file is missing, malformed or readable by others
+        |-- KeyFileError           a key file is missing, malformed or readable by others
+        `-- ScheduleNotFound       the store has no schedule of this name
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppNotFound",
+    "ArgumentError",
     "BatchError",
     "BindError",
     "BrokerUnavailable",
@@ -60,6 +65,7 @@ __all__ = [
     "ContentNotAllowed",
     "DuplicateJob",
     "EventMQError",
+    "Fenced",
     "HookError",
     "IllegalTransition",
     "JobCancelled",
@@ -81,6 +87,7 @@ __all__ = [
     "ResultTimeout",
     "ResultTooLarge",
     "ResultUnavailable",
+    "ScheduleNotFound",
     "SerializationError",
     "SettingsError",
     "SignatureError",
@@ -89,6 +96,7 @@ __all__ = [
     "StreamRestarted",
     "SubmitError",
     "TimeLimitExceeded",
+    "Unknown",
     "UnknownTask",
     "WorkerLost",
     "did_you_mean",
@@ -150,6 +158,10 @@ class JobError(EventMQError):
         self.job_id = job_id
 
 
+#: Beginning of the note with the traceback of a `JobFailed`.
+TRACEBACK_NOTE = "Traceback of the worker:\n\n"
+
+
 class JobFailed(JobError):
     """The task raised an exception, or the job failed without it.
 
@@ -157,7 +169,8 @@ class JobFailed(JobError):
         job_id: The id of the job.
         remote_type: The dotted name of the exception's class in the worker.
         remote_message: ``str()`` of the exception.
-        remote_traceback: The traceback as text, empty if there is none.
+        remote_traceback: The traceback as text, empty if there is none. It is a note too, so that
+            it is shown where nothing catches the exception.
     """
 
     def __init__(
@@ -173,6 +186,14 @@ class JobFailed(JobError):
         self.remote_type = remote_type
         self.remote_message = remote_message
         self.remote_traceback = remote_traceback
+        self.note_traceback()
+
+    def note_traceback(self) -> None:
+        """Add the traceback as a note, unless it is one already or there is none."""
+        text = vars(self).get("remote_traceback", "")  # one that was made anew may have none
+        note, notes = f"{TRACEBACK_NOTE}{text.rstrip()}", vars(self).get("__notes__", [])
+        if text and note not in notes:  # add_note() is not in Python 3.10
+            self.__notes__ = [*notes, note]
 
 
 class TimeLimitExceeded(JobFailed):
@@ -293,6 +314,20 @@ class SerializationError(ContentError, ValueError):
     """The serializer cannot encode this value, or cannot decode these bytes."""
 
 
+class ArgumentError(ContentError, TypeError):
+    """An argument does not fit the annotation of its parameter.
+
+    Attributes:
+        task: The name of the task.
+        argument: The name of the parameter.
+    """
+
+    def __init__(self, message: str, *, task: str = "", argument: str = "") -> None:
+        super().__init__(message)
+        self.task = task
+        self.argument = argument
+
+
 class ContentNotAllowed(ContentError):
     """The content type is not in this side's ``accept_content`` list."""
 
@@ -325,6 +360,17 @@ class StoreError(EventMQError):
     """The queue store cannot be opened, read or written."""
 
 
+class Fenced(StoreError):
+    """Another broker owns the store by now; nothing of the batch was stored."""
+
+
+class Unknown(StoreError):
+    """The connection to the store was lost: nobody knows whether the batch was stored.
+
+    It must not be written again: what the store has is read anew.
+    """
+
+
 class BindError(EventMQError):
     """An address cannot be bound: it is taken, malformed or not of this machine."""
 
@@ -351,6 +397,10 @@ class AppNotFound(EventMQError):
 
 class SettingsError(EventMQError):
     """A setting is unknown, or its value is not allowed."""
+
+
+class ScheduleNotFound(SettingsError):
+    """The store has no schedule of this name."""
 
 
 class KeyFileError(SettingsError):

@@ -19,7 +19,10 @@ from eventmq.rates import RATES, parse_rate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["EMPTY", "Headers", "format_headers", "parse_headers", "split_headers", "write_headers"]
+__all__ = [
+    "EMPTY", "Headers", "add_headers", "format_headers", "parse_headers", "split_headers",
+    "write_headers",
+]  # fmt: skip
 
 #: Characters that `quote` does not encode, beside letters, digits and ``_.-~``.
 _SAFE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
@@ -75,7 +78,7 @@ class Headers:
         limit_key: The key for which both limits count, and which has a fair share of the queue;
             empty for the task as a whole.
         nodes: Number of jobs in the body, which is a graph; 0 for none.
-        graph: For a job of a graph: its flags, see `eventmq.graph.flags`.
+        graph: For a job of a graph: its flags, see `eventmq.graph`.
         stream: The task yields parts, for a reader to request.
         replayable: Each delivery of it yields the same parts.
         stream_idle: Seconds without a reader after which parts are discarded, None for 60.
@@ -176,13 +179,12 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
 _FIELDS = {f.name: f for f in fields(Headers) if f.name != "extra"}
 
 
-def _wire_name(name: str) -> str:
-    return name if name == "run_count" else name.replace("_", "-")
-
-
 #: Header name on the wire -> (field name, reader, what is allowed).
 _TABLE = {
-    _wire_name(name): (name, *(_READERS.get(name) or _READERS[str(f.type)]))
+    name if name == "run_count" else name.replace("_", "-"): (
+        name,
+        *(_READERS.get(name) or _READERS[str(f.type)]),
+    )
     for name, f in _FIELDS.items()
 }
 
@@ -219,8 +221,10 @@ def _parse(text: str) -> Headers:
         try:
             known[entry[0]] = entry[1](value)
         except ValueError:
-            msg = f"header {name!r} has the value {value[:80]!r}; allowed is {entry[2]}"
-            raise ProtocolError(msg, code="bad-header") from None
+            raise ProtocolError(
+                f"header {name!r} has the value {value[:80]!r}; allowed is {entry[2]}",
+                code="bad-header",
+            ) from None
     return Headers(**known, extra=tuple(extra))
 
 
@@ -254,9 +258,13 @@ def format_headers(headers: Headers) -> str:
 def _extra(name: str, value: str) -> str:
     if not _PLAIN(name):
         name = quote(name, safe="")
-    if not value:
-        return name
-    return f"{name}:{_quoted(value)}"
+    return name if not value else f"{name}:{_quoted(value)}"
+
+
+def add_headers(text: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """Return a header text with more headers, as `format_headers` writes those in ``extra``."""
+    more = [_extra(name, value) for name, value in pairs]
+    return ",".join([text, *more] if text else more)
 
 
 def write_headers(pairs: Iterable[tuple[str, str]]) -> str:

@@ -197,7 +197,10 @@ def eventmq_queue_stores() -> Mapping[str, Factory[QueueStore]]:
     """Provide queue stores: where a broker keeps jobs, leases and outcomes.
 
     Chosen by the setting ``store``: a name, or a URL by its scheme, which the factory then
-    finds in ``context.options["url"]``. The object is used from the broker's thread only.
+    finds in ``context.options["url"]``. Other options have the values of the settings
+    ``durability``, ``dedupe_window`` and ``expect_store``, and ``events_values``: how many bytes of
+    arguments and results a row of events may have. The object is used from the broker's thread
+    only.
 
     Example::
 
@@ -349,6 +352,35 @@ def eventmq_add_commands(cli: click.Group) -> None:
 
     Args:
         cli: The group of all commands.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_serve_metrics(
+    read: Callable[[], Mapping[str, Any]], address: str
+) -> Callable[[], None]:
+    """Serve the metrics of this process to a monitor.
+
+    Called in the main thread of a broker or worker when it starts, where ``metrics_bind`` names an
+    address. Threads of its own do the work: it returns at once, and what they run into reaches no
+    job. An address that is taken is said once and tried again.
+
+    Example::
+
+        @hookimpl
+        def eventmq_serve_metrics(read, address):
+            return StatsPage(read, address).close
+
+    Args:
+        read: Returns the figures now, from any thread: in a broker what the CALL ``metrics``
+            answers, in a worker a map whose key ``worker`` has the worker's. Raises `EventMQError`
+            where there are none within a few seconds.
+        address: ``host:port``, which this process is allowed to use.
+
+    Returns:
+        What ends it, called once.
 
     .. versionadded:: 1.0
     """

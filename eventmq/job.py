@@ -82,8 +82,9 @@ def transition(state: JobState, to: JobState) -> JobState:
     """
     if to not in TRANSITIONS[state]:
         allowed = ", ".join(sorted(TRANSITIONS[state])) or "nothing, it is final"
-        msg = f"a job cannot go from {state} to {to}; from {state} may follow: {allowed}"
-        raise IllegalTransition(msg)
+        raise IllegalTransition(
+            f"a job cannot go from {state} to {to}; from {state} may follow: {allowed}"
+        )
     return to
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import PluginError, SettingsError, did_you_mean
+from eventmq.errors import EventMQError, PluginError, SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +58,18 @@ _DAY = re.compile(r"[12]?\d|3[01]")
 _ZONE = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
 
 
+def _parse(text: str, what: str, error: type[EventMQError]) -> tuple[str, dict[str, Any]]:
+    """Return name and options of ``name:json``; a name alone has no options."""
+    name, _, rest = text.partition(":")
+    try:
+        options = json.loads(rest) if rest else {}
+    except (ValueError, RecursionError) as wrong:
+        raise error(f"{what} is not name:json") from wrong
+    if not isinstance(options, dict) or not name:
+        raise error(f"{what} is not name:json, where the options are a JSON object")
+    return name, options
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """A retry policy by name, and its options."""
@@ -77,14 +89,7 @@ class Backoff:
         Raises:
             PluginError: What follows the name is no JSON object.
         """
-        name, _, rest = text.partition(":")
-        try:
-            options = json.loads(rest) if rest else {}
-        except ValueError as error:
-            raise PluginError(f"retry policy {text[:80]!r} is not name:json") from error
-        if not isinstance(options, dict):
-            raise PluginError(f"retry policy {text[:80]!r}: the options are a JSON object")
-        return cls(name, options)
+        return cls(*_parse(text, f"retry policy {text[:80]!r}", PluginError))
 
 
 def fixed(delay: float = 1.0) -> Backoff:
@@ -130,14 +135,7 @@ class Timing:
         Raises:
             SettingsError: The text is not a name and a JSON object.
         """
-        name, _, rest = text.partition(":")
-        try:
-            options = json.loads(rest) if rest else {}
-        except (ValueError, RecursionError) as error:
-            raise SettingsError(f"trigger {text[:80]!r} is not name:json") from error
-        if not isinstance(options, dict) or not name:
-            raise SettingsError(f"trigger {text[:80]!r} is not name:json, with a JSON object")
-        return cls(name, options)
+        return cls(*_parse(text, f"trigger {text[:80]!r}", SettingsError))
 
 
 def every(
@@ -189,8 +187,10 @@ def cron(expression: str, *, tz: str = "UTC", missing: str = "next") -> Timing:
         SettingsError: The expression is impossible, or there is no such zone.
     """
     if not all(isinstance(value, str) for value in (expression, tz)):
-        msg = f"cron({expression!r}, tz={tz!r}): allowed is: text, as in cron('0 3 * * *', "
-        raise SettingsError(msg + "tz='Europe/Paris')")
+        raise SettingsError(
+            f"cron({expression!r}, tz={tz!r}): allowed is: text, as in cron('0 3 * * *', "
+            "tz='Europe/Paris')"
+        )
     check_cron(expression, tz, missing)
     options = {"expression": expression, "tz": tz}
     return Timing("cron", options if missing == "next" else {**options, "missing": missing})
@@ -209,8 +209,10 @@ def at(when: datetime) -> Timing:
     if not isinstance(when, datetime):
         raise SettingsError(f"at({when!r}): allowed is: {allowed}")
     if when.utcoffset() is None:
-        msg = f"at({when!r}): this datetime is naive, it does not say in which zone; allowed is: "
-        raise SettingsError(msg + allowed)
+        raise SettingsError(
+            f"at({when!r}): this datetime is naive, it does not say in which zone; allowed is: "
+            + allowed
+        )
     return Timing("at", {"moment": check_timestamp(when.timestamp())})
 
 
@@ -238,8 +240,10 @@ def check_growth(base: float, cap: float) -> None:
     given: tuple[object, ...] = (base, cap)
     known = all(isinstance(value, int | float) for value in given)
     if not known or not 0 < base <= cap < float("inf"):
-        msg = "retry policy exponential: base and cap are seconds, 0 < base <= cap, not "
-        raise PluginError(msg + f"base={base!r}, cap={cap!r}")
+        raise PluginError(
+            "retry policy exponential: base and cap are seconds, 0 < base <= cap, not "
+            f"base={base!r}, cap={cap!r}"
+        )
 
 
 def check_interval(seconds: float) -> float:
@@ -249,8 +253,10 @@ def check_interval(seconds: float) -> float:
         SettingsError: It is not from `MIN_INTERVAL` to `MAX_INTERVAL`.
     """
     if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
-        msg = f"an interval of {seconds:g} s is not allowed; allowed is: {MIN_INTERVAL:g} s "
-        raise SettingsError(msg + f"to {MAX_INTERVAL:g} s, as in every(seconds=30)")
+        raise SettingsError(
+            f"an interval of {seconds:g} s is not allowed; allowed is: {MIN_INTERVAL:g} s "
+            f"to {MAX_INTERVAL:g} s, as in every(seconds=30)"
+        )
     return round(seconds, 6)
 
 
@@ -261,8 +267,10 @@ def check_timestamp(timestamp: float) -> float:
         SettingsError: It is before 1970 or after the year 9999.
     """
     if not 0 < timestamp <= _MAX_TIMESTAMP:
-        msg = f"the timestamp {timestamp:g} is not allowed; allowed is: a Unix time from 1970 "
-        raise SettingsError(msg + "to the year 9999")
+        raise SettingsError(
+            f"the timestamp {timestamp:g} is not allowed; allowed is: a Unix time from 1970 "
+            "to the year 9999"
+        )
     return timestamp
 
 
@@ -313,8 +321,10 @@ def _parse_cron(expression: str) -> Any:
     fields = MACROS.get(expression.strip().lower(), expression).split()
     if len(fields) != _FIELDS:
         names = "minute, hour, day of the month, month and day of the week"
-        msg = f"cron expression {expression!r} has {len(fields)} fields; right is five: {names}, "
-        raise SettingsError(msg + "as in '0 3 * * *'")
+        raise SettingsError(
+            f"cron expression {expression!r} has {len(fields)} fields; right is five: {names}, "
+            "as in '0 3 * * *'"
+        )
     try:
         parsed = CronSim(" ".join(fields), _EPOCH)
         next(CronSim(" ".join(fields), _EPOCH))
@@ -322,9 +332,9 @@ def _parse_cron(expression: str) -> Any:
         where = f"wrong is the {str(error).removeprefix('Bad ')}"
         if "day-of-month" in where and _DAY.fullmatch(fields[2]):
             where = f"month {fields[3]} never has a day {fields[2]}"
-        msg = f"cron expression {expression!r} is not possible: {where}"
-        raise SettingsError(msg) from error
+        raise SettingsError(f"cron expression {expression!r} is not possible: {where}") from error
     except StopIteration:
-        msg = f"cron expression {expression!r} never fires: there is no such day"
-        raise SettingsError(msg) from None
+        raise SettingsError(
+            f"cron expression {expression!r} never fires: there is no such day"
+        ) from None
     return parsed

@@ -35,8 +35,7 @@ def parse_rate(text: str) -> Rate:
     """
     match = _FORM.fullmatch(text)
     if match is None:
-        msg = f"a rate is {RATES}"
-        raise ValueError(msg)
+        raise ValueError(f"a rate is {RATES}")
     count, times, unit = match.groups()
     return Rate(int(count), int(times or 1) * _UNITS[unit])
 

@@ -118,8 +118,7 @@ class Schedule:
         if not self.jitter:
             return 0.0
         text = f"{identity}\0{self.name}\0{fire_time:.6f}".encode()
-        fraction = int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / (1 << 48)
-        return self.jitter * fraction
+        return self.jitter * (int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / (1 << 48))
 
     def check(self) -> Schedule:
         """Return itself.
@@ -132,6 +131,8 @@ class Schedule:
                 _refuse(name, getattr(self, name), allowed)
         if not 0 < len(self.name) <= _MAX_TEXT or len(self.queue) > _MAX_TEXT:
             _refuse("name", self.name[:40], f"1 to {_MAX_TEXT} characters, as of its queue")
+        if len(self.task) > _MAX_TEXT:
+            _refuse("task", self.task[:40], f"at most {_MAX_TEXT} characters")
         if len(self.body) > MAX_BODY:
             _refuse("body", f"{len(self.body)} bytes", f"at most {MAX_BODY} bytes")
         for name, values in _CHOICES.items():

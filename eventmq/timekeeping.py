@@ -12,6 +12,7 @@ figures are seconds.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AT_ONCE", "MAX_ADDITIONS", "SAVE_EVERY", "SETTLED", "STEADY", "STEP", "Addition",
-    "ClockRecord", "GuardedWall", "Reading", "StoreTime", "Timekeeper", "say_seconds",
+    "ClockRecord", "GuardedWall", "Passed", "Reading", "StoreTime", "Timekeeper", "say_seconds",
+    "say_time",
 ]  # fmt: skip
 
 #: Seconds by which the wall clock may differ from boot time without having stepped: more than a
@@ -75,6 +77,13 @@ class Addition(NamedTuple):
     def merge(self, later: Addition) -> Addition:
         """Return one for both, by which nothing ages sooner."""
         return Addition(self.anchor, later.until, self.seconds + later.seconds)
+
+
+class Passed(NamedTuple):
+    """Between how many seconds have passed since a store got its clocks the last time."""
+
+    least: float
+    most: float
 
 
 class ClockRecord(NamedTuple):
@@ -137,6 +146,7 @@ class StoreTime:
     Args:
         reading: Of the clocks now.
         last: What the store kept, None for a new store: its time begins as the wall time.
+        known: Between how many seconds have passed since then, where somebody has watched.
     """
 
     __slots__ = (
@@ -144,7 +154,9 @@ class StoreTime:
         "doubted", "now", "since", "unconfirmed",
     )  # fmt: skip
 
-    def __init__(self, reading: Reading, last: ClockRecord | None = None) -> None:
+    def __init__(
+        self, reading: Reading, last: ClockRecord | None = None, known: Passed | None = None
+    ) -> None:
         wall, boot, _ = reading
         self.unconfirmed = 0.0 if last is None else last.unconfirmed
         #: What of it is to be taken back if the machine dies before its wall clock counts, and
@@ -159,6 +171,8 @@ class StoreTime:
                 self.unconfirmed -= last.doubted
                 self.doubted = 0.0
             passed = last.passed(wall)
+            if known is not None and not known.least <= passed <= known.most:
+                passed = known.least
             now = last.store + min(passed, AT_ONCE)
             rest = max(0.0, passed - AT_ONCE)
             self.unconfirmed += rest
@@ -213,20 +227,24 @@ class GuardedWall:
     Args:
         reading: Of the clocks now.
         last: What a store kept, None to begin with the reading.
+        known: Between how many seconds have passed since then, where somebody has watched.
     """
 
     __slots__ = ("_candidate", "_offset", "_since", "now", "step")
 
-    def __init__(self, reading: Reading, last: ClockRecord | None = None) -> None:
+    def __init__(
+        self, reading: Reading, last: ClockRecord | None = None, known: Passed | None = None
+    ) -> None:
         wall, boot, _ = reading
+        least, most = (0.0, AT_ONCE) if known is None else known
         #: Seconds by which the wall clock is ahead of guarded time, 0.0 unless a step is pending.
         self.step = 0.0
         self._candidate = self._since = 0.0
         self._offset = wall - boot
         if last is not None and last.same_boot(reading):
             self._offset = last.guarded - last.boot
-        elif last is not None and not last.guarded <= wall <= last.guarded + AT_ONCE:
-            self._offset = last.guarded - boot
+        elif last is not None and not least <= wall - last.guarded <= min(most, AT_ONCE):
+            self._offset = last.guarded + least - boot
         self.now = self._offset + boot
         self.advance(wall, boot)
 
@@ -294,9 +312,19 @@ class Timekeeper:
         self._stepping = 0.0
         self._accepts = self._ripe = False
 
-    def start(self, reading: Reading, last: ClockRecord | None) -> None:
-        """Go on from what the store kept, or begin with it."""
-        self.store_time, self.wall_time = StoreTime(reading, last), GuardedWall(reading, last)
+    def start(
+        self, reading: Reading, last: ClockRecord | None, known: Passed | None = None
+    ) -> None:
+        """Go on from what the store kept, or begin with it.
+
+        Args:
+            reading: Of the clocks now.
+            last: What the store kept, None for a new store.
+            known: Between how many seconds have passed since then, where somebody has watched:
+                a wall clock that says otherwise is wrong, or was.
+        """
+        self.store_time = StoreTime(reading, last, known)
+        self.wall_time = GuardedWall(reading, last, known)
         self._wall, self.boot, self._boot_id = reading
         self._saved = float("-inf")
         self.ahead = self.wall_time.now - self.store_time.now
@@ -304,7 +332,11 @@ class Timekeeper:
             if abs(self.ahead - (last.guarded - last.store)) > 1.0:
                 self.settled = self.store_time.now
             if self.store_time.unconfirmed:
-                self._notice_unconfirmed(self.store_time.unconfirmed)
+                self.notices.append(
+                    f"the machine was off, and {_span(self.store_time.unconfirmed)} of that do not "
+                    "count yet: they do once the wall clock was steady for "
+                    f'{STEADY / 60:.0f} minutes, or at "eventmq clock accept"'
+                )
         self._check_step()
 
     def advance(self, wall: float, boot: float) -> float:
@@ -446,11 +478,11 @@ class Timekeeper:
     def _record(self, confirmed: float, step: float) -> None:
         if confirmed:
             self.jumped += confirmed
-            text = f"{_span(confirmed)} that the machine was off now count as passed"
-            self.notices.append(text)
+            self.notices.append(f"{_span(confirmed)} that the machine was off now count as passed")
         if step:
-            text = f"the wall clock has stepped by {say_seconds(step)}, and that counts now"
-            self.notices.append(text)
+            self.notices.append(
+                f"the wall clock has stepped by {say_seconds(step)}, and that counts now"
+            )
             self._stepping = 0.0
         if confirmed or step:
             self.settled = self.now
@@ -462,27 +494,18 @@ class Timekeeper:
         assert self.wall_time is not None  # noqa: S101 - the caller has started it
         step, known = self.wall_time.step, self._stepping
         if not step and known:
-            text = (
+            self.notices.append(
                 f"the wall clock is back after a step of {say_seconds(known)}, which never counted"
             )
-            self.notices.append(text)
         elif step and (not known or abs(step - known) > STEP):
-            text = (
+            self.notices.append(
                 f"the wall clock steps by {say_seconds(step)}, to {self._wall:.0f}: that counts in "
                 f"{SETTLED / 60:.0f} minutes unless it goes back; "
                 '"eventmq clock accept" lets it count now'
             )
-            self.notices.append(text)
         elif step:
             return  # the same step, some microseconds further
         self._stepping = step
-
-    def _notice_unconfirmed(self, seconds: float) -> None:
-        self.notices.append(
-            f"the machine was off, and {_span(seconds)} of that do not count yet: they do once the "
-            f"wall clock was steady for {STEADY / 60:.0f} minutes, or at "
-            '"eventmq clock accept"'
-        )
 
 
 def _with(additions: Iterable[Addition], last: Addition) -> tuple[Addition, ...]:
@@ -500,6 +523,14 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {name}"
     return f"{seconds:.1f} seconds"
+
+
+def say_time(timestamp: float) -> str:
+    """Return a Unix time as people read it: local time with its distance from UTC."""
+    try:
+        return datetime.fromtimestamp(timestamp).astimezone().isoformat(" ", "milliseconds")
+    except (OverflowError, OSError, ValueError):  # of a trigger that reckons wrongly
+        return f"Unix time {timestamp:g}"
 
 
 def say_seconds(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import _socket  # `socket` where gevent has not put its own in its place
 
 __all__ = ["Wakeup"]
 
@@ -21,7 +21,7 @@ class Wakeup:
     __slots__ = ("_reader", "_writer", "fd", "writer_fd")
 
     def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
+        self._reader, self._writer = _socket.socketpair()
         self._reader.settimeout(0)
         self._writer.settimeout(0)
         self.fd = self._reader.fileno()

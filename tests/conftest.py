@@ -30,6 +30,7 @@ AIMS = {
     ("integration", "acceptance"): 300.0,
     ("contrib/gateways",): 120.0,
     ("contrib/journal", "contrib/spark"): 240.0,
+    ("contrib/postgres",): 240.0,
     ("packaging",): 60.0,
 }
 
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("EVENTMQ_")]:
         if not name.startswith("EVENTMQ_TEST_"):
             del os.environ[name]
+    os.environ.pop("COLUMNS", None)  # which pytest-xdist sets
     keep_bytecode(config)
     config.pluginmanager.register(FolderTimes(), "folder-times")
 
@@ -82,12 +84,24 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(autouse=True)
 def log_of_before() -> Iterator[None]:
     """Undo what a test does to the log of the process, as every command does: it starts its own."""
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
+    factory = logging.getLogRecordFactory()
+    before = {log: (log.level, log.propagate, log.disabled, log.handlers[:]) for log in loggers()}
     yield
-    root.setLevel(level)
-    root.handlers[:] = handlers
+    for log in loggers():
+        level, log.propagate, log.disabled, log.handlers[:] = before.get(log, (0, True, False, []))
+        for handler in log.handlers:  # commands guard them: see eventmq.cli.logs
+            for name in ("handle", "handleError"):
+                vars(handler).pop(name, None)
+        if log.level != level:
+            log.setLevel(level)
+    logging.setLogRecordFactory(factory)
     logging.captureWarnings(capture=False)
+
+
+def loggers() -> list[logging.Logger]:
+    """Return all loggers of the process."""
+    named = logging.root.manager.loggerDict.values()
+    return [logging.root, *(log for log in named if isinstance(log, logging.Logger))]
 
 
 class FolderTimes:

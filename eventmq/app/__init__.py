@@ -1,9 +1,9 @@
 """The app: the only place where settings, plugins, client, broker and worker are put together.
 
 `app` has the class `EventMQ`. `wiring` makes its components at their first use; `broker`, `worker`
-and `beat` make what the command line runs; `embedded` runs all three inside a ``memory://`` app.
-This module has what loads an app by its name, as processes of a worker do: it stands above the
-class, and the rest of the package below.
+and `beat` make what the command line runs; `embedded` runs all three inside a ``memory://`` app;
+`log_fields` has the fields of log records. This module has what loads an app by its name, as
+processes of a worker do: it stands above the class, and the rest of the package below.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.app import EventMQ
+from eventmq.app.log_fields import add_fields
 from eventmq.errors import AppNotFound
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from eventmq.execution.executor import Executor
 
 __all__ = ["EventMQ", "load_app", "load_executor"]
+
+add_fields()  # here, so that a line which is logged before an app is made has them
 
 
 def load_app(path: str) -> EventMQ:

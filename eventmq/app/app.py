@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from eventmq import hints
 from eventmq.app.broker import make_broker, make_store
 from eventmq.app.schedules import Declared, Schedules, importing
 from eventmq.app.wiring import Components
@@ -18,7 +20,7 @@ from eventmq.errors import NotAllowed, SettingsError, StoreError
 from eventmq.graph import Signature
 from eventmq.settings import load_settings
 from eventmq.task import shared, values
-from eventmq.task.options import CallOptions, TaskOptions
+from eventmq.task.options import CallOptions, TaskOptions, check_defaults
 from eventmq.task.task import NamedTask, header_text, named_arguments, named_template, write_raw
 
 if TYPE_CHECKING:
@@ -32,15 +34,14 @@ if TYPE_CHECKING:
     from eventmq.client.topics import Subscription
     from eventmq.clock import Clock
     from eventmq.execution.executor import Executor
-    from eventmq.interfaces import EventLogReader, StoreTools
+    from eventmq.interfaces import EventLogReader, StoreTools, Upkeep
     from eventmq.policies import Timing
     from eventmq.registry.manager import PluginManager
     from eventmq.scheduler.runner import BeatRunner
     from eventmq.settings import Settings
-    from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
     from eventmq.task.options import CallKeywords, TaskKeywords
     from eventmq.task.shared import AsyncStream, Decorator
-    from eventmq.task.task import Task
+    from eventmq.task.task import AsyncStreamTask, AsyncTask, StreamTask, Task
     from eventmq.worker.runner import WorkerRunner
 
 __all__ = ["EventMQ"]
@@ -63,6 +64,8 @@ class EventMQ:
         result_backend: Name or URL of the result backend.
         imports: Modules with tasks, imported by workers.
         plugins: Plugins of this app: modules, their names, or objects.
+        task_defaults: Options of all tasks that do not say another value, such as
+            ``{"timeout": 60}``; also of shared tasks, where they go through this app.
         clock: Reads time, for tests.
         **settings: Any other setting; see the page of settings.
 
@@ -79,6 +82,7 @@ class EventMQ:
         result_backend: str | None = None,
         imports: Sequence[str] | None = None,
         plugins: Iterable[object] = (),
+        task_defaults: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
@@ -96,13 +100,21 @@ class EventMQ:
             name=self.name,
             settings=load_settings(settings),
             plugins=plugins,
+            task_defaults=task_defaults or {},
             clock=clock or SystemClock(),
             embed=self._embed,
         )
+        check_defaults(self.components.task_defaults, self.components.task_options)
         shared.register_app(self.components)
 
     def __repr__(self) -> str:
         return f"<EventMQ {self.name}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise `AttributeError`, with what is right for a word of Celery."""
+            return hints.find_attribute(self, name, hints.APP)
 
     @property
     def settings(self) -> Settings:
@@ -161,7 +173,10 @@ class EventMQ:
         Raises:
             SettingsError: A value is not allowed, or the name is taken.
         """
-        read = TaskOptions.read(options, self.components.task_options)
+        components = self.components
+        read = components.with_defaults(options) or TaskOptions.read(
+            options, components.task_options
+        )
 
         def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
             task = shared.declare(function, read, lambda: self.components)
@@ -185,8 +200,46 @@ class EventMQ:
             try:
                 importlib.import_module(name)
             except ImportError as error:
-                msg = f"module {name!r} of the setting imports cannot be imported: {error}"
-                raise SettingsError(msg) from error
+                raise SettingsError(
+                    f"module {name!r} of the setting imports cannot be imported: {error}"
+                ) from error
+
+    def autodiscover(self, *packages: str, module: str = "tasks") -> list[str]:
+        """Import the modules with tasks of packages: ``shop.tasks`` and ``billing.tasks``.
+
+        Call it in the module of the app, below the line that makes the app, which these modules
+        import. A package without such a module is passed over.
+
+        Args:
+            *packages: Their names.
+            module: Name of the modules, in the packages.
+
+        Returns:
+            The modules that were imported.
+
+        Raises:
+            SettingsError: There is no such package, or none of them has such a module.
+        """
+        found = []
+        for package in packages:
+            values.text("a package of autodiscover", package)
+            name = f"{package}.{module}"
+            try:
+                there = importlib.util.find_spec(name) is not None
+            except ModuleNotFoundError as error:
+                raise SettingsError(
+                    f"autodiscover({package!r}): it cannot be imported as a package: {error}"
+                ) from error
+            if there:
+                importlib.import_module(name)
+                found.append(name)
+        if not found:
+            raise SettingsError(
+                f"autodiscover found no module {module!r} in {', '.join(packages) or 'no package'}"
+                '; name packages that have one, as in app.autodiscover("shop", "billing")'
+            )
+        self.components.discovered.update(found)
+        return found
 
     # Jobs
 
@@ -358,8 +411,7 @@ class EventMQ:
             SettingsError: A value is not allowed.
             BrokerUnavailable: The app was closed.
         """
-        encoded = write_raw(queue, body, headers, job_id)
-        return self.components.submitter.track(encoded, on_end)
+        return self.components.submitter.track(write_raw(queue, body, headers, job_id), on_end)
 
     # Graphs
 
@@ -583,6 +635,30 @@ class EventMQ:
         """
         return self._worker_factory().executor(spool=spool)
 
+    def serve_metrics(
+        self, read: Callable[[], Mapping[str, Any]], address: str
+    ) -> Callable[[], None]:
+        """Serve the figures of this process to monitors; return what ends that.
+
+        Args:
+            read: Returns the figures, from any thread; see `eventmq.hookspecs`.
+            address: ``host:port``, of ``metrics_bind``; empty: nothing is served.
+
+        Raises:
+            NotAllowed: Other machines can reach the address, and ``insecure`` is not set.
+            PluginError: No plugin can serve them.
+        """
+        from eventmq.wire.sockets import is_local  # of a server only
+
+        if not address:
+            return lambda: None
+        if not self.settings.insecure and not is_local(f"tcp://{address}"):
+            raise NotAllowed(
+                f"metrics_bind = {address} can be reached from other machines and nothing would be "
+                "encrypted or checked: name a loopback address, or say --insecure"
+            )
+        return self.plugins.serve_metrics(read, address)
+
     def inform_as(self, role: str) -> None:
         """Set the role of this process, ``client`` or ``scheduler``, before its first use."""
         self.components.role = role
@@ -621,8 +697,12 @@ class EventMQ:
         )
 
     def store_tools(self) -> StoreTools | None:
-        """Return the store tools of the store of these settings, None if it has no files."""
+        """Return the store tools of the store of these settings, None if it has none."""
         return make_store(self.settings, self.plugins).tools
+
+    def store_upkeep(self) -> Upkeep | None:
+        """Return what looks after the shared store of these settings, None if it is not shared."""
+        return make_store(self.settings, self.plugins).upkeep
 
     def event_log(self, url: str | None = None) -> EventLogReader:
         """Return a reader of the event log of a store, in this process: no broker need run.
@@ -636,8 +716,9 @@ class EventMQ:
         """
         reader = make_store(self.settings, self.plugins, url).event_log()
         if reader is None:
-            msg = f"only its broker can read the events of the store {url or self.settings.store!r}"
-            raise StoreError(msg)
+            raise StoreError(
+                f"only its broker can read the events of the store {url or self.settings.store!r}"
+            )
         return reader
 
     # Callbacks of workers
@@ -667,6 +748,17 @@ class EventMQ:
         child ends.
         """
         self.callbacks.child_start.append(function)
+        return function
+
+    def on_child_stop(self, function: F) -> F:
+        """Run a function in each process that runs jobs, after its last job.
+
+        The place to send what is still in memory: a child process ends without the exit handlers of
+        Python. It does not run where the process is killed, and what it raises is logged. Where the
+        pool has no processes of its own it runs once, in the worker's process, before what
+        `on_worker_stop` has.
+        """
+        self.callbacks.child_stop.append(function)
         return function
 
     # The end

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eventmq.app.wiring import Triggers
 from eventmq.client.handle import Job, JobOrigin
@@ -24,8 +24,8 @@ from eventmq.errors import (
 )
 from eventmq.job import TERMINAL
 from eventmq.scheduler.runner import BeatRunner
-from eventmq.wire.calls import MAX_IDS
-from eventmq.wire.commands import Request
+from eventmq.text import log_about
+from eventmq.wire.commands import MAX_IDS, Request
 from eventmq.wire.schedules import read_schedule
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["BrokerBeatClient", "make_beat"]
 
 logger = logging.getLogger("eventmq.scheduler")
+
+T = TypeVar("T")
 
 #: Messages of a broker that wait to be read.
 MAX_RECEIVED = 100_000
@@ -84,18 +86,20 @@ class BrokerBeatClient:
             for job in jobs
         ]
         finish = client.submitter.send_bulk(EncodedSource(entries)).wait
-        return partial(self._receipts, jobs, finish)
+        return partial(
+            self._extended, partial(_verdicts, jobs, finish), partial(self._send_unconfirmed, jobs)
+        )
 
-    def _receipts(
-        self, jobs: Sequence[ScheduledJob], finish: Callable[[], object]
-    ) -> Sequence[bool | None]:
-        try:
-            return _verdicts(jobs, finish)
-        except ProtocolError as error:
-            if error.code != "no-extension":
-                raise
-            self._legacy = True
-            return self._send_unconfirmed(jobs)
+    def _extended(self, call: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        """Return what a broker answers; a legacy one does not know the call."""
+        if not self._legacy:
+            try:
+                return call()
+            except ProtocolError as error:
+                if error.code != "no-extension":
+                    raise
+                self._legacy = True
+        return otherwise()
 
     def _encoded(self, job: ScheduledJob) -> EncodedJob:
         queue = job.queue or self._app.settings.default_queue
@@ -117,32 +121,22 @@ class BrokerBeatClient:
 
     def now(self) -> float | None:
         """Ask for the broker's time; a legacy broker does not tell it."""
-        if self._legacy:
-            return None
-        try:
-            return float(self._ask("ping", {})["now"])
-        except ProtocolError as error:
-            if error.code != "no-extension":
-                raise
-            self._legacy = True
-            return None
+        return self._extended(self._now, lambda: None)
+
+    def _now(self) -> float | None:
+        return float(self._ask("ping", {})["now"])
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
         return self._app.ask(name, arguments).wait()
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         """Ask for the states of jobs; a legacy broker does not know them."""
-        if self._legacy:
-            return {}
+        return self._extended(partial(self._unfinished, ids), dict)
+
+    def _unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         unfinished: dict[str, bool] = {}
         for first in range(0, len(ids), MAX_IDS):
-            try:
-                rows = self._ask("state", {"ids": list(ids[first : first + MAX_IDS])})
-            except ProtocolError as error:
-                if error.code != "no-extension":
-                    raise
-                self._legacy = True
-                return {}
+            rows = self._ask("state", {"ids": list(ids[first : first + MAX_IDS])})
             unfinished.update((job_id, state not in _ENDED) for job_id, state in rows)
         return unfinished
 
@@ -165,10 +159,11 @@ def _verdict(job: ScheduledJob, why: Exception | None) -> bool | None:
         return False
     if isinstance(why, ProtocolError) and why.code == "no-extension":
         raise why
+    about = job.id, job.task, job.queue, 1
+    level, text = logging.ERROR, "job %s of task %r is refused: %s"
     if isinstance(why, DuplicateJob):
-        logger.info("job %s of task %r is not needed: %s", job.id, job.task, why)
-        return None
-    logger.error("job %s of task %r is refused: %s", job.id, job.task, why)
+        level, text = logging.INFO, "job %s of task %r is not needed: %s"
+    log_about(logger, level, about, text, job.id, job.task, why)
     return None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from eventmq.app.wiring import Triggers
-from eventmq.registry.loader import own_distribution
+from eventmq.registry.manager import own_distribution
 from eventmq.registry.names import QUEUE_ORDER, QUEUE_STORE, ROUTING_STRATEGY, scheme
 
 if TYPE_CHECKING:
@@ -76,9 +76,11 @@ def make_broker(
         clock=clock,
         context=context,
         version=version(),
+        durability=settings.durability,
         insecure=settings.insecure,
         keys_dir=None if inside else _keys_in_use(settings),
         expect_store=settings.expect_store,
+        advertise=settings.advertise,
     )
     runner.observer = plugins.observer()
     runner.core.schedules.check = Triggers(plugins)
@@ -96,8 +98,7 @@ class PerQueue:
     def __init__(self, default: RoutingStrategy, named: Mapping[str, RoutingStrategy]) -> None:
         self._default = default
         self._named = named
-        strategies = (default, *named.values())
-        self.by_key = any(strategy.by_key for strategy in strategies)
+        self.by_key = any(strategy.by_key for strategy in (default, *named.values()))
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return what the queue's strategy chooses."""
@@ -106,9 +107,7 @@ class PerQueue:
     def key(self, queue: str, headers: str) -> str:
         """Return the key of the queue's strategy, "" if it has none."""
         strategy = self._named.get(queue, self._default)
-        if not strategy.by_key:
-            return ""
-        return cast("KeyedRouting", strategy).key(queue, headers)
+        return cast("KeyedRouting", strategy).key(queue, headers) if strategy.by_key else ""
 
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
         """Return what the queue's strategy prefers; called only if it has keys."""
@@ -178,16 +177,17 @@ def make_store(
         more: Further options of the store.
     """
     text = store or ("memory" if settings.durability == "memory" else settings.store)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {
+        "durability": settings.durability,
+        "dedupe_window": settings.dedupe_window,
+        "events_values": _event_values(settings),
+        "expect_store": settings.expect_store,
+    }
     if scheme(text) in _BUILT_IN_STORES:
-        options = {
+        options |= {
             "directory": settings.data_dir,
-            "durability": settings.durability,
             "fsync_interval": settings.fsync_interval,
-            "dedupe_window": settings.dedupe_window,
             "reserve": settings.disk_reserve,
-            "events_values": _event_values(settings),
-            "expect_store": settings.expect_store,
         }
     return plugins.make(QUEUE_STORE, text, options={**options, **(more or {})})
 
@@ -195,6 +195,11 @@ def make_store(
 def limits_of(settings: Settings) -> Limits:
     """Return the bounds that the settings set."""
     from eventmq.broker.limits import Limits
+    from eventmq.settings.record import parse_buckets
+    from eventmq.store.metrics import MetricsLimits
+
+    def buckets(pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        return tuple((pattern, parse_buckets(bounds)) for pattern, bounds in pairs)
 
     return Limits(
         max_frame=settings.max_frame,
@@ -218,6 +223,13 @@ def limits_of(settings: Settings) -> Limits:
         result_ttl=settings.result_ttl,
         failed_ttl=settings.failed_ttl,
         max_failed_bytes=settings.max_failed_bytes,
+        max_job_log_bytes=settings.max_job_log_bytes,
+        metrics=MetricsLimits(
+            max_queues=settings.metrics_max_queues,
+            max_tasks=settings.metrics_max_tasks,
+            wait_buckets=buckets(settings.metrics_wait_buckets),
+            run_buckets=buckets(settings.metrics_run_buckets),
+        ),
     )
 
 

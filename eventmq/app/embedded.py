@@ -12,6 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from eventmq.client.client import Transport
+from eventmq.client.io_loop import has_greenlets
+from eventmq.errors import NotAllowed
 from eventmq.wire.sockets import new_context
 
 if TYPE_CHECKING:
@@ -83,6 +85,12 @@ class Embedded:
         Args:
             queues: To be served, beside those of the settings and of the app's tasks.
         """
+        if has_greenlets():
+            raise NotAllowed(
+                "gevent has put greenlets in the place of this process's threads, and the broker "
+                "of 'memory://' needs threads: use one in a process of its own, as of eventmq dev, "
+                "or in tests the fixture eventmq_app, which needs none"
+            )
         try:
             return self._start(queues)
         except BaseException:
@@ -95,9 +103,10 @@ class Embedded:
         self._broker = broker
         self._run_broker(broker)
         settings = self._settings
-        named = {task.declared.queue for task in self._tasks.values()}
-        known = {name for _, name in settings.queues}
-        unserved = {name for name in {*named, *queues, settings.default_queue} if name} - known
+        named = {
+            task.declared.queue or settings.queue_of(name) for name, task in self._tasks.items()
+        }
+        unserved = {*named, *queues, settings.default_queue} - {name for _, name in settings.queues}
         weight = min(weight for weight, _ in settings.queues)
         self._start_worker([*settings.queues, *((weight, name) for name in sorted(unserved))])
         if self._scheduled:

@@ -4,17 +4,15 @@ The first failure of a plugin is logged, and a built-in one serves in its place 
 restarted: its state cannot be trusted any more. Built-in ones run without a guard.
 """
 
-# ruff: noqa: BLE001 - whatever a plugin raises, the broker goes on
-
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from eventmq.errors import HookError
-from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
-from eventmq.plugins.routing.weighted_fair import WeightedFair
+from eventmq.plugins.routing import LeastRecentlyUsed, WeightedFair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Guard", "GuardedOrder", "GuardedRouting", "guarded_orders"]
 
 log = logging.getLogger("eventmq.broker")
+
+T = TypeVar("T")
 
 
 class Guard:
@@ -39,14 +39,23 @@ class Guard:
         self._fallback = fallback
         self.failed = False
 
-    def fail(self, method: str, error: Exception) -> None:
-        """Log a failure with its traceback if it is the first one."""
-        if self.failed:
-            return
-        self.failed = True
-        what = f"{self._what} failed in {method!r}: {type(error).__name__}: {error}"
-        msg = "%s; %r serves in its place until the broker is restarted"
-        log.error(msg, what, self._fallback, exc_info=error)
+    def run(self, method: str, call: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        """Return what the plugin says, or what is said in its place once it has failed.
+
+        Args:
+            method: What is called, for the message.
+            call: Calls the plugin and checks what it returns.
+            otherwise: Called in its place after the first failure, and at that.
+        """
+        if not self.failed:
+            try:
+                return call()
+            except Exception as error:
+                self.failed = True
+                what = f"{self._what} failed in {method!r}: {type(error).__name__}: {error}"
+                msg = "%s; %r serves in its place until the broker is restarted"
+                log.exception(msg, what, self._fallback)
+        return otherwise()
 
 
 def guarded_orders(make: Callable[[], QueueOrder], what: str) -> Callable[[], QueueOrder]:
@@ -59,14 +68,9 @@ def guarded_orders(make: Callable[[], QueueOrder], what: str) -> Callable[[], Qu
     guard = Guard(what, "weighted-fair")
 
     def guarded() -> QueueOrder:
-        if not guard.failed:
-            try:
-                return GuardedOrder(make(), guard)
-            except Exception as error:
-                guard.fail("the factory", error)
-        return WeightedFair()
+        return GuardedOrder(make(), guard)
 
-    return guarded
+    return partial(guard.run, "the factory", guarded, WeightedFair)
 
 
 class GuardedOrder:
@@ -79,26 +83,25 @@ class GuardedOrder:
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
         """Return what the order chooses."""
-        if not self._guard.failed:
-            try:
-                chosen = self._order.choose(list(queues))
-                if any(chosen == name for _, name in queues):
-                    return chosen
-                names = ", ".join(repr(name) for _, name in queues)
-                raise HookError(f"it returned {chosen!r}, which is none of {names}")
-            except Exception as error:
-                self._guard.fail("choose", error)
-        return self._fallback.choose(queues)
+        return self._guard.run(
+            "choose", partial(self._choose, queues), partial(self._fallback.choose, queues)
+        )
+
+    def _choose(self, queues: Sequence[tuple[int, str]]) -> str:
+        chosen = self._order.choose(list(queues))
+        if not any(chosen == name for _, name in queues):
+            names = ", ".join(repr(name) for _, name in queues)
+            raise HookError(f"it returned {chosen!r}, which is none of {names}")
+        return chosen
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
         """Record that the session got jobs of a queue."""
-        if not self._guard.failed:
-            try:
-                self._order.charge(queue, weight, jobs)
-                return
-            except Exception as error:
-                self._guard.fail("charge", error)
-        self._fallback.charge(queue, weight, jobs)
+        charged = (queue, weight, jobs)
+        self._guard.run(
+            "charge",
+            partial(self._order.charge, *charged),
+            partial(self._fallback.charge, *charged),
+        )
 
 
 class GuardedRouting:
@@ -117,42 +120,49 @@ class GuardedRouting:
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return what the strategy chooses."""
-        if not self._guard.failed:
-            try:
-                chosen = list(self._strategy.choose(queue, list(workers), n))
-                credit = {worker.session: worker.credit for worker in workers}
-                for session, chunks in Counter(chosen).items():
-                    if session not in credit:
-                        raise HookError(f"it returned {session!r}, which is no session offered")
-                    if chunks > credit[session]:
-                        msg = f"it returned {session!r} {chunks} times, with a credit of "
-                        raise HookError(f"{msg}{credit[session]}")
-                return chosen
-            except Exception as error:
-                self._guard.fail("choose", error)
-        return self._fallback.choose(queue, workers, n)
+        return self._guard.run(
+            "choose",
+            partial(self._choose, queue, workers, n),
+            partial(self._fallback.choose, queue, workers, n),
+        )
+
+    def _choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
+        chosen = list(self._strategy.choose(queue, list(workers), n))
+        if not chosen:
+            raise HookError(
+                f"it returned no session for the queue {queue!r}, whose jobs would wait although "
+                f"{len(workers)} workers want them"
+            )
+        credit = {worker.session: worker.credit for worker in workers}
+        for session, chunks in Counter(chosen).items():
+            if session not in credit:
+                raise HookError(f"it returned {session!r}, which is no session offered")
+            if chunks > credit[session]:
+                raise HookError(
+                    f"it returned {session!r} {chunks} times, with a credit of {credit[session]}"
+                )
+        return chosen
 
     def key(self, queue: str, headers: str) -> str:
         """Return the key of the strategy, "" since it failed."""
-        if not self._guard.failed:
-            try:
-                key: object = cast("KeyedRouting", self._strategy).key(queue, headers)
-                if isinstance(key, str):
-                    return key
-                raise HookError(f"it returned {type(key).__name__}, not text")
-            except Exception as error:
-                self._guard.fail("key", error)
-        return ""
+        return self._guard.run("key", partial(self._key, queue, headers), str)
+
+    def _key(self, queue: str, headers: str) -> str:
+        key: object = cast("KeyedRouting", self._strategy).key(queue, headers)
+        if not isinstance(key, str):
+            raise HookError(f"it returned {type(key).__name__}, not text")
+        return key
 
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
         """Return what the strategy prefers, since it failed the first session with credit."""
-        if not self._guard.failed:
-            try:
-                strategy = cast("KeyedRouting", self._strategy)
-                session = strategy.prefer(queue, key, list(workers), now)
-                if session is None or any(session == worker.session for worker in workers):
-                    return session
-                raise HookError(f"it returned {session!r}, which is no session offered")
-            except Exception as error:
-                self._guard.fail("prefer", error)
-        return next((worker.session for worker in workers if worker.credit > 0), None)
+        free = (worker.session for worker in workers if worker.credit > 0)
+        call = partial(self._prefer, queue, key, workers, now)
+        return self._guard.run("prefer", call, lambda: next(free, None))
+
+    def _prefer(
+        self, queue: str, key: str, workers: Sequence[WorkerView], now: float
+    ) -> str | None:
+        session = cast("KeyedRouting", self._strategy).prefer(queue, key, list(workers), now)
+        if session is not None and all(session != worker.session for worker in workers):
+            raise HookError(f"it returned {session!r}, which is no session offered")
+        return session

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.wiring import make_trigger
+from eventmq.client.requests import OPERATION
 from eventmq.client.templates import EncodedJob
-from eventmq.errors import SettingsError, StoreError, did_you_mean
+from eventmq.errors import EventMQError, ScheduleNotFound, SettingsError, StoreError, did_you_mean
 from eventmq.graph import Signature
 from eventmq.headers import parse_headers
 from eventmq.policies import Timing
@@ -20,30 +22,25 @@ from eventmq.task.options import CallOptions, TaskOptions
 from eventmq.task.task import Task, make_template, signature_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from eventmq.app.wiring import Components
     from eventmq.client.handle import Job
     from eventmq.interfaces import ScheduleStore
 
-__all__ = ["Declared", "ScheduleNotFound", "Schedules", "importing"]
+__all__ = ["Declared", "Schedules", "importing"]
 
 #: Attempts to change a schedule that others change at the same time.
 ATTEMPTS = 20
-
-
-class ScheduleNotFound(SettingsError):
-    """The store has no schedule of this name."""
 
 
 def importing() -> bool:
     """Return whether a module that is being imported calls this, however indirectly."""
     frame = sys._getframe(1)  # noqa: SLF001 - documented, for CPython
     while frame is not None:
-        if frame.f_code.co_name == "<module>":
-            spec = frame.f_globals.get("__spec__")
-            if getattr(spec, "_initializing", False):
-                return True
+        spec = frame.f_globals.get("__spec__") if frame.f_code.co_name == "<module>" else None
+        if getattr(spec, "_initializing", False):
+            return True
         frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
     return False
 
@@ -66,22 +63,28 @@ class Declared:
         if isinstance(what, Task):
             what = what.s()
         if not isinstance(what, Signature):
-            msg = f"schedule {name!r} needs a task or a signature such as task.s(1), not {what!r}"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"schedule {name!r} needs a task or a signature such as task.s(1), not {what!r}"
+            )
         if what.handlers:
-            msg = f"schedule {name!r} cannot have error callbacks: schedule a task that submits "
-            raise SettingsError(msg + "the call with its on_error()")
+            raise SettingsError(
+                f"schedule {name!r} cannot have error callbacks: schedule a task that submits "
+                "the call with its on_error()"
+            )
         if not isinstance(timing, Timing):
-            msg = f"schedule {name!r} needs every(seconds=30), at(datetime) or "
-            raise SettingsError(f"{msg}cron('0 3 * * *', tz='Europe/Paris'), not {timing!r}")
+            raise SettingsError(
+                f"schedule {name!r} needs every(seconds=30), at(datetime) or "
+                f"cron('0 3 * * *', tz='Europe/Paris'), not {timing!r}"
+            )
         merged = {**what.options, **{k: v for k, v in call.items() if v is not None}}
         read = CallOptions.read(merged)
         wrong = next((key for key in ("eta", "job_id") if merged.get(key) is not None), None)
         if wrong is None and isinstance(read.expires, datetime):
             wrong = "expires as a datetime"
         if wrong:
-            msg = f"{wrong} is for one job; schedule {name!r} makes many: leave it out"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"{wrong} is for one job; schedule {name!r} makes many: leave it out"
+            )
         Schedule(name=name, **more).check()
         return cls(name, what, timing, read, more)
 
@@ -156,9 +159,10 @@ class Schedules:
             "", list(signature.args), dict(signature.kwargs)
         )
         if parse_headers(written.headers).signature:
-            msg = f"schedule {name!r}: serializer {template.headers.content_type!r} signs "
-            msg += "every job individually, so its jobs cannot be stored in a schedule; use msgpack"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"schedule {name!r}: serializer {template.headers.content_type!r} signs every job "
+                "individually, so its jobs cannot be stored in a schedule; use msgpack"
+            )
         return Schedule(
             name=name, task=signature.task, queue=template.queue, headers=written.headers,
             body=written.body, trigger=str(declared.timing), source=source, app=self._app.name,
@@ -176,8 +180,7 @@ class Schedules:
 
     def open_store(self) -> ScheduleStore:
         """Return a new instance of the store."""
-        name = self._app.settings.schedule_store
-        return self._app.plugins.make(SCHEDULE_STORE, name)
+        return self._app.plugins.make(SCHEDULE_STORE, self._app.settings.schedule_store)
 
     def close(self) -> None:
         """Close the store, if it was used."""
@@ -193,8 +196,9 @@ class Schedules:
         """
         now = self._app.clock.now()
         if make_trigger(self._app.plugins, schedule.trigger).next_after(now) is None:
-            msg = f"schedule {schedule.name!r} would never fire: {schedule.trigger} is over"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"schedule {schedule.name!r} would never fire: {schedule.trigger} is over"
+            )
 
         def change(other: Schedule | None) -> Schedule | None:
             if other is None or other.remaining == 0:  # ended, and not removed yet
@@ -259,9 +263,13 @@ class Schedules:
         now = self._app.clock.now()
 
         def change(other: Schedule | None) -> Schedule | None:
-            return None if other is None or other.enabled else _enabled_again(other, now)
+            if other is None or other.enabled:
+                return None
+            last = None if other.last_fire_time is None else max(other.last_fire_time, now)
+            return replace(other, enabled=True, last_fire_time=last)
 
-        self._edit(name, change)
+        with _doing("enable"):
+            self._edit(name, change)
 
     def disable(self, name: str) -> None:
         """Stop a schedule from firing until it is enabled."""
@@ -270,21 +278,31 @@ class Schedules:
         def change(other: Schedule | None) -> Schedule | None:
             return replace(other, enabled=False) if other is not None and other.enabled else None
 
-        self._edit(name, change)
+        with _doing("disable"):
+            self._edit(name, change)
 
     def run(self, name: str) -> Job[Any]:
         """Submit the job of a schedule now; its fire times are not touched."""
         made = self.get(name)
         headers = job_headers(made, self._app.clock.now())
-        queue = made.queue or self._app.default_queue
+        queue = made.queue or self._app.settings.default_queue
         encoded = EncodedJob(self._app.ids.new(), queue, headers, made.body)
-        return self._app.submitter.submit_raw(encoded).wait()
+        job = self._app.submitter.submit_raw(encoded).wait()
+        # The job is there, whether or not the broker can note who wanted it: an older one cannot.
+        with contextlib.suppress(EventMQError):
+            self._app.ask("schedules.ran", {"name": name, "id": job.id}).wait()
+        return job
+
+
+@contextlib.contextmanager
+def _doing(operation: str) -> Iterator[None]:
+    """Say in the calls of this block what they are done for."""
+    token = OPERATION.set(operation)
+    try:
+        yield
+    finally:
+        OPERATION.reset(token)
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
     """Signature of a task of which only the name is known."""
-
-
-def _enabled_again(schedule: Schedule, now: float) -> Schedule:
-    last = None if schedule.last_fire_time is None else max(schedule.last_fire_time, now)
-    return replace(schedule, enabled=True, last_fire_time=last)

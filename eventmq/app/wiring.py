@@ -19,6 +19,7 @@ from eventmq.job import IdFactory
 from eventmq.policies import Timing
 from eventmq.registry.manager import PluginManager
 from eventmq.registry.names import RESULT_BACKEND, TRIGGER, scheme
+from eventmq.task.options import TaskOptions
 from eventmq.wire.calls import CALLS, METHODS
 from eventmq.wire.outcomes import OutcomeReader
 from eventmq.wire.results import ResultLocation
@@ -65,8 +66,10 @@ def keys_of(settings: Settings) -> ClientKeys | None:
     if not settings.key_file or not settings.broker_key_file:
         names = ("key_file", "broker_key_file")
         named, other = names if settings.key_file else reversed(names)
-        msg = f"setting {named!r} from {settings.source(named)} goes with {other!r}: set both, "
-        raise SettingsError(msg + "or none where the broker has no keys")
+        raise SettingsError(
+            f"setting {named!r} from {settings.source(named)} goes with {other!r}: set both, "
+            "or none where the broker has no keys"
+        )
     from eventmq.wire.curve import client_keys
 
     return client_keys(settings.broker_key_file, settings.key_file)
@@ -129,6 +132,7 @@ class Components:
         name: Of the app.
         settings: Of the app; may be replaced until a component is made.
         plugins: Argument of the app.
+        task_defaults: Options of all tasks that do not say another value.
         clock: Reads time.
         embed: Method of the app that makes broker and worker of this process, for ``memory://``.
     """
@@ -140,12 +144,14 @@ class Components:
         name: str,
         settings: Settings,
         plugins: Iterable[object],
+        task_defaults: Mapping[str, Any],
         clock: Clock,
         embed: Callable[[], Embedded],
     ) -> None:
         self.name = name
         self.settings = settings
         self.clock = clock
+        self.task_defaults = task_defaults
         self.closed = False
         self.ids = IdFactory(clock)
         #: The role in the client's INFORM.
@@ -161,6 +167,8 @@ class Components:
         self._make_runner: Callable[[], ClientRunner] | None = None
         self._embedded: Embedded | None = None
         self._queues: set[str] = set()
+        #: Modules that `EventMQ.autodiscover` has imported.
+        self.discovered: set[str] = set()
         self._policies: set[Backoff] = set()
         _live.add(self)
 
@@ -195,6 +203,16 @@ class Components:
             self._task_options = self.settings, options
         return options
 
+    def with_defaults(self, explicit: Mapping[str, Any]) -> TaskOptions | None:
+        """Return the options of a task, with the app's defaults of tasks; None if it has none.
+
+        Raises:
+            SettingsError: They do not go together.
+        """
+        if not self.task_defaults:
+            return None
+        return TaskOptions.read({**self.task_defaults, **explicit}, self.task_options)
+
     def _load_plugins(self) -> None:
         manager = PluginManager(self.settings, clock=self.clock, app=self._app)
         manager.load(self._arguments)
@@ -224,6 +242,7 @@ class Components:
         location = ResultLocation(backend, scheme(settings.result_backend))
         reader = OutcomeReader(plugins.serializer, settings.accept_content, location)
         runner = (self._make_runner or self._connected_runner)()
+        runner.actor = settings.actor
         timeout = settings.submit_timeout
         results = ResultClient(
             runner, reader, answer_timeout=timeout, result_timeout=settings.result_timeout
@@ -297,11 +316,14 @@ class Components:
     ) -> Pending[Any]:
         """Make a call of the broker, see `eventmq.app.EventMQ.ask`; ``begin`` sends it at once."""
         if name in METHODS:
-            msg = f"the call {name!r} is made by {METHODS[name]}: it is no question with one answer"
-            raise NotAllowed(msg)
+            raise NotAllowed(
+                f"the call {name!r} is made by {METHODS[name]}: it is no question with one answer"
+            )
         if arguments is not None and not isinstance(arguments, Mapping):
-            msg = f"the arguments of the call {name!r} are a mapping of names to values"
-            raise TypeError(f"{msg}, not {type(arguments).__name__}")
+            raise TypeError(
+                f"the arguments of the call {name!r} are a mapping of names to values, "
+                f"not {type(arguments).__name__}"
+            )
         named = dict(arguments or {})
         spec = CALLS.get(name)
         for argument, kind in spec.arguments.items() if spec is not None else ():
@@ -325,10 +347,9 @@ class Components:
         """Submits jobs."""
         return self.client.submitter
 
-    @property
-    def default_queue(self) -> str:
-        """The queue of tasks that name none."""
-        return self.settings.default_queue
+    def queue_of(self, task: str) -> str:
+        """Return the queue of a task that names none."""
+        return self.settings.queue_of(task)
 
     @property
     def release(self) -> str:
@@ -381,7 +402,7 @@ class Components:
 
     def names_module(self, module: str) -> bool:
         """Whether a module is one of those that the app imports."""
-        return module in self.settings.imports
+        return module in self.settings.imports or module in self.discovered
 
     # The end
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from eventmq.app.broker import version
 from eventmq.app.wiring import keys_of
-from eventmq.errors import EventMQError, PluginError, SettingsError
+from eventmq.errors import EventMQError, NotAllowed, PluginError, SettingsError
 from eventmq.execution.executor import Executor
 from eventmq.registry.names import RESULT_BACKEND, WORKER_POOL, scheme
 from eventmq.wire.results import ResultLocation
@@ -78,8 +79,7 @@ class LiveSpecs(Mapping[str, "TaskSpec"]):
         self._tasks = tasks
 
     def __getitem__(self, name: str) -> TaskSpec:
-        task = self._tasks.get(name) or _by_wire_name(self._tasks)[name]
-        return task.spec()
+        return (self._tasks.get(name) or _by_wire_name(self._tasks)[name]).spec()
 
     def __iter__(self) -> Iterator[str]:
         return iter(_by_wire_name(self._tasks))
@@ -110,6 +110,7 @@ class Callbacks:
         self.worker_start: list[Callable[[], Any]] = []
         self.worker_stop: list[Callable[[], Any]] = []
         self.child_start: list[Callable[[], Any]] = []
+        self.child_stop: list[Callable[[], Any]] = []
         self._lock = threading.Lock()
         self._workers = 0
         self._child = 0
@@ -134,11 +135,12 @@ class Callbacks:
                     self._stop()
 
     def _stop(self) -> None:
-        for function in self.worker_stop:
-            try:
-                function()
-            except Exception:  # noqa: BLE001 - any of the user's
-                _log.exception("%s of on_worker_stop failed", _name(function))
+        self.end_child()  # of a pool without processes of its own
+        _run_all("on_worker_stop", self.worker_stop)
+
+    def any_child(self) -> bool:
+        """Return whether there are any of processes that run jobs."""
+        return bool(self.child_start or self.child_stop)
 
     def child(self) -> None:
         """Run the callbacks of a process that runs jobs, once per process.
@@ -150,14 +152,29 @@ class Callbacks:
             _run("on_child_start", self.child_start)
             self._child = os.getpid()
 
+    def end_child(self) -> None:
+        """Run the callbacks of a process that has run its last job, if it began with `child`."""
+        if self._child == os.getpid():
+            self._child = 0
+            _run_all("on_child_stop", self.child_stop)
+
 
 def _run(what: str, functions: list[Callable[[], Any]]) -> None:
     for function in functions:
         try:
             function()
         except Exception as error:
-            msg = f"{_name(function)} of {what} failed: {type(error).__name__}: {error}"
-            raise EventMQError(msg) from error
+            raise EventMQError(
+                f"{_name(function)} of {what} failed: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _run_all(what: str, functions: list[Callable[[], Any]]) -> None:
+    for function in functions:
+        try:
+            function()
+        except Exception:  # noqa: BLE001 - any of the user's
+            _log.exception("%s of %s failed", _name(function), what)
 
 
 def _name(function: Callable[[], Any]) -> str:
@@ -186,7 +203,7 @@ class WorkerFactory:
 
     def executor(self, tasks: Mapping[str, TaskSpec] | None = None, spool: str = "") -> Executor:
         """Return an executor for these tasks, or those of the app; see `EventMQ.make_executor`."""
-        settings, plugins = self.settings, self.plugins
+        settings, plugins, calls = self.settings, self.plugins, self.callbacks
         for name in settings.accept_content:
             plugins.serializer(name)  # a missing library or a wrong option is an error now
         if tasks is None:
@@ -208,7 +225,9 @@ class WorkerFactory:
                 ttl=settings.result_ttl,
             ),
             **({"fetched": partial(read_spool, spool)} if spool else {}),
-            on_start=self.callbacks.child if self.callbacks.child_start else None,
+            on_start=calls.child if calls.any_child() else None,
+            on_stop=calls.end_child if calls.any_child() else None,
+            max_log=settings.max_job_log_bytes,
         )
 
     def _check(self, spec: TaskSpec) -> None:
@@ -222,9 +241,16 @@ class WorkerFactory:
 
     def worker(self, options: WorkerOptions) -> WorkerRunner:
         """Return a worker of the app; see `EventMQ.make_worker`."""
+        from eventmq.client.io_loop import has_greenlets
         from eventmq.worker.runner import WorkerRunner
 
         settings = self.settings
+        if has_greenlets():
+            raise NotAllowed(
+                "gevent has put greenlets in the place of this process's threads, and a worker "
+                "needs threads: call gevent.monkey.patch_all() where the web server starts, in no "
+                "module that workers import; --pool asyncio is for many jobs that wait"
+            )
         if options.path:
             self._check_backend()
         spool = new_spool()
@@ -253,10 +279,12 @@ class WorkerFactory:
         """Raise `SettingsError` if no other process can read the results of the backend."""
         name = self.settings.result_backend
         if self.plugins.get(RESULT_BACKEND, name).local:
-            msg = f"the result backend {name!r} keeps results in the process that ran the job, and "
-            msg += "this worker is a process of its own: no other process could read them; use the "
-            msg += "result backend 'broker', or 'sqlite' for workers and clients of one machine"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"the result backend {name!r} keeps results in the process that ran the job, and "
+                "this worker is a process of its own: no other process could read them; use the "
+                "result backend 'broker', 'sqlite' for workers and clients of one machine, or "
+                "'postgresql'"
+            )
 
     def _info(self, options: WorkerOptions, executor: Executor, slots: int) -> SessionInfo:
         """Return what the worker announces, and its intervals."""
@@ -272,6 +300,9 @@ class WorkerFactory:
             cancel_grace=settings.cancel_grace,
             max_abandoned_threads=settings.max_abandoned_threads or slots,
             slots=self._min_slots(options, slots),
+            pool=options.pool or self.settings.pool,
+            max_slots=slots,
+            version=version(),
         )
 
     def _check_soft_limits(self, served: set[str]) -> None:
@@ -279,11 +310,11 @@ class WorkerFactory:
         for name, task in sorted(self.tasks.items()):
             declared = task.declared
             blocking = not inspect.iscoroutinefunction(inspect.unwrap(task.function))
-            queue = declared.queue or self.settings.default_queue
+            queue = declared.queue or self.settings.queue_of(name)
             if declared.soft_timeout is not None and blocking and queue in served:
-                msg = f"task {name!r} has a soft_timeout and is not async: the pool's threads "
                 raise SettingsError(
-                    f"{msg}cannot be interrupted in blocking code; use a pool of processes, as the "
+                    f"task {name!r} has a soft_timeout and is not async: the pool's threads "
+                    f"cannot be interrupted in blocking code; use a pool of processes, as the "
                     "default one is, make the task 'async def', or leave soft_timeout out"
                 )
 
@@ -293,8 +324,10 @@ class WorkerFactory:
         if options.concurrency is not None or min_slots == max_slots:
             return 0
         if min_slots > max_slots:
-            msg = f"setting 'min_concurrency' is {min_slots}, more than the {max_slots} slots of "
-            raise SettingsError(f"{msg}the worker; allowed is: at most concurrency")
+            raise SettingsError(
+                f"setting 'min_concurrency' is {min_slots}, more than the {max_slots} slots of "
+                "the worker; allowed is: at most concurrency"
+            )
         return min_slots
 
     def _make_pool(self, options: WorkerOptions, executor: Executor, spool: str) -> WorkerPool:

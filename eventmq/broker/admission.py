@@ -1,7 +1,7 @@
 """Admission: REQUESTs of clients, their checks, the write, and the receipt once it is on disk.
 
-`Admission` takes jobs and batches, `GraphAdmission` graphs as well; `UniqueAdmission` follows what
-the store did with unique keys.
+`Admission` takes jobs, batches and graphs; `UniqueAdmission` follows what the store did with unique
+keys.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobRecord, JobState
 from eventmq.store.reads import FindJobs
 from eventmq.store.writes import Admit, AdmitGraph, subqueue_of, unique_rule
-from eventmq.wire.batches import decode_batch, encode_exceptions, is_text
-from eventmq.wire.graphs import decode_graph
+from eventmq.wire.batches import decode_batch, decode_graph, encode_exceptions, is_text
 from eventmq.wire.results import NO_REPLY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.broker.grants import Grant
     from eventmq.broker.peers import Peer
@@ -31,10 +30,14 @@ if TYPE_CHECKING:
     from eventmq.headers import Headers
     from eventmq.store import Write
     from eventmq.store.reads import JobRow
-    from eventmq.store.writes import Finished, SubqueueKey, WriteResult
+    from eventmq.store.writes import Finished, WriteResult
     from eventmq.wire.commands import Request
 
-__all__ = ["Admission", "GraphAdmission", "UniqueAdmission"]
+__all__ = ["Admission", "UniqueAdmission"]
+
+#: Deliveries of a job without guarantee that one owner of a shared store has for itself: parts of
+#: a stream that a worker yields for the owner before are not taken for those of another delivery.
+EPOCH_DELIVERIES = 1000
 
 #: Ranks are whole microseconds.
 _MICRO = 1_000_000
@@ -94,15 +97,6 @@ class UniqueAdmission:
                 return
 
 
-def _is_limited(headers: str, limited: Container[SubqueueKey]) -> bool:
-    """Return whether a job is limited, and cannot be leased in the commit that admits it."""
-    return (
-        "unique:" in headers
-        or "limit-" in headers
-        or (bool(limited) and subqueue_of(headers) in limited)
-    )
-
-
 class _BatchIds:
     """The ids of the jobs that the commit of this tick will have, read when one is asked for."""
 
@@ -150,8 +144,17 @@ class _Submission(NamedTuple):
     replaced: Peer | None = None
 
 
+class _Graph(NamedTuple):
+    """A graph that is being committed."""
+
+    peer: Peer
+    id: str
+    jobs: list[JobRecord]
+    plan: Plan
+
+
 class Admission:
-    """Admits jobs."""
+    """Admits jobs, and graphs of them."""
 
     def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
@@ -165,13 +168,18 @@ class Admission:
         self._batch_ids = _BatchIds(state)
 
     def request(self, peer: Peer, message: Request) -> None:
-        """Admit the job or the batch of a REQUEST."""
+        """Admit the job, the batch or the graph of a REQUEST."""
         state = self.state
-        self._begin_message()
+        self._new_queues.clear()
+        self._coming = {}
+        self._allocated = {}
         if state.closing:
             state.error(peer, message.id, "closing", "this broker is going away")
             return
         headers = self._headers(message.headers)
+        if headers.nodes:
+            self._request_graph(peer, message, headers.nodes)
+            return
         if headers.batch:
             self._batch(peer, message, headers.batch)
             return
@@ -193,11 +201,6 @@ class Admission:
             self._receipt(submission, {0: refusal} if refusal else {})
         else:
             self._admit(submission)
-
-    def _begin_message(self) -> None:
-        self._new_queues.clear()
-        self._coming = {}
-        self._allocated = {}
 
     def _submission(
         self, peer: Peer, message_id: str, headers: Headers, job: JobRecord
@@ -221,27 +224,43 @@ class Admission:
 
     def _headers(self, text: str) -> Headers:
         if len(text) > self.state.limits.max_headers:
-            msg = f"the headers are longer than {self.state.limits.max_headers} characters"
-            raise ProtocolError(msg, code="too-large")
+            raise ProtocolError(
+                f"the headers are longer than {self.state.limits.max_headers} characters",
+                code="too-large",
+            )
         headers = parse_headers(text)
+        if len(text) > self.state.limits.max_unique // 4:  # bytes that a character has at most
+            self._check_keys(headers)
         if headers.unique:
-            if len(headers.unique) > self.state.limits.max_unique:
-                msg = f"a unique key has at most {self.state.limits.max_unique} characters"
-                raise ProtocolError(msg, code="too-large")
             unique_rule(text)
-        if len(headers.limit_key) > self.state.limits.max_unique:
-            msg = f"a limit-key has at most {self.state.limits.max_unique} characters"
-            raise ProtocolError(msg, code="too-large")
         return headers
+
+    def _check_keys(self, headers: Headers) -> None:
+        """Refuse a text that is too long for an index of the store."""
+        most = self.state.limits.max_unique
+        for what, key in (
+            ("unique key", headers.unique),
+            ("limit key", headers.limit_key),
+            ("task name", headers.task),
+        ):
+            if (size := len(key.encode())) > most:
+                raise ProtocolError(
+                    f"a {what} has at most {most:,} bytes of UTF-8, and this one has {size:,}: "
+                    f"{key[:40]!r}",
+                    code="too-large",
+                )
 
     def _check_sizes(self, job_id: str, queue: str, body: bytes) -> None:
         limits = self.state.limits
         if len(body) > limits.max_frame:
-            msg = f"a body of {len(body)} bytes is over the limit of {limits.max_frame}"
-            raise ProtocolError(msg, code="too-large")
+            raise ProtocolError(
+                f"a body of {len(body)} bytes is over the limit of {limits.max_frame}",
+                code="too-large",
+            )
         if len(job_id) > limits.max_id or len(queue) > limits.max_id:
-            msg = f"an id or queue name has at most {limits.max_id} characters"
-            raise ProtocolError(msg, code="too-large")
+            raise ProtocolError(
+                f"an id or queue name has at most {limits.max_id} characters", code="too-large"
+            )
 
     def _allocate(
         self, peer: Peer, queue: str, n: int, text: str, headers: Headers
@@ -357,8 +376,10 @@ class Admission:
 
         def make_plain(job_id: str, body: bytes, seq: int) -> JobRecord:
             if not is_text(body):
-                msg = "a job without content-type is text: legacy workers read nothing else"
-                raise ProtocolError(msg, code="bad-body")
+                raise ProtocolError(
+                    "a job without content-type is text: legacy workers read nothing else",
+                    code="bad-body",
+                )
             return make(job_id, body, seq)
 
         return make if headers.content_type else make_plain
@@ -373,8 +394,9 @@ class Admission:
     def _batch(self, peer: Peer, message: Request, count: int) -> None:
         self._check_sizes(message.id, "", message.body)
         if count > self.state.limits.max_batch:
-            msg = f"a batch has at most {self.state.limits.max_batch} jobs"
-            raise ProtocolError(msg, code="too-many")
+            raise ProtocolError(
+                f"a batch has at most {self.state.limits.max_batch} jobs", code="too-many"
+            )
         templates, rows = decode_batch(message.body, count)
         max_length = self.state.limits.max_id
         if any(len(queue) > max_length for queue, _ in templates):
@@ -446,6 +468,8 @@ class Admission:
         if refusal is not None:
             return refusal
         memory.add(job)
+        if state.owner is not None:  # what deliveries it had from the owner before is not known
+            job.delivery = (state.epoch - 1) * EPOCH_DELIVERIES
         state.counters["admitted_transient"] += 1
         counts = state.queue(job.queue).counts
         if job.state is JobState.DELAYED:
@@ -485,7 +509,11 @@ class Admission:
                 state.busy[job.queue] = queue
             if job.headers is not text:  # most of a batch have the same
                 text = job.headers
-                waiters = _is_limited(text, limited)
+                waiters = (  # of another job's end, or of a limit
+                    "unique:" in text
+                    or "limit-" in text
+                    or (bool(limited) and subqueue_of(text) in limited)
+                )
             if job.state is JobState.QUEUED and not waiters:
                 queue.arriving.append(job)
         coming = self._expect()
@@ -575,10 +603,8 @@ class Admission:
             self.waiters.check_ended(job.id)
             return
         self._cancel_reply(submission, job.id)
-        if write_result.code == "full":
-            submission.refused[submission.positions[i]] = ("store-full", write_result.detail)
-        else:
-            submission.refused[submission.positions[i]] = ("duplicate", write_result.detail)
+        code = "store-full" if write_result.code == "full" else "duplicate"
+        submission.refused[submission.positions[i]] = (code, write_result.detail)
 
     def _withdraw(self, job: JobRecord) -> None:
         """Take back the lease of a job that the same commit refused."""
@@ -595,38 +621,17 @@ class Admission:
         for job in submission.jobs:
             self._withdraw(job)
             self._cancel_reply(submission, job.id)
-        text = "the disk is full; nothing was stored"
         if submission.batch:
-            refused = dict.fromkeys(submission.positions, ("store-full", text)) | submission.refused
+            refused = dict.fromkeys(submission.positions, state.failure) | submission.refused
             state.ack(submission.peer, submission.message_id, encode_exceptions(refused))
         else:
-            state.error(submission.peer, submission.message_id, "store-full", text)
+            state.error(submission.peer, submission.message_id, *state.failure)
 
+    # Graphs
 
-class _Graph(NamedTuple):
-    """A graph that is being committed."""
-
-    peer: Peer
-    id: str
-    jobs: list[JobRecord]
-    plan: Plan
-
-
-class GraphAdmission(Admission):
-    """Admits jobs and graphs of them."""
-
-    def request(self, peer: Peer, message: Request) -> None:
-        """Admit the job, the batch or the graph of a REQUEST."""
-        if "nodes:" not in message.headers or self.state.closing:
-            super().request(peer, message)
-            return
-        headers = self._headers(message.headers)
-        if not headers.nodes:
-            super().request(peer, message)
-            return
+    def _request_graph(self, peer: Peer, message: Request, count: int) -> None:
         self._check_sizes(message.id, "", message.body)
-        self._begin_message()
-        graph = self._graph(peer, message, headers.nodes)
+        graph = self._graph(peer, message, count)
         if isinstance(graph, _Graph):
             self._admit_graph(graph)
         else:
@@ -655,15 +660,20 @@ class GraphAdmission(Admission):
         jobs = [
             factories[index](job_id, body, seq + i) for i, (job_id, index, body) in enumerate(rows)
         ]
-        _block(jobs, plan)
+        # Those that come after others, or handle a failure.
+        waiting = [node for node, join in enumerate(plan.inputs) if join >= 0]
+        for node in (*waiting, *(handler.node for handler in plan.handlers)):
+            job = jobs[node]
+            job.state, job.ready_at, job.eta, job.rank = JobState.BLOCKED, 0.0, 0.0, 0
         return _Graph(peer, message.id, jobs, plan)
 
     def _check_template(self, queue: str, text: str) -> Headers:
         headers = self._headers(text)
         self._check_sizes("", queue, b"")
         if not flags_of(text) or not headers.content_type or headers.batch or headers.nodes:
-            msg = "a job of a graph has the headers graph and content-type"
-            raise ProtocolError(msg, code="bad-header")
+            raise ProtocolError(
+                "a job of a graph has the headers graph and content-type", code="bad-header"
+            )
         if headers.guarantee is False or headers.unique:
             what = "a unique key" if headers.unique else "guarantee:False"
             raise ProtocolError(f"a job of a graph cannot have {what}", code="bad-header")
@@ -683,8 +693,7 @@ class GraphAdmission(Admission):
 
         def undo() -> None:
             self._committed(coming)
-            text = "the disk is full; nothing was stored"
-            state.error(graph.peer, graph.id, "store-full", text)
+            state.error(graph.peer, graph.id, *state.failure)
 
         state.write(AdmitGraph(graph.jobs, graph.plan), settle, undo)
 
@@ -692,19 +701,14 @@ class GraphAdmission(Admission):
         state = self.state
         if write_result is None:
             self._graph_stored(graph)
+            state.receipt(graph.peer, graph.id)
         elif write_result.code == "same_id":
             self._repeat_graph(graph)
-            return
+        elif write_result.code == "taken":
+            text = f"a job with the id {write_result.detail!r} is there already"
+            state.error(graph.peer, graph.id, "bad-body", text)
         else:
-            code, text = "store-full", write_result.detail
-            if write_result.code == "taken":
-                code, text = (
-                    "bad-body",
-                    f"a job with the id {write_result.detail!r} is there already",
-                )
-            state.error(graph.peer, graph.id, code, text)
-            return
-        state.receipt(graph.peer, graph.id)
+            state.error(graph.peer, graph.id, "store-full", write_result.detail)
 
     def _repeat_graph(self, graph: _Graph) -> None:
         """Send the receipt of a graph that was admitted before, unless by another key."""
@@ -731,23 +735,6 @@ class GraphAdmission(Admission):
             due = state.now + seconds
             state.next_deadline = min(due, state.next_deadline or due)
         for job in graph.jobs:
-            counts = state.queues[job.queue].counts
-            if job.expires and job.state is not JobState.BLOCKED:
-                state.record_expiry(job)
-            if job.state is JobState.BLOCKED:
-                counts.blocked += 1
-            elif job.state is JobState.DELAYED:
-                counts.delayed += 1
-                state.next_ready_at = min(job.ready_at, state.next_ready_at or job.ready_at)
-            else:
-                counts.queued += 1
-                if state.queues[job.queue].takes(job):
-                    state.enqueue(job)
-
-
-def _block(jobs: Sequence[JobRecord], plan: Plan) -> None:
-    """Block the jobs that come after others, or handle a failure."""
-    waiting = [node for node, join in enumerate(plan.inputs) if join >= 0]
-    for node in (*waiting, *(handler.node for handler in plan.handlers)):
-        job = jobs[node]
-        job.state, job.ready_at, job.eta, job.rank = JobState.BLOCKED, 0.0, 0.0, 0
+            state.count_waiting(job)
+            if job.state is JobState.QUEUED and state.queues[job.queue].takes(job):
+                state.enqueue(job)

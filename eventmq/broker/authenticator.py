@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.grants import OWN_JOBS, REMOTE
+from eventmq.broker.grants import OWN_JOBS, REMOTE, Grant
 from eventmq.broker.peers import Key
 from eventmq.broker.state import DeferredSend
-from eventmq.errors import ProtocolError
+from eventmq.errors import KeyFileError, ProtocolError
 from eventmq.store.reads import FindJobs
 from eventmq.wire.batches import unpack
-from eventmq.wire.calls import MAX_IDS
-from eventmq.wire.commands import Call, Error, Inform, Publish, Request, Schedule
+from eventmq.wire.commands import MAX_IDS, Call, Error, Inform, Publish, Request, Schedule
+from eventmq.wire.curve import decode_key, fingerprint
 from eventmq.wire.features import Features, parse_queues
 from eventmq.wire.sockets import IdentifiedLink, encrypt
 from eventmq.wire.zap_thread import ZapThread
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import zmq
 
     from eventmq.broker.core import BrokerCore
-    from eventmq.broker.grants import Grant
     from eventmq.broker.peers import Peer
     from eventmq.store.reads import JobRow
     from eventmq.wire.connections import Connections
+    from eventmq.wire.curve import Certificate
     from eventmq.wire.sockets import Link
     from eventmq.wire.zap_thread import KeyRing
 
@@ -59,14 +59,21 @@ class AccessControl:
         grants: User -> grant, where there are keys; None where there are none: then the user is
             the peer's address.
         rate: Messages per second that a peer may send, 0.0 for any number.
+        own: Fingerprint of the broker's own key, "" without: of another broker that has it, too.
     """
 
     def __init__(
-        self, core: BrokerCore, grants: Mapping[str, Grant] | None, *, rate: float = 0.0
+        self,
+        core: BrokerCore,
+        grants: Mapping[str, Grant] | None,
+        *,
+        rate: float = 0.0,
+        own: str = "",
     ) -> None:
         self._core = core
         self._keyed = grants is not None
-        self._grants = dict(grants or {})
+        self._own = {own: Grant(own, "broker", frozenset({"broker"}))} if own else {}
+        self._grants = {**(grants or {}), **self._own}
         self._rate = rate
         #: Session -> key that began it.
         self._session_keys: dict[str, str] = {}
@@ -84,14 +91,14 @@ class AccessControl:
             return
         state = self._core.state
         peer = state.peers.get(key)
-        if peer is None or peer.grant is not grant:
+        if peer is None or peer.admitted is not grant:
             state.now = now
             if peer is not None:
                 self._core.sessions.unreachable(peer)
             peer = self._core.peer(key, now, frames)
             if peer is None:
                 return
-            peer.grant = grant
+            peer.grant = peer.admitted = grant
         self._core.receive(port, frames, now)
 
     def _refuse(self, key: Key, frames: Sequence[bytes], user: str, now: float) -> None:
@@ -112,11 +119,12 @@ class AccessControl:
         old, state = self._grants, self._core.state
         state.now = now
         self._grants = {
-            user: old[user] if old.get(user) == grant else grant for user, grant in grants.items()
+            user: old[user] if old.get(user) == grant else grant
+            for user, grant in {**grants, **self._own}.items()
         }
         self._warned -= grants.keys()
         for peer in list(state.peers.values()):
-            grant = peer.grant
+            grant = peer.admitted
             if grant is not None and self._grants.get(grant.key) is not grant:
                 logger.info("peer of key %r is cut: its grant was changed or revoked", grant.name)
                 self._core.sessions.drop(peer)
@@ -137,6 +145,8 @@ class AccessControl:
             if peer.grant is None:
                 handler(peer, message)
                 return
+            if peer.grant.is_broker and kind in _ASKING and kind is not Inform:
+                raise ProtocolError("say INFORM first, and for whom", code="inform-again")
             peer.grant.check_command(kind)
             check(peer, message, handler)
 
@@ -150,11 +160,14 @@ class AccessControl:
         peer.tokens = min(size, peer.tokens + away * rate) if peer.filled else size
         peer.filled = now
         if peer.tokens < 1.0:
-            msg = f"this peer sends more than {rate:g} messages a second"
-            raise ProtocolError(msg, code="rate-limited")
+            raise ProtocolError(
+                f"this peer sends more than {rate:g} messages a second", code="rate-limited"
+            )
         peer.tokens -= 1.0
 
     def _inform(self, peer: Peer, message: Inform, handler: Handler) -> None:
+        if message.features is not None and (text := Features.parse(message.features).sender):
+            self._act_for(peer, text)
         grant, state = peer.grant, self._core.state
         assert grant is not None  # noqa: S101 - as `guarded` has seen
         queues = parse_queues(message.queues) if message.role == "worker" else ()
@@ -174,10 +187,26 @@ class AccessControl:
             held = self._session_keys.items()
             self._session_keys = {name: key for name, key in held if name in state.sessions}
 
+    @staticmethod
+    def _act_for(peer: Peer, text: str) -> None:
+        """Give the connection of a standby the rights of the peer whose messages it passes on."""
+        if peer.admitted is None or not peer.admitted.is_broker:
+            raise ProtocolError(
+                "only a broker of the same store passes messages on: that needs the role broker",
+                code="not-allowed",
+            )
+        try:
+            peer.grant = Grant.parse(text)
+        except KeyFileError as error:
+            raise ProtocolError(f"sender in FEATURES: {error}", code="bad-features") from error
+
     def _call(self, peer: Peer, message: Call, handler: Handler) -> None:
         grant, state = peer.grant, self._core.state
         assert grant is not None  # noqa: S101 - as `guarded` has seen
         grant.check_call(message.name)
+        if self._core.standby:  # whose job it is the owner of the store knows
+            handler(peer, message)
+            return
         ids = () if grant.keyless or message.name not in OWN_JOBS else _ids(message)
         transient = state.transient.find(ids, state.now)
         in_memory = {job_id: row.job for job_id, row in transient.items()}
@@ -214,8 +243,9 @@ def _by_address(address: str) -> Grant | None:
 
 def _check_owner(grant: Grant, job_id: str, headers: str) -> None:
     if not grant.owns(headers):
-        msg = f"job {job_id!r} was submitted with another key than {grant.name!r}"
-        raise ProtocolError(msg, code="not-allowed")
+        raise ProtocolError(
+            f"job {job_id!r} was submitted with another key than {grant.name!r}", code="not-allowed"
+        )
 
 
 def _ids(message: Call) -> Sequence[str]:
@@ -223,7 +253,7 @@ def _ids(message: Call) -> Sequence[str]:
     arguments = unpack(message.arguments, "the arguments of the call")
     value = arguments.get(OWN_JOBS[message.name]) if isinstance(arguments, dict) else None
     ids = value if isinstance(value, list) else [value]
-    named = [job_id for job_id in ids if isinstance(job_id, str)]
+    named = [job_id for job_id in ids if isinstance(job_id, str) and "\0" not in job_id]
     return named if len(named) == len(ids) <= MAX_IDS else ()
 
 
@@ -249,10 +279,21 @@ class Authenticator:
         self._connections = connections
         connections.on_failure = self._count_failure
         self._grants = None if ring is None else ring.grants
-        self._access = AccessControl(core, self._grants, rate=rate)
+        self._rate = rate
+        self._own = "" if ring is None else fingerprint(decode_key(ring.broker.public))
         self._zap: ZapThread | None = None
-        self._counters = core.state.counters
         self._warned: set[str] = set()
+        self.attach(core)
+
+    def attach(self, core: BrokerCore) -> None:
+        """Guard a new core, in the place of the one before."""
+        self._access = AccessControl(core, self._grants, rate=self._rate, own=self._own)
+        self._counters = core.state.counters
+
+    @property
+    def own_keys(self) -> Certificate | None:
+        """The broker's own pair, None without keys."""
+        return None if self._ring is None else self._ring.broker
 
     @property
     def identified_by(self) -> str:
@@ -262,7 +303,8 @@ class Authenticator:
     def open(self, context: zmq.Context[Any]) -> None:
         """Start to answer libzmq. To be called before anything is bound."""
         if self._ring is not None:
-            self._zap = ZapThread(context, self._ring)
+            own, knows = self._own, self._ring.knows
+            self._zap = ZapThread(context, self._ring, lambda user, _: user == own or knows(user))
 
     def encrypt(self, port: str, link: Link) -> None:
         """Turn CURVE on for a link that is not bound yet, where there are keys; watch the link."""
@@ -324,8 +366,10 @@ class Authenticator:
         self._counters["errors.handshake"] += 1
         if port not in self._warned:
             self._warned.add(port)
-            what = "a peer without CURVE or without this broker's key was refused on port %s"
-            logger.warning(what, port)
+            logger.warning(
+                "a peer without CURVE or without this broker's key was refused on port %s, or left "
+                "while it connected", port,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Stop the ZAP thread. To be called before the links close; idempotent."""

@@ -1,47 +1,60 @@
-"""CALL: the operations of `eventmq.wire.calls.CALLS`, answered by REPLY or ERROR."""
+"""CALLs about jobs and the broker, see `eventmq.wire.calls.CALLS`; topics; STATUS and the like.
+
+The answers to STATUS have the keys and shapes of EventMQ 0.3, and newer ones beside them. Deployed
+command lines and monitors read them, so each key means what it means there.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from eventmq.broker.acts import act_of, by
 from eventmq.broker.peers import Key
 from eventmq.broker.state import DeferredSend
-from eventmq.broker.status import schedulers, status_keys, workers
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
-from eventmq.store.reads import FindJobs, FindLineage, History, Lineage, ListJobs
-from eventmq.store.writes import Attempt
-from eventmq.wire.batches import pack, unpack
-from eventmq.wire.calls import CALLS, read_limit, read_text, read_texts
+from eventmq.store.reads import FindJobs, FindLineage, History, Lineage, ListJobs, ReadLogs
+from eventmq.store.writes import Attempt, RecordOperation
+from eventmq.wire.batches import pack
+from eventmq.wire.commands import read_flag, read_limit, read_text, read_texts
+from eventmq.wire.features import Features
+from eventmq.wire.owner import ACTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.broker.peers import Peer
+    from eventmq.broker.peers import Peer, Session
     from eventmq.broker.state import State
     from eventmq.broker.waiters import ResultWaiters
-    from eventmq.store.reads import JobRow
-    from eventmq.wire.commands import Admin, Call, Publish
+    from eventmq.store.reads import JobRow, KeptLog
+    from eventmq.wire.commands import Admin, Publish
 
-__all__ = ["Calls", "Topics", "answer"]
+__all__ = ["SUBSCRIBE", "Calls", "answer", "forget_worker", "schedulers", "status_keys", "workers"]
 
+logger = logging.getLogger("eventmq.broker")
 
 #: States of jobs that have an error, or the reason why they were cancelled.
 _WITH_ERROR = frozenset({JobState.FAILED, JobState.CANCELLED})
 
+#: Bytes of the longest body that an ``info`` has.
+MAX_BODY = 1024 * 1024
+
+#: Jobs in a row of ``workers``.
+MAX_SHOWN = 10
+
 #: Attempts in an ``info``, the last ones.
 MAX_ATTEMPTS = 10
 
-_ANSWERS = {
-    "STATUS": status_keys,
-    "ROUTER_SHOW_WORKERS": workers,
-    "ROUTER_SHOW_SCHEDULERS": schedulers,
-}
-
 #: Where messages for the PUB socket go.
-_SUBSCRIBE = Key("subscribe", b"")
+SUBSCRIBE = Key("subscribe", b"")
+
+#: Former workers of which the number of assigned jobs is kept.
+FORMER_WORKERS = 1000
 
 
 class Calls:
@@ -50,54 +63,19 @@ class Calls:
     def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
         self.waiters = waiters
-        self._handlers: dict[str, Callable[[Peer, str, Mapping[str, Any]], None]] = {
-            "get": self._get,
-            "forget": self._forget,
+        state.calls |= {
             "state": self._state,
             "info": self._info,
             "jobs": self._jobs,
-            "queues": lambda peer, call, _: self._answer(peer, call, self._queues()),
-            "workers": lambda peer, call, _: self._answer(peer, call, self._workers()),
-            "status": lambda peer, call, _: self._answer(peer, call, self._status()),
-            "ping": lambda peer, call, _: self._answer(peer, call, self._ping()),
-            "stream": waiters.streams.open,
+            "queues": lambda peer, call, _: self.state.answer(peer, call, self._queues()),
+            "workers": lambda peer, call, _: self.state.answer(peer, call, self._workers()),
+            "status": lambda peer, call, _: self.state.answer(peer, call, self._status()),
+            "ping": lambda peer, call, _: self.state.answer(peer, call, self._ping()),
+            "handover": self._hand_over,
             "subscribe": self._subscribe,
         }
 
-    def add(self, handlers: Mapping[str, Callable[[Peer, str, Mapping[str, Any]], None]]) -> None:
-        """Let other parts of the broker answer calls."""
-        self._handlers.update(handlers)
-
-    def call(self, peer: Peer, message: Call) -> None:
-        """Answer one CALL."""
-        handler = self._handlers.get(message.name)
-        if handler is None:
-            known = ", ".join(CALLS)
-            msg = f"unknown call {message.name[:80]!r}; known are {known}"
-            raise ProtocolError(msg, code="unknown-call")
-        arguments = unpack(message.arguments, "the arguments of the call")
-        if not isinstance(arguments, dict):
-            raise ProtocolError("the arguments of a call must be a map", code="bad-arguments")
-        handler(peer, message.id, arguments)
-
-    def _answer(self, peer: Peer, call: str, value: object) -> None:
-        self.state.reply(peer, pack(value), call)
-
     # Jobs
-
-    def _get(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        ids = read_texts(arguments, "ids")
-        if peer.waiting + len(ids) > self.state.limits.max_waits:
-            msg = (
-                f"this peer waits for {peer.waiting} jobs and asks for {len(ids)} more; at most "
-                f"{self.state.limits.max_waits} are allowed"
-            )
-            raise ProtocolError(msg, code="too-many")
-        self.waiters.get(peer, call, ids)
-
-    def _forget(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        self.waiters.end_call(peer, read_text(arguments, "call"))
-        self._answer(peer, call, None)
 
     def _state(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         ids = read_texts(arguments, "ids")
@@ -105,7 +83,7 @@ class Calls:
         def settle(stored: Mapping[str, JobRow]) -> None:
             rows = {**self.state.transient.find(ids, self.state.now), **stored}
             states = [(i, self._state_of(rows[i]) if i in rows else "") for i in ids]
-            self._answer(peer, call, states)
+            self.state.answer(peer, call, states)
 
         self.state.write(FindJobs(ids, 0), settle)
 
@@ -116,9 +94,11 @@ class Calls:
         return state.value
 
     def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        job_id = read_text(arguments, "id")
+        job_id, with_body = read_text(arguments, "id"), read_flag(arguments, "args")
+        with_logs = read_flag(arguments, "logs")
         rows: dict[str, JobRow] = {}
         lineage: list[Lineage | None] = []
+        logs: list[KeptLog] = []
 
         def settle(history: Sequence[Attempt]) -> None:
             rows.update({**self.state.transient.find([job_id], self.state.now), **rows})
@@ -127,12 +107,20 @@ class Calls:
                 progress = self.waiters.streams.progress.get(job_id)
                 row = {**self.row(rows[job_id]), "attempts": attempts, "progress": progress}
                 row |= (lineage[0] or Lineage("", ""))._asdict()
-                self._answer(peer, call, row)
+                if with_body:
+                    body = rows[job_id].job.body
+                    row["body_bytes"] = len(body)
+                    row["body"] = body if 0 < len(body) <= MAX_BODY else None
+                if with_logs:
+                    row["logs"] = _logs(logs, self.state.keeper.wall_of)
+                self.state.answer(peer, call, row)
             else:
                 self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
 
-        self.state.write(FindJobs([job_id], 0), rows.update)
+        self.state.write(FindJobs([job_id], None if with_body else 0), rows.update)
         self.state.write(FindLineage(job_id), lineage.append)
+        if with_logs:
+            self.state.write(ReadLogs(job_id), logs.extend)
         self.state.write(History(job_id), settle)
 
     def row(self, stored: JobRow) -> dict[str, Any]:
@@ -161,8 +149,9 @@ class Calls:
             wanted = JobState(name) if name else None
         except ValueError:
             states = ", ".join(JobState)
-            msg = f"state is one of {states}, not {name[:40]!r}"
-            raise ProtocolError(msg, code="bad-arguments") from None
+            raise ProtocolError(
+                f"state is one of {states}, not {name[:40]!r}", code="bad-arguments"
+            ) from None
         entry = ListJobs(
             wanted, read_text(arguments, "queue") or None, read_text(arguments, "task") or None,
             read_text(arguments, "cursor"), read_limit(arguments),
@@ -172,7 +161,7 @@ class Calls:
             rows, cursor = self.state.transient.merge(entry, *write_result, self.state.now)
             maps = [self.row(row) for row in rows]
             maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
-            self._answer(peer, call, {"jobs": maps, "cursor": cursor})
+            self.state.answer(peer, call, {"jobs": maps, "cursor": cursor})
 
         self.state.write(entry, settle)
 
@@ -192,6 +181,7 @@ class Calls:
                     1 for s in sessions if s.peer and any(n == queue.name for _, n in s.queues)
                 ),
                 "limits": (queue.limiter.headers or "") if queue.limiter else "",
+                "waited": round(queue.waited(self.state.now), 3),
             }
             for queue in sorted(self.state.queues.values(), key=lambda queue: queue.name)
         ]
@@ -200,6 +190,7 @@ class Calls:
         now = self.state.now
         return [
             {
+                **self._announced(s),
                 "session": s.id,
                 "name": s.name,
                 "queues": [list(pair) for pair in s.queues],
@@ -213,36 +204,70 @@ class Calls:
             for s in self.state.sessions.values()
         ]
 
+    def _announced(self, session: Session) -> dict[str, Any]:
+        """Return what a worker said of itself, and the jobs that it runs or runs next."""
+        about = session.about or Features()
+        first = [
+            (lease, job)
+            for lease in sorted(session.leases.values(), key=attrgetter("leased"))
+            for job in [*filter(None, lease.jobs)][:1]
+        ]
+        return {
+            "pool": about.pool,
+            "slots": about.slots or session.slots,
+            "version": about.version,
+            "jobs": [
+                {
+                    "id": job.id,
+                    "task": parse_headers(job.headers).task,
+                    "leased": self.state.keeper.wall_of(lease.leased) if lease.leased else 0.0,
+                }
+                for lease, job in first[:MAX_SHOWN]
+            ],
+        }
+
     def _ping(self) -> dict[str, Any]:
         state = self.state
         return {
             "version": state.version, "epoch": state.epoch, "store": state.store_id,
-            "now": state.wall,
+            "events_id": state.events_id or state.store_id, "now": state.wall,
         }  # fmt: skip
+
+    def _hand_over(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        if self.state.owner is None:
+            raise ProtocolError(
+                "this broker has its store for itself: no other can take it over", code="no-standby"
+            )
+        act = act_of(self.state, peer, arguments, "handover")
+        logger.info("the store is handed over%s", by(act))
+        self.state.record(RecordOperation(act))
+        self.state.handover.append((peer.key, call))  # the runner answers
 
     def _status(self) -> dict[str, Any]:
         state = self.state
+        owner = state.owner
         return {
             **self._ping(),
+            "role": ACTIVE if owner is None else owner.role,
+            "shared": owner is not None,
+            "owner": state.addresses.get("main", "") if owner is None else owner.address,
+            "durability": state.durability,
+            "trouble": state.trouble(),
             "started": state.started + state.keeper.ahead,
             "clock": state.keeper.status(),
             "addresses": dict(state.addresses),
             "peers": len(state.peers),
             "counters": dict(state.counters),
-            "queue_limits": self._queue_limits(),
+            "queue_limits": {  # what is left of the limits of each limited queue
+                name: {
+                    "limits": limiter.headers,
+                    "running": limiter.running,
+                    "may_start": limiter.allowance(state.now),
+                }
+                for name, limiter in state.limiters.of_queues.items()
+            },
             **self.waiters.snapshot(),
             **status_keys(state),
-        }
-
-    def _queue_limits(self) -> dict[str, dict[str, Any]]:
-        """Return what is left of the limits of each limited queue."""
-        return {
-            name: {
-                "limits": limiter.headers,
-                "running": limiter.running,
-                "may_start": limiter.allowance(self.state.now),
-            }
-            for name, limiter in self.state.limiters.of_queues.items()
         }
 
     # Topics
@@ -250,13 +275,34 @@ class Calls:
     def _subscribe(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         topics = tuple(read_texts(arguments, "topics"))
         if len(peer.topics) >= self.state.limits.max_subscriptions:
-            msg = (
+            raise ProtocolError(
                 f"this peer has {len(peer.topics)} subscriptions, as many as are allowed; end one "
-                "first"
+                "first",
+                code="too-many",
             )
-            raise ProtocolError(msg, code="too-many")
         peer.topics[call] = topics
         self.state.reply(peer, pack(None), call, "part")
+
+    def publish(self, peer: Peer, message: Publish) -> None:
+        """Send a message to the PUB socket and to the calls that subscribed to its topic."""
+        state = self.state
+        headers = message.headers or ""
+        wants_ack = parse_headers(headers).ack_requested
+        if len(message.topic) > state.limits.max_id:
+            raise ProtocolError(
+                f"a topic has at most {state.limits.max_id} characters", code="too-large"
+            )
+        state.counters["published"] += 1
+        if "subscribe" in state.addresses:
+            frames = [message.topic.encode(), message.body]
+            state.deferred_sends.append(DeferredSend(SUBSCRIBE, frames))
+        part = pack([message.topic, headers, message.body])
+        for other in list(state.peers.values()):
+            for call, topics in other.topics.items():
+                if message.topic.startswith(topics):
+                    state.reply(other, part, call, "part")
+        if wants_ack:
+            state.ack(peer, message.id)
 
 
 def _attempts(
@@ -277,34 +323,124 @@ def _attempts(
     return rows[-MAX_ATTEMPTS:]
 
 
+def _logs(logs: Sequence[KeptLog], wall_of: Callable[[float], float]) -> list[dict[str, Any]]:
+    return [
+        {"attempt": log.attempt, "at": wall_of(log.at), "text": log.text.decode(errors="replace")}
+        for log in logs
+    ]
+
+
+def status_keys(state: State) -> dict[str, Any]:
+    """Return the answer to STATUS of the administration port."""
+    return {**_messages(state), **workers(state), **schedulers(state)}
+
+
+def _messages(state: State) -> dict[str, dict[str, int]]:
+    """Return the keys of EventMQ 0.3; times are whole milliseconds."""
+    ages: dict[str, list[float]] = {}
+    for _, lease, position in state.running.values():
+        job = lease.jobs[position]
+        if job is not None:
+            ages.setdefault(job.queue, []).append(max(0.0, state.now - job.waiting_since))
+    names, assigned = _names(state), Counter(state.assigned_to_former)
+    for session in state.sessions.values():
+        if session.assigned:
+            assigned[names[session.id]] += session.assigned
+    queues = state.queues.values()
+    return {
+        "inflight_messages_by_queue": {name: len(each) for name, each in ages.items()},
+        "latency_messages_by_queue": {
+            name: int(sum(each) / len(each) * 1000) for name, each in ages.items()
+        },
+        "max_latency_messages_by_queue": {
+            name: int(max(each) * 1000) for name, each in ages.items()
+        },
+        "waiting_messages_by_queue": {
+            queue.name: queue.counts.queued - queue.running for queue in queues
+        },
+        "processed_messages_by_queue": {
+            queue.name: queue.assigned for queue in queues if queue.assigned
+        },
+        "processed_messages_by_worker": dict(assigned),
+    }
+
+
+def workers(state: State) -> dict[str, Any]:
+    """Return the answer to ROUTER_SHOW_WORKERS; ``hb`` is wall time."""
+    names = _names(state)
+    connected: dict[str, dict[str, Any]] = {}
+    queues: dict[str, list[list[Any]]] = {}
+    for session in state.sessions.values():
+        if session.peer is not None:
+            name = names[session.id]
+            connected[name] = {
+                "queues": [list(pair) for pair in session.queues],
+                "hb": session.peer.last_seen + state.keeper.ahead,
+                "available_slots": max(0, session.credit),
+            }
+            for weight, queue in session.queues:
+                queues.setdefault(queue, []).append([weight, name])
+    for pairs in queues.values():
+        pairs.sort(key=lambda pair: -pair[0])
+    return {"connected_workers": connected, "connected_queues": queues}
+
+
+def schedulers(state: State) -> dict[str, Any]:
+    """Return the answer to ROUTER_SHOW_SCHEDULERS."""
+    peers = [peer for peer in state.peers.values() if peer.role == "scheduler"]
+    ahead = state.keeper.ahead
+    shown = {_text(peer.key.identity): {"hb": peer.last_seen + ahead} for peer in peers}
+    return {"connected_schedulers": shown}
+
+
+def forget_worker(state: State, session: Session) -> None:
+    """Keep how many jobs were assigned to a worker that leaves."""
+    if not session.assigned:
+        return
+    name = _names(state).get(session.id) or _name(session)
+    former = state.assigned_to_former
+    former[name] = former.pop(name, 0) + session.assigned  # last in order: forgotten last
+    session.assigned = 0
+    while len(former) > FORMER_WORKERS:
+        del former[next(iter(former))]
+
+
+def _names(state: State) -> dict[str, str]:
+    """Return session id -> the unique name that the answers use."""
+    names: dict[str, str] = {}
+    used: set[str] = set()
+    for session in state.sessions.values():
+        name = _name(session)
+        if name in used:
+            name = f"{name}.{session.id}"
+        used.add(name)
+        names[session.id] = name
+    return names
+
+
+def _name(session: Session) -> str:
+    """Return the name of a worker; of a legacy one its routing id, as EventMQ 0.3 does."""
+    if not session.legacy:
+        return session.name
+    return _text(bytes.fromhex(session.id.rpartition(".")[2]))
+
+
+def _text(identity: bytes) -> str:
+    """Return a routing id as text, or in hexadecimal where it is none."""
+    try:
+        text = identity.decode()
+    except UnicodeDecodeError:
+        return identity.hex()
+    return text if text.isprintable() else identity.hex()
+
+
+_ANSWERS = {
+    "STATUS": status_keys,
+    "ROUTER_SHOW_WORKERS": workers,
+    "ROUTER_SHOW_SCHEDULERS": schedulers,
+}
+
+
 def answer(state: State, peer: Peer, message: Admin) -> None:
     """Answer STATUS, ROUTER_SHOW_WORKERS or ROUTER_SHOW_SCHEDULERS with JSON."""
-    keys = _ANSWERS[message.name](state)
-    state.reply(peer, json.dumps(keys).encode(), message.id)
-
-
-class Topics:
-    """Passes messages on to subscribers."""
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-
-    def publish(self, peer: Peer, message: Publish) -> None:
-        """Send a message to the PUB socket and to the calls that subscribed to its topic."""
-        state = self.state
-        headers = message.headers or ""
-        wants_ack = parse_headers(headers).ack_requested
-        if len(message.topic) > state.limits.max_id:
-            msg = f"a topic has at most {state.limits.max_id} characters"
-            raise ProtocolError(msg, code="too-large")
-        state.counters["published"] += 1
-        if "subscribe" in state.addresses:
-            frames = [message.topic.encode(), message.body]
-            state.deferred_sends.append(DeferredSend(_SUBSCRIBE, frames))
-        part = pack([message.topic, headers, message.body])
-        for other in list(state.peers.values()):
-            for call, topics in other.topics.items():
-                if message.topic.startswith(topics):
-                    state.reply(other, part, call, "part")
-        if wants_ack:
-            state.ack(peer, message.id)
+    state.reply(peer, json.dumps(_ANSWERS[message.name](state)).encode(), message.id)

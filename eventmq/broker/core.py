@@ -10,22 +10,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.admission import GraphAdmission
-from eventmq.broker.calls import Calls, Topics, answer
+from eventmq.broker.acts import act_of, by
+from eventmq.broker.admission import Admission
+from eventmq.broker.calls import Calls, answer
 from eventmq.broker.dispatch import Dispatch
 from eventmq.broker.events import EventFeed
 from eventmq.broker.graphs import GraphTracker
-from eventmq.broker.idle_queues import IdleQueues
-from eventmq.broker.maintenance import Expiry, Promotion, Retention
+from eventmq.broker.maintenance import Expiry, IdleQueues, Promotion, Retention
+from eventmq.broker.metrics import BrokerMetrics
 from eventmq.broker.operations import BulkOperations, OperatorCalls
 from eventmq.broker.outcomes import Outcomes
-from eventmq.broker.peers import Key, Peer
-from eventmq.broker.recovery import Recovery
+from eventmq.broker.peers import LEGACY_PREFIX, Key, Lease, Peer, Session
 from eventmq.broker.schedules import ScheduleCalls
-from eventmq.broker.sessions import Sessions
-from eventmq.broker.state import DeferredSend, State
+from eventmq.broker.sessions import Sessions, reads_refusal
+from eventmq.broker.state import FULL, DeferredSend, State
 from eventmq.broker.streams import Streams
-from eventmq.broker.unregistered import UnregisteredPeers, reads_refusal
 from eventmq.broker.unroutable import UnroutableJobs
 from eventmq.broker.waiters import ResultWaiters
 from eventmq.errors import ProtocolError, QueueFull
@@ -38,8 +37,11 @@ from eventmq.store.reads import (
     ListJobs,
     LoadSchedules,
     ReadEvents,
+    ReadLogs,
 )
-from eventmq.store.writes import KeepTime
+from eventmq.store.writes import KeepTime, PartlyStored, RecordOperation
+from eventmq.wire.batches import has_nul, unpack
+from eventmq.wire.calls import CALLS
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
     from eventmq.interfaces import QueueOrder, RoutingStrategy
     from eventmq.store import Write
     from eventmq.store.recovery import Recovered
+    from eventmq.store.writes import Chunk
+    from eventmq.wire.commands import Command
 
 __all__ = ["PORTS", "WORKER_PORTS", "BrokerCore"]
 
@@ -88,9 +92,15 @@ WORKER_PORTS = frozenset(
 #: Seconds without dispatch after a commit for which the disk had no space.
 HOLD = 0.5
 
+_BAD_VALUE = (
+    "the store cannot keep a value of this message, of which nothing was stored; the log of the "
+    "broker says why"
+)
+
 #: Entries that change nothing.
 _READS = (
     FindJobs, FindLineage, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
+    ReadLogs,
 )  # fmt: skip
 
 
@@ -100,6 +110,14 @@ class BrokerCore:
     #: Store time at which silent peers were last checked.
     _ticked = 0.0
 
+    #: Another broker owns the store, or none: `idle` takes the place of `decide`, and nothing is
+    #: written (`eventmq.broker.ownership.stand_by`).
+    standby = False
+
+    #: As a standby: takes the message of a peer that has not informed, its connection and frames,
+    #: and returns whether it passes it on to the owner.
+    passes: Callable[[Key, Sequence[bytes], Command], bool] | None = None
+
     def __init__(
         self,
         limits: Limits,
@@ -107,11 +125,12 @@ class BrokerCore:
         new_order: Callable[[], QueueOrder],
         *,
         version: str = "",
+        durability: str = "",
     ) -> None:
-        self.state = state = State(limits, version=version)
+        self.state = state = State(limits, version=version, durability=durability)
         self.streams = Streams(state, lambda *job: self.operations.cancel(*job))  # noqa: PLW0108 - made later
         self.waiters = ResultWaiters(state, self.streams)
-        self.admission = GraphAdmission(state, self.waiters)
+        self.admission = Admission(state, self.waiters)
         self.outcomes = Outcomes(state, self.waiters)
         self.dispatch = Dispatch(state, routing, self.outcomes)
         self.unroutable = UnroutableJobs(state, self.outcomes)
@@ -119,33 +138,27 @@ class BrokerCore:
             state, self.dispatch, self.outcomes, self.waiters, self.unroutable, new_order=new_order
         )
         self.calls = Calls(state, self.waiters)
-        self.events = EventFeed(state, self.calls)
+        self.metrics = BrokerMetrics(state)
+        self.events = EventFeed(state)
         self.operations = OperatorCalls(state, self.outcomes, self.sessions, self.calls)
         self.graphs = GraphTracker(state, self.operations)
         #: Sends HEARTBEATs; the runner tells it of lost connections.
         self.heartbeats = self.sessions.heartbeats
         self.bulk = BulkOperations(state, self.operations)
-        self.promotion = Promotion(state, self.dispatch.damage)
+        self.promotion = Promotion(state, self.outcomes)
         self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)
         self.idle_queues = IdleQueues(state)
-        self.topics = Topics(state)
         self.schedules = ScheduleCalls(state)
-        self.unregistered = UnregisteredPeers(state)
-        self._handlers = self._make_handlers()
-
-    def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
-        """Return command -> handler; register the calls that other parts answer."""
-        state = self.state
-        self.calls.add({**self.schedules.handlers, **self.dispatch.inputs.handlers})
-        return {
+        #: Command -> handler.
+        self._handlers: dict[type, Callable[[Peer, Any], None]] = {
             Request: self.admission.request,
             Reply: self._reply,
             Ready: self.sessions.ready,
             Heartbeat: self._heartbeat,
-            Call: self.calls.call,
+            Call: self._call,
             Inform: self._inform,
-            Publish: self.topics.publish,
+            Publish: self.calls.publish,
             Schedule: self.schedules.schedule,
             Kbai: lambda peer, _: self.sessions.goodbye(peer),
             Hello: lambda _peer, _message: None,
@@ -165,22 +178,83 @@ class BrokerCore:
 
     # Life
 
-    def recover(
-        self, recovered: Recovered, now: float, new_order: Callable[[], QueueOrder]
-    ) -> None:
+    def recover(self, recovered: Recovered, now: float) -> None:
         """Take over what the store has; leased jobs wait one heartbeat timeout for their session.
 
         Args:
             recovered: What the store has.
             now: Its time; so is every ``now`` here (`eventmq.timekeeping`).
-            new_order: Makes the queue order of a worker session.
         """
-        self.state.keeper = recovered.keeper
+        self.state.keeper, self.state.metrics = recovered.keeper, recovered.metrics
+        recovered.metrics.limits = self.state.limits.metrics
         self.state.now = self.state.started = self._ticked = now
         self.events.observed = recovered.next_event - 1
         self.bulk.recover(recovered.bulk_operations)
-        Recovery(self.state, self.outcomes, self.sessions.revoked, new_order).run(recovered)
+        self._load(recovered)
         self.graphs.unfinished = recovered.graphs
+
+    def _load(self, recovered: Recovered) -> None:
+        """Fill the state; leased jobs wait one heartbeat timeout for their session."""
+        state = self.state
+        state.epoch, state.store_id = recovered.epoch, recovered.store_id
+        state.events_id = recovered.events_id or recovered.store_id
+        state.next_seq, state.next_ready_at = recovered.next_seq, recovered.next_ready_at
+        state.next_expiry = recovered.next_expiry
+        state.graphs, state.next_deadline = recovered.graphs, recovered.next_deadline
+        state.limiters.recover(recovered.limiters)
+        state.suspects.recover(recovered.suspects)
+        for name in state.limiters.of_queues:
+            state.queue(name)  # it is in the settings, so it is listed
+        for name, counts in recovered.counts.items():
+            state.queue(name).counts = counts
+        for name, subqueue, first in recovered.subqueues:
+            queue = state.busy[name] = state.queue(name)
+            queue.rewind(subqueue, first)
+        for chunk in recovered.chunks:
+            session = self._recovered_session(chunk)
+            self._lease_again(session, chunk)
+            if not session.legacy:
+                # What has ended: the broker may have died before it sent that to the worker.
+                for (job, delivery), job_id in zip(chunk.leases, chunk.ids, strict=True):
+                    if job is None and job_id:
+                        revoked = self.sessions.revoked
+                        revoked.add_unconfirmed(session, chunk.number, job_id, delivery)
+
+    def _recovered_session(self, chunk: Chunk) -> Session:
+        state = self.state
+        session = state.sessions.get(chunk.session)
+        if session is None:
+            session = Session(chunk.session, self.sessions.new_order(), name=chunk.session)
+            session.disconnected_at = state.now
+            session.reconnect_timeout = state.limits.heartbeat_timeout
+            session.legacy = chunk.session.startswith(LEGACY_PREFIX)
+            state.sessions[chunk.session] = session
+        return session
+
+    def _lease_again(self, session: Session, chunk: Chunk) -> None:
+        state, number = self.state, chunk.number
+        jobs = [job for job, _ in chunk.leases]
+        deliveries = [delivery for _, delivery in chunk.leases]
+        there = [job for job in jobs if job is not None]
+        queue = there[0].queue if there else ""
+        message_id = f"{session.id[:64]}.{number}"
+        lease = Lease(number, queue, jobs, deliveries, message_id, state.now, remaining=len(there))
+        lease.until = state.now + state.limits.heartbeat_timeout  # of a legacy one: as its session
+        lease.sent = state.now if session.legacy else 0.0
+        lease.leased = chunk.leased
+        session.leases[number] = lease
+        session.next_number = max(session.next_number, number + 1)
+        for position, job in enumerate(lease.jobs):
+            if job is not None:
+                job.delivery = lease.deliveries[position]
+                state.jobs[job.id] = job
+                state.queue(job.queue)
+                state.update_limits(job.headers, job.seq)
+                if job.deaths:
+                    state.suspects.add(job)
+                state.leased(job, (session, lease, position), again=True)
+        if not there:
+            self.outcomes.close(session, lease)
 
     @property
     def done(self) -> bool:
@@ -211,14 +285,18 @@ class BrokerCore:
         state.counters["messages"] += 1
         try:
             if len(frames) > state.limits.max_frames:
-                msg = f"a message has at most {state.limits.max_frames} frames"
-                raise ProtocolError(msg, code="frame-count")
+                raise ProtocolError(
+                    f"a message has at most {state.limits.max_frames} frames", code="frame-count"
+                )
             message = decode(frames[1:])
             if not peer.role:
-                self.unregistered.received(peer, message)
+                if self.passes is not None and self.passes(peer.key, frames[1:], message):
+                    return
+                self.sessions.check_registered(peer, message)
             if len(message.id) > state.limits.max_id:
-                msg = f"a message id has at most {state.limits.max_id} characters"
-                raise ProtocolError(msg, code="too-large")
+                raise ProtocolError(
+                    f"a message id has at most {state.limits.max_id} characters", code="too-large"
+                )
             allowed = PORTS[port]
             if allowed is None:
                 if type(message) is Disconnect and peer.grant is None:
@@ -232,8 +310,7 @@ class BrokerCore:
     @staticmethod
     def _not_here(message: object, port: str) -> None:
         name = type(message).__name__.upper()
-        msg = f"{name} is not taken on the {port} port"
-        raise ProtocolError(msg, code="not-allowed")
+        raise ProtocolError(f"{name} is not taken on the {port} port", code="not-allowed")
 
     @staticmethod
     def id_of(frames: Sequence[bytes]) -> str:
@@ -277,17 +354,40 @@ class BrokerCore:
     def _heartbeat(self, peer: Peer, message: Heartbeat) -> None:
         if not peer.role:
             self.state.error(peer, message.id, "inform-again", "say INFORM first")
+        elif self.standby:
+            return
         elif peer.session is not None and not peer.session.legacy and message.status is not None:
             self.sessions.status(peer.session, message.status)
 
+    def _call(self, peer: Peer, message: Call) -> None:
+        handler = self.state.calls.get(message.name)
+        if handler is None:
+            known = ", ".join(CALLS)
+            raise ProtocolError(
+                f"unknown call {message.name[:80]!r}; known are {known}", code="unknown-call"
+            )
+        arguments = unpack(message.arguments, "the arguments of the call")
+        if not isinstance(arguments, dict):
+            raise ProtocolError("the arguments of a call must be a map", code="bad-arguments")
+        if has_nul(arguments):
+            raise ProtocolError("an argument has a NUL character", code="bad-arguments")
+        first = len(self.state.writes)
+        handler(peer, message.id, arguments)
+        self.state.tell_refused(peer, message.id, first)
+
     def _inform(self, peer: Peer, message: Inform) -> None:
         self.sessions.inform(peer, message)
-        self.schedules.informed(peer)
+        if not self.standby:
+            self.schedules.informed(peer)
 
     def _misplaced(self, _peer: Peer, _message: Cancel) -> None:
         raise ProtocolError("CANCEL goes from the broker to a worker", code="not-allowed")
 
     def _disconnect(self, peer: Peer, message: Disconnect) -> None:
+        act = act_of(self.state, peer, {}, "disconnect")
+        logger.info("this broker is told to end%s", by(act))
+        if not self.standby:
+            self.state.record(RecordOperation(act))
         self.state.ack(peer, message.id)
         self.waiters.send_receipts(float("inf"))
         self.state.closing = True
@@ -370,13 +470,22 @@ class BrokerCore:
             write, undo = state.suspects.take_changes()
             state.write(write, lambda _: None, undo)
 
+    def idle(self, now: float) -> None:
+        """Do as a standby what keeps peers: HEARTBEATs, and the end of silent ones."""
+        self.state.now = now
+        if self.heartbeats.due is not None or now >= self.heartbeats.next_beat:
+            self.heartbeats.run()
+        if now - self._ticked >= self.state.limits.lease_interval / 2:
+            self._ticked = now
+            self.sessions.tick()
+
     def next_tick(self, now: float) -> float:
         """Return the store time at which to call `decide` although nothing was received."""
         state = self.state
         transient, lookups = state.transient, self.waiters.lookups
         due = latest = now + min(state.limits.lease_interval / 2, lookups.timeout)
         moments = (
-            state.next_ready_at, state.next_deadline, self.dispatch.throttle.ready_at,
+            state.next_ready_at, state.next_deadline, self.dispatch.ready_at,
             transient.next_ready_at if transient.delayed or transient.by_wall else None,
             self.heartbeats.due, self.sessions.next_grace_end, self.waiters.next_receipt,
         )  # fmt: skip
@@ -400,11 +509,36 @@ class BrokerCore:
             if isinstance(write_results, Exception):
                 self._failed(write_results, writes, settles, undos)
                 return
+            if isinstance(write_results, PartlyStored):
+                self._settle_partly(write_results, writes, settles, undos)
+                return
             for callback, write_result in zip(settles, write_results, strict=True):
                 callback(write_result)
             self.waiters.flush()
 
         return writes, settle
+
+    def _settle_partly(
+        self,
+        write_results: PartlyStored,
+        writes: Sequence[Write],
+        settles: Sequence[Callable[[Any], None]],
+        undos: Sequence[Callable[[], None]],
+    ) -> None:
+        """Settle what was stored; undo the rest, of which peers are told."""
+        refused = write_results.refused
+        for place, (settle, undo) in enumerate(zip(settles, undos, strict=True)):
+            if place not in refused:
+                settle(write_results[place])
+                continue
+            what = type(writes[place]).__name__
+            logger.error(
+                "the store cannot keep a value, so %s is refused: %s", what, refused[place]
+            )
+            self.state.failure = "bad-value", _BAD_VALUE
+            undo()
+            self.state.failure = FULL
+        self.waiters.flush()
 
     def _failed(
         self,

@@ -2,20 +2,19 @@
 
 Each session with credit is served from the queue that its queue order chooses; the routing strategy
 chooses among the sessions that want the same queue. A lease is a write, and the chunk is sent
-after its commit. `Refill` reads windows from the store, `Throttle` runs the limiters of a tick, and
-`InputPages` serves the inputs of a job that are too large for its body.
+after its commit. Windows that run low are read from the store. `Affinity` narrows what a session
+gets where the strategy has keys, and `InputPages` serves the inputs of a job that are too large for
+its body.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from eventmq.broker.affinity import Affinity
-from eventmq.broker.damage import DamagedJobs
-from eventmq.broker.peers import Lease
+from eventmq.broker.peers import LEGACY_ONLY, Eligibility, Lease
 from eventmq.broker.state import DeferredSend
-from eventmq.broker.subqueues import LEGACY_ONLY, Eligibility, Load
+from eventmq.broker.subqueues import Load
 from eventmq.errors import ProtocolError
 from eventmq.graph import PAGED, flags_of
 from eventmq.headers import Headers, format_headers, parse_headers
@@ -23,38 +22,36 @@ from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
 from eventmq.store.reads import ReadInputs, ReadQueued
 from eventmq.store.writes import BARRIER, Chunk, LeaseChunk, SaveLimits, subqueue_of
-from eventmq.wire.batches import ASK, NOW, encode_chunk, pack
-from eventmq.wire.calls import read_number, read_text
-from eventmq.wire.commands import Request
+from eventmq.wire.batches import ASK, NOW, encode_chunk
+from eventmq.wire.commands import Request, read_number, read_text
+from eventmq.wire.owner import EPOCH
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.peers import Peer, Session
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
     from eventmq.broker.subqueues import Refuses, Subqueue
-    from eventmq.interfaces import RoutingStrategy
+    from eventmq.interfaces import KeyedRouting, RoutingStrategy
     from eventmq.job import JobRecord
     from eventmq.store import Write
     from eventmq.store.reads import InputsPage
 
+    CostOf = Callable[[str], float]
+
 __all__ = [
     "NO_TIMEOUT",
     "PAGE_BYTES",
+    "Affinity",
     "Dispatch",
     "InputPages",
-    "Refill",
-    "Throttle",
-    "admits",
     "chunk_frames",
     "is_paged",
-    "knows",
     "legacy_frames",
 ]
-
 
 logger = logging.getLogger("eventmq.broker")
 
@@ -70,13 +67,17 @@ LEGACY_TIMEOUT = 300.0
 #: Most bytes of results in a page, unless the first result is longer.
 PAGE_BYTES = 1024 * 1024
 
+#: Seconds after which sessions that found nothing scan again.
+RESCAN_EVERY = 0.2
 
-def chunk_frames(lease: Lease, wall: float) -> list[bytes]:
+
+def chunk_frames(lease: Lease, wall: float, epoch: int = 0) -> list[bytes]:
     """Return the REQUEST that carries a chunk to a worker, other than a legacy one.
 
     Args:
         lease: The lease of the chunk.
         wall: Guarded wall time, which is sent along if a job expires.
+        epoch: Of the owner of a shared store, 0 for a store that one broker has for itself.
     """
     rows = []
     expiring = False
@@ -95,6 +96,8 @@ def chunk_frames(lease: Lease, wall: float) -> list[bytes]:
     headers = f"chunk:{lease.number},{ASK}:1" if lease.asks else f"chunk:{lease.number}"
     if expiring:
         headers += f",{NOW}:{wall:.3f}"
+    if epoch:
+        headers += f",{EPOCH}:{epoch}"
     body = encode_chunk(lease.queue, rows)
     return Request(lease.message_id, lease.queue, headers, body).frames()
 
@@ -124,8 +127,7 @@ class InputPages:
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
         self.outcomes = outcomes
-        #: CALL -> its handler.
-        self.handlers = {"inputs": self.read, "begin": self.begin}
+        state.calls |= {"inputs": self.read, "begin": self.begin}
 
     # Pages
 
@@ -140,7 +142,7 @@ class InputPages:
                 what = f"no results are kept for job {job_id!r}"
                 self.state.error(peer, call, "inputs-gone", what)
             else:
-                self.state.reply(peer, pack({"rows": page.rows, "next": page.next}), call)
+                self.state.answer(peer, call, {"rows": page.rows, "next": page.next})
 
         self.state.write(ReadInputs(job_id, read_number(arguments, "cursor"), max_bytes), settle)
 
@@ -148,7 +150,7 @@ class InputPages:
         """Answer the CALL ``begin``: the worker is about to start a suspect."""
         job_id, delivery = read_text(arguments, "id"), read_number(arguments, "delivery")
         self._check(peer.session, job_id, delivery).started = True
-        self.state.reply(peer, pack(None), call)
+        self.state.answer(peer, call, None)
 
     def _check(self, session: Session | None, job_id: str, delivery: int) -> Lease:
         """Return the lease of a delivery; raise `ProtocolError` if the session does not hold it."""
@@ -157,8 +159,9 @@ class InputPages:
             owner, lease, position = entry
             if owner is session and lease.deliveries[position] == delivery:
                 return lease
-        what = f"this peer does not hold delivery {delivery} of job {job_id[:255]!r}"
-        raise ProtocolError(what, code="not-held")
+        raise ProtocolError(
+            f"this peer does not hold delivery {delivery} of job {job_id[:255]!r}", code="not-held"
+        )
 
     # Workers without pages
 
@@ -173,77 +176,43 @@ class InputPages:
             for session in self.state.sessions.values()
         )
 
-    def fail(self, jobs: Sequence[JobRecord], undo: Callable[[], None]) -> None:
+    def fail(self, jobs: Sequence[JobRecord]) -> None:
         """Fail jobs with inputs in pages, when no worker of their queue can read pages."""
         what = "the results that it takes are longer than max_frame, and no worker of the queue "
         what += "knows the extension 'inputs' to read them in pages: use EventMQ 1.0 or later"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
         rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
         logger.error("%d jobs of the queue %r failed for good: %s", len(jobs), jobs[0].queue, what)
-        self.outcomes.finish(rows, undo)
+        self.outcomes.finish(rows)
 
 
-class Refill:
-    """Fills windows from the store. `Dispatch` runs it at the end of each tick."""
+def _paging(text: str, seconds: float) -> float:
+    """Return the cost of reading pages first: so high that no job follows in the chunk; else 0."""
+    return seconds if PAGED in flags_of(text) else 0.0
 
-    def __init__(self, state: State, damage: DamagedJobs) -> None:
+
+class Dispatch:
+    """Leases jobs to sessions, and sends the chunks."""
+
+    def __init__(self, state: State, routing: RoutingStrategy, outcomes: Outcomes) -> None:
         self.state = state
-        self.damage = damage
+        self.routing = routing
+        self.affinity = Affinity(state, cast("KeyedRouting", routing)) if routing.by_key else None
+        self.outcomes = outcomes
+        self.inputs = InputPages(state, outcomes)
+        #: Sessions with credit that are served from one queue in this round.
+        self._competitors = 1
 
-    def run(self, queue: Queue) -> None:
-        """Read jobs into the subqueues of a queue that run low."""
-        for subqueue, jobs, size in queue.pop_refills(self.state.now):
-            self._read(queue, subqueue, jobs, size)
-
-    def _read(self, queue: Queue, subqueue: Subqueue, limit: int, max_bytes: int) -> None:
-        subqueue.reading = True
-        write = ReadQueued(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
-
-        def settle(write_result: tuple[list[JobRecord], bool]) -> None:
-            jobs, more = write_result
-            if queue.read_done(subqueue, write.after, jobs, more=more):
-                self._join(queue, subqueue, self.damage.sort_out(jobs))
-                queue.forget_if_empty(subqueue)
-
-        self.state.write(write, settle, lambda: queue.read_failed(subqueue))
-
-    # hot loop: python -m benchmarks drain
-    def _join(self, queue: Queue, subqueue: Subqueue, jobs: list[JobRecord]) -> None:
+    def run(self) -> None:
+        """Lease the jobs that can be leased now, and read more where windows run low."""
         state = self.state
-        state.busy[queue.name] = queue
-        known, text, limited = state.jobs, "", False
-        if state.transient.jobs:
-            jobs = [job for job in jobs if not state.keep_out(job)]
-        new = [job for job in jobs if job.id not in known]
-        for job in new:
-            known[job.id] = job
-            if job.headers is not text:
-                text = job.headers
-                limited = "limit-" in text
-            if limited:
-                state.update_limits(text, job.seq)
-            if job.deaths:
-                state.suspects.add(job)
-        for displaced in queue.fill(subqueue, new):
-            known.pop(displaced.id, None)
-
-
-class Throttle:
-    """Unblocks limited subqueues at the start of a tick, and writes the limiters at its end."""
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-
-    def begin(self) -> None:
-        """Unblock the subqueues whose limits allow a job again."""
-        state = self.state
-        if state.limiters.ready_times or state.limiters.freed:
-            state.limiters.unblock(state.now)
-
-    def end(self) -> None:
-        """Write the tokens that the leases of this tick took."""
-        state, limiters = self.state, self.state.limiters
-        if limiters.changed:
+        if self.outcomes.unsaved:
+            self.outcomes.fail_unsaved()
+        if state.busy:
+            self._dispatch()
+        state.subqueue_counts.coming.clear()
+        limiters = state.limiters
+        if limiters.changed:  # by the leases of this tick
             again = set(limiters.changed)
             write = SaveLimits(limiters.take_rows())
             state.write(write, lambda _: None, lambda: limiters.changed.update(again))
@@ -263,52 +232,12 @@ class Throttle:
             (due for due in (*times, state.limiters.ready_at) if due is not None), default=None
         )
 
-
-def knows(session: Session, task: str | None) -> bool:
-    """Return whether a session may be offered the jobs of a subqueue, by its task."""
-    return session.eligibility.admits(task)
-
-
-def admits(session: Session, text: str) -> bool:
-    """Return whether a session may be offered a job with this header text."""
-    return knows(session, subqueue_of(text).task)
-
-
-def _paging(text: str, seconds: float) -> float:
-    """Return the cost of reading pages first: so high that no job follows in the chunk; else 0."""
-    return seconds if PAGED in flags_of(text) else 0.0
-
-
-class Dispatch:
-    """Leases jobs to sessions, and sends the chunks."""
-
-    def __init__(self, state: State, routing: RoutingStrategy, outcomes: Outcomes) -> None:
-        self.state = state
-        self.routing = routing
-        self.affinity = Affinity.of(state, routing, admits)
-        self.outcomes = outcomes
-        self.inputs = InputPages(state, outcomes)
-        self.damage = DamagedJobs(state, outcomes)
-        self.refill = Refill(state, self.damage)
-        self.throttle = Throttle(state)
-        #: Sessions with credit that are served from one queue in this round.
-        self._competitors = 1
-
-    def run(self) -> None:
-        """Lease the jobs that can be leased now, and read more where windows run low."""
-        state = self.state
-        if self.damage.unsaved:
-            self.damage.run()
-        if state.busy:
-            self._dispatch()
-        state.subqueue_counts.coming.clear()
-        self.throttle.end()
-
     def _dispatch(self) -> None:
         state = self.state
         on_hold = state.now < state.hold_until
         if not state.closing and not on_hold:
-            self.throttle.begin()
+            if state.limiters.ready_times or state.limiters.freed:
+                state.limiters.unblock(state.now)
             if self.affinity is not None:
                 self.affinity.rescan(state.busy.values())
             while self._round():
@@ -316,7 +245,7 @@ class Dispatch:
         for queue in list(state.busy.values()):
             queue.arriving.clear()
             if not on_hold:
-                self.refill.run(queue)
+                self._refill(queue)
             if not queue.subqueues:
                 del state.busy[queue.name]
 
@@ -337,8 +266,7 @@ class Dispatch:
             if session.credit > 0:
                 options = self._options(session, ready)
                 if options:
-                    name = options[0][1] if len(options) == 1 else session.order.choose(options)
-                    votes.setdefault(name, []).append(session)
+                    votes.setdefault(session.choose(options), []).append(session)
         again = False
         for name, sessions in votes.items():
             again |= self._lease_among(state.queues[name], sessions)
@@ -406,7 +334,7 @@ class Dispatch:
                 self.affinity.declined(queue, session)
             session.blocked[queue.name] = queue.version
             return True  # another round: its other queues may have jobs for it
-        self._charge(queue, session, jobs)
+        session.charge(queue.name, len(jobs))
         lease = self._make_lease(queue, session, jobs)
         if self.affinity is not None:
             self.affinity.leased(queue, session)
@@ -422,13 +350,8 @@ class Dispatch:
         )
         return True
 
-    @staticmethod
-    def _charge(queue: Queue, session: Session, jobs: list[JobRecord]) -> None:
-        weight = session.weights.get(queue.name, 1)
-        session.order.charge(queue.name, weight, len(jobs))
-
     def _limit(self, queue: Queue, session: Session, waiting: int) -> int:
-        share = session.share(waiting, self._competitors)
+        share = session.share(queue.name, waiting, self._competitors)
         if queue.limiter is not None:
             share = min(share, queue.allowance(self.state.now))
         return min(self.state.limits.chunk_jobs, share)
@@ -485,11 +408,13 @@ class Dispatch:
             jobs = queue.select(*suits, load, now)
             stale = {id(job): job for job in jobs if job.expires and job.expires <= wall}
             if stale:
-                self._expire(list(stale.values()))
+                rows = [self.outcomes.row(job, JobState.EXPIRED) for job in stale.values()]
+                self.outcomes.finish(rows, ahead=self.state.keeper.ahead)
             unread: list[JobRecord] = []
             if self.inputs.unsupported(session):
                 unread = [job for job in jobs if is_paged(job) and id(job) not in stale]
-                self._fail_unread(unread)
+                if unread:
+                    self.inputs.fail(unread)
             if not stale and not unread:
                 return jobs
             dropped = {*stale, *map(id, unread)}
@@ -585,23 +510,6 @@ class Dispatch:
             lease.until = self.state.now + timeout + LEGACY_SLACK
         return lease
 
-    def _fail_unread(self, jobs: list[JobRecord]) -> None:
-        def undo() -> None:
-            for job in jobs:
-                self.state.enqueue(job)
-
-        if jobs:
-            self.inputs.fail(jobs, undo)
-
-    def _expire(self, jobs: list[JobRecord]) -> None:
-        rows = [self.outcomes.row(job, JobState.EXPIRED) for job in jobs]
-
-        def undo() -> None:
-            for job in jobs:
-                self.state.enqueue(job)
-
-        self.outcomes.finish(rows, undo, ahead=self.state.keeper.ahead)
-
     # Sending
 
     def _queue_chunk(self, session: Session, lease: Lease) -> None:
@@ -614,7 +522,8 @@ class Dispatch:
         lease.sent = state.now
         if session.peer is None:
             return
-        frames = legacy_frames(lease) if session.legacy else chunk_frames(lease, state.wall)
+        epoch = 0 if state.owner is None else state.epoch
+        frames = legacy_frames(lease) if session.legacy else chunk_frames(lease, state.wall, epoch)
         session.peer.sent = state.now
         state.counters["dispatched"] += lease.remaining
         if not lease.resent:
@@ -627,6 +536,45 @@ class Dispatch:
         self.state.counters["resent_chunks"] += 1
         lease.resent = True
         self._queue_chunk(session, lease)
+
+    # Windows
+
+    def _refill(self, queue: Queue) -> None:
+        """Read jobs into the subqueues of a queue that run low."""
+        for subqueue, jobs, size in queue.pop_refills(self.state.now):
+            self._read(queue, subqueue, jobs, size)
+
+    def _read(self, queue: Queue, subqueue: Subqueue, limit: int, max_bytes: int) -> None:
+        subqueue.reading = True
+        write = ReadQueued(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
+
+        def settle(write_result: tuple[list[JobRecord], bool]) -> None:
+            jobs, more = write_result
+            if queue.read_done(subqueue, write.after, jobs, more=more):
+                self._join(queue, subqueue, self.outcomes.sort_out_damaged(jobs))
+                queue.forget_if_empty(subqueue)
+
+        self.state.write(write, settle, lambda: queue.read_failed(subqueue))
+
+    # hot loop: python -m benchmarks drain
+    def _join(self, queue: Queue, subqueue: Subqueue, jobs: list[JobRecord]) -> None:
+        state = self.state
+        state.busy[queue.name] = queue
+        known, text, limited = state.jobs, "", False
+        if state.transient.jobs:
+            jobs = [job for job in jobs if not state.keep_out(job)]
+        new = [job for job in jobs if job.id not in known]
+        for job in new:
+            known[job.id] = job
+            if job.headers is not text:
+                text = job.headers
+                limited = "limit-" in text
+            if limited:
+                state.update_limits(text, job.seq)
+            if job.deaths:
+                state.suspects.add(job)
+        for displaced in queue.fill(subqueue, new):
+            known.pop(displaced.id, None)
 
     # Undoing
 
@@ -647,3 +595,79 @@ class Dispatch:
         session.full = True
         session.free = session.free + 1 if reachable and session.legacy else 0
         self.outcomes.give_back(session, lease, unstarted=not lease.resent)
+
+
+class Affinity:
+    """Asks a strategy that has keys which session a job is meant for.
+
+    The answers depend on loads and on the time, so a session that found nothing scans again when
+    another one takes no more, and from time to time.
+
+    Args:
+        state: The memory of the broker.
+        routing: The strategy.
+    """
+
+    def __init__(self, state: State, routing: KeyedRouting) -> None:
+        self._state = state
+        self._routing = routing
+        self._scanned_at = 0.0
+        #: Queue and session of those that took a chunk at their last scan.
+        self._taking: set[tuple[str, str]] = set()
+
+    def narrow(self, queue: Queue, session: Session, cost_of: CostOf) -> CostOf:
+        """Return ``cost_of`` for the jobs of a queue that are meant for a session, or for any."""
+        routing, name, now = self._routing, queue.name, self._state.now
+        views: dict[str, list[WorkerView]] = {}
+
+        def narrowed(text: str) -> float:
+            cost = cost_of(text)
+            if cost < 0.0:
+                return cost
+            headers = parse_headers(text)
+            key = routing.key(name, text) if headers.content_type else ""
+            if not key:
+                return cost
+            workers = views.get(headers.task)
+            if workers is None:
+                workers = views[headers.task] = self._views(name, session, text)
+            return cost if routing.prefer(name, key, workers, now) == session.id else -1.0
+
+        return narrowed
+
+    def _views(self, name: str, session: Session, text: str) -> list[WorkerView]:
+        """Return all sessions that may get the jobs of a header text, with or without credit."""
+        refused = set().union(*self._state.refusals.values())
+        return [
+            WorkerView(s.id, max(s.credit, 0), len(s.leases))
+            for s in self._state.sessions.values()
+            if s is session
+            or (
+                s.peer is not None
+                and not s.closing
+                and s.id not in refused
+                and any(own == name for _, own in s.queues)
+                and s.eligibility.admits(subqueue_of(text).task)
+            )
+        ]
+
+    def leased(self, queue: Queue, session: Session) -> None:
+        """Record that a session got a chunk; with its last one it may pass keys on."""
+        self._taking.add((queue.name, session.id))
+        if session.credit <= 0:
+            self.declined(queue, session)
+
+    def declined(self, queue: Queue, session: Session) -> None:
+        """Let others scan again when a session takes no more: it may pass keys on."""
+        if (queue.name, session.id) in self._taking:
+            self._taking.remove((queue.name, session.id))
+            queue.version += 1
+
+    def rescan(self, queues: Iterable[Queue]) -> None:
+        """Let sessions scan again, if they did not for a while."""
+        now = self._state.now
+        if not 0.0 <= now - self._scanned_at < RESCAN_EVERY:
+            self._scanned_at = now
+            self._taking.clear()
+            for queue in queues:
+                queue.version += 1

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from eventmq.broker.state import SingleWrite
 from eventmq.errors import ProtocolError
 from eventmq.events import EventKind
 from eventmq.store.reads import ReadEvents
 from eventmq.store.writes import RecordEnds, RecordEvents, SealEvents
-from eventmq.wire.batches import pack
-from eventmq.wire.calls import read_number, read_text
+from eventmq.wire.commands import read_number, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.broker.calls import Calls
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
     from eventmq.store.reads import EventLogHead, EventRow
@@ -44,15 +43,15 @@ _SCAN_EVERY = 1.0
 class EventFeed:
     """Records leases that last, and answers the calls ``events.read`` and ``events.seal``."""
 
-    def __init__(self, state: State, calls: Calls) -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
         #: Takes rows for observers and returns whether there was room; None without observers.
         self.observe: Callable[[Sequence[EventRow]], bool] | None = None
         #: The last number that observers got.
         self.observed = 0
-        self._reading = False
+        self._single = SingleWrite(state)
         self._scanned_at = float("-inf")
-        calls.add({"events.read": self._read, "events.seal": self._seal})
+        state.calls |= {"events.read": self._read, "events.seal": self._seal}
 
     def tick(self) -> None:
         """Record leases that last and ends of transient jobs; read for observers."""
@@ -89,15 +88,10 @@ class EventFeed:
 
     def read_for_observers(self) -> None:
         """Read the events that observers do not have yet, unless a read is under way."""
-        if self.observe is not None and not self._reading:
-            self._reading = True
-            write = ReadEvents(self.observed, _BYTES)
-            self.state.write(
-                write, self._send_to_observers, lambda: setattr(self, "_reading", False)
-            )
+        if self.observe is not None and not self._single.busy:
+            self._single.write(ReadEvents(self.observed, _BYTES), self._send_to_observers)
 
     def _send_to_observers(self, write_result: tuple[list[EventRow], EventLogHead]) -> None:
-        self._reading = False
         rows, _ = write_result
         if rows and self.observe is not None and self.observe(rows):
             self.observed = rows[-1].first + rows[-1].events - 1
@@ -112,15 +106,17 @@ class EventFeed:
         def settle(write_result: tuple[list[EventRow], EventLogHead]) -> None:
             rows, head = write_result
             answer = {**self._head(head), "rows": [list(row) for row in rows]}
-            self.state.reply(peer, pack(answer), call)
+            self.state.answer(peer, call, answer)
 
         self.state.write(ReadEvents(read_number(arguments, "after"), max_bytes), settle)
 
     def _seal(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         journal, sealed = read_text(arguments, "journal"), read_number(arguments, "sealed")
         if not 0 < len(journal) <= self.state.limits.max_id:
-            msg = f"a journal has an id of 1 to {self.state.limits.max_id} characters"
-            raise ProtocolError(msg, code="bad-arguments")
+            raise ProtocolError(
+                f"a journal has an id of 1 to {self.state.limits.max_id} characters",
+                code="bad-arguments",
+            )
 
         def settle(write_result: tuple[EventLogHead, bool]) -> None:
             head, other = write_result
@@ -131,10 +127,10 @@ class EventFeed:
                 )
                 self.state.error(peer, call, "journal-taken", msg)
             else:
-                self.state.reply(peer, pack(self._head(head)), call)
+                self.state.answer(peer, call, self._head(head))
 
-        undo = self.state.disk_full(peer, call)
-        self.state.write(SealEvents(journal, sealed, self.state.now, PATIENCE), settle, undo)
+        write = SealEvents(journal, sealed, self.state.now, PATIENCE)
+        self.state.write(write, settle, self.state.tell_undone(peer, call))
 
     def _head(self, head: EventLogHead) -> dict[str, Any]:
-        return {"store": self.state.store_id, **head._asdict()}
+        return {"store": self.state.events_id, **head._asdict()}

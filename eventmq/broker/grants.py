@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from eventmq.errors import KeyFileError, ProtocolError
 from eventmq.headers import parse_headers
@@ -49,10 +49,11 @@ ROLES: Mapping[str, str] = MappingProxyType({
     "scheduler": "fires schedules, and does what a client does",
     "gateway": "does what client and worker do, in the queues named with its key",
     "admin": "does what a client does, to jobs of all, and everything that acts on the broker",
+    "broker": "passes on, as a standby of the same store, what its peers may do",
 })  # fmt: skip
 
 _ANY = frozenset(ROLES)
-_SUBMITS = _ANY - {"worker"}
+_SUBMITS = _ANY - {"worker", "broker"}
 _WORKS = frozenset({"worker", "gateway"})
 _ACTS = frozenset({"admin"})
 
@@ -84,7 +85,7 @@ _INFORMS: Mapping[str, frozenset[str]] = {
 }
 
 #: Calls that show the jobs or connections of all owners.
-_SHOW_ALL = frozenset({"failed", "jobs", "status", "workers"})
+_SHOW_ALL = frozenset({"failed", "jobs", "metrics", "status", "workers"})
 
 #: Calls of schedulers among themselves.
 _SCHEDULERS = frozenset({"schedules.advance", "schedules.lease"})
@@ -92,7 +93,7 @@ _SCHEDULERS = frozenset({"schedules.advance", "schedules.lease"})
 #: Calls about jobs named by their ids -> the argument; allowed for the peer's own jobs.
 OWN_JOBS: Mapping[str, str] = {
     "cancel": "ids", "cancel_graph": "id", "get": "ids", "graph": "id", "info": "id",
-    "state": "ids", "stream": "id",
+    "schedules.ran": "id", "state": "ids", "stream": "id",
 }  # fmt: skip
 
 
@@ -138,13 +139,16 @@ class Grant:
         """
         for what, name in (("name", self.name), ("group", self.group or "none")):
             if not NAME.fullmatch(name):
-                msg = f"the {what} {name[:80]!r} must be letters, digits and _ . @ -, at most 64"
-                raise KeyFileError(msg)
+                raise KeyFileError(
+                    f"the {what} {name[:80]!r} must be letters, digits and _ . @ -, at most 64"
+                )
         unknown = sorted(self.roles - _ANY)
         if unknown or not self.roles:
             what = f"unknown role {unknown[0][:40]!r}" if unknown else "no role"
             raise KeyFileError(f"{what}; known are {', '.join(ROLES)}")
         limited = self.serves is not None or self.submits is not None
+        if "broker" in self.roles and len(self.roles) > 1:
+            raise KeyFileError("a broker has no other role beside: it acts as its peers")
         if "gateway" in self.roles:
             if len(self.roles) > 1:
                 raise KeyFileError("a gateway has no other role beside, which would have no limits")
@@ -171,10 +175,35 @@ class Grant:
     def metadata(self) -> dict[str, str]:
         """Return what `read` reads."""
         fields = {"name": self.name, "roles": ",".join(sorted(self.roles)), "group": self.group}
-        for name, queues in (("serves", self.serves), ("submits", self.submits)):
-            if queues is not None:
-                fields[name] = ",".join(quote(queue, safe="") for queue in sorted(queues))
+        limits = {"serves": self.serves, "submits": self.submits}
+        fields |= {
+            name: ",".join(quote(queue, safe="") for queue in sorted(queues))
+            for name, queues in limits.items()
+            if queues is not None
+        }
         return {name: value for name, value in fields.items() if value}
+
+    def format(self) -> str:
+        """Return what `parse` reads: key and metadata, as one text."""
+        return urlencode({"key": self.key, **self.metadata()})
+
+    @classmethod
+    def parse(cls, text: str) -> Grant:
+        """Return the grant of a peer, as a standby says it that passes messages of the peer on.
+
+        Raises:
+            KeyFileError: It is not what `format` writes.
+        """
+        metadata = dict(parse_qsl(text))
+        key = metadata.pop("key", "")
+        if not NAME.fullmatch(f"k{key}"):
+            raise KeyFileError(f"the key {key[:80]!r} of a grant is no fingerprint")
+        return cls.read(key, metadata)
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether it is that of another broker of the store, which acts as its peers may."""
+        return "broker" in self.roles
 
     # Checks
 
@@ -205,8 +234,9 @@ class Grant:
             who = f"the key {self.name!r} ({', '.join(sorted(self.roles))})"
             if self.keyless:
                 who, needed = "a peer of another machine without a key", "admin, and a key"
-            msg = f"{who} may not {what}: that needs the role {needed}"
-            raise ProtocolError(msg, code="not-allowed")
+            raise ProtocolError(
+                f"{who} may not {what}: that needs the role {needed}", code="not-allowed"
+            )
 
     def _check_queues(self, queues: Iterable[str], known: frozenset[str], what: str) -> None:
         for queue in queues:
@@ -231,7 +261,7 @@ class Grant:
 
 
 #: What other machines may do where there are no keys: administration is for loopback.
-REMOTE = Grant("", "no key", _ANY - _ACTS - {"gateway"}, keyless=True)
+REMOTE = Grant("", "no key", _ANY - _ACTS - {"gateway", "broker"}, keyless=True)
 
 
 def _queues(text: str | None, *, is_gateway: bool) -> frozenset[str] | None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from eventmq.broker.acts import act_of, by
 from eventmq.broker.operations import NO_REASON
+from eventmq.broker.state import SingleWrite
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.store.reads import ListGraph
 from eventmq.store.writes import AdvanceGraphs, CancelGraph, EndDeadlines, subqueue_of
-from eventmq.wire.batches import pack
-from eventmq.wire.calls import read_limit, read_text
+from eventmq.wire.commands import read_limit, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from eventmq.broker.operations import OperatorCalls
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.job import JobRecord
     from eventmq.store.reads import GraphPage
     from eventmq.store.writes import AffectedJobs, GraphChanges
 
@@ -46,10 +46,10 @@ class GraphTracker:
     def __init__(self, state: State, operations: OperatorCalls) -> None:
         self.state = state
         self.operations = operations
-        self._ending = False
+        self._single = SingleWrite(state)
         #: Whether the store may have more to do: what one commit causes is bounded.
         self.unfinished = False
-        operations.calls.add({"graph": self._list, "cancel_graph": self._cancel})
+        state.calls |= {"graph": self._list, "cancel_graph": self._cancel}
 
     # Ends
 
@@ -71,7 +71,8 @@ class GraphTracker:
         state = self.state
         self.unfinished = write_result.unfinished
         for job in (*write_result.ready, *write_result.more):
-            self._count(job)
+            state.queue(job.queue).counts.blocked -= 1
+            state.count_waiting(job)
         for job in write_result.ready:
             if job.state is JobState.QUEUED:
                 state.enqueue(job)
@@ -87,31 +88,17 @@ class GraphTracker:
         self.operations.outcomes.record_ends(write_result.ended, {})
         logger.info("%d jobs ended, since others did that they waited for", len(write_result.ended))
 
-    def _count(self, job: JobRecord) -> None:
-        state = self.state
-        counts = state.queue(job.queue).counts
-        counts.blocked -= 1
-        if job.expires:
-            state.record_expiry(job)
-        if job.state is JobState.DELAYED:
-            counts.delayed += 1
-            state.next_ready_at = min(job.ready_at, state.next_ready_at or job.ready_at)
-        else:
-            counts.queued += 1
-
     # Deadlines
 
     def tick(self) -> None:
         """Cancel jobs that are past their deadline."""
         state = self.state
         due = state.next_deadline
-        if due is None or due > state.now or self._ending or state.now < state.hold_until:
+        if due is None or due > state.now or self._single.busy or state.now < state.hold_until:
             return
-        self._ending = True
         audit = self.operations.audit(reason=_DEADLINE_PASSED)
 
         def settle(write_result: tuple[AffectedJobs, float | None]) -> None:
-            self._ending = False
             affected, state.next_deadline = write_result
             self.operations.cancelled(affected.jobs, audit, _DEADLINE_PASSED)
             if affected.jobs:
@@ -119,15 +106,15 @@ class GraphTracker:
                     "%d jobs of graphs were cancelled: %s", len(affected.jobs), _DEADLINE_PASSED
                 )
 
-        undo = lambda: setattr(self, "_ending", False)  # noqa: E731 - a settle callback
-        state.write(EndDeadlines(state.now, audit, state.limits.graph_slice), settle, undo)
+        self._single.write(EndDeadlines(state.now, audit, state.limits.graph_slice), settle)
 
     # Calls
 
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = read_text(arguments, "id")
         reason = read_text(arguments, "reason")[:_MAX_REASON] or NO_REASON
-        audit = self.operations.audit(reason=reason)
+        act = act_of(self.state, peer, arguments, "cancel")
+        audit = self.operations.audit(reason=reason, act=act)
         limit, count = self.state.limits.graph_slice, 0
 
         def settle(write_result: tuple[str, AffectedJobs]) -> None:
@@ -141,8 +128,8 @@ class GraphTracker:
             if len(affected.jobs) >= limit:  # slice by slice: the next commit goes on
                 self.state.write(CancelGraph(job_id, audit, limit), settle, undo)
                 return
-            logger.info("graph %s: %d jobs cancelled: %r", root, count, reason)
-            self.state.reply(peer, pack({"id": root, "count": count}), call)
+            logger.info("graph %s: %d jobs cancelled%s: %r", root, count, by(act), reason)
+            self.state.answer(peer, call, {"id": root, "count": count})
 
         def undo() -> None:
             text = f"the disk is full; {count} jobs were cancelled: call again for the rest"
@@ -168,7 +155,7 @@ class GraphTracker:
                 }
                 for each in page.rows
             ]  # fmt: skip
-            self.state.reply(peer, pack({"id": page.root, "size": page.size, "jobs": rows}), call)
+            self.state.answer(peer, call, {"id": page.root, "size": page.size, "jobs": rows})
 
         self.state.write(ListGraph(job_id, first, read_limit(arguments)), settle)
 

@@ -33,7 +33,7 @@ _SLACK = 1e-6
 _IDLE = 10.0
 
 #: The task in the rows of limited queues, whose key is the name of the queue.
-_QUEUE = "\0queue"
+_QUEUE = "\x01queue"
 
 
 class Limiter:
@@ -183,10 +183,7 @@ class Limiters:
 
     def make(self, key: SubqueueKey) -> Limiter:
         """Return the limiter of a task and key, making it if it is new."""
-        limiter = self.of.get(key)
-        if limiter is None:
-            limiter = self.of[key] = Limiter(key)
-        return limiter
+        return self.of.setdefault(key, Limiter(key))
 
     def leased(self, job: JobRecord, now: float, *, again: bool = False) -> None:
         """Count a leased job.

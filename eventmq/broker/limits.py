@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from eventmq.store.metrics import MetricsLimits
 
 __all__ = ["Limits"]
 
@@ -19,7 +21,8 @@ class Limits:
         graph_slice: Jobs of graphs that one commit makes ready or cancels because of others.
         max_input_bytes: Results that one job takes of others, in bytes; one that would take more
             fails.
-        max_unique: Longest unique key in characters.
+        max_unique: Longest unique key, limit key or name of a task in bytes of UTF-8. With these
+            and `max_id` no entry of an index is over the 2,704 bytes that PostgreSQL takes.
         max_keys: Keys (header ``limit-key``, by task) that jobs wait or run with at a time; a job
             with a further one is refused with ``too-many-keys``.
         max_queue_length: Unfinished jobs of one queue, those without guarantee included; more are
@@ -80,7 +83,9 @@ class Limits:
         failed_ttl: A failed job that is older is forgotten.
         max_failed_bytes: Of failed jobs, with their errors and histories; over it the oldest are
             forgotten.
+        max_job_log_bytes: Of what the attempts of one job logged; what is older is cut.
         max_deaths: A job whose process died so often fails as a suspected killer.
+        metrics: Of queues and tasks with metrics of their own; the others are counted together.
     """
 
     max_frame: int = 16 * 1024 * 1024
@@ -133,4 +138,6 @@ class Limits:
     result_ttl: float = 86_400.0
     failed_ttl: float = 30 * 86_400.0
     max_failed_bytes: int = 1024 * 1024 * 1024
+    max_job_log_bytes: int = 64 * 1024
     max_deaths: int = 3
+    metrics: MetricsLimits = field(default_factory=MetricsLimits)

@@ -1,7 +1,7 @@
-"""Maintenance: delayed jobs become ready, expired ones end, and old failed ones are forgotten.
+"""Maintenance: delayed jobs become ready, expired ones end, failed ones and queues are forgotten.
 
-`Promotion` runs in every tick, `Expiry` and `Retention` with the checks for silent peers. Each has
-at most one write in flight, for a limited number of jobs.
+`Promotion` runs in every tick, `Expiry`, `Retention` and `IdleQueues` with the checks for silent
+peers. Each has at most one write in flight, for a limited number of jobs or queues.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from eventmq.broker.state import SingleWrite
 from eventmq.job import JobState
-from eventmq.store.writes import Expire, Promote, PruneFailed
+from eventmq.store.writes import Expire, ForgetQueues, Promote, PruneFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.broker.damage import DamagedJobs
     from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
     from eventmq.store.writes import Pruned
 
-__all__ = ["EXPIRED_AT_ONCE", "Expiry", "Promotion", "Retention"]
+__all__ = ["EXPIRED_AT_ONCE", "Expiry", "IdleQueues", "Promotion", "Retention"]
 
 logger = logging.getLogger("eventmq.broker")
 
@@ -31,15 +32,17 @@ _PROMOTED_AT_ONCE = 2000
 #: Step of the wall clock, in seconds, after which jobs with an eta are checked again.
 _CLOCK_SET = 0.1
 
-
 #: Jobs that one commit ends.
 EXPIRED_AT_ONCE = 1000
 
 #: Failed jobs that one commit forgets.
 PRUNED_AT_ONCE = 1000
 
-#: Least seconds between two checks while jobs fail.
+#: Least seconds between two checks while jobs fail, and between two scans for idle queues.
 EVERY = 1.0
+
+#: Most queues that one tick scans, and one commit forgets.
+QUEUES_AT_ONCE = 1000
 
 
 class Promotion:
@@ -47,14 +50,13 @@ class Promotion:
 
     Args:
         state: The memory of the broker.
-        damage: Fails jobs whose records were altered.
+        outcomes: Fails jobs whose records were altered.
     """
 
-    def __init__(self, state: State, damage: DamagedJobs) -> None:
+    def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
-        self.damage = damage
-        #: Whether a write that queues delayed jobs is in flight.
-        self._requested = False
+        self.outcomes = outcomes
+        self._single = SingleWrite(state)
         #: Seconds by which wall time was ahead at the last promotion.
         self._ahead = 0.0
 
@@ -62,29 +64,25 @@ class Promotion:
         """Write the promotion of the jobs that are due, unless one is in flight."""
         state = self.state
         now, due, keeper = state.now, state.next_ready_at, state.keeper
-        if due is None or self._requested or now < state.hold_until:
+        if due is None or self._single.busy or now < state.hold_until:
             return
         # Jobs with an eta are due earlier or later if the wall clock was set.
         if due > now and abs(keeper.ahead - self._ahead) < _CLOCK_SET:
             return
-        self._requested, self._ahead = True, keeper.ahead
+        self._ahead = keeper.ahead
         max_bytes = state.limits.window_bytes
         write = Promote(now, _PROMOTED_AT_ONCE, max_bytes, keeper.ahead, keeper.settled)
-        state.write(write, self._settle, self._undo)
+        self._single.write(write, self._settle)
 
     def _settle(self, write_result: tuple[list[JobRecord], float | None]) -> None:
-        self._requested = False
         state = self.state
         jobs, state.next_ready_at = write_result
         for job in jobs:
             counts = state.queue(job.queue).counts
             counts.delayed -= 1
             counts.queued += 1
-        for job in self.damage.sort_out(jobs):
+        for job in self.outcomes.sort_out_damaged(jobs):
             state.enqueue(job)
-
-    def _undo(self) -> None:
-        self._requested = False
 
     def run_transient(self) -> None:
         """Make the jobs without guarantee queued that are due, which needs no write."""
@@ -103,7 +101,7 @@ class Expiry:
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
         self.outcomes = outcomes
-        self._busy = False
+        self._single = SingleWrite(state)
 
     def tick(self) -> None:
         """End expired jobs, a limited number per commit."""
@@ -115,24 +113,19 @@ class Expiry:
             self._ended(transient.expired(state.wall), now, state.limits.result_ttl)
             self.outcomes.waiters.flush()
         due = state.next_expiry is not None and state.next_expiry <= state.wall
-        if not due or self._busy or now < state.hold_until:
+        if not due or self._single.busy or now < state.hold_until:
             return
-        self._busy = True
         before, state.next_expiry = state.next_expiry, None
         ttl = state.limits.result_ttl
 
         def settle(write_result: tuple[Sequence[JobRecord], float | None]) -> None:
-            self._busy = False
             jobs, following = write_result
             self._expect(following)
             self._ended(jobs, now, ttl)
 
-        def undo() -> None:
-            self._busy = False
-            self._expect(before)
-
         leased = state.leased_numbers()
-        state.write(Expire(now, ttl, leased, EXPIRED_AT_ONCE, state.keeper.ahead), settle, undo)
+        write = Expire(now, ttl, leased, EXPIRED_AT_ONCE, state.keeper.ahead)
+        self._single.write(write, settle, lambda: self._expect(before))
 
     def _expect(self, expiry: float | None) -> None:
         """Lower ``next_expiry`` to an expiry, if that is earlier."""
@@ -151,7 +144,7 @@ class Retention:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._busy = False
+        self._single = SingleWrite(state)
         self._scanned_at = float("-inf")
         self._seen = -1
         #: Store time at which the oldest failed job is too old.
@@ -162,21 +155,19 @@ class Retention:
         state = self.state
         failed = state.counters["failed"]
         new = failed != self._seen and state.now - self._scanned_at >= EVERY
-        if self._busy or state.now < state.hold_until or not (new or state.now >= self._due):
+        if self._single.busy or state.now < state.hold_until or not (new or state.now >= self._due):
             return
         self._scanned_at, self._seen = state.now, failed
         if not any(queue.counts.failed for queue in state.queues.values()):
             self._due = float("inf")
             return
-        self._busy = True
         limits = state.limits
         before = state.keeper.before(state.now - limits.failed_ttl)
         write = PruneFailed(before, limits.max_failed_bytes, PRUNED_AT_ONCE)
-        state.write(write, self._pruned, lambda: setattr(self, "_busy", False))
+        self._single.write(write, self._pruned)
 
     def _pruned(self, write_result: Pruned) -> None:
         state = self.state
-        self._busy = False
         for name, n in write_result.queues.items():
             state.queue(name).counts.failed -= n
             state.counters["failed_forgotten"] += n
@@ -186,3 +177,76 @@ class Retention:
         oldest = float("inf") if write_result.oldest is None else write_result.oldest
         oldest += state.keeper.spared(oldest)
         self._due = 0.0 if write_result.more else oldest + state.limits.failed_ttl + EVERY
+
+
+class IdleQueues:
+    """Forgets idle queues: those that have been empty, and served by no worker, for some time.
+
+    A queue comes back with its next job, with its next worker, or when it is paused.
+
+    Args:
+        state: The memory of the broker.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._names: list[str] = []
+        self._scanned_at = float("-inf")
+        self._single = SingleWrite(state)
+
+    def tick(self) -> None:
+        """Scan some queues, if it is time."""
+        state, now = self.state, self.state.now
+        if self._single.busy or abs(now - self._scanned_at) < EVERY or now < state.hold_until:
+            return
+        if state.limits.legacy_queue_fallback == "refuse":
+            return  # only workers make queues then; jobs for a forgotten one would be refused
+        self._scanned_at = now
+        if not self._names:
+            self._names = list(state.queues)
+        names, self._names = self._names[:QUEUES_AT_ONCE], self._names[QUEUES_AT_ONCE:]
+        idle = [name for name in names if self._is_due(name)]
+        if idle:
+            self._single.write(ForgetQueues(idle, now), self._forgotten)
+
+    def _is_due(self, name: str) -> bool:
+        """Return whether a queue has been unused for long enough; record since when it is."""
+        queue, now = self.state.queues.get(name), self.state.now
+        if queue is None:
+            return False
+        if self._is_used(queue):
+            queue.idle_since = 0.0
+            return False
+        if not queue.idle_since or queue.idle_since > now:
+            queue.idle_since = now
+        return now - queue.idle_since >= self.state.limits.empty_queue_ttl
+
+    def _is_used(self, queue: Queue) -> bool:
+        state, counts = self.state, queue.counts
+        return bool(
+            counts.queued
+            or counts.delayed
+            or counts.blocked
+            or counts.failed
+            or counts.paused
+            or queue.running
+            or queue.coming
+            or queue.unroutable
+            or queue.subqueues
+            or queue.limiter is not None
+            or queue.name in state.busy
+            or queue.name == state.limits.default_queue
+            or abs(state.now - queue.served_at) <= state.limits.heartbeat_timeout
+        )
+
+    def _forgotten(self, names: Sequence[str]) -> None:
+        state = self.state
+        count = 0
+        for name in names:
+            queue = state.queues.get(name)
+            if queue is not None and not self._is_used(queue):
+                state.forget_queue(queue)
+                count += 1
+        state.counters["queues_forgotten"] += count
+        if count:
+            logger.debug("%d queues were empty and not served, and are forgotten", count)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from eventmq.broker.acts import act_of, by
+from eventmq.broker.state import SingleWrite, fields_of
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.store.reads import ListFailed
@@ -23,11 +25,20 @@ from eventmq.store.writes import (
     KeepTime,
     Operation,
     Pause,
+    RecordOperation,
     subqueue_of,
 )
+from eventmq.text import log_about
 from eventmq.wire.batches import pack
-from eventmq.wire.calls import read_flag, read_limit, read_numbers, read_text, read_texts, read_time
-from eventmq.wire.commands import Cancel
+from eventmq.wire.commands import (
+    Cancel,
+    read_flag,
+    read_limit,
+    read_numbers,
+    read_text,
+    read_texts,
+    read_time,
+)
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
@@ -40,7 +51,7 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
     from eventmq.store.reads import JobRow
-    from eventmq.store.writes import AffectedJobs
+    from eventmq.store.writes import Act, AffectedJobs
 
 __all__ = ["SLICE", "BulkOperations", "OperatorCalls", "failed_filter"]
 
@@ -93,7 +104,7 @@ class OperatorCalls:
         self.outcomes = outcomes
         self.sessions = sessions
         self.calls = calls
-        calls.add({
+        state.calls |= {
             "cancel": self._cancel,
             "retry": lambda peer, call, args: self._apply(peer, call, args, "retry"),
             "drop": lambda peer, call, args: self._apply(peer, call, args, "drop"),
@@ -101,21 +112,22 @@ class OperatorCalls:
             "pause": lambda peer, call, args: self._pause(peer, call, args, paused=True),
             "resume": lambda peer, call, args: self._pause(peer, call, args, paused=False),
             "clock.accept": self._accept_clock,
-        })  # fmt: skip
+        }  # fmt: skip
 
     # Calls
 
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         reason = read_text(arguments, "reason")[:_MAX_REASON] or NO_REASON
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
-        write, done = self._cancelling(ids, reason)
+        act = act_of(self.state, peer, arguments, "cancel")
+        write, done = self._cancelling(ids, reason, act)
 
         def settle(affected: AffectedJobs) -> None:
             was = done(affected)
             rows = [(i, "cancelled", was[i]) if i in was else _unaffected(i, affected) for i in ids]
-            self.state.reply(peer, pack(rows), call)
+            self.state.answer(peer, call, rows)
 
-        self._write(peer, call, write, settle)
+        self.state.write(write, settle, self.state.tell_undone(peer, call))
 
     def cancel(self, job_id: str, reason: str) -> None:
         """Cancel a job on behalf of the broker itself."""
@@ -127,18 +139,21 @@ class OperatorCalls:
         self.state.write(write, settle)
 
     def _cancelling(
-        self, ids: Sequence[str], reason: str
+        self, ids: Sequence[str], reason: str, act: Act | None = None
     ) -> tuple[ApplyToJobs, Callable[[AffectedJobs], dict[str, str]]]:
         """Return the write that cancels jobs, and its callback, which returns their old states."""
-        audit = self.audit(reason=reason)
+        audit = self.audit(reason=reason, act=act)
+        who = by(act) if act is not None else ""
 
         def settle(affected: AffectedJobs) -> dict[str, str]:
             known = self.state.transient.jobs
             jobs = [*affected.jobs, *(known[job_id] for job_id in ids if job_id in known)]
             was = {job.id: self._state_of(job) for job in jobs}
             self.cancelled(jobs, audit, reason)
-            for job_id, state in was.items():
-                logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
+            text = "job %s, %s, was cancelled%s: %r"
+            for job in jobs:
+                about = fields_of(job)
+                log_about(logger, logging.INFO, about, text, job.id, was[job.id], who, reason)
             return was
 
         return ApplyToJobs("cancel", list(ids), audit), settle
@@ -147,20 +162,27 @@ class OperatorCalls:
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
         attempts = read_numbers(arguments, "attempts") if action == "retry" else []
         if attempts and len(attempts) != len(ids):
-            msg = f"{len(attempts)} attempts for {len(ids)} ids: one for each, and no id twice"
-            raise ProtocolError(msg, code="bad-arguments")
+            raise ProtocolError(
+                f"{len(attempts)} attempts for {len(ids)} ids: one for each, and no id twice",
+                code="bad-arguments",
+            )
         becomes = "queued" if action == "retry" else "dropped"
+        act = act_of(self.state, peer, arguments, action)
 
         def settle(affected: AffectedJobs) -> None:
             self.failed_changed(action, affected.jobs)
             done = {job.id for job in affected.jobs}
-            for job_id in done:
-                logger.info("failed job %s was %s", job_id, _DONE[action])
+            for job in affected.jobs:
+                text = "failed job %s was %s%s"
+                about = fields_of(job)
+                log_about(logger, logging.INFO, about, text, job.id, _DONE[action], by(act))
             rows = [(i, becomes, "failed") if i in done else _unaffected(i, affected) for i in ids]
-            self.state.reply(peer, pack(rows), call)
+            self.state.answer(peer, call, rows)
 
-        self._write(
-            peer, call, ApplyToJobs(action, ids, self.audit(seqs=len(ids)), attempts), settle
+        self.state.write(
+            ApplyToJobs(action, ids, self.audit(seqs=len(ids), act=act), attempts),
+            settle,
+            self.state.tell_undone(peer, call),
         )
 
     def _failed(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
@@ -169,24 +191,28 @@ class OperatorCalls:
         def settle(write_result: tuple[list[JobRow], str]) -> None:
             rows, cursor = write_result
             answer = {"failed": [self.calls.row(row) for row in rows], "cursor": cursor}
-            self.state.reply(peer, pack(answer), call)
+            self.state.answer(peer, call, answer)
 
         write = ListFailed(filters, read_text(arguments, "cursor"), read_limit(arguments))
         self.state.write(write, settle)
 
     def _pause(self, peer: Peer, call: str, arguments: Mapping[str, Any], *, paused: bool) -> None:
         queue = self.known_queue(read_text(arguments, "queue"))
+        act = act_of(self.state, peer, arguments, "pause" if paused else "resume")
 
         def settle(_: None) -> None:
-            counts = self.state.queue(queue).counts
-            counts.paused = paused
-            logger.info("queue %s is %s", queue, "paused" if paused else "resumed")
-            self.state.reply(peer, pack(None), call)
+            self.state.queue(queue).counts.paused = paused
+            logger.info("queue %s is %s%s", queue, "paused" if paused else "resumed", by(act))
+            self.state.answer(peer, call, None)
 
-        self._write(peer, call, Pause(queue, paused), settle)
+        self.state.record(RecordOperation(act, queue))
+        self.state.write(Pause(queue, paused), settle, self.state.tell_undone(peer, call))
 
-    def _accept_clock(self, peer: Peer, call: str, _: Mapping[str, Any]) -> None:
+    def _accept_clock(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         """Accept the wall clock as it is, from the commit of this call on."""
+        act = act_of(self.state, peer, arguments, "clock.accept")
+        logger.info("the wall clock is accepted%s", by(act))
+        self.state.record(RecordOperation(act))
         accepted = self.state.keeper.accept()
 
         def undo() -> None:
@@ -201,13 +227,9 @@ class OperatorCalls:
             raise ProtocolError(f"there is no queue {name[:80]!r}", code="queue-not-found")
         return name
 
-    def _write(self, peer: Peer, call: str, write: Any, settle: Callable[[Any], None]) -> None:
-        """Add the write of a call; send the caller an error where the disk has no space."""
-        self.state.write(write, settle, self.state.disk_full(peer, call))
-
     # For bulk operations too
 
-    def audit(self, *, reason: str = "", seqs: int = 0) -> AuditFields:
+    def audit(self, *, reason: str = "", seqs: int = 0, act: Act | None = None) -> AuditFields:
         """Return the audit fields of a write, and reserve ``seqs`` numbers of jobs."""
         state = self.state
         seq = state.next_seq
@@ -215,7 +237,7 @@ class OperatorCalls:
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         return AuditFields(
             state.now, state.limits.result_ttl, ERROR_TYPE, error, seq,
-            state.limits.priority_seconds, state.keeper.ahead,
+            state.limits.priority_seconds, state.keeper.ahead, act,
         )  # fmt: skip
 
     def _state_of(self, job: JobRecord) -> str:
@@ -289,10 +311,12 @@ class BulkOperations:
         self.state = state
         self.operations = operations
         self._bulk: dict[str, BulkOperation] = {}
+        #: Who began them, as far as this broker knows: those that an earlier one began are missing.
+        self._acts: dict[str, Act] = {}
         #: Ids of the operations that are not done.
         self.open: list[str] = []
-        self._busy = False
-        operations.calls.add({"bulk": self._call})
+        self._single = SingleWrite(state)
+        state.calls["bulk"] = self._call
 
     def recover(self, operations: Iterable[BulkOperation]) -> None:
         """Go on with the operations that an earlier broker began."""
@@ -306,6 +330,8 @@ class BulkOperations:
         done = [each.id for each in self._bulk.values() if each.done]
         for bulk_id in done[:-_DONE_KEPT]:
             del self._bulk[bulk_id]
+        if bulk.done:
+            self._acts.pop(bulk.id, None)
 
     # Calls
 
@@ -316,40 +342,50 @@ class BulkOperations:
             return
         operation = self._operation(arguments)
         if not 0 < len(bulk_id) <= self.state.limits.max_id:
-            msg = f"a bulk operation has an id of 1 to {self.state.limits.max_id} characters"
-            raise ProtocolError(msg, code="bad-arguments")
+            raise ProtocolError(
+                f"a bulk operation has an id of 1 to {self.state.limits.max_id} characters",
+                code="bad-arguments",
+            )
         if len(self.open) >= MAX_OPEN:
             raise ProtocolError(f"{MAX_OPEN} bulk operations are running already", code="too-many")
         record = BulkOperation(bulk_id, operation, self.state.now, self.state.next_seq - 1)
+        act = act_of(self.state, peer, arguments, operation.action)
 
         def settle(bulk: BulkOperation) -> None:
+            self._acts[bulk_id] = act
             self._record(bulk)
             self._answer(peer, call, bulk)
-            logger.info("bulk operation %s begins: %s", bulk.id, _describe(bulk.operation))
+            what = _describe(bulk.operation)
+            logger.info("bulk operation %s begins: %s%s", bulk.id, what, by(act))
 
-        undo = self.state.disk_full(peer, call)
-        self.state.write(BeginBulkOperation(record), settle, undo)
+        self.state.record(RecordOperation(act, operation.queue, operation.task))
+        self.state.write(BeginBulkOperation(record), settle, self.state.tell_undone(peer, call))
 
     def _operation(self, arguments: Mapping[str, Any]) -> Operation:
         action = read_text(arguments, "action")
         filters = failed_filter(arguments, self.state.keeper.ahead)
         if action not in {"cancel", "retry", "drop"}:
-            msg = f"action is cancel, retry or drop, not {action[:40]!r}"
-            raise ProtocolError(msg, code="bad-arguments")
+            raise ProtocolError(
+                f"action is cancel, retry or drop, not {action[:40]!r}", code="bad-arguments"
+            )
         if filters.queue:
             self.operations.known_queue(filters.queue)
         if action != "cancel":
             return filters._replace(action=action)
         if filters.error or filters.since or filters.until:
-            msg = "error, since and until filter failed jobs; cancel takes only unfinished ones"
-            raise ProtocolError(msg, code="bad-arguments")
+            raise ProtocolError(
+                "error, since and until filter failed jobs; cancel takes only unfinished ones",
+                code="bad-arguments",
+            )
         name = read_text(arguments, "state")
         if name and name not in _STATES:
-            msg = f"state is one of {', '.join(_STATES)}, not {name[:40]!r}"
-            raise ProtocolError(msg, code="bad-arguments")
+            raise ProtocolError(
+                f"state is one of {', '.join(_STATES)}, not {name[:40]!r}", code="bad-arguments"
+            )
         if not (filters.queue or filters.task):
-            msg = "name a queue or a task, whose jobs are to be cancelled"
-            raise ProtocolError(msg, code="bad-arguments")
+            raise ProtocolError(
+                "name a queue or a task, whose jobs are to be cancelled", code="bad-arguments"
+            )
         return filters._replace(
             action=action,
             state=_STATES.get(name),
@@ -362,25 +398,25 @@ class BulkOperations:
             "id": bulk.id, "action": bulk.operation.action, "done": bulk.done,
             "count": bulk.touched,
         }  # fmt: skip
-        self.state.reply(peer, pack(answer), call)
+        self.state.answer(peer, call, answer)
 
     # Carrying out
 
     def run(self) -> None:
         """Write the next jobs of the next bulk operation, unless a write is in flight."""
-        if not self.open or self._busy or self.state.now < self.state.hold_until:
+        if not self.open or self._single.busy or self.state.now < self.state.hold_until:
             return
         bulk_id = self.open.pop(0)
         self.open.append(bulk_id)
         operation = self._bulk[bulk_id].operation
         retry = operation.action == "retry"  # takes three times as long
         limit = max(1, SLICE // 3) if retry else SLICE
-        audit = self.operations.audit(reason=operation.reason, seqs=limit if retry else 0)
+        act = self._acts.get(bulk_id)
+        act = act and act._replace(at=self.state.now)
+        audit = self.operations.audit(reason=operation.reason, seqs=limit if retry else 0, act=act)
         keep = frozenset() if operation.running else self.state.leased_numbers()
-        self._busy = True
 
         def settle(write_result: tuple[AffectedJobs, BulkOperation | None]) -> None:
-            self._busy = False
             affected, bulk = write_result
             if operation.action == "cancel":
                 self.operations.cancelled(affected.jobs, audit, operation.reason)
@@ -388,11 +424,7 @@ class BulkOperations:
                 self.operations.failed_changed(operation.action, affected.jobs)
             self._slice_done(bulk_id, bulk)
 
-        self.state.write(
-            ContinueBulkOperation(bulk_id, audit, keep, limit),
-            settle,
-            lambda: setattr(self, "_busy", False),
-        )
+        self._single.write(ContinueBulkOperation(bulk_id, audit, keep, limit), settle)
 
     def _slice_done(self, bulk_id: str, bulk: BulkOperation | None) -> None:
         if bulk is None:  # its row is gone

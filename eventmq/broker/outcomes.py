@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.broker.admission import UniqueAdmission
+from eventmq.broker.state import fields_of
 from eventmq.broker.suspects import Death
 from eventmq.events import EventKind
 from eventmq.headers import parse_headers
@@ -16,10 +17,12 @@ from eventmq.store.writes import (
     CloseChunk,
     Finish,
     Finished,
+    JobLog,
     Requeue,
     RequeueReason,
 )
-from eventmq.wire.batches import OutcomeRow, decode_outcomes, parse_chunk_number
+from eventmq.text import last_lines, log_about
+from eventmq.wire.batches import OutcomeRow, parse_chunk_number, read_outcomes
 from eventmq.wire.results import ERROR_TYPE, LEGACY_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
@@ -85,8 +88,8 @@ class ChunkOutcomes:
     """Collects what becomes of the jobs of a chunk that were answered, or lost."""
 
     __slots__ = (
-        "attempts", "before", "blamed", "ends", "given_up", "lease", "lost", "ready", "reasons",
-        "removed", "requeued", "session", "suspects", "unstarted",
+        "attempts", "before", "blamed", "ends", "given_up", "lease", "logs", "lost", "ready",
+        "reasons", "removed", "requeued", "session", "suspects", "unstarted",
     )  # fmt: skip
 
     def __init__(self, session: Session, lease: Lease) -> None:
@@ -100,6 +103,8 @@ class ChunkOutcomes:
         self.attempts: list[Attempt] = []
         self.ready: list[float] = []
         self.removed: list[tuple[int, JobRecord]] = []
+        #: What jobs logged.
+        self.logs: list[JobLog] = []
         #: Ids of jobs that go back and were not started.
         self.unstarted: set[str] = set()
         #: Jobs that go back and may have killed their process, by their ids; ids of those to which
@@ -135,6 +140,16 @@ class ReportedFailure(NamedTuple):
         )  # fmt: skip
 
 
+def _of_ended(logs: Sequence[JobLog], ends: Sequence[Finished]) -> list[JobLog]:
+    """Return the logs of jobs that ended, with the times until which they are kept."""
+    kept = {row.job.id: row.state is not JobState.FAILED for row in ends}
+    return [
+        log._replace(until=log.at + log.ttl if kept[log.job_id] else 0.0)
+        for log in logs
+        if log.job_id in kept
+    ]
+
+
 def _worker_lost(session: Session) -> RequeueReason:
     """Return why a job goes back to which the loss of its worker is counted."""
     msg = f"the worker {session.name} was lost while it had this job"
@@ -149,6 +164,8 @@ class Outcomes:
         self.state = state
         self.waiters = waiters
         self.unique = UniqueAdmission(state, waiters)
+        #: Damaged jobs whose end could not be stored.
+        self.unsaved: list[JobRecord] = []
 
     def reply(self, peer: Peer, message: Reply) -> None:
         """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
@@ -161,20 +178,30 @@ class Outcomes:
     # Workers with FEATURES
 
     def _chunk(self, peer: Peer, session: Session, number: int, message: Reply) -> None:
-        rows = decode_outcomes(message.result)
+        rows, logs = read_outcomes(message.result)
         lease = session.leases.get(number)
         if lease is None:
             if session.orphaned_chunks.pop(number, 0.0) and session.running_orphans:
                 session.running_orphans -= 1  # if it is not at its end, the next status says so
-            self._stale(len(rows))
+            self.state.counters["stale_outcomes"] += len(rows)
             self.state.write(BARRIER, lambda _: self.state.ack(peer, message.id))
             return
         chunk = ChunkOutcomes(session, lease)
+        if logs:
+            self._keep_logs(chunk, logs)
         self._apply_rows(chunk, rows)
         self._write_and_close(chunk, lambda: self.state.ack_answer(peer, message.id))
 
-    def _stale(self, n: int) -> None:
-        self.state.counters["stale_outcomes"] += n
+    def _keep_logs(self, chunk: ChunkOutcomes, logs: Mapping[int, bytes]) -> None:
+        """Note what jobs logged, before their attempts are counted up."""
+        lease, state = chunk.lease, self.state
+        most = state.limits.max_job_log_bytes
+        for position, log in logs.items():
+            job = lease.jobs[position] if 0 <= position < len(lease.jobs) else None
+            if job is not None and log and not lease.transient:
+                ttl = self._task_and_ttls(job.headers)[2]
+                text = last_lines(log, most)
+                chunk.logs.append(JobLog(job.id, job.attempt, state.now, ttl, 0.0, most, text))
 
     # hot loop: python -m benchmarks drain
     def _apply_rows(self, chunk: ChunkOutcomes, rows: Sequence[OutcomeRow]) -> None:
@@ -189,7 +216,7 @@ class Outcomes:
         spent: dict[str, list[float]] = {}
         for position, kind, started, run_time, content_type, result, countdown in rows:
             if not 0 <= position < size or (job := jobs[position]) is None:
-                self._stale(1)  # answered before, or withdrawn
+                self.state.counters["stale_outcomes"] += 1  # answered before, or withdrawn
                 continue
             jobs[position] = None
             removed.append((position, job))
@@ -214,8 +241,7 @@ class Outcomes:
     def _task_and_ttls(self, text: str) -> tuple[str, float, float]:
         """Return task, seconds that a result is kept, and seconds that an error is kept."""
         headers = parse_headers(text)
-        default = self.state.limits.result_ttl
-        ttl = default if headers.result_ttl is None else headers.result_ttl
+        ttl = self.state.limits.result_ttl if headers.result_ttl is None else headers.result_ttl
         return headers.task, 0.0 if headers.ignore_result else ttl, ttl
 
     def _record_run_time(self, task: str, seconds: float) -> None:
@@ -336,7 +362,7 @@ class Outcomes:
         task = parse_headers(job.headers).task or "(legacy)"
         deaths = job.deaths + self.state.suspects.losses(job)
         what = "job %s of task %s failed for good: suspected killer of %d processes, the last of %s"
-        logger.error(what, job.id, task, deaths, worker)
+        log_about(logger, logging.ERROR, fields_of(job), what, job.id, task, deaths, worker)
         msg = f"suspected killer: {deaths} processes died, or were lost, with this job"
         if result:
             msg += f", the last like this: {decode_error(result).message}"
@@ -360,7 +386,7 @@ class Outcomes:
     def _legacy(self, peer: Peer, session: Session | None, message: Reply) -> None:
         leased = self._leased_for(session, message)
         if leased is None:
-            self._stale(1)
+            self.state.counters["stale_outcomes"] += 1
             if session is None:
                 self.state.error(peer, message.id, "inform-again", "say INFORM first")
             return
@@ -413,6 +439,8 @@ class Outcomes:
         """Write what became of jobs, and close their chunk if it is answered in full."""
         state, session, lease = self.state, chunk.session, chunk.lease
         ends, requeued = chunk.ends, chunk.requeued
+        if chunk.unstarted:  # before the session gets its next chunk
+            session.charge(lease.queue, len(lease.jobs), handed_back=len(chunk.unstarted))
         if not lease.remaining:
             self.close(session, lease)
         if lease.transient:
@@ -425,7 +453,7 @@ class Outcomes:
             self._suspect(chunk)
             entry = Requeue(
                 requeued, chunk.attempts, chunk.reasons, state.now, session.name, lease.leased,
-                chunk.ready,
+                chunk.ready, chunk.logs,
             )  # fmt: skip
             state.write(entry, lambda _: self._back(chunk))
 
@@ -433,12 +461,13 @@ class Outcomes:
             self.record_ends(ends, write_result)
             acknowledge()
 
-        state.write(Finish(ends, lease.leased), settle, lambda: self._undo(chunk))
+        logs = _of_ended(chunk.logs, ends) if chunk.logs else ()
+        state.write(Finish(ends, lease.leased, logs=logs), settle, lambda: self._undo(chunk))
 
     def finish(
         self,
         rows: Sequence[Finished],
-        undo: Callable[[], None],
+        undo: Callable[[], None] | None = None,
         *,
         ahead: float = 0.0,
     ) -> None:
@@ -446,7 +475,7 @@ class Outcomes:
 
         Args:
             rows: Their ends.
-            undo: Called where the commit failed.
+            undo: Called where the commit failed; by default the jobs are queued again.
             ahead: Seconds by which wall time is ahead, for jobs that have expired.
         """
         transient = self.state.transient.jobs
@@ -458,8 +487,12 @@ class Outcomes:
             self.state.write(
                 Finish(stored, ahead=ahead),
                 lambda write_result: self.record_ends(stored, write_result),
-                undo,
+                undo or (lambda: self._enqueue(stored)),
             )
+
+    def _enqueue(self, rows: Sequence[Finished]) -> None:
+        for row in rows:
+            self.state.enqueue(row.job)
 
     def _suspect(self, chunk: ChunkOutcomes) -> None:
         """Record which requeued jobs may have killed their process; the same commit stores it."""
@@ -503,8 +536,9 @@ class Outcomes:
         counted = state.limiters.counted
         refusals, counters, suspects = state.refusals, state.counters, state.suspects
         watched, transient = bool(suspects.by_id), state.transient.jobs
+        expired: list[JobRecord] = []
         if write_result:
-            self._stale(len(write_result))
+            self.state.counters["stale_outcomes"] += len(write_result)
             rows = self._still_stored(rows, write_result)
         for row in rows:
             job = row.job
@@ -514,6 +548,8 @@ class Outcomes:
             queue.counts.queued -= 1
             if row.state is not _DONE:
                 counters[row.state.value] += 1
+                if row.state is JobState.EXPIRED:
+                    expired.append(job)
                 queue.counts.failed += row.state is JobState.FAILED and other is not job
             if other is not None and other is not job:  # in memory is a transient one of that id
                 state.keep_out(job)
@@ -530,8 +566,18 @@ class Outcomes:
             if other is job:
                 state.end_transient(row)
         counters["ended"] += len(rows)
+        if expired:
+            self._log_expired(expired)
         self.unique.ended(rows)
         self.waiters.ended(rows)
+
+    @staticmethod
+    def _log_expired(jobs: Sequence[JobRecord]) -> None:
+        """Log that jobs have expired: one line, however many those of a commit are."""
+        first = fields_of(jobs[0])
+        others = f" and {len(jobs) - 1} others" if len(jobs) > 1 else ""
+        text = "job %s of task %s%s expired before it was started"
+        log_about(logger, logging.INFO, first, text, first[0], first[1] or "(legacy)", others)
 
     def _still_stored(
         self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]
@@ -551,12 +597,8 @@ class Outcomes:
             state.released(job, unstarted=job.id in chunk.unstarted)
             if job.state is JobState.DELAYED:
                 state.queues[job.queue].counts.queued -= 1
-                state.queues[job.queue].counts.delayed += 1
+                state.count_waiting(job)
                 state.forget_job(job)
-                if job.expires:
-                    state.record_expiry(job)
-                if state.next_ready_at is None or job.ready_at < state.next_ready_at:
-                    state.next_ready_at = job.ready_at
             else:
                 state.enqueue(job)
 
@@ -630,3 +672,36 @@ class Outcomes:
             self.state.write(
                 entry, lambda _: None, lambda: session.leases.__setitem__(lease.number, lease)
             )
+
+    # Damaged jobs
+
+    def sort_out_damaged(self, jobs: list[JobRecord]) -> list[JobRecord]:
+        """Fail those of queued jobs that the store says are damaged; return the others.
+
+        The store keeps them as they are.
+        """
+        damaged = [job for job in jobs if job.damaged]
+        if not damaged:
+            return jobs
+        known = self.state.jobs  # what is in memory was read, or admitted, when it was sound
+        self._fail_damaged([job for job in damaged if job.id not in known])
+        return [job for job in jobs if not job.damaged]
+
+    def fail_unsaved(self) -> None:
+        """Fail damaged jobs whose end could not be stored before."""
+        if self.unsaved and self.state.now >= self.state.hold_until:
+            jobs, self.unsaved = self.unsaved, []
+            self._fail_damaged(jobs)
+
+    def _fail_damaged(self, jobs: list[JobRecord]) -> None:
+        if not jobs:
+            return
+        rows: list[Finished] = []
+        for job in jobs:
+            what = f"job {job.id} of the queue {job.queue!r} is damaged in the store"
+            line = "%s: it was not run, and is kept among the failed jobs"
+            log_about(logger, logging.ERROR, fields_of(job), line, what)
+            text = f"{what}: its checksum is wrong, so it was not run; submit it again"
+            error = encode_error(RemoteError("eventmq.errors.StoreError", text))
+            rows.append(self.row(job, JobState.FAILED, ERROR_TYPE, error))
+        self.finish(rows, lambda: self.unsaved.extend(jobs))

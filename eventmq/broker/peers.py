@@ -7,9 +7,8 @@ connection again when its peer informs with the same session id.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
-
-from eventmq.broker.subqueues import NOTHING, Eligibility
 
 if TYPE_CHECKING:
     from eventmq.broker.grants import Grant
@@ -17,7 +16,11 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord
     from eventmq.wire.features import Features
 
-__all__ = ["LEGACY_PREFIX", "Key", "Lease", "Peer", "Session"]
+__all__ = ["LEGACY_ONLY", "LEGACY_PREFIX", "Eligibility", "Key", "Lease", "Peer", "Session"]
+
+#: Where several queues have jobs for a session, a chunk has at most so many times the jobs, by
+#: weight, of the last chunks of the others: once, and as much again, so that chunks can grow.
+MAX_SHARE = 2
 
 #: Prefix of session ids that the broker makes for legacy peers.
 LEGACY_PREFIX = "plain."
@@ -28,6 +31,10 @@ class Key(NamedTuple):
 
     port: str
     identity: bytes
+
+    def __str__(self) -> str:
+        """Return it for logs, in printable ASCII."""
+        return f"{repr(self.identity)[2:-1]} on port {self.port}"
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +56,9 @@ class Peer:
         leaving: A KBAI was said by either side; a legacy worker then only finishes what it has.
         warned: Whether a bad message of it was logged.
         sent_schedules: Of a legacy scheduler: schedule -> what was last sent to it.
-        grant: What its key allows, None for everything.
+        grant: What it may do, None for everything.
+        admitted: What the key of its connection allows: ``grant``, unless that is of a peer for
+            which a standby passes messages on.
         tokens: Messages that it may send at once, where there is a limit.
         filled: When ``tokens`` was counted last.
         muted: It acts as registered but never informed; it is sent nothing until it does.
@@ -71,6 +80,7 @@ class Peer:
     warned: bool = False
     sent_schedules: dict[str, tuple[str, ...]] = field(default_factory=dict)
     grant: Grant | None = None
+    admitted: Grant | None = None
     tokens: float = 0.0
     filled: float = 0.0
     muted: bool = False
@@ -139,6 +149,28 @@ class Lease:
     recorded: float = 0.0
 
 
+class Eligibility(NamedTuple):
+    """The jobs that a session may be offered."""
+
+    #: Names of tasks; None means any.
+    tasks: frozenset[str] | None
+    #: Whether it takes legacy jobs.
+    legacy: bool
+
+    def admits(self, task: str | None) -> bool:
+        """Return whether it may run jobs of a task; None stands for legacy jobs."""
+        if task is None:
+            return self.legacy
+        return self.tasks is None or task in self.tasks
+
+
+#: The eligibility of a session that has not informed yet what it knows.
+NOTHING = Eligibility(frozenset(), legacy=False)
+
+#: The eligibility of a session that takes legacy jobs only.
+LEGACY_ONLY = Eligibility(frozenset(), legacy=True)
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One run of a worker.
@@ -146,6 +178,7 @@ class Session:
     Attributes:
         id: Its own, or one made by the broker for a legacy peer.
         order: Chooses the queue that comes next.
+        about: What it announced last, None of a legacy peer.
         peer: Its connection, None while it has none.
         queues: (weight, name) pairs.
         weights: The same by name.
@@ -160,6 +193,9 @@ class Session:
         received: Highest chunk number that it says it received.
         next_number: Of the next chunk.
         assigned: How many jobs were assigned to it since the broker started.
+        chunk_shares: Queue -> jobs of its last chunk from there, divided by the queue's weight.
+        max_share: The most of this that the next chunk may have, so that no queue that has jobs
+            for it now is passed over for long.
         leases: Number -> open chunk.
         orphaned_chunks: Held chunks without an open lease: number -> since when.
         running_orphans: How many of these are so old that their jobs must be running.
@@ -182,6 +218,7 @@ class Session:
     id: str
     order: QueueOrder
     peer: Peer | None = None
+    about: Features | None = None
     name: str = ""
     queues: tuple[tuple[int, str], ...] = ()
     weights: dict[str, int] = field(default_factory=dict)
@@ -196,6 +233,8 @@ class Session:
     received: int = 0
     next_number: int = 1
     assigned: int = 0
+    chunk_shares: dict[str, float] = field(default_factory=dict)
+    max_share: float = inf
     leases: dict[int, Lease] = field(default_factory=dict)
     orphaned_chunks: dict[int, float] = field(default_factory=dict)
     running_orphans: int = 0
@@ -228,12 +267,28 @@ class Session:
         """How many jobs it has not answered."""
         return sum([lease.remaining for lease in self.leases.values()])
 
+    def choose(self, queues: list[tuple[int, str]]) -> str:
+        """Return the queue from which it gets the next chunk, and set ``max_share``."""
+        self.max_share = inf
+        if len(queues) == 1:
+            return queues[0][1]
+        chosen = self.order.choose(queues)
+        shares = [self.chunk_shares.get(name, inf) for _, name in queues if name != chosen]
+        self.max_share = MAX_SHARE * min(shares)
+        return chosen
+
+    def charge(self, queue: str, jobs: int, handed_back: int = 0) -> None:
+        """Record that it got a chunk of the queue; or that it has handed back jobs of one."""
+        weight = self.weights.get(queue, 1)
+        self.order.charge(queue, weight, -handed_back or jobs)
+        self.chunk_shares[queue] = (jobs - handed_back) / max(weight, 1)
+
     def dedicate(self, job: JobRecord, now: float) -> None:
         """Dedicate the worker to a suspect: it gets no other job."""
         self.dedicated_to, self.dedicated_queue, self.dedicated_since = job.id, job.queue, now
 
-    def share(self, waiting: int, competitors: int) -> int:
-        """Return how many of the jobs that wait it should get in one chunk.
+    def share(self, queue: str, waiting: int, competitors: int) -> int:
+        """Return how many of the jobs that wait in a queue it should get in one chunk.
 
         One that counts chunks gets ``waiting / credit`` jobs, to fill all its chunks; one
         that counts jobs gets ``waiting / competitors``.
@@ -241,5 +296,9 @@ class Session:
         if self.legacy:
             return 1
         if self.jobs:
-            return max(1, min(self.credit, -(-waiting // max(1, competitors))))
-        return max(1, -(-waiting // max(1, self.credit)))
+            jobs = min(self.credit, -(-waiting // max(1, competitors)))
+        else:
+            jobs = -(-waiting // max(1, self.credit))
+        if self.max_share < inf:
+            jobs = min(jobs, int(self.max_share * self.weights.get(queue, 1)))
+        return max(1, jobs)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from eventmq.broker.limiters import Limiter
+    from eventmq.broker.peers import Eligibility
     from eventmq.broker.subqueues import (
         CostOf,
-        Eligibility,
         Load,
         RankKey,
         ReadyHeap,
@@ -330,6 +330,15 @@ class Queue:
         counts = self.counts
         return counts.queued + counts.delayed + counts.blocked + self.coming
 
+    def waited(self, now: float) -> float:
+        """Return how many seconds the job has waited that waits longest; 0.0 if none waits.
+
+        Of the jobs that come next in each subqueue, and of unroutable ones.
+        """
+        heads = [each.items[each.head][2] for each in self.subqueues.values() if len(each)]
+        jobs = (*heads, *(job for job, _ in self.unroutable.values()))
+        return max((now - job.waiting_since for job in jobs), default=0.0)
+
     def allowance(self, now: float) -> int:
         """Return how many jobs of the whole queue may be taken now."""
         return ANY if self.limiter is None else self.limiter.allowance(now)
@@ -384,8 +393,7 @@ class Queue:
                 return subqueue
             self._blocked.add(subqueue)
             subqueue.idle = True
-            resume = partial(self.unblock, subqueue)
-            self._totals.limiters.block(limiter, subqueue, resume, now)
+            self._totals.limiters.block(limiter, subqueue, partial(self.unblock, subqueue), now)
         return None
 
     def _released(self, subqueue: Subqueue, size: int, length: int) -> None:

@@ -1,5 +1,8 @@
 """Runs a broker: the sockets, the store and the clock around `BrokerCore`, in one thread.
 
+A broker of a shared store has a `Candidate` (`eventmq.broker.ownership`): while that does not own
+the store, a core without one registers peers and says who does.
+
 One tick: read everything readable, decide, send what needs no commit, commit once, settle, send
 the rest, decide again about what the commit brought. The stop order is: KBAI to all peers, the
 deferred sends, sockets (with a linger), then the store, so that no receipt of a committed job is
@@ -12,6 +15,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -20,18 +25,28 @@ from zmq.backend import zmq_poll
 from eventmq.broker.authenticator import Authenticator
 from eventmq.broker.core import PORTS, WORKER_PORTS, BrokerCore
 from eventmq.broker.grants import Grant
-from eventmq.errors import BindError, NotAllowed, StoreError
+from eventmq.broker.ownership import HANDOVER, Candidate, stand_by, tell_peers
+from eventmq.broker.passing import Passing
+from eventmq.broker.state import DeferredSend
+from eventmq.errors import BindError, EventMQError, Fenced, NotAllowed, StoreError, Unknown
 from eventmq.events import rows_of
+from eventmq.notify import Notifier
+from eventmq.store.lease import Claimant
+from eventmq.store.metrics import Histogram
 from eventmq.store.writes import Announce, KeepTime
 from eventmq.timekeeping import Reading, Timekeeper
 from eventmq.wakeup import Wakeup
+from eventmq.wire.batches import pack
+from eventmq.wire.commands import Error, Reply
 from eventmq.wire.connections import Connections
+from eventmq.wire.owner import ACTIVE
 from eventmq.wire.sockets import (
     Link,
     NoConnection,
     RouterLink,
     TotalUsage,
     is_local,
+    is_wildcard,
     new_context,
     open_pub,
     open_router,
@@ -44,11 +59,12 @@ if TYPE_CHECKING:
 
     from eventmq.broker.limits import Limits
     from eventmq.broker.peers import Key
-    from eventmq.broker.state import DeferredSend
     from eventmq.clock import Clock
-    from eventmq.interfaces import QueueOrder, QueueStore, RoutingStrategy
+    from eventmq.interfaces import Ownership, QueueOrder, QueueStore, RoutingStrategy
     from eventmq.store.reads import EventRow
     from eventmq.store.recovery import Recovered
+
+    _Question = Callable[[BrokerCore], Any]
 
 __all__ = [
     "MAX_DELAY",
@@ -82,6 +98,14 @@ VERIFY_EVERY = 1.0
 #: Seconds after which the clocks are stored if no other write has been.
 KEEP_TIME = 10.0
 
+#: Upper bounds in seconds of the buckets of how long commits take.
+COMMIT_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)  # fmt: skip
+
+#: Seconds that a monitor waits for the figures of the broker.
+METRICS_TIMEOUT = 3.0
+
 #: Seconds that the address of the PUB socket may take to become free.
 REBIND_TIMEOUT = 5.0
 
@@ -91,7 +115,7 @@ class Observers:
 
     Args:
         function: Called with each event; it raises nothing.
-        broker_id: Id of the broker's store.
+        broker_id: Id of the broker's store in its events.
         last: Number of the event before the first one to pass on.
     """
 
@@ -186,9 +210,11 @@ class BrokerRunner:
         clock: Reads time.
         context: A ZeroMQ context to use, else one of its own.
         version: Reported to peers that ask.
+        durability: Of receipts, reported to them too.
         insecure: Allow addresses that other machines can reach, without CURVE.
         keys_dir: Directory of the keys (`eventmq.wire.zap_thread`); CURVE is on with it.
         expect_store: Id that the store must have; empty: any.
+        advertise: Address that peers are told of a shared store's owner; empty: the main address.
     """
 
     #: Set before `bind`: called with each event, on a thread of its own.
@@ -207,21 +233,29 @@ class BrokerRunner:
         clock: Clock,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         version: str = "",
+        durability: str = "",
         insecure: bool = False,
         keys_dir: Path | None = None,
         expect_store: str = "",
+        advertise: str = "",
     ) -> None:
         self.store = store
-        self.core = BrokerCore(limits, routing, queue_order, version=version)
+        self._new_core: Callable[[], BrokerCore] = partial(
+            BrokerCore, limits, routing, queue_order, version=version, durability=durability
+        )
+        self.core = self._new_core()
         self.addresses: dict[str, str] = {}
         self._limits = limits
-        self._queue_order = queue_order
         self._binds = dict(binds)
         self._clock = clock
         self._context, self._own_context = context, context is None
         self._insecure = insecure
         self._keys_dir = keys_dir
         self._expected = expect_store
+        self._advertise = advertise
+        self._candidate: Candidate | None = None  # made by bind, where the store is shared
+        self._handed_over: list[tuple[Key, str]] = []
+        self._passing: Passing | None = None  # made by bind, as well
         self._authenticator: Authenticator | None = None
         self._links: dict[str, Link] = {}
         self._connections = Connections(self._connection_lost)
@@ -231,14 +265,32 @@ class BrokerRunner:
         self._wakeup: Wakeup | None = None  # made by bind
         self._keeper = Timekeeper()
         self._keep_at = self._jumped = 0.0
+        #: Tells a service manager what this broker does; it gets a sign of life from each loop.
+        self.notifier = Notifier({})
+        self._commits = Histogram(COMMIT_BUCKETS)
+        #: What other threads want of the core, each with where to put it.
+        self._questions: queue.SimpleQueue[tuple[_Question, queue.SimpleQueue[Any]]] = (
+            queue.SimpleQueue()
+        )
+
+    @property
+    def role(self) -> str:
+        """What this broker does now, for people."""
+        owner, at = self.core.state.owner, self.addresses.get("main", "")
+        if owner is None:
+            return f"serves at {at}"
+        if not self.core.standby:
+            return f"owns the store, epoch {owner.epoch}, serves at {at}"
+        return f"stands by at {at}; the owner is {owner.address or 'not known'}"
 
     # Start and stop
 
     def bind(self) -> None:
-        """Bind all sockets, then open the store and recover.
+        """Bind all sockets, then open the store and recover, or stand by where another owns it.
 
         Raises:
-            BindError: An address is taken or malformed.
+            BindError: An address is taken or malformed, or the main one is a wildcard, and it is
+                not said what peers of a shared store are told.
             KeyFileError: The broker's own key cannot be used.
             NotAllowed: An address is not loopback, there are no keys and ``insecure`` is not set;
                 or an unauthorised key was let in.
@@ -248,12 +300,17 @@ class BrokerRunner:
             if name not in PORTS and name != "subscribe":
                 raise BindError(f"there is no port {name!r}; known are {', '.join(PORTS)}")
             if not is_local(address) and not self._insecure and self._keys_dir is None:
-                msg = (
+                raise NotAllowed(
                     f"{address} can be reached from other machines and nothing would be "
                     'encrypted or checked: make keys with "eventmq keys new --broker", bind a '
                     "loopback address, or say --insecure"
                 )
-                raise NotAllowed(msg)
+        main = self._binds.get("main", "")
+        if self.store.ownership is not None and not self._advertise and is_wildcard(main):
+            raise BindError(
+                f"peers of a shared store are told where its owner is, and {main} names no host: "
+                "say --advertise tcp://HOST:PORT, an address of this machine that they can reach"
+            )
         self._authenticator = self._make_authenticator()
         if self._context is None:
             self._context = new_context()
@@ -265,18 +322,24 @@ class BrokerRunner:
                 self._bind(name, address)
             if self._authenticator is not None:
                 self._authenticator.test(self.addresses)
-            recovered = self._open_store()
+            if self.store.ownership is not None:
+                self._begin_candidacy(self.store.ownership)
+            else:
+                self._observe(self.core)
+                self._recover(self._open_store())
         except BaseException:
             self._close()
             raise
-        self._recover(recovered)
 
     def _open_store(self) -> Recovered:
         recovered = self.store.open()
-        if self._expected not in {"", recovered.store_id}:
-            msg = f"the store has the id {recovered.store_id}, and expect_store says "
-            raise StoreError(f"{msg}{self._expected}: name the store that has it, or expect this")
+        self._check_id(recovered.store_id)
         return recovered
+
+    def _check_id(self, store_id: str) -> None:
+        if self._expected not in {"", store_id}:
+            msg = f"the store has the id {store_id}, and expect_store says "
+            raise StoreError(f"{msg}{self._expected}: name the store that has it, or expect this")
 
     def _recover(self, recovered: Recovered) -> None:
         self.core.state.addresses = self.addresses
@@ -284,16 +347,27 @@ class BrokerRunner:
         self.core.waiters.lookups.allowance = self._allowance
         self.core.waiters.lookups.allocate = self._allocate
         self.core.state.unread_bytes = lambda: self._total.used
-        self._keeper = keeper = recovered.keeper
-        if keeper.store_time is None:  # of a store that keeps no time
-            clock = self._clock
-            keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), None)
-        self.core.recover(recovered, self._now(), self._queue_order)
+        self._keep(recovered.keeper)
+        self.core.recover(recovered, self._now())
         self.core.state.write(Announce(self.addresses), lambda _: None)
         if self.observer is not None:
             last = recovered.next_event - 1
-            self._observers = Observers(self.observer, recovered.store_id, last)
+            self._observers = Observers(self.observer, self.core.state.events_id, last)
             self.core.events.observe = self._observers.put
+
+    def _observe(self, core: BrokerCore) -> None:
+        """Let a core say what is measured outside of it."""
+        state = core.state
+        state.commits, state.store_gauges = self._commits, self.store.gauges
+        if self._candidate is not None:
+            state.without_owner = self._candidate.without_owner
+
+    def _keep(self, keeper: Timekeeper) -> None:
+        """Go by the time of a store."""
+        self._keeper, self._jumped, self._keep_at = keeper, 0.0, 0.0
+        if keeper.store_time is None:  # of a store that keeps no time
+            clock = self._clock
+            keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), None)
 
     def _make_authenticator(self) -> Authenticator | None:
         """Return the authenticator, None where every local peer may do everything."""
@@ -316,8 +390,9 @@ class BrokerRunner:
             self.addresses[name] = link.bind(address)
         except zmq.ZMQError as error:
             why = "the address is in use" if error.errno == zmq.EADDRINUSE else str(error)
-            msg = f"cannot bind {name} to {address}: {why}; stop what uses it, or name another"
-            raise BindError(msg) from error
+            raise BindError(
+                f"cannot bind {name} to {address}: {why}; stop what uses it, or name another"
+            ) from error
         if not is_pub:
             self._items.append((link.socket, _IN))
             if name in WORKER_PORTS:
@@ -342,6 +417,45 @@ class BrokerRunner:
         if self._wakeup is not None:
             self._wakeup.set()
 
+    def ask(self, question: Callable[[BrokerCore], Any], timeout: float) -> Any:
+        """Return what a function returns for the core, called between two messages.
+
+        Args:
+            question: Called in the thread of the broker; it must be quick and change nothing.
+            timeout: Seconds to wait for that. Not from the thread of the broker itself.
+
+        Raises:
+            TimeoutError: The broker did nothing for so long, or has ended.
+        """
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._questions.put((question, answer))
+        if self._wakeup is not None:
+            self._wakeup.set()
+        try:
+            return answer.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError(f"the broker has not answered within {timeout:g} s") from None
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Return what the CALL ``metrics`` answers, from any other thread.
+
+        Raises:
+            EventMQError: The broker is busy with one thing for too long, or has ended.
+        """
+        try:
+            figures: Mapping[str, Any] = self.ask(
+                lambda core: core.metrics.snapshot(), METRICS_TIMEOUT
+            )
+        except TimeoutError as error:
+            raise EventMQError(str(error)) from error
+        return figures
+
+    def _answer(self, wakeup: Wakeup) -> None:
+        wakeup.clear()  # first: what is asked from now on sets it again
+        while not self._questions.empty():
+            question, answer = self._questions.get()
+            answer.put(question(self.core))
+
     def run(self) -> None:
         """Serve until `stop` or a DISCONNECT is carried out; then release everything.
 
@@ -351,20 +465,179 @@ class BrokerRunner:
         """
         assert self._wakeup is not None  # noqa: S101 - made by bind
         self._items.append((self._wakeup.fd, _IN))
-        if (fd := self.store.fileno()) is not None:
+        candidate = self._candidate
+        if candidate is None and (fd := self.store.fileno()) is not None:
             self._items.append((fd, _IN))
         try:
-            self._run_ticks()
+            if candidate is None:
+                self._run_ticks()
+            else:
+                self._serve(candidate)
+            self.notifier.stopping("ending")
             self.core.close(self._now())
-            self._commit()
-            self.core.events.read_for_observers()  # of what is on disk only now
-            self._keep_time()
-            self._commit()
+            if not self.core.standby:
+                self._end_commits(candidate)
             self._send_deferred(last=True)
         finally:
             self._close()
 
+    def _end_commits(self, candidate: Candidate | None) -> None:
+        """Commit what is left, and give a shared store up."""
+        try:
+            self._commit()
+            self.core.events.read_for_observers()  # of what is on disk only now
+            self._keep_time()
+            self._commit()
+        except (Fenced, Unknown) as error:
+            if candidate is None:
+                raise
+            logger.warning("what was not committed yet is not: %s", error)
+        else:
+            if candidate is not None:
+                candidate.release()
+
+    # A shared store
+
+    def _begin_candidacy(self, ownership: Ownership) -> None:
+        keys = None if self._authenticator is None else self._authenticator.own_keys
+        key = "" if keys is None else keys.public
+        address = self._advertise or self.addresses["main"]
+        me = Claimant(uuid.uuid4().hex, address, key)
+        self._candidate = candidate = Candidate(ownership, me, self._clock.boottime)
+        assert self._context is not None  # noqa: S101 - made by bind
+        publishes = "subscribe" in self.addresses
+        self._passing = Passing(
+            self._context, self._pass_back, keys, publishes=publishes,
+            max_bytes=self._limits.max_unsent_bytes, total=self._total,
+        )  # fmt: skip
+        self._check_id(candidate.begin().store_id)
+        if not (candidate.step() and self._take_over(candidate)):
+            self._replace_core(candidate, standby=True)
+
+    def _serve(self, candidate: Candidate) -> None:
+        """Be a standby or the owner, whatever comes, until `stop` or a DISCONNECT."""
+        while not self._stopping and not self.core.done:
+            try:
+                if self.core.standby:
+                    self._stand_by(candidate)
+                    continue
+                self._run_ticks()
+                if self.core.state.handover:
+                    self._hand_over(candidate)
+            except (Fenced, Unknown) as error:
+                candidate.lost(error)
+                if not (candidate.step() and self._take_over(candidate)):
+                    self._replace_core(candidate, standby=True)
+
+    def _stand_by(self, candidate: Candidate) -> None:
+        """Answer peers as a standby until this broker owns the store, or ends."""
+        core, clock, keeper, watch = self.core, self._clock, self._keeper, candidate.watch
+        passing = self._passing
+        assert passing is not None  # noqa: S101 - made with the candidate
+        boot, interval = keeper.boot, self._limits.heartbeat_interval
+        while not self._stopping and not core.done:
+            self.notifier.turn(clock.monotonic())
+            if candidate.step() and self._take_over(candidate):
+                return
+            if candidate.info != core.state.owner:
+                tell_peers(core, candidate.info)
+            passing.follow(candidate.info)
+            passing.tick(clock.monotonic(), clock.now(), interval, core.state.peers)
+            self._answer_handover(candidate)
+            self._send_deferred()
+            due = min(watch.next_at - clock.boottime(), self.notifier.every)
+            wait = max(0.0, min(interval / 4, due))
+            fd = candidate.fileno()
+            beside = passing.sockets if fd is None else [fd, *passing.sockets]
+            items = [*self._items, *((source, _IN) for source in beside)]
+            ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
+            if fd in ready:
+                candidate.check_freed()
+            now = self._now()
+            away, boot = keeper.boot - boot, keeper.boot
+            if away - wait > interval:
+                core.shift(now, away)
+            passing.read(ready, clock.monotonic())
+            if self._read(ready, now):
+                core.idle(now)
+            self._send_deferred()
+
+    def _pass_back(self, key: Key, frames: list[bytes]) -> None:
+        """Send a peer what the owner has sent it."""
+        self.core.state.deferred_sends.append(DeferredSend(key, frames))
+
+    def _take_over(self, candidate: Candidate) -> bool:
+        """Open the store that was claimed, with a new core; return whether that succeeded."""
+        try:
+            recovered = self._open_store()
+        except (Fenced, Unknown) as error:
+            candidate.lost(error)
+            return False
+        self._replace_core(candidate, recovered=recovered)
+        return True
+
+    def _replace_core(
+        self,
+        candidate: Candidate,
+        *,
+        recovered: Recovered | None = None,
+        standby: bool = False,
+    ) -> None:
+        """Begin anew with what the store has, or as a standby; peers are asked to inform again."""
+        old, self.core = self.core, self._new_core()
+        self._observe(self.core)
+        self.core.schedules.check = old.schedules.check
+        passing = self._passing
+        assert passing is not None  # noqa: S101 - made with the candidate
+        if standby:
+            stand_by(self.core, lambda: candidate.watch.trouble, passing.forward)
+            self.core.passes = passing.passes
+        if self._authenticator is not None:
+            self._authenticator.attach(self.core)
+        if self._observers is not None:
+            self._observers.close()
+            self._observers = None
+        if standby:
+            self._keep(Timekeeper())
+            state = self.core.state
+            state.addresses, state.now = self.addresses, self._now()
+            state.started = state.now
+        elif recovered is not None:
+            passing.close()
+            self._recover(recovered)
+        tell_peers(self.core, candidate.info, old)
+        self.notifier.tell(status=self.role)
+        self._answer_handover(candidate)
+
+    def _hand_over(self, candidate: Candidate) -> None:
+        """Give the store up, with all that it has promised so far sent, and stand by."""
+        self._handed_over += self.core.state.handover
+        self.core.waiters.send_receipts(float("inf"))
+        self._commit()
+        self._send_deferred(last=True)
+        candidate.release()
+        logger.info("the store was given up for another broker to take over")
+        self._replace_core(candidate, standby=True)
+
+    def _answer_handover(self, candidate: Candidate) -> None:
+        """Tell who asked for it that another broker has taken over, or that none has."""
+        info, state = candidate.info, self.core.state
+        if not info.address:
+            return
+        for key, call in self._handed_over:
+            answer: Reply | Error
+            if info.role == ACTIVE:
+                text = f"no other broker took the store over within {HANDOVER:g} s"
+                answer = Error(state.message_id(), call, "no-standby", text)
+            else:
+                taken = pack({"owner": info.address, "epoch": info.epoch})
+                answer = Reply(state.message_id(), taken, call)
+            state.deferred_sends.append(DeferredSend(key, answer.frames()))
+        self._handed_over.clear()
+
     def _close(self) -> None:
+        if self._passing is not None:
+            self._passing.close()
         if self._authenticator is not None:
             self._authenticator.close()
         for link in self._links.values():
@@ -387,9 +660,10 @@ class BrokerRunner:
         core, clock, items, coalesced = self.core, self._clock, self._items, self._coalesced
         read_now, keeper = self._now, self._keeper
         interval = self._limits.heartbeat_interval
-        now, boot = read_now(), keeper.boot
-        verify_at = clock.monotonic() + VERIFY_EVERY
-        while not self._stopping and not core.done:
+        now, boot, handover = read_now(), keeper.boot, core.state.handover
+        verify_every = min(VERIFY_EVERY, self.notifier.every)
+        verify_at = clock.monotonic() + verify_every
+        while not self._stopping and not core.done and not handover:
             wait, before = 0.0, read_now()
             if not core.has_writes:
                 due = min(coalesced.flush_at, verify_at) - clock.monotonic()
@@ -398,8 +672,9 @@ class BrokerRunner:
             now = read_now()
             away, boot = keeper.boot - boot, keeper.boot
             if (monotonic := clock.monotonic()) >= verify_at:
-                verify_at = monotonic + VERIFY_EVERY
-                self.store.verify()
+                verify_at = monotonic + verify_every
+                self._verify()
+                self.notifier.turn(monotonic)
             if away - wait > interval:
                 core.shift(now, away)
             all_read = self._read({source for source, _ in ready}, now)
@@ -412,6 +687,12 @@ class BrokerRunner:
                 self._send_deferred()
                 core.decide(read_now(), caught_up=False)
             self._send_deferred()
+
+    def _verify(self) -> None:
+        """Check that the store is still there, and still owned where it is shared."""
+        self.store.verify()
+        if self.store.ownership is not None:
+            self.store.ownership.renew()
 
     def _now(self) -> float:
         """Read the clocks; return store time."""
@@ -438,6 +719,8 @@ class BrokerRunner:
 
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
+        if (wakeup := self._wakeup) is not None and wakeup.fd in ready:
+            self._answer(wakeup)
         for name, link in self._links.items():
             if link.monitor_fd in ready:
                 self._connections.read(name)
@@ -489,11 +772,13 @@ class BrokerRunner:
         entries, settle = self.core.take_batch()
         if not entries:
             return
+        began = self._clock.monotonic()
         self.store.submit(entries)
         write_results = self.store.finished()
         while not write_results:
             self._wait_for_store()
             write_results = self.store.finished()
+        self._commits.add(max(0.0, self._clock.monotonic() - began))
         if self._keeper.jumped != self._jumped:  # the store has read the clocks, too
             self._jump()
         for write_result in write_results:

@@ -6,22 +6,27 @@ without FEATURES, it gets the same messages and fires instead; schedulers of our
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from eventmq.broker.acts import act_of, by
+from eventmq.broker.state import fields_of
 from eventmq.errors import EventMQError, ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.schedule import Progress, Schedule
-from eventmq.store.reads import LoadSchedules
+from eventmq.store.reads import FindJobs, LoadSchedules
 from eventmq.store.writes import (
     AdvanceSchedules,
     PutSchedule,
+    RecordOperation,
     RemoveSchedule,
     SaveSchedules,
     ScheduleRow,
 )
-from eventmq.wire.batches import is_text, pack, unpack
-from eventmq.wire.calls import MAX_ROWS
+from eventmq.text import log_about
+from eventmq.wire.batches import has_nul, is_text, unpack
+from eventmq.wire.commands import MAX_ROWS, read_limit, read_number, read_text
 from eventmq.wire.commands import Schedule as Message
 from eventmq.wire.schedules import identity, read_schedule
 
@@ -30,11 +35,12 @@ if TYPE_CHECKING:
 
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.store.reads import ScheduleRows
+    from eventmq.store.reads import JobRow, ScheduleRows
 
-    Handler = Callable[[Peer, str, Mapping[str, Any]], None]
 
 __all__ = ["ScheduleCalls"]
+
+logger = logging.getLogger("eventmq.broker")
 
 #: Schedules that are read at a time for a legacy scheduler.
 _PAGE = 500
@@ -60,11 +66,12 @@ class ScheduleCalls:
         self._until = self._length = 0.0
         #: The legacy scheduler that fires.
         self._legacy: Peer | None = None
-        self.handlers: dict[str, Handler] = {
+        state.calls |= {
             "schedules.list": self._list,
             "schedules.save": self._save,
             "schedules.advance": self._advance,
             "schedules.remove": self._remove,
+            "schedules.ran": self._ran,
             "schedules.lease": self._lease,
         }
 
@@ -94,7 +101,7 @@ class ScheduleCalls:
                 self._send_schedule(chosen, made, message.id, repeated=False)
             done()
 
-        state.write(PutSchedule(made, state.wall), settle, self.state.disk_full(peer, message.id))
+        state.write(PutSchedule(made, state.wall), settle, self.state.tell_undone(peer, message.id))
 
     def _unschedule(
         self, peer: Peer, message: Message, name: str, done: Callable[[], None]
@@ -108,7 +115,9 @@ class ScheduleCalls:
                     self.state.send(other, message.frames())
             done()
 
-        self.state.write(RemoveSchedule(name, None), settle, self.state.disk_full(peer, message.id))
+        self.state.write(
+            RemoveSchedule(name, None), settle, self.state.tell_undone(peer, message.id)
+        )
 
     def _read(self, message: Message) -> Schedule:
         """Return the schedule of a message; refuse an invalid one."""
@@ -125,13 +134,10 @@ class ScheduleCalls:
 
     # Legacy schedulers
 
-    def _schedulers(self) -> list[Peer]:
-        peers = self.state.peers.values()
-        return [peer for peer in peers if peer.role == "scheduler" and peer.features is None]
-
     def _choose(self) -> Peer | None:
         """Return the legacy scheduler that fires: the one that has, else the first."""
-        there = self._schedulers()
+        peers = self.state.peers.values()
+        there = [peer for peer in peers if peer.role == "scheduler" and peer.features is None]
         if self._legacy is None or self._legacy not in there:
             self._legacy = there[0] if there else None
             if self._legacy is not None:
@@ -162,8 +168,7 @@ class ScheduleCalls:
             if page.more:
                 self._hand_over(peer, page.revision)
 
-        write = LoadSchedules(after, _PAGE, source="wire", scan=True)
-        self.state.write(write, read)
+        self.state.write(LoadSchedules(after, _PAGE, source="wire", scan=True), read)
 
     def _send_schedule(
         self, peer: Peer, made: Schedule, message_id: str, *, repeated: bool
@@ -182,32 +187,31 @@ class ScheduleCalls:
 
     # Calls
 
-    def _answer(self, peer: Peer, call: str, value: object) -> None:
-        self.state.reply(peer, pack(value), call)
-
     def _list(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        limit = _whole(arguments, "limit", MAX_ROWS)
-        if not 0 < limit <= MAX_ROWS:
-            raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
+        limit = read_limit(arguments)
         name = arguments.get("name")
         if not isinstance(name, str | None):
             raise ProtocolError("argument 'name' is a str", code="bad-arguments")
-        after = _whole(arguments, "after", 0)
-        write = LoadSchedules(after, limit, name, scan=bool(arguments.get("scan")))
-        self.state.write(write, lambda page: self._answer(peer, call, page._asdict()))
+        after, scan = read_number(arguments, "after"), bool(arguments.get("scan"))
+        write = LoadSchedules(after, limit, name, scan=scan)
+        self.state.write(write, lambda page: self.state.answer(peer, call, page._asdict()))
 
     def _save(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         rows = [self._row(row) for row in _rows(arguments)]
+        act = act_of(self.state, peer, arguments, "schedule")
 
         def settle(write_result: tuple[list[str], int]) -> None:
             codes, self._revision = write_result
+            for (row, _), code in zip(rows, codes, strict=True):
+                if code == "done":
+                    logger.info("schedule %r: %s%s", row.name, act.operation, by(act))
             if "full" in codes:
                 self.state.error(peer, call, "store-full", "the broker has its schedules")
                 return
             done = [code == "done" for code in codes]
-            self._answer(peer, call, {"done": done, "revision": self._revision})
+            self.state.answer(peer, call, {"done": done, "revision": self._revision})
 
-        self.state.write(SaveSchedules(rows), settle, self.state.disk_full(peer, call))
+        self.state.write(SaveSchedules(rows, act), settle, self.state.tell_undone(peer, call))
 
     def _row(self, row: Any) -> tuple[ScheduleRow, int | None]:
         """Return a row of schedules.save, checked: a bad one is never stored."""
@@ -222,6 +226,8 @@ class ScheduleCalls:
                 raise ProtocolError(f"{text} and the expected version", code="bad-arguments")
         try:
             definition = unpack(made.definition, "the definition")
+            if has_nul(definition):
+                raise ProtocolError("the definition has a NUL character", code="bad-arguments")
             self.check(Schedule.read(name, definition).trigger)
         except (EventMQError, TypeError) as error:
             raise ProtocolError(str(error), code="bad-arguments") from error
@@ -234,27 +240,54 @@ class ScheduleCalls:
                 case [str(), int(), float() | int() | None, int() | None, str()]:
                     rows.append(Progress(*row))
                 case _:
-                    text = "a row is [name, expected version, last_fire_time, remaining, last_job]"
-                    raise ProtocolError(text, code="bad-arguments")
+                    raise ProtocolError(
+                        "a row is [name, expected version, last_fire_time, remaining, last_job]",
+                        code="bad-arguments",
+                    )
 
         def settle(write_result: tuple[list[bool], int]) -> None:
             done, self._revision = write_result
-            self._answer(peer, call, {"done": done, "revision": self._revision})
+            self.state.answer(peer, call, {"done": done, "revision": self._revision})
 
-        self.state.write(AdvanceSchedules(rows), settle, self.state.disk_full(peer, call))
+        self.state.write(AdvanceSchedules(rows), settle, self.state.tell_undone(peer, call))
 
     def _remove(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         name = arguments.get("name")
         version = arguments.get("version")
         if not isinstance(name, str) or not isinstance(version, int | None):
-            text = "schedules.remove takes a name and perhaps a version"
-            raise ProtocolError(text, code="bad-arguments")
+            raise ProtocolError(
+                "schedules.remove takes a name and perhaps a version", code="bad-arguments"
+            )
+
+        act = act_of(self.state, peer, arguments, "unschedule")
 
         def settle(write_result: tuple[bool, int]) -> None:
             done, self._revision = write_result
-            self._answer(peer, call, done)
+            if done:
+                logger.info("schedule %r: removed%s", name, by(act))
+            self.state.answer(peer, call, done)
 
-        self.state.write(RemoveSchedule(name, version), settle, self.state.disk_full(peer, call))
+        write = RemoveSchedule(name, version, act)
+        self.state.write(write, settle, self.state.tell_undone(peer, call))
+
+    def _ran(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        name, job_id = read_text(arguments, "name"), read_text(arguments, "id")
+        act = act_of(self.state, peer, arguments, "run")
+
+        def settle(rows: Mapping[str, JobRow]) -> None:
+            rows = rows or self.state.transient.find([job_id], self.state.now)
+            if not rows:
+                self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
+                return
+            job = rows[job_id].job
+            text = "schedule %r: job %s was submitted by hand%s"
+            log_about(logger, logging.INFO, fields_of(job), text, name, job_id, by(act))
+            task = parse_headers(job.headers).task
+            write = RecordOperation(act, job.queue, task, name, job_id)
+            done = partial(self.state.answer, peer, call)
+            self.state.write(write, done, self.state.tell_undone(peer, call))
+
+        self.state.write(FindJobs([job_id], 0), settle)
 
     def shift(self, seconds: float) -> None:
         """Extend the lease of a beat: store time has jumped."""
@@ -264,8 +297,9 @@ class ScheduleCalls:
         holder, seconds = arguments.get("holder"), arguments.get("seconds")
         good = isinstance(holder, str) and 0 < len(holder) <= self.state.limits.max_id
         if not good or not isinstance(seconds, int | float) or not 0 <= seconds <= 3600:  # noqa: PLR2004
-            text = "schedules.lease takes a holder and seconds from 0 to 3600"
-            raise ProtocolError(text, code="bad-arguments")
+            raise ProtocolError(
+                "schedules.lease takes a holder and seconds from 0 to 3600", code="bad-arguments"
+            )
         now = self.state.now
         # A time farther ahead than a lease is long is from before the clock was put back.
         held = holder == self._holder or not now < self._until <= now + self._length
@@ -279,7 +313,7 @@ class ScheduleCalls:
                 "revision": self._revision,
                 "foreign": self._choose() is not None,
             }
-            self._answer(peer, call, value)
+            self.state.answer(peer, call, value)
 
         if self._revision is None:
             self.state.write(LoadSchedules(0, 1, name=""), answer)
@@ -287,16 +321,10 @@ class ScheduleCalls:
             answer(None)
 
 
-def _whole(arguments: Mapping[str, Any], name: str, default: int) -> int:
-    value = arguments.get(name, default)
-    if not isinstance(value, int) or not 0 <= value < 1 << 62:
-        raise ProtocolError(f"argument {name!r} is a whole number", code="bad-arguments")
-    return value
-
-
 def _rows(arguments: Mapping[str, Any]) -> list[Any]:
     rows = arguments.get("rows")
     if not isinstance(rows, list) or len(rows) > MAX_ROWS:
-        text = f"argument 'rows' is a list of at most {MAX_ROWS}"
-        raise ProtocolError(text, code="bad-arguments")
+        raise ProtocolError(
+            f"argument 'rows' is a list of at most {MAX_ROWS}", code="bad-arguments"
+        )
     return rows

@@ -1,23 +1,33 @@
-"""INFORM, READY, STATUS and KBAI: registers peers, tracks what workers hold, ends silent ones."""
+"""INFORM, READY, STATUS and KBAI: registers peers, tracks what workers hold, ends silent ones.
+
+`Sessions` does so. `Heartbeats` are what the broker sends of itself, and `Revoked` has the leases
+of sessions that were given up.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from eventmq.broker.heartbeats import Heartbeats
-from eventmq.broker.peers import LEGACY_PREFIX, Session
-from eventmq.broker.revoked import Revoked
-from eventmq.broker.status import forget_worker
-from eventmq.broker.subqueues import Eligibility
+from eventmq.broker.calls import forget_worker
+from eventmq.broker.peers import LEGACY_PREFIX, Eligibility, Session
 from eventmq.broker.suspects import ISOLATION_TIMEOUT, Death
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.store.reads import FindJobs
-from eventmq.wire.commands import Cancel, Kbai
-from eventmq.wire.features import Features, Status, parse_queues
+from eventmq.wire.commands import Cancel, Disconnect, Heartbeat, Inform, Kbai, Ready, Reply
+from eventmq.wire.features import (
+    EXTENSIONS,
+    Features,
+    Status,
+    format_waiting,
+    is_ours,
+    is_version_0_3,
+    parse_queues,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventmq.broker.dispatch import Dispatch
     from eventmq.broker.outcomes import Outcomes
@@ -27,9 +37,11 @@ if TYPE_CHECKING:
     from eventmq.broker.waiters import ResultWaiters
     from eventmq.interfaces import QueueOrder
     from eventmq.store.reads import JobRow
-    from eventmq.wire.commands import Inform, Ready
+    from eventmq.wire.commands import Command
 
-__all__ = ["Sessions"]
+__all__ = ["Heartbeats", "Revoked", "Sessions", "reads_refusal"]
+
+logger = logging.getLogger("eventmq.broker")
 
 #: Seconds after INFORM in which a legacy worker's READYs say how many slots it has.
 LEGACY_START = 5.0
@@ -39,6 +51,19 @@ ORPHAN_GRACE = 0.5
 
 #: Seconds that a legacy peer's REPLY may come after the READY of the same slot.
 LEGACY_REPLY_DELAY = 2.0
+
+#: Seconds after the monitor reports a lost connection until sending to that peer fails.
+_SETTLE = 0.02
+
+#: Seconds between two probes, however many connections are lost.
+_PROBE_EVERY = 0.1
+
+#: Commands that EventMQ 0.3 sends only when it takes itself for registered.
+_AFTER_INFORM = frozenset({b"HEARTBEAT", b"READY", b"REPLY"})
+
+#: Revoked chunks that are remembered; older ones are not cancelled at the worker, whose replies
+#: are stale.
+MAX_REVOKED = 1000
 
 
 class Sessions:
@@ -71,16 +96,24 @@ class Sessions:
         """Register a peer and answer with ACK, then HEARTBEAT at once."""
         state = self.state
         if message.role not in {"worker", "scheduler", "client"}:
-            msg = f"a peer is a worker, scheduler or client, not {message.role[:40]!r}"
-            raise ProtocolError(msg, code="bad-role")
+            raise ProtocolError(
+                f"a peer is a worker, scheduler or client, not {message.role[:40]!r}",
+                code="bad-role",
+            )
         limits = state.limits
         if max(len(message.queues), len(message.features or "")) > limits.max_inform:
-            msg = f"a frame of INFORM is over {limits.max_inform} characters"
-            raise ProtocolError(msg, code="too-large")
+            raise ProtocolError(
+                f"a frame of INFORM is over {limits.max_inform} characters", code="too-large"
+            )
         queues = parse_queues(message.queues) if message.role == "worker" else ()
         if len(queues) > limits.max_inform_queues:
-            msg = f"a worker serves at most {limits.max_inform_queues} queues"
-            raise ProtocolError(msg, code="bad-queues")
+            raise ProtocolError(
+                f"a worker serves at most {limits.max_inform_queues} queues", code="bad-queues"
+            )
+        if any(len(name) > limits.max_id for _, name in queues):
+            raise ProtocolError(
+                f"a queue name has at most {limits.max_id} characters", code="too-large"
+            )
         features = None if message.features is None else self._read_features(message.features)
         new = list(dict.fromkeys(name for _, name in queues if name not in state.queues))
         if new and (refusal := state.queue_refusal(new[-1], peer, "worker", len(new) - 1)):
@@ -91,8 +124,16 @@ class Sessions:
             self._worker(peer, queues, features)
         elif peer.session is not None:
             self.end(peer.session)
-        extra = None if features is None else self._features().format().encode()
-        state.ack(peer, message.id, extra)
+        known = tuple(name for name in EXTENSIONS if state.owner is not None or name != "owner")
+        own = Features(
+            extensions=known,
+            epoch=state.epoch,
+            store=state.store_id,
+            max_frame=limits.max_frame,
+            publish=state.addresses.get("subscribe", ""),
+            owner=state.owner,
+        )
+        state.ack(peer, message.id, None if features is None else own.format().encode())
         self.heartbeats.send(peer)
         if peer.session is not None and features is not None:
             self._reconcile(peer.session, features.received, set(features.held), resend=True)
@@ -123,21 +164,18 @@ class Sessions:
     def _read_features(self, text: str) -> Features:
         features = Features.parse(text)
         if features.session.startswith(LEGACY_PREFIX):
-            msg = f"a session id does not begin with {LEGACY_PREFIX!r}: those the broker makes"
-            raise ProtocolError(msg, code="bad-features")
-        if max(len(features.session), len(features.name)) > self.state.limits.max_id:
-            msg = f"session and name have at most {self.state.limits.max_id} characters"
-            raise ProtocolError(msg, code="too-large")
+            raise ProtocolError(
+                f"a session id does not begin with {LEGACY_PREFIX!r}: those the broker makes",
+                code="bad-features",
+            )
+        texts = (features.session, features.name, features.pool, features.version)
+        if max(map(len, texts)) > self.state.limits.max_id:
+            raise ProtocolError(
+                "session, name, pool and version have at most "
+                f"{self.state.limits.max_id} characters",
+                code="too-large",
+            )
         return features
-
-    def _features(self) -> Features:
-        state = self.state
-        return Features(
-            epoch=state.epoch,
-            store=state.store_id,
-            max_frame=state.limits.max_frame,
-            publish=state.addresses.get("subscribe", ""),
-        )
 
     def _worker(
         self, peer: Peer, queues: tuple[tuple[int, str], ...], features: Features | None
@@ -145,6 +183,7 @@ class Sessions:
         state = self.state
         legacy = features is None
         session = self._session(peer, features)
+        session.about = features
         session.name = (features.name if features else "") or session.id
         session.queues = queues or ((10, state.limits.default_queue),)
         session.weights = {name: weight for weight, name in reversed(session.queues)}
@@ -189,6 +228,41 @@ class Sessions:
             session.peer.session = None
         session.peer, peer.session = peer, session
         return session
+
+    # Peers without INFORM
+
+    def check_registered(self, peer: Peer, message: Command) -> None:
+        """Mute or unmute a peer without INFORM to this run, before its message is handled.
+
+        It registered before the broker was restarted. Peers with FEATURES get ERROR
+        ``inform-again``. EventMQ 0.3 takes every message for a sign of life and knows no ERROR: its
+        job managers and schedulers send INFORM again only when nothing has come for 15 seconds. So
+        they are muted: nothing is sent to them, not even an ACK, until they do.
+        """
+        kind = type(message)
+        if kind is Inform:
+            peer.muted = False
+            return
+        if kind not in {Heartbeat, Ready, Reply} or _reads_errors(peer, message):
+            return
+        if not peer.muted:
+            peer.muted = peer.warned = True
+            self.state.counters["muted"] += 1
+            logger.info("peer %s has not informed; it is sent nothing until it does", peer.key)
+        if kind is not Heartbeat:
+            self._dismiss(peer)
+
+    def _dismiss(self, peer: Peer) -> None:
+        """Make a job manager of EventMQ 0.3 inform again, by a DISCONNECT.
+
+        A DISCONNECT asks other peers to stop, and ends a scheduler of EventMQ 0.3. So it is sent
+        only where the message shows a job manager, and the routing id shows EventMQ 0.3.
+        """
+        if peer.dismissed or self.state.closing or not is_version_0_3(peer.key.identity):
+            return
+        peer.dismissed, peer.muted = True, False
+        self.state.send(peer, Disconnect(self.state.message_id()).frames())
+        peer.muted = True
 
     # What a worker holds
 
@@ -426,3 +500,176 @@ def _charge(session: Session, lease: Lease, death: Death) -> Death:
     if death is Death.ALONE and not lease.asks and lease.number > session.received:
         return Death.SHARED
     return death
+
+
+class Heartbeats:
+    """Sends HEARTBEATs to peers, and probes to sessions after a connection was lost.
+
+    Args:
+        state: Of the broker.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        #: When `run` must probe, 0.0 for at once, None while no connection was lost.
+        self.due: float | None = None
+        #: When `run` must send HEARTBEATs.
+        self.next_beat = 0.0
+        #: A connection was lost since `run`.
+        self._lost = False
+        #: When the last loss was, when the last probe was, and when the next one is.
+        self._lost_at = self._probed_at = 0.0
+        self._next_probe: float | None = None
+
+    def connection_lost(self) -> None:
+        """Record that a connection was lost: `run` probes.
+
+        The monitor does not say which peer was lost. So every worker with jobs is sent a HEARTBEAT;
+        where that fails, the grace of its session begins.
+        """
+        self._lost = True
+        self.due = 0.0
+
+    def shift(self, seconds: float) -> None:
+        """Move every timestamp: the broker itself was away, or the clock jumped."""
+        self.next_beat = self.state.now + self.state.limits.lease_interval / 2
+        self._lost_at += seconds
+        self._probed_at += seconds
+        if self._next_probe is not None:
+            self._next_probe += seconds
+        self.due = 0.0 if self._lost else self._next_probe
+
+    def run(self) -> None:
+        """Send the HEARTBEATs and probes that are due."""
+        now = self.state.now
+        if self._lost:
+            self._lost, self._lost_at = False, now
+            if self._next_probe is None:
+                self._next_probe = max(now + _SETTLE, self._probed_at + _PROBE_EVERY)
+        if self._next_probe is not None and now >= self._next_probe:
+            for session in self.state.sessions.values():
+                if session.peer is not None and session.leases and not session.legacy:
+                    self.send(session.peer)
+            self._probed_at = now
+            # The ROUTER may not know yet of a connection that was lost just now.
+            self._next_probe = now + _PROBE_EVERY if now < self._lost_at + _SETTLE else None
+        self.due = self._next_probe
+        if now >= self.next_beat:
+            self.next_beat = now + self.state.limits.lease_interval / 2
+            self._beat()
+
+    def _beat(self) -> None:
+        limits, now = self.state.limits, self.state.now
+        for peer in self.state.peers.values():
+            if peer.role and not peer.leaving:
+                session = peer.session
+                busy = session is not None and (
+                    bool(session.leases) or (not session.legacy and self._waiting(session) > 0)
+                )
+                every = limits.lease_interval if busy else limits.heartbeat_interval
+                if now - peer.sent >= every or (
+                    busy
+                    and session is not None
+                    and not session.legacy
+                    and now - session.notified_at >= every
+                ):
+                    self.send(peer)
+
+    def send(self, peer: Peer) -> None:
+        """Send a HEARTBEAT: what waits for a worker, and who owns a shared store."""
+        state, session, features = self.state, peer.session, peer.features
+        waiting = None
+        if session is not None and not session.legacy:
+            session.notified_at = state.now
+            waiting = self._waiting(session)
+        reads_owner = features is not None and "owner" in features.extensions
+        status = format_waiting(waiting, state.owner if reads_owner else None)
+        state.send(peer, Heartbeat(state.message_id(), f"{state.wall:.2f}", status).frames())
+
+    def _waiting(self, session: Session) -> int:
+        """Return how many jobs wait in the queues of a session."""
+        queues = [self.state.queue(name) for _, name in session.queues]
+        return max(0, sum([queue.counts.queued - queue.running for queue in queues]))
+
+
+def reads_refusal(frames: Sequence[bytes]) -> bool:
+    """Return whether an ERROR is safe to send to an unknown peer, judged by its first message.
+
+    Args:
+        frames: From the routing id on, not checked in any way.
+    """
+    return is_ours(frames[0]) or not _AFTER_INFORM.intersection(frames[3:4])
+
+
+def _reads_errors(peer: Peer, message: Command) -> bool:
+    """Return whether a peer understands an ERROR, or is certainly not EventMQ 0.3.
+
+    Any of these proves it: its routing id; its key, since EventMQ 0.3 knows no CURVE; a frame that
+    only peers with FEATURES send.
+    """
+    if is_ours(peer.key.identity) or (peer.grant is not None and not peer.grant.keyless):
+        return True
+    if isinstance(message, Reply):
+        return message.outcome is not None
+    return isinstance(message, Heartbeat | Ready) and message.status is not None
+
+
+class Revoked:
+    """Revoked leases: what sessions held when they were given up, to be cancelled there."""
+
+    def __init__(self) -> None:
+        #: The last revoked chunks: (session id, number) -> (job id, delivery) of what was open.
+        self._chunks: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        #: Single deliveries that ended while their session was away: by session, with the chunk.
+        self._cancelled: dict[str, list[tuple[int, str, int]]] = {}
+        #: Unconfirmed cancels: deliveries that had ended when the broker was started, in the same
+        #: form, bounded by the chunks that were open.
+        self._unconfirmed: dict[str, list[tuple[int, str, int]]] = {}
+
+    def add(self, session: Session, lease: Lease) -> None:
+        """Record a chunk before it is given back."""
+        if session.legacy:
+            return
+        if len(self._chunks) >= MAX_REVOKED:
+            del self._chunks[next(iter(self._chunks))]
+        self._chunks[session.id, lease.number] = [
+            (job.id, delivery)
+            for job, delivery in zip(lease.jobs, lease.deliveries, strict=True)
+            if job is not None
+        ]
+
+    def add_cancelled(self, session: Session, number: int, job_id: str, delivery: int) -> None:
+        """Record one delivery that was cancelled while its session is away."""
+        if session.id not in self._cancelled and len(self._cancelled) >= MAX_REVOKED:
+            del self._cancelled[next(iter(self._cancelled))]
+        cancelled = self._cancelled.setdefault(session.id, [])
+        cancelled.append((number, job_id, delivery))
+        del cancelled[:-MAX_REVOKED]
+
+    def add_unconfirmed(self, session: Session, number: int, job_id: str, delivery: int) -> None:
+        """Record one delivery that ended before a restart: its session may not know it."""
+        self._unconfirmed.setdefault(session.id, []).append((number, job_id, delivery))
+
+    def take_unconfirmed(self, session: Session, held: Iterable[int]) -> dict[str, int]:
+        """Return and forget the unconfirmed cancels of chunks that a session holds.
+
+        Returns:
+            Job id -> delivery.
+        """
+        ended, numbers = self._unconfirmed.pop(session.id, ()), set(held)
+        return {job_id: delivery for number, job_id, delivery in ended if number in numbers}
+
+    def forget_session(self, session: Session) -> None:
+        """Forget the unconfirmed cancels of a session that never came back."""
+        self._unconfirmed.pop(session.id, None)
+
+    def take(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
+        """Return and forget the deliveries of chunks that the session still holds."""
+        numbers = set(held)
+        cancelled = self._cancelled.pop(session.id, ())
+        return [
+            entry
+            for number in numbers
+            if number not in session.leases
+            for entry in self._chunks.pop((session.id, number), [])
+        ] + [(job_id, delivery) for number, job_id, delivery in cancelled if number in numbers]

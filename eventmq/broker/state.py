@@ -18,12 +18,14 @@ from eventmq.broker.suspects import Suspects
 from eventmq.broker.transient import TransientJobs
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
+from eventmq.store.metrics import Histogram, JobMetrics
 from eventmq.store.writes import subqueue_of
 from eventmq.timekeeping import Timekeeper
+from eventmq.wire.batches import pack
 from eventmq.wire.commands import Ack, Error, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventmq.broker.limiters import Limiter
     from eventmq.broker.limits import Limits
@@ -31,10 +33,23 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord
     from eventmq.store import Write
     from eventmq.store.writes import Finished
+    from eventmq.wire.owner import OwnerInfo
 
-__all__ = ["DeferredSend", "State"]
+__all__ = ["FULL", "DeferredSend", "SingleWrite", "State", "fields_of"]
 
 logger = logging.getLogger("eventmq.broker")
+
+#: What peers are told where the disk has no space, as code and text.
+FULL = ("store-full", "the disk is full; nothing was stored")
+
+
+def nothing() -> None:
+    """Do nothing, in the place of an ``undo`` that is not needed."""
+
+
+def fields_of(job: JobRecord) -> tuple[str, str, str, int]:
+    """Return what a line of the log about a job has as fields (`eventmq.text.log_about`)."""
+    return job.id, parse_headers(job.headers).task, job.queue, job.attempt
 
 
 class DeferredSend(NamedTuple):
@@ -56,6 +71,8 @@ class State:
 
     limits: Limits
     version: str
+    #: The setting: where a job is when its receipt is sent.
+    durability: str = ""
     #: Store time (`eventmq.timekeeping`), which everything here goes by that is not ``wall``.
     now: float = 0.0
     #: Knows by how much wall time is ahead of store time.
@@ -63,9 +80,26 @@ class State:
     started: float = 0.0
     epoch: int = 0
     store_id: str = ""
+    #: Id of the store in its events.
+    events_id: str = ""
+    #: What is said about the owner of the store, None where no other broker can own it.
+    owner: OwnerInfo | None = None
+    #: Returns why a shared store cannot be used now, "" where it can; a standby sets it.
+    trouble: Callable[[], str] = field(default=lambda: "")
     addresses: dict[str, str] = field(default_factory=dict)
+    #: Name of a CALL -> what answers it, given peer, message id and arguments: each part of the
+    #: broker adds its own.
+    calls: dict[str, Callable[[Peer, str, Mapping[str, Any]], None]] = field(default_factory=dict)
     #: Returns how many bytes wait for peers that have not read them; the runner sets it.
     unread_bytes: Callable[[], int] = field(default=lambda: 0)
+    #: Of the jobs; the store counts there.
+    metrics: JobMetrics = field(default_factory=JobMetrics)
+    #: How long commits took; the runner sets it, and counts.
+    commits: Histogram = field(default_factory=lambda: Histogram(()))
+    #: Returns what the store measures of itself, by name; the runner sets it.
+    store_gauges: Callable[[], Mapping[str, float]] = field(default=dict)
+    #: Returns for how many seconds a shared store was seen to have no owner; the runner sets it.
+    without_owner: Callable[[], float] = field(default=lambda: 0.0)
     queues: dict[str, Queue] = field(default_factory=dict)
     #: Peer, or owner of its key -> queues that it named first and that nothing else uses.
     made: Counter[object] = field(default_factory=Counter)
@@ -102,6 +136,8 @@ class State:
     #: Former workers -> how many jobs were assigned to them.
     assigned_to_former: dict[str, int] = field(default_factory=dict)
     closing: bool = False
+    #: Peers, with their calls, that asked for another broker to take the store over.
+    handover: list[tuple[Key, str]] = field(default_factory=list)
     #: No dispatch before this time: the disk had no space just now.
     hold_until: float = 0.0
     deferred_sends: list[DeferredSend] = field(default_factory=list)
@@ -109,6 +145,8 @@ class State:
     receipts: list[DeferredSend] = field(default_factory=list)
     #: Ends of jobs without guarantee, whose events are written soon.
     ends: list[Finished] = field(default_factory=list)
+    #: Why writes are undone, as code and text of an ERROR.
+    failure: tuple[str, str] = FULL
     _batch: list[Write] = field(default_factory=list)
     _settles: list[Callable[[Any], None]] = field(default_factory=list)
     _undos: list[Callable[[], None]] = field(default_factory=list)
@@ -130,6 +168,10 @@ class State:
         """Return a new message id."""
         self._message += 1
         return f"b{self.epoch}.{self._message}"
+
+    def continue_ids(self, old: State) -> None:
+        """Make no message id that the state before this one has made in the same epoch."""
+        self._message = old._message
 
     def send(self, peer: Peer, frames: list[bytes]) -> None:
         """Queue a message in the deferred sends, unless the peer is to notice by silence."""
@@ -153,12 +195,15 @@ class State:
         if peer.muted:
             return
         peer.sent = self.now
-        frames = Ack(self.message_id(), acked, extra).frames()
-        self.receipts.append(DeferredSend(peer.key, frames))
+        self.receipts.append(DeferredSend(peer.key, Ack(self.message_id(), acked, extra).frames()))
 
     def reply(self, peer: Peer, result: bytes, request: str, outcome: str | None = None) -> None:
         """Queue a REPLY."""
         self.send(peer, Reply(self.message_id(), result, request, outcome).frames())
+
+    def answer(self, peer: Peer, call: str, value: object) -> None:
+        """Queue the answer to a CALL."""
+        self.reply(peer, pack(value), call)
 
     def error(self, peer: Peer, request: str, code: str, text: str) -> None:
         """Queue an ERROR if the peer can read it; count it and log the first per peer."""
@@ -175,7 +220,7 @@ class State:
         self,
         write: Write,
         settle: Callable[[Any], None],
-        undo: Callable[[], None] = lambda: None,
+        undo: Callable[[], None] = nothing,
     ) -> None:
         """Queue a write, or a read, until the end of the tick.
 
@@ -188,10 +233,30 @@ class State:
         self._settles.append(settle)
         self._undos.append(undo)
 
-    def disk_full(self, peer: Peer, request: str) -> Callable[[], None]:
-        """Return an ``undo`` for `write` that tells a peer that the disk has no space."""
-        text = "the disk is full; nothing was stored"
-        return lambda: self.error(peer, request, "store-full", text)
+    def record(self, write: Write) -> None:
+        """Queue a write that nothing waits for, such as that of an event beside other writes."""
+        self.write(write, lambda _: None)
+
+    def tell_undone(self, peer: Peer, request: str) -> Callable[[], None]:
+        """Return an ``undo`` for `write` that tells a peer why nothing was stored."""
+        return lambda: self.error(peer, request, *self.failure)
+
+    def tell_refused(self, peer: Peer, request: str, first: int) -> None:
+        """See that a peer is told where the store refuses what its message wants.
+
+        Args:
+            peer: Who waits for an answer.
+            request: Id of the message.
+            first: Place of the first write for it; those behind it are for it too.
+        """
+
+        def undo() -> None:
+            if self.failure != FULL:  # what is read is read again then
+                self.error(peer, request, *self.failure)
+
+        for place in range(first, len(self._undos)):
+            if self._undos[place] is nothing:
+                self._undos[place] = undo
 
     def write_first(self, write: Write, undo: Callable[[], None]) -> None:
         """Add a write about how things were when this tick began, before all others of it."""
@@ -342,6 +407,19 @@ class State:
             self.queues[name].remove_ids(ids)
         return leased
 
+    def count_waiting(self, job: JobRecord) -> None:
+        """Count a job to its queue that waits from now on, and record its times."""
+        counts = self.queue(job.queue).counts
+        if job.expires and job.state is not JobState.BLOCKED:
+            self.record_expiry(job)
+        if job.state is JobState.BLOCKED:
+            counts.blocked += 1
+        elif job.state is JobState.DELAYED:
+            counts.delayed += 1
+            self.next_ready_at = min(job.ready_at, self.next_ready_at or job.ready_at)
+        else:
+            counts.queued += 1
+
     def record_expiry(self, job: JobRecord) -> None:
         """Record that a job with an expiry is waiting."""
         if self.next_expiry is None or job.expires < self.next_expiry:
@@ -431,3 +509,39 @@ class State:
         self.jobs.pop(job.id, None)
         self.refusals.pop(job.id, None)
         self.suspects.forget(job)
+
+
+class SingleWrite:
+    """A write, or a read, of which only one at a time is in flight.
+
+    Args:
+        state: The memory of the broker.
+
+    Attributes:
+        busy: Whether one is in flight.
+    """
+
+    __slots__ = ("_state", "busy")
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.busy = False
+
+    def write(
+        self,
+        write: Write,
+        settle: Callable[[Any], None],
+        undo: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Queue a write as `State.write` does; it is in flight until it is settled or undone."""
+        self.busy = True
+
+        def settled(write_result: Any) -> None:
+            self.busy = False
+            settle(write_result)
+
+        def undone() -> None:
+            self.busy = False
+            undo()
+
+        self._state.write(write, settled, undone)

@@ -16,8 +16,7 @@ from eventmq.headers import parse_headers
 from eventmq.job import TERMINAL, JobState
 from eventmq.store.reads import FindJobs
 from eventmq.wire.batches import pack
-from eventmq.wire.calls import read_number, read_text
-from eventmq.wire.commands import Credit, Reply
+from eventmq.wire.commands import Credit, Reply, read_number, read_text
 from eventmq.wire.streams import (
     NO_READER,
     PART,
@@ -211,6 +210,7 @@ class Streams:
         self._discarded: dict[str, tuple[int, str]] = {}
         self._bytes = 0
         self._scanned_at = 0.0
+        state.calls["stream"] = self.open
 
     # From workers
 
@@ -220,10 +220,8 @@ class Streams:
         if session is None or session.legacy:
             self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
         elif outcome.startswith(PART):
-            head = PartHead.parse(outcome)
-            if not self._take(session, job_id, head, message):
-                text = "parts before these are missing"
-                self.state.error(peer, message.id, "inform-again", text)
+            if not self._take(session, job_id, PartHead.parse(outcome), message):
+                self.state.error(peer, message.id, "inform-again", "parts before these are missing")
         elif self._leased(session, job_id, parse_progress(outcome)) is not None:
             self._record_progress(job_id, message.result)
 
@@ -231,13 +229,11 @@ class Streams:
         done, total, note = decode_progress(body)
         if len(self.progress) >= REMEMBERED:
             del self.progress[next(iter(self.progress))]
-        about = {"done": done, "total": total, "note": note, "at": self.state.wall}
-        self.progress[job_id] = about
+        self.progress[job_id] = {"done": done, "total": total, "note": note, "at": self.state.wall}
 
     def _leased(self, session: Session, job_id: str, delivery: int) -> JobRecord | None:
         """Return the job if the session has this delivery of it."""
-        state = self.state
-        entry = state.running.get(job_id)
+        entry = self.state.running.get(job_id)
         if entry is None or entry[0] is not session or entry[1].deliveries[entry[2]] != delivery:
             return None
         return entry[1].jobs[entry[2]]
@@ -276,8 +272,7 @@ class Streams:
 
     def _restart(self, stream: Stream, head: PartHead, job: JobRecord) -> None:
         """Begin with the parts of another run; readers see by their delivery that it is one."""
-        headers = parse_headers(job.headers)
-        self._bytes -= stream.restart(head, headers)
+        self._bytes -= stream.restart(head, parse_headers(job.headers))
         for reader in list(stream.readers.values()):
             if not reader.restart(head):
                 self._refuse(stream, reader, "they were lost with a restart of the broker")
@@ -320,8 +315,9 @@ class Streams:
             peer, call, read_number(arguments, "delivery"), read_number(arguments, "taken")
         )
         if len(peer.streams) >= self.state.limits.max_subscriptions:
-            msg = f"this peer reads {len(peer.streams)} streams already"
-            raise ProtocolError(msg, code="too-many")
+            raise ProtocolError(
+                f"this peer reads {len(peer.streams)} streams already", code="too-many"
+            )
 
         def settle(stored: Mapping[str, JobRow]) -> None:
             if self.state.peers.get(peer.key) is not peer:
@@ -365,8 +361,7 @@ class Streams:
 
     def _runs(self, job_id: str) -> int:
         """Return the delivery of a job that runs, 0 of any other."""
-        state = self.state
-        entry = state.running.get(job_id)
+        entry = self.state.running.get(job_id)
         return 0 if entry is None else entry[1].deliveries[entry[2]]
 
     def _forward(self, stream: Stream, reader: Reader) -> None:
@@ -427,8 +422,7 @@ class Streams:
         reader.peer.streams.pop(reader.call, None)
         stream.readers.pop((reader.peer, reader.call), None)
         stream.idle_since = self.state.now
-        text = _GONE.format(stream.job_id, why)
-        self.state.error(reader.peer, reader.call, "parts-gone", text)
+        self.state.error(reader.peer, reader.call, "parts-gone", _GONE.format(stream.job_id, why))
 
     # Ends
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from eventmq.broker.limiters import Limiter
+    from eventmq.broker.peers import Eligibility
     from eventmq.job import JobRecord
     from eventmq.store.writes import SubqueueKey
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY",
     "BEFORE_ALL",
-    "LEGACY_ONLY",
-    "NOTHING",
-    "Eligibility",
     "Load",
     "RankKey",
     "ReadyHeap",
@@ -311,28 +309,6 @@ _LOOKAHEAD = 16
 
 #: Heaps up to this size are not purged of stale entries.
 _SMALL = 64
-
-
-class Eligibility(NamedTuple):
-    """The jobs that a session may be offered."""
-
-    #: Names of tasks; None means any.
-    tasks: frozenset[str] | None
-    #: Whether it takes legacy jobs.
-    legacy: bool
-
-    def admits(self, task: str | None) -> bool:
-        """Return whether it may run jobs of a task; None stands for legacy jobs."""
-        if task is None:
-            return self.legacy
-        return self.tasks is None or task in self.tasks
-
-
-#: The eligibility of a session that has not informed yet what it knows.
-NOTHING = Eligibility(frozenset(), legacy=False)
-
-#: The eligibility of a session that takes legacy jobs only.
-LEGACY_ONLY = Eligibility(frozenset(), legacy=True)
 
 
 class ReadyHeap:

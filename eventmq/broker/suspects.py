@@ -108,10 +108,6 @@ class Suspect:
         while len(self.ends) > REMEMBERED:
             del self.ends[next(iter(self.ends))]
 
-    def copy(self) -> Suspect:
-        """Return a copy of the suspect as it is now."""
-        return replace(self, ends=dict(self.ends))
-
     @property
     def row(self) -> SuspectRow | None:
         """Row to store, None if the row of the job is enough."""
@@ -153,7 +149,7 @@ class Suspects:
         if suspect.owed:
             self._clear(job, suspect.owed)
             suspect.owed = 0
-            self._record_change(suspect)
+            self.changed[suspect.seq] = suspect.id
         return suspect
 
     def _put(self, suspect: Suspect) -> Suspect:
@@ -169,10 +165,7 @@ class Suspects:
         if not queue:
             del self.by_queue[suspect.queue]
         if suspect.stored or suspect.seq in self.changed:
-            self._record_change(suspect)
-
-    def _record_change(self, suspect: Suspect) -> None:
-        self.changed[suspect.seq] = suspect.id
+            self.changed[suspect.seq] = suspect.id
 
     def _clear(self, job: JobRecord, deaths: int) -> None:
         """Take back deaths that are counted in a job."""
@@ -246,13 +239,14 @@ class Suspects:
     def copy_of(self, job: JobRecord) -> Suspect | None:
         """Return a copy of the suspect of a job, for `restore`."""
         suspect = self.by_id.get(job.id)
-        return None if suspect is None else suspect.copy()
+        return None if suspect is None else replace(suspect, ends=dict(suspect.ends))
 
     def restore(self, job: JobRecord, was: Suspect | None) -> None:
         """Restore a suspect as `copy_of` returned it: the commit that changed it has failed."""
         self.forget(job)
         if was is not None:
-            self._record_change(self._put(was))
+            self.changed[was.seq] = was.id
+            self._put(was)
 
     # What deaths count
 
@@ -284,7 +278,7 @@ class Suspects:
         suspect = self.add(job)
         if chunk_id is not None:
             suspect.record(SuspectEnd(job.delivery, death, *chunk_id))
-        self._record_change(suspect)
+        self.changed[suspect.seq] = suspect.id
         if death is Death.UNREACHED:
             suspect.unreached += 1
         else:
@@ -301,7 +295,7 @@ class Suspects:
         """
         suspect = self.add(job)
         suspect.record(SuspectEnd(job.delivery, Death.ALONE, *chunk_id))
-        self._record_change(suspect)
+        self.changed[suspect.seq] = suspect.id
 
     def absolve(self, job_id: str, delivery: int, job: JobRecord | None) -> bool:
         """Take back what was counted for a delivery whose worker has come back.
@@ -328,7 +322,7 @@ class Suspects:
         else:
             suspect.unproven -= 1
             suspect.losses -= end.death == Death.SHARED
-        self._record_change(suspect)
+        self.changed[suspect.seq] = suspect.id
         if job is not None and not job.deaths and not suspect.unproven:
             self.forget(job)
         return True

@@ -31,13 +31,15 @@ __all__ = ["TransientJobs", "TransientResults", "header_refusal"]
 
 def header_refusal(headers: Headers) -> tuple[str, str] | None:
     """Return why headers that say ``guarantee:False`` are refused, None where they are not."""
-    if headers.retry_count:
-        return "bad-header", "guarantee:False and retry-count exclude each other"
-    if headers.unique:
-        return "bad-header", "guarantee:False and unique exclude each other"
-    if headers.limit_rate or headers.limit_running or headers.limit_key:
-        return "bad-header", "guarantee:False and limits exclude each other"
-    return None
+    excluded = {
+        "retry-count": headers.retry_count,
+        "unique": headers.unique,
+        "limits": headers.limit_rate or headers.limit_running or headers.limit_key,
+    }
+    what = next((name for name, value in excluded.items() if value), None)
+    return (
+        None if what is None else ("bad-header", f"guarantee:False and {what} exclude each other")
+    )
 
 
 class TransientResults:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from eventmq.broker.dispatch import knows
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
 from eventmq.store.writes import subqueue_of
@@ -149,7 +148,7 @@ class UnroutableJobs:
             if not refused:
                 return False
             task = subqueue_of(job.headers).task
-            return not any(knows(s, task) and s.id not in refused for s in sessions)
+            return not any(s.eligibility.admits(task) and s.id not in refused for s in sessions)
 
         for job in queue.drop(refused_by_all):
             queue.unroutable[job.id] = (job, now)
@@ -162,7 +161,7 @@ class UnroutableJobs:
         for job, _ in list(queue.unroutable.values()):
             refused = self.state.refusals.get(job.id, ())
             task = subqueue_of(job.headers).task
-            if any(knows(s, task) and s.id not in refused for s in sessions):
+            if any(s.eligibility.admits(task) and s.id not in refused for s in sessions):
                 del queue.unroutable[job.id]
                 self.state.enqueue(job)
 
@@ -184,9 +183,4 @@ class UnroutableJobs:
         self._log.failed(queue.name, task, len(jobs))
         error = encode_error(RemoteError("eventmq.errors.UnknownTask", msg))
         rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
-
-        def undo() -> None:
-            for job in jobs:
-                self.state.enqueue(job)
-
-        self.outcomes.finish(rows, undo)
+        self.outcomes.finish(rows)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eventmq.errors import ProtocolError
 from eventmq.job import TERMINAL
 from eventmq.store.reads import FindJobs
 from eventmq.wire.batches import pack
+from eventmq.wire.commands import read_text, read_texts
 from eventmq.wire.results import ENDED, legacy_result
 
 if TYPE_CHECKING:
@@ -231,15 +233,23 @@ class ResultWaiters:
         self.receipts: dict[str, float] = {}
         #: Rows of this tick by (peer, call), sent together by `flush`.
         self._rows: dict[tuple[Peer, str], list[Row]] = {}
+        state.calls |= {"get": self._get, "forget": self._forget}
 
     # Asking
 
-    def get(self, peer: Peer, call: str, ids: list[str]) -> None:
+    def _get(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         """Answer for each id once its job has ended; an unknown id is answered now."""
         state = self.state
+        ids = read_texts(arguments, "ids")
+        if peer.waiting + len(ids) > state.limits.max_waits:
+            raise ProtocolError(
+                f"this peer waits for {peer.waiting} jobs and asks for {len(ids)} more; at most "
+                f"{state.limits.max_waits} are allowed",
+                code="too-many",
+            )
         remaining = set(ids)
         if not remaining:
-            state.reply(peer, pack([]), call)
+            state.answer(peer, call, [])
             return
         self.end_call(peer, call)  # the same id again is the same call
         peer.calls[call] = remaining
@@ -251,6 +261,10 @@ class ResultWaiters:
             unknown = self._answer_transient(peer, call, unknown)
         if unknown:
             self.lookups.ask(peer, call, unknown)
+
+    def _forget(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        self.end_call(peer, read_text(arguments, "call"))
+        self.state.answer(peer, call, None)
 
     def _answer_transient(self, peer: Peer, call: str, ids: list[str]) -> list[str]:
         """Answer at once for jobs without guarantee, where that is short; return the other ids."""

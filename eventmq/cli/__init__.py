@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Command,
         read_timestamp,
     )
+    from eventmq.cli.hangup import at_hangup
     from eventmq.cli.output import printable, show_object, show_rows, to_json
     from eventmq.cli.target import (
         Found,
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
         import_named,
         takes_app,
         takes_json,
+        takes_log_format,
         takes_target,
+        takes_wide,
     )
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "Command",
     "Found",
     "Target",
+    "at_hangup",
     "import_named",
     "main",
     "printable",
@@ -46,19 +50,25 @@ __all__ = [
     "show_rows",
     "takes_app",
     "takes_json",
+    "takes_log_format",
     "takes_target",
+    "takes_wide",
     "to_json",
 ]
 
 _OUTPUT = frozenset({"printable", "show_object", "show_rows", "to_json"})
 
-_TARGET = frozenset({"Found", "Target", "import_named", "takes_app", "takes_json", "takes_target"})
+_TARGET = frozenset({
+    "Found", "Target", "import_named", "takes_app", "takes_json", "takes_log_format",
+    "takes_target", "takes_wide",
+})  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     where = "output" if name in _OUTPUT else "target" if name in _TARGET else "command"
+    where = "hangup" if name == "at_hangup" else where
     return getattr(importlib.import_module(f"{__name__}.{where}"), name)
 
 

@@ -9,7 +9,7 @@ import click
 
 from eventmq.cli.command import FAILED, Command
 from eventmq.cli.output import show_object, show_rows
-from eventmq.cli.target import takes_json, takes_target
+from eventmq.cli.target import takes_json, takes_target, takes_wide
 
 if TYPE_CHECKING:
     from eventmq.cli.target import Target
@@ -22,21 +22,24 @@ _SETTING_COLUMNS = ("name", "value", "source", "type", "unit", "default", "env")
 
 @click.command(cls=Command, exits={FAILED: "a plugin is broken"})
 @takes_json
+@takes_wide
 @takes_target
-def plugins(target: Target, as_json: bool) -> None:
+def plugins(target: Target, as_json: bool, wide: bool) -> None:
     """List the plugins.
 
     For each its origin, what it provides, and what of that is in use. Without -A the settings of
     the working directory decide.
     """
     rows = target.app().plugins.listing()
-    show_rows(rows, _PLUGIN_COLUMNS, as_json=as_json)
+    gives_way = ("hooks", "version", "provides")
+    show_rows(rows, _PLUGIN_COLUMNS, as_json=as_json, wide=wide, gives_way=gives_way)
 
 
 @click.command(cls=Command)
 @takes_json
+@takes_wide
 @takes_target
-def settings(target: Target, as_json: bool) -> None:
+def settings(target: Target, as_json: bool, wide: bool) -> None:
     """List the settings.
 
     For each its value and source, type, unit, default and environment variable. Without -A these
@@ -44,7 +47,8 @@ def settings(target: Target, as_json: bool) -> None:
     """
     from eventmq.settings import describe
 
-    show_rows(describe(target.app().settings), _SETTING_COLUMNS, as_json=as_json)
+    rows, gives_way = describe(target.app().settings), ("env", "default", "type", "unit")
+    show_rows(rows, _SETTING_COLUMNS, as_json=as_json, wide=wide, gives_way=gives_way)
 
 
 @click.command(cls=Command)

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from eventmq.cli.command import FAILED, Command
-from eventmq.cli.target import takes_target
+from eventmq.cli.hangup import run_restartable, start_anew
+from eventmq.cli.schedules import describe_trigger
+from eventmq.cli.target import takes_log_format, takes_target
+from eventmq.text import printable
+from eventmq.titles import set_title
 
 if TYPE_CHECKING:
     from eventmq.cli.target import Target
@@ -25,27 +29,44 @@ logger = logging.getLogger("eventmq.scheduler")
     "--store", "schedule_store", metavar="URL",
     help="Keeps schedules: broker (the default), sqlite or memory, or a URL by its scheme.",
 )  # fmt: skip
+@click.option("--check", is_flag=True, help="Load the app and its schedules, and end.")
+@takes_log_format
 @takes_target
-def beat(target: Target, schedule_store: str | None) -> None:
+def beat(target: Target, schedule_store: str | None, *, check: bool) -> None:
     """Run the scheduler of an app.
 
     It stores the schedules of the app's code, prints "ready" on stdout, and submits the job of
     every schedule at its fire times. Any number may run: one fires, another takes over within 2 s
     when it ends, and no job is submitted twice. SIGTERM or Ctrl-C stops it.
+
+    At SIGHUP it runs its command line again in the same process, with the code of then, and prints
+    "ready" again. If the new code cannot be loaded, it goes on with the old code and logs why.
     """
     if not target.app_name:
         raise click.UsageError("a scheduler needs an app: -A module[:attribute]")
     app = target.serving(schedule_store=schedule_store).app
     app.inform_as("scheduler")
     for name, schedule in sorted(app.schedules.in_code().items()):
-        logger.info("schedule %s, task %s, %s", name, schedule.task, schedule.trigger)
+        logger.info(
+            "schedule %s, task %s, %s", name, schedule.task, describe_trigger(schedule.trigger)
+        )
     store = app.settings.schedule_store
-    runner = app.make_beat(on_ready=lambda: click.echo(f"ready app={app.name} store={store}"))
-    runner.install_signal_handlers()
+
+    def ready() -> None:
+        click.echo(f"ready app={app.name} store={store}")
+        runner.notifier.ready(f"fires the schedules of {app.name}")
+
+    runner = app.make_beat(on_ready=ready)
     try:
-        runner.run()
+        if check:
+            runner.close()
+        else:
+            set_title("beat", printable(app.name))
+            run_restartable(runner, "scheduler")
     finally:
         app.close()
+    if runner.needs_restart:
+        start_anew()
 
 
 COMMANDS = (beat,)

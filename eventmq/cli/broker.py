@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import FAILED, Command
-from eventmq.cli.target import options_of, takes_app
+from eventmq.cli.command import FAILED, NO_BROKER, Command, CommandGroup
+from eventmq.cli.hangup import at_hangup, rereading_keys
+from eventmq.cli.output import show_object
+from eventmq.cli.target import (
+    options_of,
+    takes_app,
+    takes_json,
+    takes_log_format,
+    takes_metrics_bind,
+    takes_target,
+)
+from eventmq.notify import Notifier
+from eventmq.titles import set_title
 
 try:
     import resource
@@ -26,8 +38,10 @@ __all__ = ["COMMANDS", "raise_descriptor_limit"]
 logger = logging.getLogger("eventmq.cli")
 
 
-@click.command(
-    cls=Command, exits={FAILED: "an address or the store cannot be used, or the disk failed"}
+@click.group(
+    cls=CommandGroup,
+    invoke_without_command=True,
+    exits={FAILED: "an address or the store cannot be used, or the disk failed"},
 )
 @click.option(
     "--bind", metavar="URL",
@@ -45,8 +59,13 @@ logger = logging.getLogger("eventmq.cli")
     help="Refuse to start if the store is missing or has another id. The ready line has the id.",
 )  # fmt: skip
 @click.option(
-    "--durability", type=click.Choice(["durable", "relaxed", "memory"]),
-    help="On disk before the receipt, soon after it, or never.",
+    "--advertise", metavar="URL",
+    help="Address of this broker that peers are told while it owns a shared store; needed where "
+    "--bind names all interfaces.",
+)  # fmt: skip
+@click.option(
+    "--durability", type=click.Choice(["durable", "replicated", "relaxed", "memory"]),
+    help="On disk before the receipt, on that of a replica too, on disk soon after it, or never.",
 )  # fmt: skip
 @click.option(
     "--keys-dir",
@@ -54,11 +73,13 @@ logger = logging.getLogger("eventmq.cli")
     help="Directory of CURVE keys; turns CURVE on. Default: keys in the data directory, if there "
     "are any.",
 )
+@takes_metrics_bind
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @click.option(
     "--store-option", "store_options", metavar="K=V", multiple=True,
     help="An option of the store. Repeatable.",
 )  # fmt: skip
+@takes_log_format
 @takes_app()
 def broker(
     target: Target, store_options: tuple[str, ...], insecure: bool, **settings: str | None
@@ -67,8 +88,13 @@ def broker(
 
     It prints a line with "ready" and the real addresses on stdout, once all of them are bound and
     the store is recovered. Without options it listens on loopback only and keeps its data in the
-    folder .eventmq. SIGTERM or Ctrl-C stops it.
+    folder .eventmq. SIGTERM or Ctrl-C stops it. At SIGHUP it reads the keys of its peers again.
+
+    Of several brokers on one database, one owns the store and the others stand by; the line has
+    the role, and the durability of receipts.
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     options = options_of(store_options, "--store-option")
     app = target.serving(insecure=insecure or None, **settings).app
     raise_descriptor_limit(app.settings.max_peers)
@@ -79,26 +105,65 @@ def broker(
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, stop)
-    runner.bind()
-    click.echo(_ready_line(runner))
+    runner.notifier = Notifier(os.environ)
+    at_hangup(rereading_keys(runner.notifier, lambda: runner.role), runner.stop)
+    set_title("broker")
     _calm_collector()
-    runner.run()
+    runner.bind()
+    end_metrics = app.serve_metrics(runner.metrics, app.settings.metrics_bind)
+    click.echo(_ready_line(runner))
+    runner.notifier.ready(runner.role)
+    _keep_what_is_there()
+    try:
+        runner.run()
+    finally:
+        end_metrics()
+    logger.info("the broker has stopped; a client or worker that calls now waits for the next one")
 
 
 def _calm_collector() -> None:
     """Run the cyclic garbage collector rarely: jobs create no cycles, and it took 10 % of the CPU.
 
-    ``python -m benchmarks drain``: 8.9 us of CPU per job with this, 10.0 without.
+    ``python -m benchmarks drain``: 8.9 us of CPU per job with this, 10.0 without. Set before the
+    store is read: of 100,000 subqueues that makes a million objects, of which none is garbage.
     """
+    gc.set_threshold(100_000, 50, 100)
+
+
+def _keep_what_is_there() -> None:
+    """Let the collector never look at again what a broker has from its start on."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
 
 
 def _ready_line(runner: BrokerRunner) -> str:
     state = runner.core.state
     addresses = [f"{port}={address}" for port, address in runner.addresses.items()]
-    return " ".join(["ready", *addresses, f"store={state.store_id}", f"epoch={state.epoch}"])
+    shared = []
+    if state.owner is not None:
+        shared = [f"role={state.owner.role}", f"durability={state.durability}"]
+    return " ".join(
+        ["ready", *addresses, f"store={state.store_id}", f"epoch={state.epoch}", *shared]
+    )
+
+
+#: Seconds to wait for another owner; after 5 s the one that was asked answers that there is none.
+HANDOVER_TIMEOUT = 12.0
+
+
+@broker.command(
+    cls=Command, exits={FAILED: "no other broker has taken the store over", NO_BROKER: ""}
+)
+@takes_json
+@takes_target
+def handover(target: Target, as_json: bool) -> None:
+    """Let another broker take over the store that the owner shares with it.
+
+    Returns when one has: its address and its epoch. The broker that owned the store goes on as a
+    standby. If none takes it within 5 s, it owns the store again.
+    """
+    with target.asking(HANDOVER_TIMEOUT) as app:
+        show_object(app.ask("handover"), as_json=as_json)
 
 
 #: Descriptors for everything but peers: sockets, files, logs, and some to spare.

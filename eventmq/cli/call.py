@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,7 +69,13 @@ def call(
         if as_json:
             _print_object(job, timeout, wait=wait)
         elif wait:
-            click.echo(to_json(_result(job, timeout)))
+            try:
+                click.echo(to_json(_result(job, timeout)))
+            except KeyboardInterrupt:
+                click.echo(
+                    f"not waiting any longer; the job goes on: eventmq job {job.id}", err=True
+                )
+                raise
         else:
             click.echo(job.id)
 
@@ -99,7 +107,7 @@ def read_arguments(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]
         keyword = _KEYWORD.fullmatch(text)
         if keyword:
             name = keyword[1]
-            kwargs[name] = _json(keyword[2], f"the argument {name!r}")
+            kwargs[name] = _json(keyword[2], f"the argument {name!r}", name)
         elif text.startswith("--"):
             raise click.NoSuchOption(text, ctx=click.get_current_context())
         elif kwargs:
@@ -109,12 +117,21 @@ def read_arguments(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]
     return args, kwargs
 
 
-def _json(text: str, what: str) -> Any:
+def _right(text: str, name: str) -> str:
+    """Return how to write an argument that is not JSON, on a command line."""
+    try:
+        value, words = ast.literal_eval(text), "JSON writes it as"
+        right = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        words, right = "if it is a text, write", json.dumps(text, ensure_ascii=False)
+    return f"{words} {shlex.quote(f'{name}={right}' if name else right)}"
+
+
+def _json(text: str, what: str, name: str = "") -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        right = json.dumps(text, ensure_ascii=False)
-        msg = f"{what} is not JSON: {text}; if it is a text, write '{right}'"
+        msg = f"{what} is not JSON: {text}; {_right(text, name)}"
         raise click.UsageError(msg, ctx=click.get_current_context()) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +17,10 @@ from eventmq.errors import (
     JobNotFound,
     PluginNotFound,
     QueueNotFound,
+    ScheduleNotFound,
     SettingsError,
 )
+from eventmq.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +34,12 @@ __all__ = [
     "NO_BROKER",
     "WRONG_USAGE",
     "Command",
+    "CommandGroup",
+    "ListingGroup",
     "code_of",
+    "count_of",
     "print_error",
+    "read_length",
     "read_timestamp",
     "sentence",
 ]
@@ -67,6 +74,7 @@ _CODES: tuple[tuple[type[EventMQError], int], ...] = (
     (BrokerUnavailable, NO_BROKER),
     (JobNotFound, NOT_FOUND),
     (QueueNotFound, NOT_FOUND),
+    (ScheduleNotFound, NOT_FOUND),
     (SettingsError, WRONG_USAGE),
     (AppNotFound, WRONG_USAGE),
     (PluginNotFound, WRONG_USAGE),
@@ -82,9 +90,9 @@ def code_of(error: Exception) -> int:
 
 
 def sentence(error: Exception) -> str:
-    """Return the error in one line, with a hint."""
+    """Return the error in one printable line, with a hint."""
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    line = " ".join(text.split()).rstrip(".") or type(error).__name__
+    line = printable(" ".join(text.split())).rstrip(".") or type(error).__name__
     if isinstance(error, click.UsageError):
         line = line[:1].lower() + line[1:]
         if error.ctx is not None:
@@ -118,9 +126,35 @@ class Command(click.Command):
         self.epilog = self.epilog or f"Exit codes: {meanings}."
 
 
-_AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+class CommandGroup(Command, click.Group):
+    """A `Command` that has others below it."""
+
+
+class ListingGroup(click.Group):
+    """A group of commands about things; without a command it lists them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; one without a command is that of ``list``."""
+        names_one = args and (args[0][:1] != "-" or args[0] in ctx.help_option_names)
+        if not names_one and not ctx.resilient_parsing:  # that is the completion of a shell
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+def count_of(number: int, what: str) -> str:
+    """Return a number of things: ``1 job``, ``2 jobs``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+def read_length(text: str) -> float | None:
+    """Return the seconds of a length of time such as ``90s 15m 2h 3d 1w``, None if it is none."""
+    match = _LENGTH.fullmatch(text)
+    return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def read_timestamp(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -130,18 +164,13 @@ def read_timestamp(_: click.Context, param: click.Parameter, value: str | None) 
     """
     if value is None:
         return None
-    ago = _AGO.fullmatch(value)
-    if ago:
-        return time.time() - float(ago[1]) * _SECONDS[ago[2]]
+    ago = read_length(value)
+    if ago is not None:
+        return time.time() - ago
     try:
-        return _absolute(value)
+        with suppress(ValueError):
+            return float(value)
+        return datetime.fromisoformat(value).timestamp()
     except (ValueError, OverflowError, OSError):
         msg = f"{value!r} is no time; write 2h for two hours ago, or 2026-01-31T12:00"
         raise click.BadParameter(msg, param=param) from None
-
-
-def _absolute(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        return datetime.fromisoformat(value).timestamp()

@@ -1,4 +1,4 @@
-"""Control a broker: ``cancel purge pause resume drain clock``."""
+"""Act on jobs, queues and the broker: ``failed cancel purge pause resume drain clock``."""
 
 from __future__ import annotations
 
@@ -9,32 +9,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import FAILED, NO_BROKER, NOT_FOUND, Command, print_error
-from eventmq.cli.output import show_object, show_rows
-from eventmq.cli.target import takes_json, takes_target
-from eventmq.errors import JobNotFound, QueueNotFound
+from eventmq.cli.command import (
+    FAILED,
+    NO_BROKER,
+    NOT_FOUND,
+    Command,
+    ListingGroup,
+    count_of,
+    print_error,
+    read_timestamp,
+)
+from eventmq.cli.inspect import as_row, show_job, takes_args, takes_logs
+from eventmq.cli.output import (
+    full_ids,
+    none_of,
+    pages_of,
+    rows_of,
+    show_latest,
+    show_object,
+    show_rows,
+)
+from eventmq.cli.target import takes_json, takes_target, takes_wide
+from eventmq.errors import EventMQError, JobNotFound, QueueNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from eventmq.app import EventMQ
     from eventmq.cli.target import Target
 
-__all__ = ["COMMANDS", "in_pages", "run_bulk"]
-
+__all__ = ["COMMANDS"]
 
 #: Seconds between two requests for the progress: first and last.
 _MIN_WAIT, _MAX_WAIT = 0.005, 0.5
-
-
-def in_pages(app: EventMQ, name: str, ids: Sequence[str], **more: Any) -> list[list[str]]:
-    """Call an operation on ids, in pages as large as it allows; return all rows."""
-    from eventmq.wire.calls import MAX_IDS
-
-    rows: list[list[str]] = []
-    for start in range(0, len(ids), MAX_IDS):
-        rows += app.ask(name, {"ids": list(ids[start : start + MAX_IDS]), **more})
-    return rows
 
 
 def run_bulk(app: EventMQ, action: str, **filters: Any) -> int:
@@ -91,7 +98,7 @@ def cancel(
 
     The jobs end at once. A worker that runs one is told to stop, and its outcome is ignored. A job
     named by its id is cancelled also while it runs; with --queue or --task, running jobs are
-    cancelled only with --running.
+    cancelled only with --running. An id may be a part of one, such as the end that listings show.
     """
     chosen = {name: value for name, value in filters.items() if value}
     ways = bool(ids) + bool(group) + bool(chosen.get("queue") or chosen.get("task"))
@@ -99,27 +106,41 @@ def cancel(
         raise click.UsageError("name jobs by their ids, or by --group, or by --queue or --task")
     with target.asking() as app:
         if group:
-            answer = app.ask("cancel_graph", {"id": group, "reason": reason})
+            (member,) = full_ids(app, [group])
+            answer = app.ask("cancel_graph", {"id": member, "reason": reason})
             _print_count(answer["count"], "cancelled", as_json=as_json)
             return None
         if not ids:
             count = run_bulk(app, "cancel", reason=reason, **chosen)
             _print_count(count, "cancelled", as_json=as_json)
             return None
-        answers = in_pages(app, "cancel", ids, reason=reason)
-    known = [{"id": i, "state": state, "was": was} for i, state, was in answers if state]
-    show_rows(known, ("id", "state", "was"), as_json=as_json)
-    missing = [i for i, state, _ in answers if not state]
-    for job_id in missing:
-        print_error(JobNotFound(job_id))
-    return NOT_FOUND if missing else None
+        answers = [
+            row
+            for page in pages_of(full_ids(app, ids))
+            for row in app.ask("cancel", {"ids": page, "reason": reason})
+        ]
+    return _show_answers(answers, as_json=as_json)
+
+
+def _show_answers(answers: Sequence[Sequence[str]], done: str = "", *, as_json: bool) -> int | None:
+    """Print what became of jobs, and an error for each that is not known, or not ``done``."""
+    rows = [{"id": i, "state": state, "was": was} for i, state, was in answers]
+    changed = [row for row in rows if row["state"] and row["state"] == (done or row["state"])]
+    show_rows(changed, ("id", "state", "was"), as_json=as_json)
+    code = None
+    for row in rows:
+        if not row["state"]:
+            code = print_error(JobNotFound(row["id"]))
+        elif row not in changed:
+            code = _not_failed(row["id"], row["state"])
+    return code
 
 
 def _print_count(count: int, what: str, *, as_json: bool) -> None:
     if as_json:
         show_object({what: count}, as_json=True)
     else:
-        click.echo(f"{count} {'job' if count == 1 else 'jobs'} {what}")
+        click.echo(f"{count_of(count, 'job')} {what}")
 
 
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: _NO_QUEUE})
@@ -133,7 +154,7 @@ def purge(target: Target, queue: str, as_json: bool) -> None:
     waits for a cancelled job is told that it was purged.
     """
     with target.asking() as app:
-        count = run_bulk(app, "cancel", queue=queue, reason="purged")
+        count = run_bulk(app, "cancel", queue=queue, reason="purged", operation="purge")
     _print_count(count, "cancelled", as_json=as_json)
 
 
@@ -177,8 +198,7 @@ def drain(target: Target, queue: str, timeout: float | None, delayed: bool) -> i
         while jobs := _jobs_left(app, queue, delayed=delayed):
             wait = DRAIN_INTERVAL if end is None else min(DRAIN_INTERVAL, end - time.monotonic())
             if wait <= 0:
-                click.echo(f"error: the queue {queue!r} is not empty: {jobs}", err=True)
-                return FAILED
+                return print_error(EventMQError(f"the queue {queue!r} is not empty: {jobs}"))
             time.sleep(wait)
     return None
 
@@ -217,4 +237,166 @@ def accept(target: Target, as_json: bool) -> None:
     show_object(accepted, as_json=as_json)
 
 
-COMMANDS = (cancel, purge, pause, resume, drain, clock)
+# Failed jobs
+
+_FAILED = (
+    "id", "task", "queue", "attempt", "delivery", "created", "started", "ran", "finished",
+    "worker", "error",
+)  # fmt: skip
+_FAILED_SHOWN = ("id", "task", "queue", "attempt", "finished", "worker", "error")
+
+#: Default of ``failed list --limit``.
+ROWS = 100
+
+_FAILED_EXITS = {NO_BROKER: "", NOT_FOUND: "a job is not among the failed ones, or no such queue"}
+
+
+def _takes_filters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose among failed jobs."""
+    for option in (
+        click.option("--until", callback=read_timestamp, metavar="WHEN", help="Failed before it."),
+        click.option(
+            "--since", callback=read_timestamp, metavar="WHEN",
+            help="Failed after it: 2h for two hours ago, or 2026-01-31T12:00.",
+        ),
+        click.option("--error", metavar="TYPE", help="With an error of this type: ValueError."),
+        click.option("--task", metavar="NAME", help="Of this task."),
+        click.option("--queue", metavar="NAME", help="Of this queue."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.group(
+    cls=ListingGroup,
+    epilog="Exit codes: 0 done, 2 wrong usage, 3 broker not reachable, 4 a job is not among the "
+    "failed ones.",
+)
+def failed() -> None:
+    """List failed jobs, or inspect, retry or drop them.
+
+    Without a command, and with options alone, it is "failed list".
+
+    A job that has failed for good is kept with its arguments, its error and the history of its
+    attempts, until it is dropped, or as long as "failed_ttl" and "max_failed_bytes" allow.
+    """
+
+
+@failed.command("list", cls=Command, exits={NO_BROKER: ""})
+@_takes_filters
+@click.option(
+    "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
+    help="Largest number of rows.",
+)  # fmt: skip
+@takes_json
+@takes_wide
+@takes_target
+def list_failed(target: Target, limit: int, as_json: bool, wide: bool, **filters: Any) -> None:
+    """List failed jobs, the latest first.
+
+    Columns give way on a narrow terminal: worker, queue, finished, attempt.
+    """
+    with target.asking() as app:
+        rows = [as_row(row) for row in rows_of(app, "failed", filters, limit)]
+    show_latest(
+        rows, _FAILED, limit, as_json=as_json, wide=wide, brief=_FAILED_SHOWN,
+        empty=none_of("failed jobs", **filters),
+    )  # fmt: skip
+
+
+@failed.command("show", cls=Command, exits=_FAILED_EXITS)
+@click.argument("job_id", metavar="ID")
+@takes_args
+@takes_logs
+@takes_json
+@takes_target
+def show(
+    target: Target, job_id: str, *, args: bool, logs: bool, as_json: bool
+) -> int | None:  # fmt: skip
+    """Show one failed job with the errors and tracebacks of its attempts.
+
+    ID may be a part of one, such as the end that listings show. Arguments are shown with --args,
+    and what it logged with --logs, as by "eventmq job".
+    """
+    with target.asking() as app:
+        info = app.job(*full_ids(app, [job_id])).info(args=args, logs=logs)
+    if info["state"] != "failed":
+        return _not_failed(info["id"], info["state"])
+    wanted = {*_FAILED, "args", "kwargs", "args_note", "logs"}
+    row = {name: value for name, value in as_row(info).items() if name in wanted}
+    show_job(row, info, as_json=as_json, tracebacks=True)
+    return None
+
+
+def _not_failed(job_id: str, state: str) -> int:
+    print_error(EventMQError(f"job {job_id} is not among the failed jobs: it is {state}"))
+    return NOT_FOUND
+
+
+def _takes_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what ``retry`` and ``drop`` have in common."""
+    for option in (
+        takes_target,
+        takes_json,
+        click.option("--all", "everything", is_flag=True, help="All failed jobs."),
+        click.option(
+            "--limit", type=click.IntRange(1), metavar="N", help="Only the last N failed of them."
+        ),
+        _takes_filters,
+        click.argument("ids", metavar="[ID]...", nargs=-1),
+    ):
+        function = option(function)
+    return function
+
+
+@failed.command("retry", cls=Command, exits=_FAILED_EXITS)
+@_takes_jobs
+def retry(**options: Any) -> int | None:
+    """Retry failed jobs, by id or by filters.
+
+    Each keeps its id and its history and goes to the back of its queue as its next attempt. If it
+    fails again, it is retried only if its task's "retries" still allow that.
+    """
+    return _apply("retry", "queued", **options)
+
+
+@failed.command("drop", cls=Command, exits=_FAILED_EXITS)
+@_takes_jobs
+def drop(**options: Any) -> int | None:
+    """Drop failed jobs, by id or by filters.
+
+    Dropped jobs cannot be restored.
+    """
+    return _apply("drop", "dropped", **options)
+
+
+def _apply(
+    action: str,
+    done: str,
+    *,
+    target: Target,
+    ids: tuple[str, ...],
+    limit: int | None,
+    everything: bool,
+    as_json: bool,
+    **filters: Any,
+) -> int | None:
+    chosen = {name: value for name, value in filters.items() if value is not None}
+    if sum((bool(ids), bool(chosen) or limit is not None, everything)) != 1:
+        raise click.UsageError("name jobs by their ids, by filters, or with --all")
+    with target.asking() as app:
+        if not ids and limit is None:
+            count = run_bulk(app, action, **chosen)
+        else:
+            newest = rows_of(app, "failed", chosen, limit or 0)
+            chosen_ids = full_ids(app, ids) if ids else [row["id"] for row in newest]
+            pages = pages_of(chosen_ids)
+            answers = [row for page in pages for row in app.ask(action, {"ids": page})]
+            count = sum(state == done for _, state, _ in answers)
+            if ids:
+                return _show_answers(answers, done, as_json=as_json)
+    _print_count(count, done, as_json=as_json)
+    return None
+
+
+COMMANDS = (failed, cancel, purge, pause, resume, drain, clock)

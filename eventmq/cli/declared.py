@@ -86,11 +86,14 @@ class DeclaredOptions(Command):
         """Add the options of plugins; a broken plugin must not prevent the help."""
         try:
             declared = loaded_plugins(ctx).command_options(self._kind)
-            taken = {param.name for param in self.params}.intersection(declared)
-            if taken:
-                name = min(taken)
-                msg = f"{declared[name][1][0]!r} declares the option {name!r}, which is that of "
-                raise PluginCollision(f"{msg}{ctx.command_path!r}")
+            own = [param for param in super().get_params(ctx) if isinstance(param, click.Option)]
+            taken = {opt for option in own for opt in (*option.opts, *option.secondary_opts)}
+            for name, (_, owners) in declared.items():
+                if f"--{name.replace('_', '-')}" in taken or name in {each.name for each in own}:
+                    raise PluginCollision(
+                        f"{owners[0]!r} declares the option {name!r}, which is that of "
+                        f"{ctx.command_path!r}"
+                    )
         except EventMQError as error:
             print_error(error)
             return

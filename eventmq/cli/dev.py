@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from eventmq.cli.command import DONE, FAILED, Command
+from eventmq.cli.hangup import at_hangup
 from eventmq.cli.output import paint, printable
 from eventmq.cli.processes import Child, ChildFailed, interrupt_at_signals, ready_fields
-from eventmq.cli.target import takes_app
+from eventmq.cli.target import takes_app, takes_queues
 from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ class FileWatcher:
         try:
             from watchfiles import watch
         except ImportError as error:
-            msg = "eventmq dev --reload needs watchfiles: pip install 'eventmq[reload]'"
+            msg = "eventmq dev --reload needs watchfiles: pip install '.[reload]'"
             raise EventMQError(msg) from error
         self._folder = folder.resolve()
         self._on_change = on_change
@@ -105,7 +108,7 @@ _COLOUR = "green"
 
 
 @click.command(cls=Command, exits={FAILED: "one of them cannot start, or ended by itself"})
-@click.option("-Q", "--queues", metavar="NAME:WEIGHT,...", help="Queues of the worker.")
+@takes_queues
 @click.option("-c", "--concurrency", type=click.IntRange(1), metavar="N", help="Jobs at once.")
 @click.option("--pool", metavar="NAME", help="What runs jobs; else the setting pool.")
 @click.option("--bind", metavar="URL", help="Address of the broker; else the app's broker.")
@@ -127,11 +130,11 @@ def dev(
     """Run a broker, a worker and a scheduler together, and gateways.
 
     Log lines go to stderr, each with the name of its process. A line with "ready" is printed on
-    stdout when all are ready. Ctrl-C stops all.
+    stdout when all are ready. Ctrl-C stops all. SIGHUP is passed on to all of them.
 
     With --reload all but the broker restart when a Python file in or below the working directory,
     or a settings file in it, changes; running jobs end first, within the grace. That needs the
-    extra ``reload``: pip install 'eventmq[reload]'.
+    extra ``reload``: pip install '.[reload]'.
     """
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":
@@ -164,12 +167,6 @@ def _gateway(text: str, verbosity: list[str], app: list[str]) -> tuple[str, list
     return name, [*verbosity, "gateway", name, *app, *_arguments(bind=address or None)]
 
 
-class _Changed(NamedTuple):
-    """Files that changed."""
-
-    paths: list[str]
-
-
 class _ProcessGroup:
     """A broker, and processes with the app's code that restart when it changes.
 
@@ -192,19 +189,21 @@ class _ProcessGroup:
         self._gateways = gateways
         self._stop_timeout = stop_timeout
         self._reload = reload
-        self._events: SimpleQueue[Child | _Changed] = SimpleQueue()
+        self._events: SimpleQueue[Child | list[str] | None] = SimpleQueue()
         self._running: list[Child] = []
         self._address = ""
+        self._broker: Child
 
     def run(self, broker: list[str]) -> None:
         """Run all until one ends, which is an error; then stop the others."""
         with ExitStack() as stack:
             if self._reload:
-                watcher = FileWatcher(Path.cwd(), lambda paths: self._events.put(_Changed(paths)))
+                watcher = FileWatcher(Path.cwd(), self._events.put)
                 stack.callback(watcher.stop)
-            child = self._child("broker", broker)
-            stack.callback(child.stop, STOP_TIMEOUT)
-            ready = child.wait_ready(START_TIMEOUT)
+            at_hangup(partial(self._events.put, None), _interrupt)
+            self._broker = self._child("broker", broker)
+            stack.callback(self._broker.stop, STOP_TIMEOUT)
+            ready = self._broker.wait_ready(START_TIMEOUT)
             self._address = ready_fields(ready)["main"]
             stack.callback(self._stop)
             self._start()
@@ -213,7 +212,7 @@ class _ProcessGroup:
                 self._handle(self._events.get())
 
     def _child(self, name: str, arguments: list[str]) -> Child:
-        return Child(name, arguments, on_line=_PrefixedLog(name), on_end=self._events.put)
+        return Child(name, arguments, on_line=partial(_prefixed, name), on_end=self._events.put)
 
     def _start(self) -> None:
         for name, arguments in self._restartable.items():
@@ -240,9 +239,13 @@ class _ProcessGroup:
         if interrupted:
             raise KeyboardInterrupt
 
-    def _handle(self, event: Child | _Changed) -> None:
-        if isinstance(event, _Changed):
-            self._replace(event.paths)
+    def _handle(self, event: Child | list[str] | None) -> None:
+        """Handle the end of a process, changes of files, or SIGHUP (None)."""
+        if event is None:
+            for child in (self._broker, *self._running):
+                child.hang_up()
+        elif isinstance(event, list):
+            self._replace(event)
         elif event in self._running and event.name in self._gateways:
             self._running.remove(event)
             self._log(f"{event.exit_report()}; the others go on")
@@ -272,17 +275,18 @@ class _ProcessGroup:
 
     @staticmethod
     def _log(text: str) -> None:
-        _PrefixedLog("dev")(f"{printable(text)}\n")
+        _prefixed("dev", f"{printable(text)}\n")
 
 
-class _PrefixedLog:
-    """Writes lines to stderr, each with the name of its process."""
+def _interrupt() -> None:
+    """End as at Ctrl-C: the terminal is gone."""
+    signal.default_int_handler(signal.SIGINT, None)
 
-    def __init__(self, name: str) -> None:
-        self._prefix = paint(f"{name} |", _COLOURS.get(name, _COLOUR), err=True)
 
-    def __call__(self, line: str) -> None:
-        click.echo(f"{self._prefix} {line}", err=True, nl=False)
+def _prefixed(name: str, line: str) -> None:
+    """Write a line to stderr with the name of its process."""
+    prefix = paint(f"{name} |", _COLOURS.get(name, _COLOUR), err=True)
+    click.echo(f"{prefix} {line}", err=True, nl=False)
 
 
 COMMANDS = (dev,)

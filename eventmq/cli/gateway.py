@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from eventmq.cli.command import DONE, FAILED
 from eventmq.cli.declared import DeclaredOptions
-from eventmq.cli.target import options_of, takes_target
+from eventmq.cli.hangup import at_hangup, rereading_keys
+from eventmq.cli.target import options_of, takes_log_format, takes_target
+from eventmq.notify import Notifier
 from eventmq.registry.names import GATEWAY
+from eventmq.text import printable
+from eventmq.titles import set_title
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +47,7 @@ CHECK_INTERVAL = 0.5
     "--gateway-option", "more", metavar="K=V", multiple=True,
     help="An option of the gateway. Repeatable.",
 )  # fmt: skip
+@takes_log_format
 @takes_target
 def gateway(
     target: Target,
@@ -54,7 +61,8 @@ def gateway(
     """Serve another protocol, by a gateway that a plugin provides.
 
     The gateway is an ordinary client and worker of the broker. It prints a line with "ready" and
-    the real addresses on stdout once they are bound. SIGTERM or Ctrl-C stops it.
+    the real addresses on stdout once they are bound. SIGTERM or Ctrl-C stops it. At SIGHUP it reads
+    the keys of its peers again.
     """
     app = target.serving().app
     app.load_tasks()
@@ -70,13 +78,20 @@ def gateway(
     ended = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: ended.set())
+    notifier = Notifier(os.environ)
+    status = f"serves {name}"
+    at_hangup(rereading_keys(notifier, lambda: status), ended.set)
+    set_title("gateway", printable(name))
     try:
         addresses = made.start()
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER, 50, 100)
         click.echo(_ready_line(name, ports, addresses))
-        return _serve(made, ended)
+        status = f"serves {name} at {' '.join(addresses)}"
+        notifier.ready(status)
+        return _serve(made, ended, notifier)
     finally:
+        notifier.stopping("ending")
         made.stop(app.settings.shutdown_grace)
         app.close()
 
@@ -86,9 +101,16 @@ def _ready_line(name: str, ports: Sequence[str], addresses: Sequence[str]) -> st
     return " ".join(["ready", f"gateway={name}", *fields, *addresses[len(ports) :]])
 
 
-def _serve(made: Gateway, ended: threading.Event) -> int:
-    """Wait for a signal, or for the gateway's end."""
-    while not ended.wait(CHECK_INTERVAL):
+def _serve(made: Gateway, ended: threading.Event, notifier: Notifier) -> int:
+    """Wait for a signal, or for the gateway's end; give signs of life while its loops turn."""
+    from eventmq.gateway import Watchable
+
+    turns: Sequence[int] = ()
+    while not ended.wait(min(CHECK_INTERVAL, notifier.every)):
+        now_turns = made.turns() if isinstance(made, Watchable) else ()
+        if not turns or all(new > old for new, old in zip(now_turns, turns, strict=True)):
+            notifier.turn(time.monotonic())
+            turns = now_turns
         if not made.running():
             click.echo("error: the gateway ended by itself; its log has the reason", err=True)
             return FAILED

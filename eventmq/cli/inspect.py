@@ -8,10 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command
-from eventmq.cli.output import printable, rows_of, show_latest, show_object, show_rows
-from eventmq.cli.target import takes_json, takes_target
+from eventmq.cli.command import FAILED, NO_BROKER, NOT_FOUND, WRONG_USAGE, Command, count_of
+from eventmq.cli.output import (
+    STATE_COLOURS,
+    age,
+    duration,
+    full_ids,
+    is_brief,
+    local_time,
+    none_of,
+    paint,
+    printable,
+    rows_of,
+    show_latest,
+    show_object,
+    show_rows,
+    to_json,
+)
+from eventmq.cli.target import takes_json, takes_target, takes_wide
 from eventmq.job import JobState
+from eventmq.wire.owner import STANDBY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,17 +40,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMANDS",
-    "attempts_of",
+    "as_row",
     "draw_graph",
-    "error_of",
-    "graph_of",
     "progress_of",
-    "show_attempts",
-    "traceback_of",
+    "show_job",
+    "takes_args",
+    "takes_logs",
 ]
 
 
-_COLUMNS = ("attempt", "delivery", "finished", "started", "ran", "worker", "error")
+#: Fields of a job that explain the broker, not the job.
+_INTERNAL = frozenset({"content_type", "delivery", "headers", "parent", "priority", "root"})
+
+#: Numbers of jobs in a status.
+_TOTALS = ("waiting", "running", "delayed", "failed")
+
+#: The option ``--args`` of commands that show a job.
+takes_args = click.option("--args", is_flag=True, help="Show its arguments, too.")
+
+#: The option ``--logs`` of the same commands.
+takes_logs = click.option("--logs", is_flag=True, help="Show what it logged, too.")
 
 
 def _error(data: bytes | RemoteError | None) -> RemoteError | None:
@@ -80,19 +105,6 @@ def attempts_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for row in info.get("attempts", ())
     ]
-
-
-def show_attempts(info: Mapping[str, Any], *, tracebacks: bool = False) -> None:
-    """Print the failed attempts of a job for people; nothing if there are none."""
-    attempts = attempts_of(info)
-    if not attempts:
-        return
-    click.echo("\nfailed attempts:")
-    show_rows(attempts, _COLUMNS, as_json=False)
-    for row in attempts if tracebacks else ():
-        if row["traceback"]:
-            click.echo(f"\ntraceback of attempt {row['attempt']}:")
-            click.echo("\n".join(map(printable, row["traceback"].splitlines())))
 
 
 #: Parallel jobs that are drawn; of more only the number in each state is shown.
@@ -174,20 +186,25 @@ def _label(row: Row) -> str:
 
 _QUEUES = ("name", "waiting", "delayed", "running", "failed", "paused", "workers")
 
+#: Columns of the table of queues; JSON has what is above.
+_QUEUES_SHOWN = (*_QUEUES, "waited", "note")
+
 _WORKERS = (
-    "name", "session", "queues", "tasks", "running", "chunks", "window", "seen", "legacy",
+    "name", "session", "queues", "tasks", "running", "chunks", "window", "seen", "legacy", "pool",
+    "slots", "version", "runs", "runs_task", "since",
 )  # fmt: skip
+
+_WORKERS_SHOWN = ("name", "pool", "slots", "running", "runs", "tasks", "queues", "seen", "version")
 
 _JOBS = (
     "id", "task", "queue", "state", "attempt", "delivery", "priority", "created", "due",
-    "expires", "started", "ran", "finished", "worker", "error",
+    "expires", "started", "ran", "finished", "worker", "error", "leased",
 )  # fmt: skip
 
-_TREE = (*_JOBS, "place", "input", "output", "handler")
+_TREE = (*_JOBS[:-1], "place", "input", "output", "handler", "leased")
 
-#: Columns that fit into a terminal.
-_JOBS_ON_TERMINAL = (
-    "id", "task", "queue", "state", "attempt", "created", "finished", "worker", "error",
+_JOBS_SHOWN = (
+    "id", "task", "state", "queue", "attempt", "created", "leased", "finished", "worker", "error",
 )  # fmt: skip
 
 #: Default of ``jobs --limit``.
@@ -211,21 +228,116 @@ def ping(target: Target, timeout: float | None, as_json: bool) -> None:
     show_object({**answer, "round_trip": round(round_trip, 6)}, as_json=as_json)
 
 
-@click.command(cls=Command, exits={NO_BROKER: ""})
+@click.command(cls=Command, exits={FAILED: "with --check: not healthy", NO_BROKER: ""})
+@click.option(
+    "--check", metavar="[ready|live]", is_flag=False, flag_value="ready",
+    type=click.Choice(["ready", "live"]),
+    help="Only say by the exit code whether the broker is healthy. live: it answers. ready, if "
+    "nothing is said: it takes jobs, or stands by and knows the owner of its store.",
+)  # fmt: skip
 @takes_json
 @takes_target
-def status(target: Target, as_json: bool) -> None:
-    """Show the state of the broker.
+def status(target: Target, check: str | None, as_json: bool) -> int | None:
+    """Show how the broker is.
 
-    Prints addresses, peers, waiting jobs, and counters since its start. "clock" has the seconds of
-    a clock step, and of the time that the machine was off, that do not count yet.
+    First its uptime, its jobs, the job that has waited longest of those that come next, its
+    workers, and what needs attention; of a broker that shares its store whether it owns it, and
+    since when. A standby shows no jobs and workers, which the owner knows. With --verbose also its
+    addresses and its counters since its start; "clock" has the seconds of a clock step, and of the
+    time that the machine was off, that do not count yet.
     """
     with target.asking() as app:
+        if check == "live":
+            app.ask("ping")
+            return None
         answer = app.ask("status")
-    if not as_json:
-        clock = answer.get("clock", {})
-        answer["clock"] = {name: round(value) for name, value in clock.items() if value}
-    show_object(answer if as_json else dict(_flat(answer)), as_json=as_json)
+        standby = answer.get("role") == STANDBY
+        if check is not None:
+            return FAILED if standby and _unready(answer) else None
+        queues, workers = ([], []) if standby else (app.ask("queues"), app.ask("workers"))
+    health = _health(answer, queues, workers)
+    if as_json:
+        show_object({**health, **answer, "store_id": answer["store"]}, as_json=True)
+        return None
+    attention, durability = health.pop("attention"), answer.get("durability", "")
+    oldest, total = health["oldest_waiting"], len(workers)
+    shared = answer.get("shared", False)
+    since = "in this role" if shared else "runs"
+    running = f"{since} for {duration(health['uptime'], 2)}, since {local_time(answer['started'])}"
+    shown = {
+        "broker": f"{running}; version {answer['version'] or 'unknown'}",
+        **({"role": _role(answer)} if shared or standby else {}),
+    }
+    if not standby:
+        shown |= {
+            "jobs": ", ".join(f"{health[name]} {name}" for name in _TOTALS),
+            "oldest": f"waits for {duration(oldest, 2)}" if oldest else "no job waits",
+            "workers": f"{total}, with {sum(row.get('slots', 0) for row in workers)} slots",
+        }
+    if receipts := _RECEIPTS.get(durability):
+        shown["receipts"] = receipts
+    show_object(shown, as_json=False)
+    for line in attention:
+        click.echo(f"{paint('attention', 'yellow')}: {printable(line)}")
+    if target.verbosity > 0:
+        click.echo()
+        clock = {name: round(n) for name, n in answer.get("clock", {}).items() if n}
+        show_object(dict(_flat({**answer, "clock": clock})), as_json=False)
+    elif not attention:
+        click.echo("Nothing needs attention.")
+    return None
+
+
+#: The setting ``durability`` -> what a receipt of the broker means.
+_RECEIPTS = {
+    "durable": "the job is on disk",
+    "replicated": "the job is on the disks of the database and of a replica",
+    "relaxed": "the job is on disk within fsync_interval",
+    "memory": "the job is in memory",
+}
+
+
+def _unready(answer: Row) -> str:
+    """Return why a standby could not take over now, or knows no owner, "" where it is ready."""
+    if answer["trouble"]:
+        return f"the store cannot be used now: {answer['trouble']}"
+    return "" if answer["owner"] else "no broker owns the store now: see the logs of the brokers"
+
+
+def _role(answer: Row) -> str:
+    """Return what a broker of a shared store is, and what it knows of the owner, for people."""
+    if answer["role"] != STANDBY:
+        return f"owner of the store, epoch {answer['epoch']}, at {answer['owner']}"
+    owner = f"epoch {answer['epoch']} at {answer['owner']}" if answer["owner"] else "none"
+    return f"standby; the owner of the store is {owner}"
+
+
+def _health(answer: Row, queues: Sequence[Row], workers: Sequence[Row]) -> dict[str, Any]:
+    """Return what comes first in a status."""
+    notes = []
+    if answer.get("role") == STANDBY and (why := _unready(answer)):
+        notes.append(why)
+    notes += [f"queue {row['name']}: {note}" for row in queues if (note := _note(row))]
+    totals = {name: sum(row[name] for row in queues) for name in _TOTALS}
+    if totals["failed"]:
+        notes.append(f"{count_of(totals['failed'], 'job')} failed: eventmq failed list")
+    clock = [f"{name} {round(value)} s" for name, value in answer.get("clock", {}).items() if value]
+    if clock:
+        notes.append(f"clock: {', '.join(clock)}; see eventmq clock accept --help")
+    if totals["waiting"] and not workers:
+        notes.append("jobs wait and no worker is connected: eventmq worker -A MODULE")
+    return {
+        "uptime": max(0.0, answer["now"] - answer["started"]),
+        **totals,
+        "oldest_waiting": max((row.get("waited", 0.0) for row in queues), default=0.0),
+        "attention": notes,
+    }
+
+
+def _note(row: Row) -> str:
+    """Return what is to be noted of a queue, "" for nothing."""
+    unserved = "no worker" if not row["workers"] and (row["waiting"] or row["running"]) else ""
+    return ", ".join(filter(None, ("paused" if row["paused"] else "", unserved)))
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -233,45 +345,71 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
     for name, part in value.items():
         if isinstance(part, dict):
             yield from _flat(part, f"{prefix}{name}.")
+        elif name == "hb":
+            yield f"{prefix}seen", age(part)
         else:
             yield f"{prefix}{name}", ", ".join(map(str, part)) if isinstance(part, list) else part
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})
 @takes_json
+@takes_wide
 @takes_target
-def queues(target: Target, as_json: bool) -> None:
+def queues(target: Target, as_json: bool, wide: bool) -> None:
     """List the queues.
 
     For each the number of waiting, delayed, running and failed jobs, and of workers that serve it;
-    its limits if the broker has limits of queues.
+    its limits if the broker has limits of queues. A table also says how long the job has waited
+    that waits longest, of those that come next, and notes queues that are paused, or have jobs and
+    no worker.
     """
     with target.asking() as app:
-        rows = app.ask("queues")
-    limited = any(row.get("limits") for row in rows)
-    columns = (*_QUEUES, "limits") if limited else _QUEUES
-    show_rows(rows, columns, as_json=as_json, empty="the broker has no queue yet")
+        rows = [{**row, "note": _note(row)} for row in app.ask("queues")]
+    limits = ("limits",) if any(row.get("limits") for row in rows) else ()
+    show_rows(
+        rows, (*_QUEUES, *limits), as_json=as_json, wide=wide, brief=(*_QUEUES_SHOWN, *limits),
+        gives_way=("limits", "delayed", "paused", "waited"), empty=none_of("queues"),
+    )  # fmt: skip
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})
 @takes_json
+@takes_wide
 @takes_target
-def workers(target: Target, as_json: bool) -> None:
+def workers(target: Target, as_json: bool, wide: bool) -> None:
     """List the workers.
 
-    For each its queues with weights, its tasks, how many jobs and chunks it has, how many more
-    chunks it accepts, and how many seconds ago it was last seen. A legacy worker speaks only the
-    published protocol.
+    For each its pool and slots, its version, its queues with weights, how many tasks it knows, how
+    many jobs it has, and how long ago it was last seen. "runs" is the job that it has had for
+    longest, and since when: it runs, or comes next. With --wide also the names of its tasks, its
+    session, its chunks and how many more it accepts. A legacy worker speaks only the published
+    protocol.
     """
     with target.asking() as app:
         rows = [_worker(row) for row in app.ask("workers")]
-    show_rows(rows, _WORKERS, as_json=as_json, empty="no worker is connected")
+    if is_brief(wide=wide) and not as_json:
+        rows = list(map(_worker_briefly, rows))
+    show_rows(
+        rows, _WORKERS, as_json=as_json, wide=wide, brief=_WORKERS_SHOWN, empty=none_of("workers"),
+        gives_way=("seen", "queues", "version", "tasks", "pool"),
+    )  # fmt: skip
 
 
-def _worker(row: Mapping[str, Any]) -> dict[str, Any]:
+def _worker(row: Row) -> dict[str, Any]:
     queues = ",".join(f"{name}:{weight}" for weight, name in row["queues"])
-    tasks = ",".join(row["tasks"])
-    return {**row, "queues": queues, "tasks": tasks, "legacy": row["plain"]}
+    job = next(iter(row.get("jobs", ())), {"id": None, "task": None, "leased": None})
+    return {
+        **row, "queues": queues, "tasks": ",".join(row["tasks"]), "legacy": row["plain"],
+        "slots": row.get("slots") or None, "runs": job["id"], "runs_task": job["task"],
+        "since": job["leased"] or None,
+    }  # fmt: skip
+
+
+def _worker_briefly(row: Row) -> dict[str, Any]:
+    """Return a worker as the table on a terminal has it."""
+    since = f", {age(row['since'])}" if row["since"] else ""
+    runs = row["runs"] and f"{row['runs_task'] or '(legacy)'}{since}"
+    return {**row, "runs": runs, "tasks": len(list(filter(None, row["tasks"].split(","))))}
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})
@@ -285,51 +423,135 @@ def _worker(row: Mapping[str, Any]) -> dict[str, Any]:
     help="Largest number of rows.",
 )  # fmt: skip
 @takes_json
+@takes_wide
 @takes_target
-def jobs(target: Target, limit: int, as_json: bool, **filters: str | None) -> None:
+def jobs(
+    target: Target, limit: int, as_json: bool, wide: bool, state: str | None, **filters: str | None
+) -> None:
     """List jobs, the newest first, including ended ones.
 
-    Ended jobs are kept as long as their results, failed ones longer.
+    "leased" is when a running job was handed to its worker: it started then, or later if the worker
+    had others before it. Ended jobs are kept as long as their results, failed ones longer. Columns
+    give way on a narrow terminal: worker, queue, finished, attempt.
     """
     with target.asking() as app:
-        rows = [_job(row) for row in rows_of(app, "jobs", filters, limit)]
-    show_latest(rows, _JOBS if as_json else _JOBS_ON_TERMINAL, limit, as_json=as_json)
+        rows = [as_row(row) for row in rows_of(app, "jobs", {**filters, "state": state}, limit)]
+    show_latest(
+        rows, _JOBS, limit, as_json=as_json, wide=wide, brief=_JOBS_SHOWN,
+        empty=none_of(f"{state} jobs" if state else "jobs", **filters),
+    )  # fmt: skip
 
 
-def _job(row: Mapping[str, Any]) -> dict[str, Any]:
+def as_row(row: Row) -> dict[str, Any]:
     """Return a job as a flat object: times that have not come are None, the error is a text."""
-    flat = {**row, "error": error_of(row.get("error"))}
-    for name in ("created", "due", "expires", "started", "ran", "finished"):
-        flat[name] = flat.get(name) or None
-    return flat
+    times = ("created", "due", "expires", "leased", "started", "ran", "finished")
+    return {**row, **{n: row.get(n) or None for n in times}, "error": error_of(row.get("error"))}
 
 
-@click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "no job with this id"})
+@click.command(
+    cls=Command, exits={WRONG_USAGE: "wrong usage; also a part of several ids", NO_BROKER: "",
+                        NOT_FOUND: "no job with this id"},
+)  # fmt: skip
 @click.argument("job_id", metavar="ID")
 @click.option("--tree", is_flag=True, help="Draw its chain, group or chord.")
+@takes_args
+@takes_logs
 @takes_json
 @takes_target
-def job(target: Target, job_id: str, tree: bool, as_json: bool) -> None:
-    """Show one job and its failed attempts.
+def job(
+    target: Target, job_id: str, *, tree: bool, args: bool, logs: bool, as_json: bool
+) -> None:  # fmt: skip
+    """Show one job: what it is, and its history.
 
-    Its arguments and its result are not shown. With --tree all jobs of its graph are drawn with
-    their states: the last ones on top, and below each the jobs that it waits for.
+    ID may be a part of one, such as the end that listings show. With --args its arguments are
+    shown too, where they are kept and msgpack or JSON; where the broker has keys, to the key that
+    submitted the job, its group, and admins. With --logs what its attempts logged is shown, to the
+    same keys, if its task has keep_logs. "leased" is when a running job was handed to its
+    worker: it started then, or later if the worker had others before it. --verbose adds what the
+    broker keeps for itself. With --tree all jobs of its graph are drawn with their states: the last
+    ones on top, and below each the jobs that it waits for.
     """
     with target.asking() as app:
-        info = app.job(job_id).info()
+        info = app.job(*full_ids(app, [job_id])).info(args=args, logs=logs)
         if tree:
-            _show_tree(graph_of(app, job_id) if info["root"] else [_alone(info)], as_json=as_json)
+            rows = graph_of(app, info["id"]) if info["root"] else [_alone(info)]
+            _show_tree(rows, as_json=as_json)
             return
-    row = _job(info)
+    row = as_row(info)
     del row["attempts"]  # shown below
     row["traceback"] = traceback_of(info.get("error"))
+    show_job(row, info, as_json=as_json, verbose=target.verbosity > 0)
+
+
+def show_job(
+    row: Row, info: Row, *, as_json: bool, tracebacks: bool = False, verbose: bool = False
+) -> None:
+    """Print a job and its history; for people without the fields that have no value.
+
+    Args:
+        row: Of `as_row`, with the fields to print.
+        info: What `Job.info` returns.
+        as_json: An object, with "attempts".
+        tracebacks: Those of all attempts follow for people.
+        verbose: For people, too, the fields that explain the broker.
+    """
     if as_json:
         show_object({**row, "attempts": attempts_of(info)}, as_json=True)
         return
-    row["progress"] = progress_of(row["progress"])
-    show_object({name: value for name, value in row.items() if value is not None}, as_json=False)
-    if info["attempt"] > 1 or info["state"] != "failed":  # else it was shown above
-        show_attempts(info)
+    shown = {**row, "progress": progress_of(row.get("progress"))}
+    args, kwargs, note = (shown.pop(name, None) for name in ("args", "kwargs", "args_note"))
+    logs = shown.pop("logs", None)
+    hidden = () if verbose else _INTERNAL
+    fields = {n: v for n, v in shown.items() if v is not None and v != "" and n not in hidden}
+    show_object(fields, as_json=False)
+    if "args" in row:
+        click.echo(f"\narguments{f': {printable(note)}' if note else ''}")
+        for value in args or ():
+            click.echo(f"    {printable(to_json(value))}")
+        for name, value in (kwargs or {}).items():
+            click.echo(f"    {printable(str(name))} = {printable(to_json(value))}")
+    click.echo("\nhistory")
+    for timestamp, text in _history(info):
+        click.echo(f"    {local_time(timestamp)}  {printable(text)}")
+    for attempt in attempts_of(info) if tracebacks else ():
+        if attempt["traceback"]:
+            click.echo(f"\ntraceback of attempt {attempt['attempt']}:")
+            click.echo("\n".join(map(printable, attempt["traceback"].splitlines())))
+    _show_logs(logs)
+
+
+def _show_logs(logs: Sequence[Mapping[str, Any]] | None) -> None:
+    """Print what the attempts of a job logged; None if that was not asked for."""
+    from eventmq.wire.outcomes import LOG_CUT
+
+    if logs is not None and not logs:
+        click.echo("\nlog: none is kept; a task keeps the logs of its jobs with keep_logs=True")
+    for log in logs or ():
+        click.echo(f"\nlog of attempt {log['attempt']}")
+        for line in (log["text"] or LOG_CUT).splitlines():
+            click.echo(f"    {printable(line)}")
+
+
+def _history(info: Row) -> list[tuple[float, str]]:
+    """Return what happened to a job, the first first: Unix times and sentences."""
+    failed = info["state"] == "failed"
+    events = [(info["created"], f"submitted to queue {info['queue']}")]
+    for row in attempts_of(info):
+        where, ran = f" on {row['worker']}" if row["worker"] else "", row["ran"]
+        after = f" after {duration(ran)}" if ran else ""
+        text = f"attempt {row['attempt']} failed{where}{after}: {row['error']}"
+        events.append((row["finished"] or 0.0, text))
+    if info["state"] == "delayed" and info["due"]:
+        events.append((info["due"], f"attempt {info['attempt']} is due"))
+    if info["state"] == "running" and info.get("leased"):
+        worker = info["worker"]
+        text = f"attempt {info['attempt']} handed to {worker}, {age(info['leased'])}"
+        events.append((info["leased"], text))
+    if info["finished"] and not failed:
+        ran = f" after {duration(info['ran'])}" if info["ran"] else ""
+        where = f" on {info['worker']}" if info["worker"] else ""
+        events.append((info["finished"], f"{info['state']}{where}{ran}"))
+    return sorted((event for event in events if event[0]), key=lambda event: event[0])
 
 
 def _alone(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,10 +561,13 @@ def _alone(info: Mapping[str, Any]) -> dict[str, Any]:
 
 def _show_tree(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        show_rows([_job(row) for row in rows], _TREE, as_json=True)
+        show_rows([as_row(row) for row in rows], _TREE, as_json=True)
         return
     for line in draw_graph(rows):
-        click.echo(line)
+        text = printable(line)
+        for state, colour in STATE_COLOURS.items():
+            text = text.replace(f"  {state}  ", f"  {paint(state, colour)}  ")
+        click.echo(text)
 
 
 COMMANDS = (ping, status, queues, workers, jobs, job)

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from eventmq.broker.grants import NAME, Grant
 from eventmq.cli.command import DONE, NOT_FOUND, WRONG_USAGE, Command
-from eventmq.cli.output import printable, show_rows
-from eventmq.cli.target import takes_app, takes_json
+from eventmq.cli.output import none_of, printable, show_rows
+from eventmq.cli.target import takes_app, takes_json, takes_wide
 from eventmq.errors import KeyFileError, did_you_mean
 from eventmq.plugins.private_files import make_private_folder
+from eventmq.wire.curve import (
+    PUBLIC,
+    SECRET,
+    Certificate,
+    decode_key,
+    fingerprint,
+    read_public,
+    write_new,
+    write_over,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    from eventmq.broker.grants import Grant
     from eventmq.cli.target import Target
 
 __all__ = ["COMMANDS"]
@@ -93,8 +102,6 @@ def new(directory: Path, name: str | None, for_broker: bool, folder: str | None)
 
 def _make_pair(where: Path, name: str) -> str:
     """Write both files, the secret one first; return the path of the public one."""
-    from eventmq.broker.grants import NAME
-    from eventmq.wire.curve import PUBLIC, SECRET, Certificate, write_new
     from eventmq.wire.sockets import new_keys
 
     if not NAME.fullmatch(name):
@@ -113,7 +120,7 @@ def _make_pair(where: Path, name: str) -> str:
 @click.option("--name", metavar="NAME", help="Of the client; else that of the file.")
 @click.option(
     "--role", "roles", metavar="ROLE", multiple=True, required=True,
-    help="client, worker, scheduler, gateway or admin. Repeatable.",
+    help="client, worker, scheduler, gateway, admin or broker. Repeatable.",
 )  # fmt: skip
 @click.option("--group", metavar="NAME", help="Its keys read each other's results.")
 @click.option(
@@ -129,12 +136,10 @@ def authorize(
     """Authorise a public key to use this broker.
 
     A client submits jobs and reads the results of its own; a worker takes jobs; a scheduler fires
-    schedules; a gateway does both in the queues named here; an admin may see and do everything.
+    schedules; a gateway does both in the queues named here; an admin may see and do everything; a
+    broker of the same store passes on what its own peers may do.
     Done again, it changes what the key may do.
     """
-    from eventmq.broker.grants import Grant
-    from eventmq.wire.curve import decode_key, fingerprint, read_public
-
     certificate = read_public(file)
     name = name or certificate.metadata.get("name") or Path(file).stem
     user = fingerprint(decode_key(certificate.public))
@@ -150,7 +155,6 @@ def authorize(
 
 
 def _store(directory: Path, grant: Grant, public: str) -> None:
-    from eventmq.wire.curve import PUBLIC, Certificate, write_over
     from eventmq.wire.zap_thread import CLIENTS, has_keys
 
     if not has_keys(directory):
@@ -170,8 +174,6 @@ def _store(directory: Path, grant: Grant, public: str) -> None:
 
 def _clients(directory: Path) -> list[tuple[Grant, str]]:
     """Return the grants of a directory, each with its public key."""
-    from eventmq.broker.grants import Grant
-    from eventmq.wire.curve import PUBLIC, decode_key, fingerprint, read_public
     from eventmq.wire.zap_thread import CLIENTS
 
     found = []
@@ -187,8 +189,9 @@ def _clients(directory: Path) -> list[tuple[Grant, str]]:
 
 @keys.command("list", cls=Command)
 @takes_json
+@takes_wide
 @_takes_keys
-def list_(directory: Path, as_json: bool) -> None:
+def list_(directory: Path, as_json: bool, wide: bool) -> None:
     """List the clients that a broker serves, and what each may do."""
     rows = [
         {
@@ -199,7 +202,10 @@ def list_(directory: Path, as_json: bool) -> None:
         }
         for grant, key in _clients(directory)
     ]
-    show_rows(rows, _COLUMNS, as_json=as_json, empty="no key is authorised")
+    show_rows(
+        rows, _COLUMNS, as_json=as_json, wide=wide, empty=none_of("authorised keys"),
+        brief=_COLUMNS[:-1], gives_way=("submits", "serves", "group"),
+    )  # fmt: skip
 
 
 @keys.command(cls=Command, exits={NOT_FOUND: "no client has this name"})
@@ -212,7 +218,6 @@ def revoke(directory: Path, name: str) -> int:
     others, it is sent nothing more, its messages are refused, and it cannot connect again. Jobs
     that it submitted stay.
     """
-    from eventmq.wire.curve import PUBLIC
     from eventmq.wire.zap_thread import CLIENTS
 
     clients = directory / CLIENTS

@@ -4,30 +4,85 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from datetime import datetime
+import time
+from contextlib import suppress
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from eventmq.conversion import plain
+from eventmq.errors import NotAllowed
+from eventmq.text import printable
+from eventmq.wire.commands import MAX_IDS, MAX_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from eventmq.app import EventMQ
 
-__all__ = ["paint", "printable", "rows_of", "show_latest", "show_object", "show_rows", "to_json"]
+__all__ = [
+    "STATE_COLOURS",
+    "age",
+    "duration",
+    "full_ids",
+    "is_brief",
+    "local_time",
+    "none_of",
+    "pages_of",
+    "paint",
+    "printable",
+    "rows_of",
+    "show_latest",
+    "show_object",
+    "show_rows",
+    "to_json",
+]
 
 
 #: Columns that hold Unix time; 0 and None stand for "not yet".
-TIMES = frozenset({"created", "due", "expires", "finished", "now", "started"})
+TIMES = frozenset(
+    {"created", "due", "expires", "finished", "last", "leased", "next", "now", "since", "started"}
+)
 
-#: Columns that hold seconds -> unit that is printed after the number.
-DURATIONS = {"ran": "s", "round_trip": "s", "seen": "s ago"}
+#: Columns that hold seconds.
+DURATIONS = frozenset({"ran", "round_trip", "waited"})
+
+#: Columns with the state of a job -> colours of states.
+_STATE_COLUMNS = frozenset({"outcome", "state", "was"})
+STATE_COLOURS = {"failed": "red", "running": "blue", "delayed": "yellow"}
+
+#: Columns of a table that are left out where a terminal is too narrow, in this order.
+GIVES_WAY = ("worker", "queue", "finished", "attempt", "leased", "created")
+
+#: Characters of a text that a table has room for, before columns give way.
+_TEXT = 20
+
+#: Characters of the ends of ids, in tables, where so many are enough.
+_ID = 8
+
+#: Shortest part of an id that is looked for, and number of jobs among which it is.
+PART, SEARCHED = 4, 10_000
+
+#: Ids that an error names.
+_NAMED = 10
+
+#: Lowest number of seconds, the unit, and its seconds.
+_UNITS = (
+    (86_400.0, "d", 86_400.0), (3600.0, "h", 3600.0), (60.0, "min", 60.0), (1.0, "s", 1.0),
+    (1e-4, "ms", 1e-3), (0.0, "us", 1e-6),
+)  # fmt: skip
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
-    """Return JSON; a value that JSON cannot express becomes text."""
-    return json.dumps(value, default=_plain, ensure_ascii=False, indent=indent)
+    """Return JSON; a value that JSON cannot express becomes text.
+
+    Characters that a terminal acts on are escaped as in JSON.
+    """
+    text = json.dumps(value, default=_plain, ensure_ascii=False, indent=indent)
+    return printable(text, keep="\n", escape=json.dumps)
 
 
 def _plain(value: object) -> object:
@@ -35,14 +90,12 @@ def _plain(value: object) -> object:
         return list(value)
     if isinstance(value, (bytes, bytearray)):
         return value.decode(errors="replace")
-    return str(value)
-
-
-def printable(text: str) -> str:
-    """Return the text with its control characters escaped: names come from others."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    if isinstance(value, date):
+        return value.isoformat()
+    try:
+        return plain(value)
+    except TypeError:
+        return str(value)
 
 
 def paint(text: str, colour: str, *, err: bool = False) -> str:
@@ -52,39 +105,172 @@ def paint(text: str, colour: str, *, err: bool = False) -> str:
     return click.style(text, fg=colour, bold=True) if coloured else text
 
 
-def _cell(column: str, value: object) -> str:
+def duration(seconds: float, digits: int = 3) -> str:
+    """Return a length of time in the unit that suits it: ``37 us``, ``0.27 ms``, ``3 min``."""
+    _, unit, size = next(each for each in _UNITS if seconds >= each[0] or not each[0])
+    number = seconds / size
+    digits = 2 if size > 1.0 else digits
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.{digits}g} {unit}"  # noqa: PLR2004
+
+
+def age(timestamp: float) -> str:
+    """Return how long ago a Unix time is, or how far ahead: ``2 min ago``, ``in 3 h``."""
+    seconds = time.time() - timestamp
+    _, unit, size = next(each for each in _UNITS if abs(seconds) >= each[0])
+    if size < 1.0:
+        return "now"
+    text = f"{abs(seconds) // size:.0f} {unit}"
+    return f"{text} ago" if seconds > 0 else f"in {text}"
+
+
+def local_time(timestamp: float) -> str:
+    """Return a Unix time in local time, with the name of the zone."""
+    return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def _cell(column: str, value: object, *, full: bool) -> str:
+    """Return a value for people; times in full, or as ages."""
     if value is None or value == "":
         return "-"
-    if column in TIMES and isinstance(value, (int, float)):
-        when = datetime.fromtimestamp(value).astimezone()
-        return when.strftime("%Y-%m-%d %H:%M:%S") if value else "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if column in DURATIONS and isinstance(value, (int, float)):
-        return f"{value:.6f}".rstrip("0").rstrip(".") + f" {DURATIONS[column]}"
-    if isinstance(value, float):
-        return f"{value:.6f}".rstrip("0").rstrip(".")
+    if isinstance(value, (int, float)):
+        if column in TIMES:
+            return (local_time(value) if full else age(value)) if value else "-"
+        if column in DURATIONS:
+            return duration(value) if value else "-"
+        if column == "seen":
+            return f"{duration(value, 2)} ago"
+        return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
     return printable(value if isinstance(value, str) else to_json(value))
 
 
+def is_brief(*, wide: bool) -> bool:
+    """Return whether a table is to fit a terminal, or the variable COLUMNS where it is set."""
+    return not wide and (sys.stdout.isatty() or bool(os.environ.get("COLUMNS")))
+
+
 def show_rows(
-    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, empty: str = ""
+    rows: Iterable[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    empty: str = "",
+    brief: Sequence[str] = (),
+    gives_way: Sequence[str] = GIVES_WAY,
+    wide: bool = False,
 ) -> None:
-    """Print a listing.
+    """Print a listing: JSON, or a table with one line per row.
+
+    A table on a terminal has the ends of ids and ages of times, and leaves out columns without any
+    value; where the terminal is too narrow, columns give way, and texts are cut. A pipe, unless
+    the variable COLUMNS is set, and ``wide`` get everything.
 
     Args:
         rows: Values by column; others are left out, missing ones are null.
         columns: Names, in order.
         as_json: A list of flat objects instead of a table.
         empty: Printed on stderr when there are no rows.
+        brief: Columns on a terminal, in order, if not all; "error" is always last.
+        gives_way: Columns that give way, the first one first.
+        wide: The table has all columns, and nothing in it is shortened.
     """
-    picked = [{column: row.get(column) for column in columns} for row in rows]
+    rows = [*rows]
     if as_json:
+        picked = [{column: row.get(column) for column in columns} for row in rows]
         click.echo(to_json(picked, indent=2 if picked else None))
-    elif picked:
-        _show_table(columns, [[_cell(c, row[c]) for c in columns] for row in picked], picked[0])
-    elif empty:
-        click.echo(empty, err=True)
+        return
+    if not rows:
+        if empty:
+            click.echo(empty, err=True)
+        return
+    shown = [*(brief or columns)]
+    full = not is_brief(wide=wide)
+    if full:
+        shown += [column for column in columns if column not in shown]
+    shown.sort(key="error".__eq__)
+    cells = {name: [_cell(name, row.get(name), full=full) for row in rows] for name in shown}
+    if full:
+        _show_plain(cells)
+    else:
+        _show_table(cells, rows[0], gives_way)
+
+
+def _show_plain(cells: Mapping[str, Sequence[str]]) -> None:
+    from rich.cells import cell_len
+
+    columns = [[name, *each] for name, each in cells.items()]
+    widths = [max(map(cell_len, column)) for column in columns]
+    for line in zip(*columns, strict=True):
+        padded = (cell + " " * (n - cell_len(cell)) for cell, n in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def _show_table(
+    cells: Mapping[str, list[str]], sample: Mapping[str, Any], gives_way: Sequence[str]
+) -> None:
+    """Print a table that fits the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    first = next(iter(cells))
+    shown = {name: each for name, each in cells.items() if name == first or {*each} != {"-"}}
+    if "id" in shown:
+        shown["id"] = _ends(shown["id"])
+    width = shutil.get_terminal_size().columns
+    widths = _fit(shown, width, gives_way)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name, size in widths.items():
+        is_number = isinstance(sample.get(name), (int, float)) and name not in TIMES
+        table.add_column(
+            name, justify="right" if is_number else "left", width=size, no_wrap=True,
+            overflow="ellipsis",
+        )  # fmt: skip
+    for line in zip(*(shown[name] for name in widths), strict=True):
+        pairs = zip(widths, line, strict=True)
+        table.add_row(*(Text(cell, _style(name, cell)) for name, cell in pairs))
+    Console(width=width).print(table)
+
+
+def _style(column: str, cell: str) -> str:
+    if column in _STATE_COLUMNS:
+        return STATE_COLOURS.get(cell, "")
+    return "yellow" if column == "note" else ""
+
+
+def _ends(ids: Sequence[str]) -> list[str]:
+    """Return the ends of ids, since their beginnings are times: as long as tells them apart."""
+    size = _ID
+    while len({each[-size:] for each in ids}) < len({*ids}):
+        size += 1
+    return [each[-size:] for each in ids]
+
+
+def _fit(
+    cells: Mapping[str, Sequence[str]], width: int, gives_way: Sequence[str]
+) -> dict[str, int]:
+    """Return the widths of the columns that stay. Ids and headers are never cut."""
+    from rich.cells import cell_len
+
+    wanted = {name: max(map(cell_len, (name, *each))) for name, each in cells.items()}
+    widths = {name: size if name == "id" else min(size, _TEXT) for name, size in wanted.items()}
+
+    def spare() -> int:
+        return width - sum(widths.values()) - 2 * (len(widths) - 1)
+
+    for name in gives_way:
+        if spare() < 0:
+            widths.pop(name, None)
+    while spare() < 0:
+        longest = max(widths, key=lambda name: 0 if name == "id" else widths[name] - len(name))
+        if longest == "id" or widths[longest] <= len(longest):
+            break  # nothing is left to cut
+        widths[longest] -= 1
+    for limit in (2 * _TEXT, width):  # an error, which is last, gets what is left first
+        for name in reversed([*widths]):
+            widths[name] += max(0, min(min(wanted[name], limit) - widths[name], spare()))
+    return widths
 
 
 def show_object(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -92,52 +278,57 @@ def show_object(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(value, indent=2))
         return
-    width = max(map(len, value), default=0)
-    for name, field in value.items():
+    fields = [(printable(name), name, field) for name, field in value.items()]
+    width = max((len(name) for name, _, _ in fields), default=0)
+    for title, name, field in fields:
         if isinstance(field, str) and "\n" in field.strip():
-            click.echo(name)
+            click.echo(title)
             for line in field.rstrip().splitlines():
                 click.echo(f"    {printable(line)}".rstrip())
         else:
-            click.echo(f"{name:<{width}}  {_cell(name, field)}")
+            text = field.rstrip("\n") if isinstance(field, str) else field
+            cell = _cell(name, text, full=True)
+            if name in TIMES and cell != "-" and isinstance(field, (int, float)):
+                cell += f" ({age(field)})"
+            elif name in _STATE_COLUMNS and cell in STATE_COLOURS:
+                cell = paint(cell, STATE_COLOURS[cell])
+            click.echo(f"{title:<{width}}  {cell}")
 
 
-def _show_table(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], sample: Mapping[str, Any]
-) -> None:
-    if sys.stdout.isatty():
-        _show_rich(columns, cells, sample)
-        return
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    for line in [columns, *cells]:
-        padded = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+def none_of(what: str, **filters: Any) -> str:
+    """Return the sentence for an empty listing, such as "No failed jobs in queue mail.".
 
-
-def _show_rich(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], sample: Mapping[str, Any]
-) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        is_number = isinstance(sample[column], (int, float)) and column not in TIMES
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    for line in cells:
-        table.add_row(*map(Text, line))
-    Console().print(table)
+    Args:
+        what: Of what there is none.
+        **filters: Those of the command; None is left out.
+    """
+    words = {"queue": "in queue", "task": "of task", "error": "with error"}
+    chosen = {words.get(name, name): value for name, value in filters.items() if value is not None}
+    texts = (local_time(v) if isinstance(v, float) else printable(str(v)) for v in chosen.values())
+    parts = (f" {word} {text}" for word, text in zip(chosen, texts, strict=True))
+    return f"No {what}{''.join(parts)}."
 
 
 def show_latest(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], limit: int, *, as_json: bool
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    limit: int,
+    *,
+    as_json: bool,
+    **more: Any,
 ) -> None:
-    """Print the newest jobs of a listing, and on stderr that there may be more."""
-    show_rows(rows, columns, as_json=as_json, empty="no such jobs")
+    """Print the newest jobs of a listing, and on stderr that there may be more.
+
+    Args:
+        rows: As for `show_rows`.
+        columns: The same.
+        limit: Number of rows that were asked for.
+        as_json: As for `show_rows`.
+        **more: The same.
+    """
+    show_rows(rows, columns, as_json=as_json, **more)
     if len(rows) == limit and not as_json:
-        click.echo(f"the newest {limit}; --limit shows more", err=True)
+        click.echo(f"The newest {limit}; --limit shows more.", err=True)
 
 
 def rows_of(
@@ -151,8 +342,6 @@ def rows_of(
         filters: Arguments of the call; None is left out.
         limit: Largest number of rows.
     """
-    from eventmq.wire.calls import MAX_ROWS
-
     arguments = {name: value for name, value in filters.items() if value is not None}
     cursor = ""
     while limit:
@@ -162,3 +351,32 @@ def rows_of(
         cursor = page["cursor"]
         if not cursor:
             return
+
+
+def pages_of(ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield ids in pages as large as a call takes them."""
+    return (list(ids[first : first + MAX_IDS]) for first in range(0, len(ids), MAX_IDS))
+
+
+def full_ids(app: EventMQ, texts: Sequence[str]) -> list[str]:
+    """Return ids of jobs for texts that are ids or parts of one; unknown ones stay as they are.
+
+    Parts are looked for among the newest jobs, and those that failed last.
+
+    Raises:
+        UsageError: Several ids have a part in common.
+    """
+    pages = pages_of(texts)
+    known = {i for page in pages for i, state in app.ask("state", {"ids": page}) if state}
+    parts = [text for text in texts if text not in known and len(text) >= PART]
+    candidates: set[str] = set()
+    for listing in ("jobs", "failed") if parts else ():
+        with suppress(NotAllowed):  # only admins see the jobs of all
+            candidates.update(row["id"] for row in rows_of(app, listing, {}, SEARCHED))
+    matches = {part: sorted(each for each in candidates if part in each) for part in parts}
+    for part, ids in matches.items():
+        if len(ids) > 1:
+            more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+            msg = f"{part!r} is part of several ids: {', '.join(ids[:_NAMED])}{more}"
+            raise click.UsageError(msg)
+    return [matches[text][0] if matches.get(text) else text for text in texts]

@@ -147,6 +147,11 @@ class Child:
 
     # Stopping
 
+    def hang_up(self) -> None:
+        """Send it SIGHUP. It must be ready: before, that ends it."""
+        if not self.ended:
+            self._process.send_signal(signal.SIGHUP)
+
     def stop(self, timeout: float) -> int:
         """End it by SIGTERM, after ``timeout`` seconds or at Ctrl-C by SIGKILL.
 
@@ -168,9 +173,13 @@ class Child:
 
 
 def interrupt_at_signals() -> None:
-    """Raise `KeyboardInterrupt` at every signal that asks this process to end."""
+    """Raise `KeyboardInterrupt` at every signal that asks this process to end.
+
+    SIGHUP stays ignored where it is, as under ``nohup``.
+    """
     for signum in _ENDING_SIGNALS:
-        signal.signal(signum, signal.default_int_handler)
+        if signum == signal.SIGINT or signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, signal.default_int_handler)
 
 
 @contextmanager

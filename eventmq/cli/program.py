@@ -15,7 +15,6 @@ from eventmq.cli import (
     call,
     control,
     dev,
-    failed,
     gateway,
     inspect,
     keys,
@@ -37,6 +36,19 @@ if TYPE_CHECKING:
 __all__ = ["Program", "program"]
 
 _PLUGIN_COMMANDS = f"{__name__}.plugin_commands"
+
+#: What commands are for -> their names; those of plugins come last.
+_GROUPS = {
+    "Start": ("demo", "dev", "broker", "worker", "beat", "gateway"),
+    "Submit": ("call", "schedule", "unschedule", "publish", "subscribe"),
+    "Inspect": ("status", "ping", "queues", "workers", "jobs", "job", "failed", "schedules"),
+    "Act": ("cancel", "purge", "pause", "resume", "drain", "clock"),
+    "Store": ("fsck", "backup"),
+    "Extend": ("plugins", "settings", "keys", "version"),
+}
+
+#: Characters of the longest summary.
+SUMMARY = 300
 
 _NO_MEMORY = (
     "out of memory, so this process has ended; every job with a receipt is on disk. Start it again "
@@ -79,6 +91,17 @@ class Program(click.Group):
         except EventMQError as error:
             print_error(error)
             return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by what they are for, each with its whole summary."""
+        names = self.list_commands(ctx)
+        grouped = {name for group in _GROUPS.values() for name in group}
+        rest = [name for name in names if name not in grouped]
+        for title, group in {**_GROUPS, "Extend": (*_GROUPS["Extend"], *rest)}.items():
+            found = [(name, self.get_command(ctx, name)) for name in group if name in names]
+            rows = [(name, each.get_short_help_str(SUMMARY)) for name, each in found if each]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -154,7 +177,7 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
 
 
 for family in (
-    demo, broker, worker, beat, dev, gateway, call, inspect, failed, control, schedules, store,
+    demo, broker, worker, beat, dev, gateway, call, inspect, control, schedules, store,
     topics, keys, about,
 ):  # fmt: skip
     for command in family.COMMANDS:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eventmq.cli.call import find_task, read_arguments
-from eventmq.cli.command import DONE, NO_BROKER, NOT_FOUND, Command, print_error
-from eventmq.cli.output import show_rows
-from eventmq.cli.target import takes_json, takes_target
+from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, ListingGroup, read_length
+from eventmq.cli.output import local_time, none_of, pages_of, show_rows
+from eventmq.cli.target import takes_json, takes_target, takes_wide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from eventmq.app import EventMQ
     from eventmq.cli.target import Target
     from eventmq.policies import Timing
@@ -28,22 +26,25 @@ _COLUMNS = (
     "last_local", "last_job", "outcome", "source", "app", "remaining", "misfire", "overlap",
     "jitter", "version",
 )  # fmt: skip
-#: Columns that fit into a terminal.
-_TERMINAL_COLUMNS = (
-    "name", "task", "trigger", "queue", "enabled", "next_local", "zone", "last_local", "outcome",
-    "source",
+_SHOWN = (
+    "name", "task", "trigger", "next", "last", "outcome", "enabled", "queue", "zone", "source",
 )  # fmt: skip
+
+#: Columns that give way on a narrow terminal, the first one first.
+_GIVES_WAY = ("source", "zone", "queue", "enabled", "outcome", "last")
 
 _EXITS = {NO_BROKER: "", NOT_FOUND: "no such schedule"}
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
 
 @click.group(
-    epilog="Exit codes: 0 done, 2 wrong usage, 3 broker not reachable, 4 no such schedule."
+    cls=ListingGroup,
+    epilog="Exit codes: 0 done, 2 wrong usage, 3 broker not reachable, 4 no such schedule.",
 )
 def schedules() -> None:
-    """List schedules, run one now, remove, enable or disable them."""
+    """List schedules, or run, remove, enable or disable one.
+
+    Without a command, and with options alone, it is "schedules list".
+    """
 
 
 # Inspecting
@@ -51,29 +52,31 @@ def schedules() -> None:
 
 @schedules.command("list", cls=Command, exits={NO_BROKER: ""})
 @takes_json
+@takes_wide
 @takes_target
-def list_schedules(target: Target, as_json: bool) -> None:
+def list_schedules(target: Target, as_json: bool, wide: bool) -> None:
     """List all schedules.
 
-    For each its next fire time, in local time and its zone, its last one, and the state of the job
-    that was submitted then.
+    For each its next fire time, its last one, and the state of the job that was submitted then;
+    with --wide also both in local time, and its zone.
     """
     with target.asking() as app:
         found = app.schedules.list()
-        states = _states(app, [made.last_job for made in found if made.last_job])
+        states: dict[str, str] = {}
+        for ids in pages_of([made.last_job for made in found if made.last_job]):
+            states.update(app.ask("state", {"ids": ids}))
         rows = [_row(app, made, states) for made in found]
-    columns = _COLUMNS if as_json else _TERMINAL_COLUMNS
-    show_rows(rows, columns, as_json=as_json, empty="there are no schedules")
+    show_rows(
+        rows, _COLUMNS, as_json=as_json, wide=wide, brief=_SHOWN, gives_way=_GIVES_WAY,
+        empty=none_of("schedules"),
+    )  # fmt: skip
 
 
-def _states(app: EventMQ, ids: list[str]) -> dict[str, str]:
-    """Return the states of jobs, in as many calls as it takes."""
-    from eventmq.wire.calls import MAX_IDS
-
-    found: dict[str, str] = {}
-    for first in range(0, len(ids), MAX_IDS):
-        found.update(app.ask("state", {"ids": ids[first : first + MAX_IDS]}))
-    return found
+def describe_trigger(trigger: str) -> str:
+    """Return a trigger as people write it, with its zone."""
+    name, _, options = trigger.partition(":")
+    zone = _zone(options)
+    return _words(name, options) + (f", zone {zone}" if zone else "")
 
 
 def _row(app: EventMQ, made: Schedule, states: dict[str, str]) -> dict[str, Any]:
@@ -83,19 +86,12 @@ def _row(app: EventMQ, made: Schedule, states: dict[str, str]) -> dict[str, Any]
     return {
         "name": made.name, "task": made.task, "trigger": _words(name, options),
         "queue": made.queue, "enabled": made.enabled, "next": following,
-        "next_local": _local(following), "zone": _zone(options), "last": last,
-        "last_local": _local(last), "last_job": made.last_job or None,
+        "next_local": following and local_time(following), "zone": _zone(options), "last": last,
+        "last_local": last and local_time(last), "last_job": made.last_job or None,
         "outcome": states.get(made.last_job) or None, "source": made.source,
         "app": made.app or None, "remaining": made.remaining, "misfire": made.misfire,
         "overlap": made.overlap, "jitter": made.jitter, "version": made.version,
     }  # fmt: skip
-
-
-def _local(timestamp: float | None) -> str | None:
-    """Return a timestamp in local time, with the name of the zone."""
-    if timestamp is None:
-        return None
-    return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -119,61 +115,48 @@ def _words(name: str, text: str) -> str:
     if name == "cron":
         return f"cron {options.get('expression')}"
     if name == "at" and isinstance(options.get("moment"), (int, float)):
-        return f"at {_local(options['moment'])}"
+        return f"at {local_time(options['moment'])}"
     return f"{name} {text}".strip()
 
 
 # Changing
 
 
-def _change(target: Target, change: Callable[[EventMQ], object]) -> int:
-    """Change one schedule; print an error if there is none of the name."""
-    from eventmq.app.schedules import ScheduleNotFound
-
-    try:
-        with target.asking() as app:
-            change(app)
-    except ScheduleNotFound as error:
-        print_error(error)
-        return NOT_FOUND
-    return DONE
-
-
 @schedules.command("run", cls=Command, exits=_EXITS)
 @click.argument("name")
 @takes_target
-def run(target: Target, name: str) -> int:
+def run(target: Target, name: str) -> None:
     """Submit the job of a schedule now, and print its id. Its fire times stay as they are."""
-    return _change(target, lambda app: click.echo(app.schedules.run(name).id))
+    with target.asking() as app:
+        click.echo(app.schedules.run(name).id)
 
 
 @schedules.command("remove", cls=Command, exits=_EXITS)
 @click.argument("name")
 @takes_target
-def remove(target: Target, name: str) -> int:
+def remove(target: Target, name: str) -> None:
     """Remove a schedule. One in the code of an app comes back when a beat of the app starts."""
-    return _change(target, lambda app: _remove(app, name))
-
-
-def _remove(app: EventMQ, name: str) -> None:
-    app.schedules.get(name)
-    app.schedules.remove(name)
+    with target.asking() as app:
+        app.schedules.get(name)
+        app.schedules.remove(name)
 
 
 @schedules.command("enable", cls=Command, exits=_EXITS)
 @click.argument("name")
 @takes_target
-def enable(target: Target, name: str) -> int:
+def enable(target: Target, name: str) -> None:
     """Let a schedule fire again, from now on."""
-    return _change(target, lambda app: app.schedules.enable(name))
+    with target.asking() as app:
+        app.schedules.enable(name)
 
 
 @schedules.command("disable", cls=Command, exits=_EXITS)
 @click.argument("name")
 @takes_target
-def disable(target: Target, name: str) -> int:
+def disable(target: Target, name: str) -> None:
     """Stop a schedule from firing until it is enabled."""
-    return _change(target, lambda app: app.schedules.disable(name))
+    with target.asking() as app:
+        app.schedules.disable(name)
 
 
 @click.command(
@@ -262,12 +245,11 @@ def _timing(every: str | None, cron: str | None, at: str | None, tz: str | None)
 
 
 def _seconds(text: str) -> float:
-    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
-    try:
-        return float(number) * _UNITS[unit]
-    except ValueError:
+    seconds = read_length(text if text[-1:].isalpha() else f"{text}s")
+    if seconds is None:
         msg = f"--every {text!r} is no length of time; right is 30s, 5m, 2h or 1d"
-        raise click.UsageError(msg) from None
+        raise click.UsageError(msg)
+    return seconds
 
 
 def _when(text: str, tz: str | None) -> datetime:
@@ -288,12 +270,9 @@ def _when(text: str, tz: str | None) -> datetime:
     return when.replace(tzinfo=find_zone(tz))
 
 
-@click.command(cls=Command, exits=_EXITS)
-@click.argument("name")
-@takes_target
-def unschedule(target: Target, name: str) -> int:
-    """Remove a schedule, as "schedules remove" does."""
-    return _change(target, lambda app: _remove(app, name))
-
+unschedule = Command(
+    "unschedule", exits=_EXITS, params=remove.params, callback=remove.callback,
+    help='Remove a schedule, as "schedules remove" does.',
+)  # fmt: skip
 
 COMMANDS = (schedules, schedule, unschedule)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import importlib
 import os
+import socket
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import click
 from eventmq import shadows
 from eventmq.cli.logs import shift_level, start_logging
 from eventmq.errors import AppNotFound, NotAllowed, SettingsError, did_you_mean
+from eventmq.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,12 +40,22 @@ __all__ = [
     "options_of",
     "takes_app",
     "takes_json",
+    "takes_log_format",
+    "takes_metrics_bind",
+    "takes_queues",
     "takes_target",
+    "takes_wide",
 ]
 
 
 #: Attribute where ``-A`` names none.
 _DEFAULT_ATTRIBUTE = "app"
+
+#: What names modules beside ``-I``.
+_SETTING = "the setting imports"
+
+#: Characters of a user: a broker takes no longer actor.
+_LONGEST_USER = 200
 
 #: Where this package lies.
 _PACKAGE = Path(__file__).parents[1]
@@ -69,14 +82,18 @@ def loads_plugins() -> bool:
     return bool(os.environ.get("EVENTMQ_LOAD_PLUGINS"))
 
 
-def import_modules(names: Iterable[str]) -> None:
-    """Import the modules of ``-I``.
+def import_modules(names: Iterable[str], option: str = "") -> None:
+    """Import modules.
+
+    Args:
+        names: Their names.
+        option: What names them, for people; ``-I`` if empty.
 
     Raises:
         AppNotFound: One cannot be imported.
     """
     for name in names:
-        import_named(name, f"-I {name}")
+        import_named(name, option or f"-I {name}")
 
 
 def find_app(text: str) -> Found:
@@ -109,7 +126,7 @@ def import_named(name: str, option: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise AppNotFound(f"{option}: {_missing(error.name, name)}") from error
+            raise AppNotFound(f"{option}: {_missing(error.name, name)}") from None
         raise AppNotFound(f"{option}: {_broken(name, error)}") from error
     except (Exception, SystemExit) as error:
         raise AppNotFound(f"{option}: {_broken(name, error)}") from error
@@ -130,18 +147,27 @@ def _missing(missing: str, name: str) -> str:
 
 def _broken(name: str, error: BaseException) -> str:
     """Return the error for a module that raises at its import, with the line."""
-    # The first frame is in here; what lies in this package is not the user's either.
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    ours = [f for f in frames if "importlib" not in f.filename and not _is_own(f.filename)]
-    where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if _is_users(frame.filename)]
+    where = f" ({Path(users[-1].filename).name}, line {users[-1].lineno})" if users else ""
     if isinstance(error, SyntaxError):
         where = ""  # its message has the line
+    if isinstance(error, SettingsError):
+        return f"{error}{where}"
     return f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
 
 
-def _is_own(filename: str) -> bool:
-    """Return whether a file is one of this package."""
-    return Path(filename).is_relative_to(_PACKAGE)
+def _is_users(filename: str) -> bool:
+    """Return whether a file is none of this package, nor of what imports modules."""
+    return "importlib" not in filename and not Path(filename).is_relative_to(_PACKAGE)
+
+
+def _traceback_of(error: BaseException) -> str:
+    """Return the traceback of a module that raises, from the first line in it."""
+    frames = error.__traceback__
+    while frames is not None and not _is_users(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
 
 
 def _named(module: ModuleType, attribute: str) -> EventMQ:
@@ -184,8 +210,21 @@ def _only(module: ModuleType) -> str:
     return first
 
 
+def user() -> str:
+    """Return who runs this command, as user@host."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # an id without a name, as in containers
+        name = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    return printable(f"{name}@{socket.gethostname()}")[:_LONGEST_USER]
+
+
 takes_json = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, and nothing else on stdout."
+)
+
+takes_wide = click.option(
+    "--wide", is_flag=True, help="A table with all columns, whole ids and full times."
 )
 
 
@@ -196,7 +235,7 @@ class Target:
     Attributes:
         app_name: Of ``-A``, or None.
         imports: Of ``-I``.
-        broker: Of ``--broker``, or None.
+        broker: Of ``--broker``, several separated by commas, or None.
         verbosity: Number of ``-v`` less the number of ``-q``.
     """
 
@@ -220,8 +259,8 @@ class Target:
         try:
             return self._find(overrides)
         except AppNotFound as error:
-            if self.verbosity > 0 and error.__cause__ is not None:
-                click.echo("".join(traceback.format_exception(error.__cause__)), err=True)
+            if error.__cause__ is not None and not isinstance(error.__cause__, SettingsError):
+                click.echo(printable(_traceback_of(error.__cause__), keep="\n\t"), err=True)
             raise
 
     def _find(self, overrides: Mapping[str, Any]) -> Found:
@@ -234,11 +273,12 @@ class Target:
             chosen["imports"] = (*app.settings.imports, *self.imports)
         try:
             app.override(**{name: value for name, value in chosen.items() if value is not None})
-        except NotAllowed as error:
+        except NotAllowed:
             msg = f"-A {self.app_name}: its module uses the app while it is imported; put that "
-            raise AppNotFound(msg + 'under if __name__ == "__main__":') from error
+            raise AppNotFound(msg + 'under if __name__ == "__main__":') from None
         if self.app_name or self.imports:
-            import_modules(app.settings.imports)
+            import_modules([n for n in app.settings.imports if n not in self.imports], _SETTING)
+            import_modules(self.imports)
         return found
 
     def app(self, **overrides: Any) -> EventMQ:
@@ -246,14 +286,17 @@ class Target:
         return self.find(**overrides).app
 
     @contextmanager
-    def asking(self, timeout: float | None = None) -> Iterator[EventMQ]:
+    def asking(self, timeout: float | None = None, *, level: str = "error") -> Iterator[EventMQ]:
         """Yield the app, to call its broker, and close it at the end.
 
         Args:
             timeout: Seconds to wait for an answer, else those of the settings.
+            level: Lowest level that is logged, unless ``-v`` or ``-q`` says otherwise.
         """
-        start_logging(shift_level("error", self.verbosity))
+        start_logging(shift_level(level, self.verbosity))
         app = self.app(submit_timeout=timeout)
+        with suppress(NotAllowed):  # in use already
+            app.override(actor=app.settings.actor or user())
         try:
             yield app
         finally:
@@ -265,11 +308,13 @@ class Target:
         Raises:
             SettingsError: Its broker lives inside one process.
         """
-        found = self.find(**overrides)
-        level = shift_level(found.app.settings.log_level, self.verbosity)
+        chosen = click.get_current_context().meta.get(_LOG_FORMAT)
+        found = self.find(log_format=chosen, **overrides)
+        settings = found.app.settings
+        level = shift_level(settings.log_level, self.verbosity)
         with suppress(NotAllowed):  # in use already: then only this process logs so
             found.app.override(log_level=level)
-        start_logging(level)
+        start_logging(level, form=settings.log_format, handlers=settings.log_handlers)
         if "memory://" in found.app.settings.broker:
             msg = "the broker memory:// lives inside the process that uses it; name one that "
             raise SettingsError(msg + "others can reach: --broker tcp://127.0.0.1:47291")
@@ -289,9 +334,56 @@ _IMPORTS = click.option(
     help="Import one more module with tasks. Repeatable.",
 )  # fmt: skip
 
+
+def _brokers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """Return all values of ``--broker`` as one."""
+    return ",".join(values) or None
+
+
 _BROKER = click.option(
-    "--broker", metavar="URL",
-    help="The broker; else the app's, else EVENTMQ_BROKER, else tcp://127.0.0.1:47291.",
+    "--broker", metavar="URL", multiple=True, callback=_brokers,
+    help="The broker, or several; else the app's, else EVENTMQ_BROKER, else "
+    "tcp://127.0.0.1:47291. Repeatable; or separated by commas.",
+)  # fmt: skip
+
+#: Where `takes_log_format` keeps the value.
+_LOG_FORMAT = f"{__name__}.log_format"
+
+
+def _keep_log_format(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    ctx.meta[_LOG_FORMAT] = value
+
+
+#: For commands that run for long, by `Target.serving`.
+takes_log_format = click.option(
+    "--log-format", type=click.Choice(["text", "json"]), expose_value=False,
+    callback=_keep_log_format, help="Form of log lines; else the setting log_format.",
+)  # fmt: skip
+
+
+#: For a broker or a worker.
+takes_metrics_bind = click.option(
+    "--metrics-bind", metavar="HOST:PORT",
+    help="Serve the metrics of this process to Prometheus here. Default: nowhere.",
+)  # fmt: skip
+
+
+def _queues(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """Return all values of ``-Q`` as one."""
+    for part in ",".join(values).split(","):
+        name, equals, weight = part.strip().partition("=")
+        if values and not name:
+            raise click.BadParameter("a queue has no name; write NAME:WEIGHT, such as mail:30")
+        if equals:
+            raise click.BadParameter(
+                f"{part.strip()!r} is not NAME:WEIGHT; write {name}:{weight or 10}"
+            )
+    return ",".join(values) or None
+
+
+takes_queues = click.option(
+    "-Q", "--queues", metavar="NAME:WEIGHT,...", multiple=True, callback=_queues,
+    help="Queues of the worker, with the weights by which they share it; else default. Repeatable.",
 )  # fmt: skip
 
 #: Allowed before the command as well as after it.

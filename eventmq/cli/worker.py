@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from eventmq.cli.command import FAILED
 from eventmq.cli.declared import DeclaredOptions
+from eventmq.cli.hangup import run_restartable, start_anew
 from eventmq.cli.logs import LOADER
 from eventmq.cli.output import printable
-from eventmq.cli.target import options_of, takes_target
+from eventmq.cli.target import (
+    options_of,
+    takes_log_format,
+    takes_metrics_bind,
+    takes_queues,
+    takes_target,
+)
 from eventmq.registry.names import WORKER_POOL
+from eventmq.titles import set_title
 
 if TYPE_CHECKING:
     from eventmq.app import EventMQ
@@ -36,15 +42,12 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     low, dash, high = value.partition("-")
     numbers = [int(text) if text.isascii() and text.isdigit() else 0 for text in (low, high)]
     if not numbers[0] or (dash and numbers[1] < numbers[0]):
-        raise click.BadParameter(f"{value!r} is neither a number from 1 nor two such as 2-8")
+        raise click.BadParameter(f"{value!r} is neither a whole number from 1 nor two such as 2-8")
     return (numbers[0], numbers[1]) if dash else (0, numbers[0])
 
 
 @click.command(cls=DeclaredOptions, kind=WORKER_POOL, exits={FAILED: "the pool cannot start"})
-@click.option(
-    "-Q", "--queues", metavar="NAME:WEIGHT,...",
-    help="Queues, with the weights by which they share the worker; else default.",
-)  # fmt: skip
+@takes_queues
 @click.option(
     "-c", "--concurrency", metavar="N|MIN-MAX", callback=_slots,
     help="Jobs that run at once; else what the pool has by default, such as one per CPU. "
@@ -76,13 +79,22 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     "--pool-option", "pool_options", metavar="K=V", multiple=True,
     help="An option of the pool. Repeatable.",
 )  # fmt: skip
+@takes_metrics_bind
+@click.option(
+    "--insecure", is_flag=True, help="Allow a --metrics-bind that other machines can reach."
+)
+@click.option("--check", is_flag=True, help="Load the app and its pool's options, and end.")
+@takes_log_format
 @takes_target
 def worker(
     target: Target,
+    *,
     allow_callables: tuple[str, ...],
     pool_options: tuple[str, ...],
     concurrency: tuple[int, int] | None,
     declared: dict[str, Any],
+    check: bool,
+    insecure: bool,
     **settings: Any,
 ) -> None:
     """Run the jobs of an app's tasks.
@@ -90,25 +102,40 @@ def worker(
     The worker lists its tasks, and prints "ready" on stdout when it is connected to the broker; it
     waits for a broker that has not started yet. At SIGTERM or Ctrl-C it takes no more jobs, hands
     back those that have not started, and waits --grace seconds for running ones; a second signal
-    stops it at once. After --max-abandoned unresponsive threads the worker restarts itself in the
-    same process, and prints "ready" again.
+    stops it at once.
+
+    At SIGHUP it restarts: it ends as at SIGTERM, and then runs its command line again in the same
+    process, with the code of then; it prints "ready" again. If the new code cannot be loaded, it
+    goes on with the old code and logs why. It also restarts after --max-abandoned unresponsive
+    threads.
     """
     if not target.app_name:
         raise click.UsageError("a worker needs an app: -A module[:attribute]")
     options = {**options_of(pool_options, "--pool-option"), "loader": LOADER, **declared}
     if concurrency is not None:
         settings["min_concurrency"], settings["concurrency"] = concurrency
-    app, path = target.serving(allow_callables=allow_callables or None, **settings)
-    _list_tasks(app)
-    runner = app.make_worker(
-        path=path, pool_options=options, on_ready=lambda: click.echo(_ready_line(app))
+    app, path = target.serving(
+        allow_callables=allow_callables or None, insecure=insecure or None, **settings
     )
-    runner.install_signal_handlers()
+    _list_tasks(app)
+
+    def ready() -> None:
+        click.echo(_ready_line(app))
+        runner.notifier.ready(f"runs jobs of {app.name}")
+
+    runner = app.make_worker(path=path, pool_options=options, on_ready=ready)
+    if check:
+        runner.end()
+        return
+    set_title("worker", printable(app.name))
     _tune_collector()
-    runner.run()
-    if runner.needs_restart:  # not by fork: none of the abandoned threads may be left
-        sys.stdout.flush()
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
+    end_metrics = app.serve_metrics(runner.metrics, app.settings.metrics_bind)
+    try:
+        run_restartable(runner, "worker")
+    finally:
+        end_metrics()
+    if runner.needs_restart:
+        start_anew()
 
 
 def _tune_collector() -> None:
@@ -134,7 +161,7 @@ def _list_tasks(app: EventMQ) -> None:
     if not app.tasks and not app.settings.allow_callables:
         logger.warning("the app has no task; -I MODULE imports more modules with tasks")
     for name, task in sorted(app.tasks.items()):
-        queue = task.declared.queue or app.settings.default_queue
+        queue = task.declared.queue or app.settings.queue_of(name)
         missing = "" if queue in served else ", which this worker does not serve: see -Q"
         logger.info("task %s, queue %s%s", printable(name), printable(queue), missing)
 

@@ -14,20 +14,22 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from eventmq.client.io_loop import AsyncWaiter, IoLoop, Waiter
+from eventmq.client.io_loop import AsyncWaiter, GreenletWaiter, IoLoop, Waiter
 from eventmq.client.machine import ClientMachine
 from eventmq.client.requests import (
     NEVER,
     NO_BROKER,
+    OPERATION,
     News,
     PendingCall,
     PendingRequest,
     take_answer,
 )
 from eventmq.errors import BrokerUnavailable
+from eventmq.wire.calls import ACTING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Sequence
 
     import zmq
 
@@ -90,27 +92,17 @@ class Pending(Generic[T]):
 
     def wait(self) -> T:
         """Return the value, or raise; blocks this thread."""
-        steps, wait_for = self._steps, self._runner.wait_for
-        resume: Callable[[Any], Awaited] = steps.send
-        answer: Any = None
         try:
-            while True:
-                try:
-                    awaited = resume(answer)
-                except StopIteration as end:
-                    return end.value  # type: ignore[no-any-return]
-                try:
-                    resume, answer = steps.send, wait_for(awaited)
-                except Exception as error:  # noqa: BLE001 - the steps get it
-                    resume, answer = steps.throw, error
-        finally:
-            steps.close()
+            self._run(self._runner.wait_for).send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise AssertionError("wait_for waits in this thread, and suspends nothing")
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._finish().__await__()
+        return self._run(self._runner.await_for).__await__()
 
-    async def _finish(self) -> T:
-        steps, await_for = self._steps, self._runner.await_for
+    async def _run(self, wait_for: Callable[[Awaited], Coroutine[Any, Any, Any]]) -> T:
+        steps = self._steps
         resume: Callable[[Any], Awaited] = steps.send
         answer: Any = None
         try:
@@ -120,7 +112,7 @@ class Pending(Generic[T]):
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
                 try:
-                    resume, answer = steps.send, await await_for(awaited)
+                    resume, answer = steps.send, await wait_for(awaited)
                 except Exception as error:  # noqa: BLE001 - the steps get it
                     resume, answer = steps.throw, error
         finally:
@@ -165,6 +157,8 @@ class ClientRunner:
         self._loop: IoLoop | None = None
         self._lock = threading.Lock()
         self._closed = False
+        #: Who acts, for calls that say so; "" for none.
+        self.actor = ""
         _live.add(self)
 
     # The loop
@@ -190,6 +184,7 @@ class ClientRunner:
             heartbeat_timeout=self._heartbeat_timeout,
             role=self._role,
             legacy=self._legacy,
+            keys=keys,
         )
         loop = IoLoop(machine, self.clock, context)
         loop.keys = keys
@@ -209,10 +204,10 @@ class ClientRunner:
         self._loop = None
         self._lock = threading.Lock()
 
-    @staticmethod
-    def waiter() -> Waiter:
-        """Return what a thread waits with."""
-        return Waiter()
+    def waiter(self) -> Waiter:
+        """Return what a thread waits with, or a greenlet."""
+        loop = self._loop
+        return GreenletWaiter() if loop is not None and loop.green else Waiter()
 
     @staticmethod
     def async_waiter() -> AsyncWaiter:
@@ -242,6 +237,9 @@ class ClientRunner:
         limit: int = 0,
     ) -> PendingCall:
         """Return a new call for `ask`; nothing is sent yet."""
+        if name in ACTING:
+            said = {"actor": self.actor, "operation": OPERATION.get()}
+            arguments = {**{key: text for key, text in said.items() if text}, **(arguments or {})}
         return PendingCall(
             [],
             id=self._running().machine.message_id(),
@@ -319,8 +317,11 @@ class ClientRunner:
             if not waiter.wait(limit) and not request.done:
                 raise request.failure("the client's own thread did not answer")
 
-    def wait_for(self, awaited: Awaited) -> Any:
-        """Wait, in a thread, for what an operation yields; return what its steps are sent."""
+    async def wait_for(self, awaited: Awaited) -> Any:
+        """Wait, in a thread, for what an operation yields; return what its steps are sent.
+
+        It blocks, and never suspends the coroutine, so that threads and coroutines share one loop.
+        """
         if isinstance(awaited, PendingRequest):
             return self.wait(awaited)
         if not isinstance(awaited, News):

@@ -12,8 +12,8 @@ from eventmq.client.waiting import Completed
 from eventmq.errors import NotAllowed
 from eventmq.graph import refs_of
 from eventmq.headers import format_headers
-from eventmq.wire.calls import MAX_ROWS
-from eventmq.wire.graphs import encode_graph
+from eventmq.wire.batches import encode_graph
+from eventmq.wire.commands import MAX_ROWS
 from eventmq.wire.outcomes import with_error
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventmq.client.handle import Default, JobOrigin, ResultClient
     from eventmq.graph import Plan
 
-    Write = Callable[[Template, Sequence[Any], Mapping[str, Any], str], EncodedJob]
+    Write = Callable[[Template, Sequence[Any], Mapping[str, Any], str, Sequence[str]], EncodedJob]
 
 __all__ = ["GraphJob", "GraphMember", "JobGroup", "empty_handle", "make_handle", "write_graph"]
 
@@ -231,7 +231,8 @@ def write_graph(
         parts: Its jobs by node index.
         plan: Which jobs wait for which.
         ids: Their ids.
-        write: Encodes a job, with the middlewares around it; None without middlewares.
+        write: Encodes a job, given also the ids of those that it waits for, with the middlewares
+            around it; None without middlewares.
 
     Raises:
         NotAllowed: A job is unique, or has no guarantee.
@@ -239,16 +240,26 @@ def write_graph(
     """
     indexes: dict[tuple[str, str], int] = {}
     rows: list[tuple[str, int, bytes]] = []
-    for encoded in _encoded(parts, ids, write):
+    for encoded in _encoded(parts, ids, write, {} if write is None else _waits(plan, ids)):
         index = indexes.setdefault((encoded.queue, encoded.headers), len(indexes))
         rows.append((encoded.id, index, encoded.body))
     return EncodedJob(ids[0], "", f"nodes:{len(rows)}", encode_graph(list(indexes), rows, plan))
+
+
+def _waits(plan: Plan, ids: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the ids of the jobs that each job waits for, of those that wait."""
+    waits: dict[str, Sequence[str]] = {
+        ids[node]: [ids[other] for other in refs_of(plan.joins[at])]
+        for node, at in enumerate(plan.inputs) if at >= 0
+    }  # fmt: skip
+    return waits | {ids[node]: ids[first:end] for node, first, end in plan.handlers}
 
 
 def _encoded(
     parts: Sequence[GraphMember],
     ids: Sequence[str],
     write: Write | None,
+    waits: Mapping[str, Sequence[str]],
 ) -> Iterator[EncodedJob]:
     marked: dict[tuple[int, str], Template] = {}
 
@@ -266,14 +277,10 @@ def _encoded(
                 yield EncodedJob(job_id, template.queue, text, body)
         else:
             for job_id, part in run:
-                encode = write or _encode
-                yield encode(template, part.args, part.kwargs, job_id)
-
-
-def _encode(
-    template: Template, args: Sequence[Any], kwargs: Mapping[str, Any], job_id: str
-) -> EncodedJob:
-    return template.write(job_id, args, kwargs)
+                if write is None:
+                    yield template.write(job_id, part.args, part.kwargs)
+                else:
+                    yield write(template, part.args, part.kwargs, job_id, waits.get(job_id, ()))
 
 
 def _marked(template: Template, flags: str) -> Template:
@@ -281,8 +288,10 @@ def _marked(template: Template, flags: str) -> Template:
     headers = template.headers
     if template.key is not None or headers.guarantee is False:
         what = "a unique key" if template.key is not None else "guarantee=False"
-        msg = f"task {headers.task!r} has {what}, which jobs of a graph cannot have"
-        raise NotAllowed(f"{msg}: submit it by itself, or from within a task")
+        raise NotAllowed(
+            f"task {headers.task!r} has {what}, which jobs of a graph cannot have: "
+            "submit it by itself, or from within a task"
+        )
     headers = replace(headers, graph=flags)
     return replace(template, headers=headers, text=format_headers(headers))
 
@@ -293,18 +302,27 @@ def empty_handle(tree: Any) -> JobGroup:
 
 
 def make_handle(
-    sent: Job[Any], ids: Sequence[str], tree: Any, results: ResultClient
+    sent: Job[Any],
+    parts: Sequence[GraphMember],
+    ids: Sequence[str],
+    tree: Any,
+    results: ResultClient,
 ) -> GraphJob[Any] | JobGroup:
     """Return the handle of a graph.
 
     Args:
         sent: Handle of the message, which has the id of the graph.
+        parts: Its jobs by node index.
         ids: Job ids by node index.
         tree: The shape of the result.
         results: Result client of the handles.
     """
-    origin = sent.origin
+
+    def origin(node: int) -> JobOrigin:
+        plan = parts[node].template.results
+        return sent.origin if plan is None else replace(sent.origin, results=plan)
+
     if not isinstance(tree, list):
-        return GraphJob(ids[tree], results, origin, sent.id)
-    jobs: list[Job[Any]] = [Job(ids[node], results, origin) for node in refs_of(tree)]
-    return JobGroup(tree, jobs, GraphJob(sent.id, results, origin, sent.id), results)
+        return GraphJob(ids[tree], results, origin(tree), sent.id)
+    jobs: list[Job[Any]] = [Job(ids[node], results, origin(node)) for node in refs_of(tree)]
+    return JobGroup(tree, jobs, GraphJob(sent.id, results, sent.origin, sent.id), results)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import enum
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from eventmq.client.diagnose import DIAGNOSIS_TIMEOUT, diagnose
+from eventmq import hints
 from eventmq.client.requests import NO_BROKER, News
 from eventmq.errors import (
     BrokerUnavailable,
@@ -23,19 +24,34 @@ from eventmq.errors import (
     ResultUnavailable,
     StreamRestarted,
 )
+from eventmq.headers import parse_headers
 from eventmq.interfaces import Envelope
-from eventmq.wire.outcomes import EndRow, with_errors
+from eventmq.wire.outcomes import EndRow, log_text, with_errors
 from eventmq.wire.results import REFERENCE
 from eventmq.wire.streams import WINDOW, WINDOW_BYTES, PartHead, decode_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from typing_extensions import Self
 
     from eventmq.client.client import ClientRunner, Pending, Steps
     from eventmq.client.requests import PendingCall, PendingSubmit
+    from eventmq.execution.annotations import ResultPlan
     from eventmq.wire.outcomes import OutcomeReader
 
-__all__ = ["DEFAULT", "Default", "Job", "JobOrigin", "JobStream", "ResultClient"]
+    Rows = Sequence[Mapping[str, Any]]
+
+__all__ = [
+    "DEFAULT",
+    "DIAGNOSIS_TIMEOUT",
+    "Default",
+    "Job",
+    "JobOrigin",
+    "JobStream",
+    "ResultClient",
+    "diagnose",
+]
 
 T = TypeVar("T")
 
@@ -45,6 +61,9 @@ CREDIT_PARTS = WINDOW // 4
 CREDIT_BYTES = WINDOW_BYTES // 4
 
 _ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+#: Seconds that a diagnosis may take, after the caller's timeout has passed.
+DIAGNOSIS_TIMEOUT = 1.0
 
 #: The shortest timeout: seconds in which an answer comes that the broker has.
 MIN_TIMEOUT = 0.1
@@ -89,9 +108,16 @@ class Job(Generic[T]):
     def __hash__(self) -> int:
         return hash(self.id)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise `AttributeError`, with what is right for a word of Celery."""
+            return hints.find_attribute(self, name, hints.JOB)
+
     def __reduce__(self) -> str | tuple[Any, ...]:
-        msg = "a job handle cannot be pickled; pass job.id and use app.job(id) on the other side"
-        raise TypeError(msg)
+        raise TypeError(
+            "a job handle cannot be pickled; pass job.id and use app.job(id) on the other side"
+        )
 
     # Results
 
@@ -150,24 +176,56 @@ class Job(Generic[T]):
         """Return whether the job has ended by success; raises what `state` raises."""
         return self.state == "succeeded"
 
-    def info(self) -> dict[str, Any]:
-        """Return what the broker knows of the job, without arguments and result.
+    def info(self, *, args: bool = False, logs: bool = False) -> dict[str, Any]:
+        """Return what the broker knows of the job, without its result.
+
+        Args:
+            args: With its arguments, as ``args`` and ``kwargs``. Where the broker has keys, those
+                of the job's owner, of its group, and admins may ask. They are None, and
+                ``args_note`` has the reason, where the broker does not keep them, as for a job that
+                has succeeded, or where their serializer is neither json nor msgpack: decoding
+                others runs code.
+            logs: With what it logged, as ``logs``: a list of maps with ``attempt``, ``at`` (Unix
+                time at which the attempt had ended) and ``text``. `logs` has the same as one text.
 
         Returns:
             id, task, queue, state, attempt, delivery, priority, created, due, expires,
-            finished, leased (Unix times, 0.0 for none), worker, error, headers, attempts (the last
-            ten that failed) and others: see ``info`` in the table of calls on the protocol page. An
-            error has ``type message traceback arguments``.
+            finished, leased (Unix times, None for none), worker, error, headers, attempts (the last
+            ten that failed) and others: see ``info`` in the table of calls on the protocol page.
+            ``leased`` is when the broker handed a running job to its worker: it started then or,
+            where the worker had others before it, later. An error has ``type message traceback
+            arguments``.
 
         Raises:
             JobNotFound: The broker does not know it.
             BrokerUnavailable: No answer within ``submit_timeout``.
         """
-        return self._results.info(self).wait()
+        return self._results.info(self, args=args, logs=logs).wait()
 
-    async def ainfo(self) -> dict[str, Any]:
+    async def ainfo(self, *, args: bool = False, logs: bool = False) -> dict[str, Any]:
         """Do the same as `info` in a coroutine."""
-        return await self._results.info(self)
+        return await self._results.info(self, args=args, logs=logs)
+
+    def logs(self) -> str:
+        """Return what the job logged, if its task has ``keep_logs``.
+
+        That is what its attempts logged so far, each under a line with its number: the last lines,
+        up to the setting ``max_job_log_bytes``, which stay as long as the result, and for a failed
+        job as long as that is kept. What a running attempt logs comes with its end; an attempt
+        whose process was killed, as at its ``timeout``, leaves no log.
+
+        Returns:
+            The lines, each with its end; "" where nothing is kept.
+
+        Raises:
+            JobNotFound: The broker does not know it.
+            BrokerUnavailable: No answer within ``submit_timeout``.
+        """
+        return self._results.logs(self).wait()
+
+    async def alogs(self) -> str:
+        """Do the same as `logs` in a coroutine."""
+        return await self._results.logs(self)
 
     # Cancelling
 
@@ -226,6 +284,7 @@ class JobOrigin:
         store: Id of its store.
         sent: False while they are part of a batch that was not sent.
         confirmed: False if the broker gave no receipt for them, because it gives none.
+        results: Converts their results; None leaves these as they were serialised.
     """
 
     task: str = ""
@@ -233,6 +292,7 @@ class JobOrigin:
     store: str = ""
     sent: bool = True
     confirmed: bool = True
+    results: ResultPlan | None = None
 
 
 class ResultClient:
@@ -282,8 +342,11 @@ class ResultClient:
         row = job.row
         assert row is not None  # noqa: S101 - recorded before
         if row.content_type.startswith(REFERENCE):
-            return (yield partial(self.reader.value, row))  # backends may block
-        return self.reader.value(row)
+            value = yield partial(self.reader.value, row)  # backends may block
+        else:
+            value = self.reader.value(row)
+        plan = job.origin.results
+        return value if plan is None else plan.result(job.id, value)
 
     def ending(
         self, job: Job[Any], call: PendingCall, timeout: float | Default | None
@@ -373,9 +436,16 @@ class ResultClient:
         call = self.job_call(job, "state", {"ids": [job.id]})
         return self.runner.asking(call, partial(_state, job))
 
-    def info(self, job: Job[Any]) -> Pending[dict[str, Any]]:
-        """Return what the broker knows of a job."""
-        return self.runner.ask(self.job_call(job, "info", {"id": job.id}), with_errors)
+    def info(self, job: Job[Any], *, args: bool, logs: bool) -> Pending[dict[str, Any]]:
+        """Return what the broker knows of a job, perhaps with its arguments and its log."""
+        more = {name: True for name, asked in (("args", args), ("logs", logs)) if asked}
+        call = self.job_call(job, "info", {"id": job.id, **more})
+        return self.runner.ask(call, self.reader.with_arguments if args else with_errors)
+
+    def logs(self, job: Job[Any]) -> Pending[str]:
+        """Return what a job logged."""
+        call = self.job_call(job, "info", {"id": job.id, "logs": True})
+        return self.runner.ask(call, log_text)
 
     def cancel(self, job: Job[Any], reason: str) -> Pending[bool]:
         """Cancel a job; return whether it is cancelled now."""
@@ -400,8 +470,9 @@ class ResultClient:
         """Return the origin of a job; raises `NotAllowed` if it was not sent."""
         origin = job.origin
         if not origin.sent:
-            msg = f"job {job.id} is part of a batch that was not sent: leave app.batch() first"
-            raise NotAllowed(msg)
+            raise NotAllowed(
+                f"job {job.id} is part of a batch that was not sent: leave app.batch() first"
+            )
         return origin
 
     # Handles from ids
@@ -554,8 +625,7 @@ class JobStream(Generic[T]):
             self._runner.forget(call)
 
     def _timed_out(self) -> ResultTimeout:
-        text = f"no part of job {self._job.id} came in time"
-        return ResultTimeout(text, job_id=self._job.id)
+        return ResultTimeout(f"no part of job {self._job.id} came in time", job_id=self._job.id)
 
     # Parts
 
@@ -601,7 +671,9 @@ class JobStream(Generic[T]):
         envelope = Envelope(
             f"{self._job.id}.{index}", name, created=float(created or 0.0), signature=signature
         )
-        return self._results.reader.content(name, payload, envelope)
+        value = self._results.reader.content(name, payload, envelope)
+        plan = self._job.origin.results
+        return value if plan is None else plan.part(self._job.id, value)
 
     def _begin(self, about: dict[str, Any]) -> None:
         """Handle the first answer, which describes the stream."""
@@ -631,8 +703,9 @@ class JobStream(Generic[T]):
             if self._seen and not self._replayable:
                 self._seen = 0
                 call.answers.appendleft(answer)
-                msg = f"job {self._job.id} is run again: its parts start again from the first"
-                raise StreamRestarted(msg)
+                raise StreamRestarted(
+                    f"job {self._job.id} is run again: its parts start again from the first"
+                )
         if not isinstance(body, bytes):
             self._receive_end(head, body)
         elif head.first > self._next:
@@ -682,3 +755,84 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
+
+
+# Diagnosis of a job that had not ended in time: the text of the `ResultTimeout` of ``get``. Pure:
+# `ResultClient` asks the broker, for at most `DIAGNOSIS_TIMEOUT` seconds in all. Rows are those of
+# the calls ``info``, ``queues`` and ``workers``.
+
+
+def diagnose(
+    info: Mapping[str, Any],
+    queues: Rows | None,
+    workers: Rows | None,
+    waited: str,
+) -> str:
+    """Return a message about one job.
+
+    Args:
+        info: The answer to ``info`` about the job.
+        queues: The answer to ``queues``, None if there is none.
+        workers: The answer to ``workers``, None if there is none.
+        waited: How long the caller waited, as text.
+    """
+    task, state = info.get("task"), info["state"]
+    what = f"job {info['id']} of task {task!r}" if task else f"job {info['id']}"
+    if state in _ENDED:
+        return f"{what} {state} just after {waited}; get() again says how it ended"
+    why = _why(info, queues, workers)
+    return f"{what} is still {state} after {waited}{f': {why}' if why else ''}"
+
+
+def _why(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> str:
+    """Return why a job has not ended, "" if that is not known."""
+    state = info["state"]
+    if state == "running":
+        since = f" since {_time(info['leased'])}" if info.get("leased") else ""
+        return f"the worker {info.get('worker', '')!r} has it{since}{_attempt(info)}"
+    if state == "delayed":
+        return f"it becomes ready at {_time(info.get('due'))}{_attempt(info)}"
+    if state == "blocked":
+        return "it waits for other jobs of its graph"
+    return "" if queues is None or workers is None else _why_queued(info, queues, workers)
+
+
+def _why_queued(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
+    name, task = info.get("queue", ""), info.get("task", "")
+    queue = next((row for row in queues if row["name"] == name), {})
+    if queue.get("paused"):
+        return f"the queue {name!r} is paused"
+    there = [row for row in workers if row.get("seen") is not None]
+    serving = [row for row in there if any(pair[1] == name for pair in row["queues"])]
+    if not serving:
+        start = f"eventmq worker -A MODULE -Q {name}"
+        return f"no worker serves the queue {name!r}; start one with: {start}"
+    named = task and parse_headers(str(info.get("headers", ""))).content_type
+    if named and not any(_knows(row, task) for row in serving):
+        names = ", ".join(sorted({str(row["name"]) for row in serving})[:3])
+        return f"no worker of the queue {name!r} knows the task {task!r}; connected: {names}"
+    waiting, running = int(queue.get("waiting", 1)) - 1, int(queue.get("running", 0))
+    if queue.get("limits"):
+        limits = f"the queue {name!r} is limited to {queue['limits']}"
+        return f"{limits}; {max(0, waiting)} others wait in it and {running} run{_attempt(info)}"
+    if waiting <= 0 and not running and named:
+        return f"no worker takes it from the queue {name!r}; does a worker know the task {task!r}?"
+    others = f"{max(0, waiting)} others wait in the queue {name!r} and {running} run"
+    return f"{others}; workers that serve it: {len(serving)}{_attempt(info)}"
+
+
+def _knows(worker: Mapping[str, Any], task: str) -> bool:
+    """Return whether a worker knows a task; without a list it takes any task, unless legacy."""
+    return not worker.get("plain") and (not worker["tasks"] or task in worker["tasks"])
+
+
+def _attempt(info: Mapping[str, Any]) -> str:
+    """Return the number of the attempt as text, "" for the first."""
+    attempt = int(info.get("attempt") or 1)
+    return f" (attempt {attempt})" if attempt > 1 else ""
+
+
+def _time(timestamp: object) -> str:
+    if not isinstance(timestamp, (int, float)) or not timestamp:
+        return "a time that the broker does not say"
+    return datetime.fromtimestamp(timestamp).astimezone().isoformat(sep=" ", timespec="seconds")

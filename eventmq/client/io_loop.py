@@ -12,11 +12,16 @@ subscriptions, submissions of several threads. It starts when it is first needed
 nothing is open; being a daemon, it never keeps a process alive. A program with a loop of its own
 drives for good instead (`IoLoop.attach`): it polls what `IoLoop.prepare` returns beside its own
 sockets.
+
+Where gevent has put greenlets in the place of threads, polling in one would hold up all others. So
+no caller drives there: the background thread, which is one of the operating system, always does.
 """
 
 from __future__ import annotations
 
+import _thread
 import logging
+import sys
 import threading
 from collections import deque
 from contextlib import suppress
@@ -25,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from zmq.backend import zmq_poll
 
-from eventmq.client.connection import LOST
-from eventmq.client.requests import NEVER
+from eventmq.client.machine import NAMED
+from eventmq.client.requests import LOST, NEVER
 from eventmq.wakeup import Wakeup
 from eventmq.wire.sockets import new_context, open_dealer
 
@@ -34,14 +39,13 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Sequence
 
-    from eventmq.client.connection import BrokerConnection
     from eventmq.client.machine import ClientMachine
-    from eventmq.client.requests import PendingCall, PendingRequest
+    from eventmq.client.requests import BrokerConnection, PendingCall, PendingRequest
     from eventmq.clock import Clock
     from eventmq.wire.curve import ClientKeys
     from eventmq.wire.sockets import Link
 
-__all__ = ["AsyncWaiter", "BrokerSocket", "IoLoop", "Waiter"]
+__all__ = ["AsyncWaiter", "BrokerSocket", "GreenletWaiter", "IoLoop", "Waiter", "has_greenlets"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +58,25 @@ READ_AT_MOST = 1000
 #: Seconds without a driver after which a new one reads what came before it sends.
 STALE = 0.5
 
+#: Seconds after which a greenlet that waits without a limit looks again: gevent's hub ends where no
+#: timer is left, since it knows nothing of other threads.
+LOOK_AGAIN = 3600.0
+
 _IN = int(zmq.POLLIN)
 
 _OUT = int(zmq.POLLOUT)
+
+
+def has_greenlets() -> bool:
+    """Return whether gevent has put greenlets in the place of this process's threads."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def _original(name: str) -> Any:
+    """Return a function of ``_thread``, also where gevent has put one of its own in its place."""
+    monkey = sys.modules.get("gevent.monkey")
+    return getattr(_thread, name) if monkey is None else monkey.get_original("_thread", name)
 
 
 class IoLoop:
@@ -86,21 +106,27 @@ class IoLoop:
         self._next_tick = 0.0
         #: When the sockets were last read.
         self._last_read = 0.0
+        #: Address of a broker -> the error of its last handshake, until one succeeds: said once.
+        self._said: dict[str, str] = {}
         #: What is polled; None after a change.
         self._items: list[tuple[Any, int]] | None = None
         #: It has ended, or is about to.
         self._stopping = False
         self._wakeup = Wakeup()
-        self._driver_lock = threading.Lock()
+        #: Callers are greenlets: none drives.
+        self.green = has_greenlets()
+        new_lock = _original("allocate_lock")
+        self._driver_lock = new_lock()
         self._driver = 0
         self._sleeping = False
         #: The background thread is to stop driving.
         self._give_way = False
         self._done = False
         self._reason = "the client was closed"
-        self._end_lock = threading.Lock()
-        self._thread_waiter = Waiter()
-        self._start_lock = threading.Lock()
+        self._end_lock = new_lock()
+        self._thread_waiter = Waiter(new_lock())
+        self._start_lock = new_lock()
+        self._started = False
         self._thread: threading.Thread | None = None
 
     # Called by any thread
@@ -121,7 +147,7 @@ class IoLoop:
         self._notify()
 
     def drive_until_done(self, request: PendingRequest) -> bool:
-        """Drive until a request has ended; return False if another thread drives.
+        """Drive until a request has ended; return False if another thread does, or is to.
 
         Raises:
             BaseException: What a signal handler raises. The request is then still open.
@@ -129,7 +155,7 @@ class IoLoop:
         if self._driver == threading.get_ident():
             self._drive_nested(request)
             return True
-        if not self._driver_lock.acquire(blocking=False):
+        if self.green or not self._driver_lock.acquire(blocking=False):
             return False
         self._driver = threading.get_ident()
         try:
@@ -204,17 +230,21 @@ class IoLoop:
             self._abandon()
 
     def _notify_thread(self) -> None:
-        if self._thread is None:
+        if not self._started:
             self._start()
         self._thread_waiter.notify()
 
     def _start(self) -> None:
         with self._start_lock:
-            if self._thread is not None or self._stopping:
+            if self._started or self._stopping:
                 return
-            thread = threading.Thread(target=self._main, name="eventmq-client", daemon=True)
-            thread.start()
-            self._thread = thread
+            if self.green:
+                _original("start_new_thread")(self._main, ())
+            else:
+                thread = threading.Thread(target=self._main, name="eventmq-client", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._started = True
 
     def _interrupt(self) -> None:
         self._sleeping = False
@@ -352,24 +382,28 @@ class IoLoop:
         for connected in broker.link.connections():
             if connected:
                 logger.debug("connected to broker %s", broker.address)
+                self._said.pop(broker.address, None)
                 self.machine.restored(index, now)
             else:
                 logger.info("connection to broker %s lost", broker.address)
                 self.machine.lost(index, now)
         if error := broker.link.handshake_error:
-            if error != self.machine.connections[index].last_error:
+            if error != self._said.get(broker.address):
                 logger.warning("broker %s cannot be used: %s", broker.address, error)
+                self._said[broker.address] = error
             self.machine.refused(index, error, now)
             broker.link.handshake_error = ""
 
     def _reopen(self, index: int, now: float) -> None:
-        broker = self._brokers[index]
         connection = self.machine.connections[index]
-        level = logging.INFO if connection.last_error == LOST else logging.WARNING
-        logger.log(level, "broker %s: %s; a new socket", broker.address, connection.last_error)
+        error, address = connection.last_error, connection.address
+        level = logging.INFO if error in {LOST, NAMED} else logging.WARNING
+        level = logging.DEBUG if error == self._said.get(address) else level
+        logger.log(level, "broker %s: %s; a new socket", address, error)
         assert self._context is not None  # noqa: S101 - made by _open
-        broker.close()
-        self._brokers[index] = BrokerSocket(self._context, connection, self.keys)
+        for broker in self._brokers[index : index + 1]:  # none yet at an address that was named
+            broker.close()
+        self._brokers[index : index + 1] = [BrokerSocket(self._context, connection, self.keys)]
         self._items = None
         self.machine.opened(index, now)
 
@@ -486,7 +520,9 @@ class BrokerSocket:
         keys: ClientKeys | None = None,
     ) -> None:
         self.address = connection.address
-        self.link = open_dealer(context, self.address, kind=connection.role, keys=keys)
+        named = connection.server_key
+        own = keys and (keys.having(named) if named else keys.of(connection.index))
+        self.link = open_dealer(context, self.address, kind=connection.role, keys=own)
         self.link.watch()
         self.send = self.link.send
         #: The link takes nothing more for now.
@@ -502,8 +538,8 @@ class Waiter:
 
     __slots__ = ("_lock",)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, lock: Any = None) -> None:
+        self._lock = lock or threading.Lock()
         self._lock.acquire()
 
     def notify(self) -> None:
@@ -515,9 +551,34 @@ class Waiter:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until `notify`; return False if ``timeout`` seconds passed before."""
-        if timeout is None:
-            return self._lock.acquire()
-        return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        limit = -1.0 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+        return bool(self._lock.acquire(timeout=limit))
+
+
+class GreenletWaiter(Waiter):
+    """What a greenlet of gevent waits with, while the others run."""
+
+    __slots__ = ("_call", "_event")
+
+    def __init__(self) -> None:
+        import gevent
+        from gevent.event import Event
+
+        self._event = Event()
+        self._call = gevent.get_hub().loop.run_callback_threadsafe
+
+    def notify(self) -> None:
+        """Let `wait` return, now or when it is called next. From any thread."""
+        with suppress(Exception):  # the hub has ended: nothing waits in it any more
+            self._call(self._event.set)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait as `Waiter.wait` does."""
+        while not (done := self._event.wait(LOOK_AGAIN if timeout is None else timeout)):
+            if timeout is not None:
+                break
+        self._event.clear()
+        return bool(done)
 
 
 class AsyncWaiter:

@@ -7,19 +7,26 @@ sockets to replace in ``reopen``. ``now`` is monotonic time in seconds.
 Nothing is sent to a broker before it has acknowledged our INFORM: only then are its store, its
 epoch and its maximum frame length known. Whenever a broker acknowledges an INFORM, all requests in
 flight there are sent again: the broker refuses to do anything twice.
+
+Of the brokers of a shared store only the owner is sent requests. When one of them says that there
+is an owner with a higher epoch, the requests are taken from the one before, and the new one is
+informed, over a connection of its own if its address is none of those that were given.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
-from eventmq.client.connection import LOST, BrokerConnection, ConnectionPhase
 from eventmq.client.requests import (
+    LOST,
     NEVER,
     NO_BROKER,
+    UNTIL_FORGOTTEN,
+    BrokerConnection,
+    ConnectionPhase,
+    InFlightRequests,
     OneWayMessage,
     OutgoingMessage,
     PendingCall,
@@ -29,7 +36,7 @@ from eventmq.client.requests import (
     credit_frames,
     read_answer,
 )
-from eventmq.errors import BrokerUnavailable, ProtocolError
+from eventmq.errors import ProtocolError
 from eventmq.wire.batches import decode_exceptions, pack, unpack
 from eventmq.wire.commands import (
     Ack,
@@ -44,23 +51,30 @@ from eventmq.wire.commands import (
 )
 from eventmq.wire.features import Features
 from eventmq.wire.outcomes import read_row, refusal
+from eventmq.wire.owner import OwnerInfo, Owners, untrusted
 from eventmq.wire.results import ENDED
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Sequence
 
-__all__ = ["ClientMachine", "InFlightRequests"]
+    from eventmq.wire.curve import ClientKeys
 
-#: The end of the error text where no broker can be reached.
-_HINT = 'start one with "eventmq broker"'
+__all__ = ["NAMED", "ClientMachine"]
 
 logger = logging.getLogger(__name__)
 
-#: Operations that the broker keeps answering until it is told to ``forget`` them.
-_UNTIL_FORGOTTEN = frozenset({"get", "stream", "subscribe"})
+#: Operations that ask a broker about itself: the only one of a client answers them as a standby.
+_OF_ITSELF = frozenset({"ping", "status"})
+
+#: Seconds after which a request is sent again that was refused with ``no-owner``.
+NO_OWNER_RETRY = 0.2
 
 #: Seconds between two handshakes with a broker that refuses.
 RETRY = 1.0
+
+#: `BrokerConnection.last_error` of an owner at an address that was not given.
+NAMED = "another broker says that it owns the store"
 
 
 class ClientMachine:
@@ -76,6 +90,7 @@ class ClientMachine:
         role: What it informs as: ``client`` or ``scheduler``.
         legacy: The brokers are routers of EventMQ 0.3: a client sends them no INFORM, which they
             would not answer, and takes each for ready. Schedulers they do answer.
+        keys: For CURVE: an owner at an address of its own must have one of their keys.
     """
 
     def __init__(
@@ -88,10 +103,19 @@ class ClientMachine:
         heartbeat_timeout: float = 15.0,
         role: str = "client",
         legacy: bool = False,
+        keys: ClientKeys | None = None,
     ) -> None:
+        #: Those of the addresses, then at most one for each store whose owner has another one.
         self.connections = [BrokerConnection(i, at, role=role) for i, at in enumerate(addresses)]
-        #: Indexes of brokers whose socket is to be closed and opened anew.
+        #: Indexes of brokers whose socket is to be closed and opened anew, or opened.
         self.reopen: list[int] = []
+        self._alone = self.connections[0] if len(self.connections) == 1 else None
+        self._keys = keys
+        self._owners = Owners()
+        #: Store id -> the connection to its owner at an address that was not given.
+        self._extra: dict[str, BrokerConnection] = {}
+        #: When requests that were refused with ``no-owner`` are sent again.
+        self._retry_at = NEVER
         #: SCHEDULE and UNSCHEDULE from brokers, for a scheduler; None if it does not listen.
         self.schedule_requests: deque[Schedule] | None = None
         self._in_flight = InFlightRequests(self.connections)
@@ -133,13 +157,11 @@ class ClientMachine:
 
     def credit(self, call: PendingCall) -> None:
         """Tell the broker how many parts of a stream were read."""
-        in_flight = self._in_flight.find(call.id) is call
-        if in_flight and call.assigned_to != NO_BROKER and call.sent:
+        if self._in_flight.find(call.id) is call and call.assigned_to != NO_BROKER and call.sent:
             self._credit_at(self.connections[call.assigned_to], call)
 
     def _credit_at(self, connection: BrokerConnection, call: PendingCall) -> None:
-        frames = credit_frames(self.message_id(), call)
-        connection.unsent.append(OutgoingMessage(frames))
+        connection.unsent.append(OutgoingMessage(credit_frames(self.message_id(), call)))
 
     def keepalive(self, unix: float) -> PendingRequest:
         """Return a request that never ends: while it is open, heartbeats go both ways."""
@@ -154,7 +176,7 @@ class ClientMachine:
     def queue_kbai(self) -> None:
         """Queue a KBAI to every broker that is ready."""
         for connection in self.connections:
-            if connection.ready:
+            if connection.informed:
                 connection.unsent.append(OutgoingMessage(Kbai(self.message_id()).frames()))
 
     def abandon(self, reason: str) -> None:
@@ -168,7 +190,7 @@ class ClientMachine:
         connection = self.connections[index]
         connection.busy_since = now
         connection.disconnected = False
-        connection.retry_at = 0.0
+        connection.retry_at = connection.doubted_since = 0.0
         self._inform(connection, now)
 
     def lost(self, index: int, now: float) -> None:
@@ -190,6 +212,7 @@ class ClientMachine:
         """
         connection = self.connections[index]
         if connection.disconnected and index not in self.reopen:
+            connection.last_error = connection.last_error or LOST
             connection.inform = OutgoingMessage([])
             self.reopen.append(index)
         connection.disconnected = False
@@ -229,6 +252,9 @@ class ClientMachine:
                 self._on_reply(command, now)
             elif type(command) is Error:
                 self._on_error(connection, command, now)
+            elif type(command) is Heartbeat:
+                if command.status:
+                    self._on_owner(connection, OwnerInfo.of_heartbeat(command.status), now)
             elif type(command) is Kbai:
                 self._on_kbai(connection, now)
             elif type(command) is Disconnect:
@@ -245,6 +271,9 @@ class ClientMachine:
         """Do what is due at ``now``; ``unix`` is the Unix time, for HEARTBEAT."""
         if now >= self._in_flight.next_deadline:
             self._expire(now)
+        if now >= self._retry_at:
+            self._retry_at = NEVER
+            self._assign_all(now)
         for connection in self.connections:
             dead_at = connection.dead_at(self._heartbeat_timeout)
             if connection.retry_at and now >= connection.retry_at:
@@ -254,13 +283,13 @@ class ClientMachine:
             if dead_at is not None and now >= dead_at:
                 silent = f"it was silent for {self._heartbeat_timeout:g} s"
                 self._drop(
-                    connection, now, silent if connection.ready else connection.unready_reason
+                    connection, now, silent if connection.informed else connection.unready_reason
                 )
                 continue
             heartbeat_at = connection.next_heartbeat(self._heartbeat)
             if heartbeat_at is None or now < heartbeat_at:
                 continue
-            if connection.ready:
+            if connection.informed:
                 connection.last_sent = now
                 connection.queue_heartbeat(self.message_id(), unix)
             else:
@@ -269,6 +298,7 @@ class ClientMachine:
     def next_tick(self) -> float:
         """Return when `tick` has something to do next, or `NEVER`."""
         due = self._in_flight.next_deadline
+        due = min(due, self._retry_at)
         for connection in self.connections:
             for at in (
                 connection.dead_at(self._heartbeat_timeout),
@@ -289,7 +319,9 @@ class ClientMachine:
             for request in self._in_flight.overdue(now)
             if isinstance(request, PendingCall) and request.assigned_to != NO_BROKER
         ]
-        silent, new_leaders = self._in_flight.expire(now, timeout=self._heartbeat)
+        silent, new_leaders = self._in_flight.expire(
+            now, heartbeat=self._heartbeat, heartbeat_timeout=self._heartbeat_timeout
+        )
         for connection, call in assigned:
             self._forget_at(connection, call)
         for index in silent:
@@ -300,19 +332,45 @@ class ClientMachine:
     # Choice of a broker
 
     def _choose(self, request: PendingRequest) -> BrokerConnection | None:
-        """Return the ready connection that a request may go to."""
+        """Return the ready connection that a request may go to.
+
+        Where no broker knows an owner, it is a standby that has not said yet why.
+        """
         store = ""
         if type(request) is PendingCall and request.target != NO_BROKER:
             target = self.connections[request.target]
             if target.ready:
                 return target
-            store = request.store or target.store
+            store = request.store or self._store_at(target)
+        elif (
+            type(request) is PendingCall
+            and request.name in _OF_ITSELF
+            and self._alone is not None
+            and self._alone.phase is ConnectionPhase.STANDBY
+        ):
+            return self._alone
         elif type(request) is PendingSubmit and request.sent:
             store = request.store
         for connection in self.connections:
             if connection.ready and store in {"", connection.store}:
                 return connection
+        if type(request) is PendingSubmit or type(request) is PendingCall:
+            for connection in self.connections:
+                if connection.ownerless and store in {"", connection.store}:
+                    return connection
+        if type(request) is not PendingSubmit:
+            for connection in self.connections:
+                standby = connection.phase is ConnectionPhase.STANDBY
+                if standby and connection.passes and store in {"", connection.store}:
+                    return connection
         return None
+
+    def _store_at(self, connection: BrokerConnection) -> str:
+        """Return the id of a broker's store; of one not heard of yet, the store others share."""
+        if connection.features is None:
+            shared = (c.store for c in self.connections if c.ready and c.owner is not None)
+            return next(shared, connection.store)
+        return connection.store
 
     def _assign(self, request: PendingRequest, now: float) -> None:
         """Assign a request to a broker, or leave it until one is ready."""
@@ -374,11 +432,10 @@ class ClientMachine:
             self.reopen.append(connection.index)
 
     def _forget_at(self, connection: BrokerConnection, call: PendingCall) -> None:
-        if call.name in _UNTIL_FORGOTTEN and call.sent and connection.ready:
+        if call.name in UNTIL_FORGOTTEN and call.sent and connection.ready:
             if call.name == "stream":
                 self._credit_at(connection, call)
-            arguments = pack({"call": call.id})
-            frames = Call(self.message_id(), "forget", arguments).frames()
+            frames = Call(self.message_id(), "forget", pack({"call": call.id})).frames()
             connection.unsent.append(OutgoingMessage(frames))
 
     # Messages from brokers
@@ -387,15 +444,68 @@ class ClientMachine:
         pending = self._in_flight.find(ack.acked)
         if type(pending) is PendingSubmit:
             if pending.count and ack.extra:
+                if self._is_late(connection, pending):
+                    return
                 pending.refused = decode_exceptions(ack.extra)
             pushed = connection if connection.ready and not ack.extra else None
             self._on_receipt(pending, pushed, now)
-        elif ack.acked == connection.inform_id and not connection.ready:
-            connection.features = Features.parse(str(ack.extra, "utf-8")) if ack.extra else None
+        elif ack.acked == connection.inform_id and not connection.informed:
+            features = Features.parse(str(ack.extra, "utf-8")) if ack.extra else None
+            if connection.named_store not in {"", features and features.store}:
+                connection.last_error = f"it has not the store {connection.named_store}"
+                return
+            connection.features = features
             connection.phase = ConnectionPhase.READY
             connection.disconnected = False
             connection.last_error = ""
+            connection.owner = features.owner if features else None
+            if connection.owner is not None:
+                self._follow(connection, connection.owner, now)
             self._assign_all(now)
+
+    def _on_owner(self, connection: BrokerConnection, said: OwnerInfo | None, now: float) -> None:
+        """Handle what a HEARTBEAT says about the owner of a shared store."""
+        if said is None or said == connection.owner or not connection.informed:
+            return
+        connection.owner = said
+        connection.last_error = ""
+        self._follow(connection, said, now)
+        if self._owners.owns(said):
+            self._inform(connection, now)
+        else:
+            self._assign_all(now)
+
+    def _follow(self, connection: BrokerConnection, said: OwnerInfo, now: float) -> None:
+        """Take the requests from brokers that do not own the store, and connect to its owner.
+
+        Args:
+            connection: The connection to the broker that says who that is.
+            said: What it says.
+            now: The time.
+        """
+        owner, connection.passes = self._owners.learn(said), False
+        for other in self.connections:
+            if (other.ready or other.asked_why) and not self._owners.owns(other.owner):
+                other.phase = ConnectionPhase.STANDBY
+                self._in_flight.release_all(other)
+        known = {other.address for other in self.connections}
+        if not owner.address or owner.address in known or self._owners.owns(said):
+            return
+        if any(other.ready and other.store == said.store_id for other in self.connections):
+            return  # it has another name for it
+        if why := untrusted(self._keys, owner.key):
+            connection.passes = True
+            connection.last_error = f"the owner is {owner.address}, but {why}"
+            logger.warning("broker %s: %s", connection.address, connection.last_error)
+            return
+        extra = self._extra.get(said.store_id)
+        if extra is None:
+            extra = BrokerConnection(len(self.connections), "", role=connection.role)
+            extra.named_store = said.store_id
+            self._extra[said.store_id] = extra
+            self.connections.append(extra)
+        extra.address, extra.server_key = owner.address, owner.key
+        self._drop(extra, now, NAMED)
 
     def _on_kbai(self, connection: BrokerConnection, now: float) -> None:
         """Leave a broker that is shutting down; ask it again after an interval."""
@@ -462,204 +572,39 @@ class ClientMachine:
 
     def _on_error(self, connection: BrokerConnection, error: Error, now: float) -> None:
         if error.code == "inform-again":
-            if connection.ready:
+            if connection.informed:
                 self._inform(connection, now)
             return
-        if error.request in {"", connection.inform_id} and not connection.ready:
+        if error.request in {"", connection.inform_id} and not connection.informed:
             connection.last_error = error.text
             return
         if error.code == "closing":
             self._on_kbai(connection, now)
             return
         request = self._in_flight.find(error.request)
-        if request is not None:
+        if request is not None and error.code == "no-owner":
+            self._on_no_owner(connection, request, error, now)
+        elif request is not None and not self._is_late(connection, request):
             subject = request.subject if type(request) is PendingCall else request.id
             self._in_flight.end(request, refusal(error.code, error.text, subject))
 
+    def _is_late(self, connection: BrokerConnection, request: PendingRequest) -> bool:
+        """Return whether a refusal comes from an owner before the one that has the request.
 
-class InFlightRequests:
-    """Requests in flight by message id, in the order in which they began.
-
-    A request whose id is in flight already becomes a follower: it ends with the first
-    (single flight). If the first times out, the oldest follower is the new leader.
-
-    Args:
-        connections: By index, as requests name them.
-    """
-
-    def __init__(self, connections: Sequence[BrokerConnection]) -> None:
-        self._connections = connections
-        self._open: dict[str, PendingRequest] = {}
-        #: Requests with an answer or an end that their callers have not been notified of.
-        self.to_notify: list[PendingRequest] = []
-        #: When the first of them times out.
-        self.next_deadline = NEVER
-        #: Job -> the ``get`` whose answer a broker pushes: no CALL was sent for it.
-        self.pushed: dict[str, PendingCall] = {}
-
-    def add(self, request: PendingRequest) -> bool:
-        """Add a request; return False if it follows one of the same id."""
-        self.next_deadline = min(self.next_deadline, request.deadline)
-        first = self._open.setdefault(request.id, request)
-        if first is request:
-            return True
-        if isinstance(first, PendingSubmit) and isinstance(request, PendingSubmit):
-            first.followers.append(request)
-        return False
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def find(self, message_id: str) -> PendingRequest | None:
-        """Return the request with a message id."""
-        return self._open.get(message_id)
-
-    def unassigned(self) -> list[PendingRequest]:
-        """Return the requests that no broker has."""
-        return [request for request in self._open.values() if request.assigned_to == NO_BROKER]
-
-    def assign(self, request: PendingRequest, connection: BrokerConnection, now: float) -> None:
-        """Assign a request to a broker, and queue its message."""
-        request.assigned_to = connection.index
-        connection.assign(now)
-        connection.unsent.append(request)
-
-    def expect_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
-        """Assign a ``get`` to a broker that pushes the result; if it gets lost, it is asked for."""
-        call.assigned_to = connection.index
-        connection.assign(now)
-        self.pushed[call.subject] = call
-
-    def release(self, request: PendingRequest) -> None:
-        """Take a request from its broker."""
-        if request.assigned_to != NO_BROKER:
-            self._connections[request.assigned_to].in_flight -= 1
-            request.assigned_to = NO_BROKER
-
-    def release_all(self, connection: BrokerConnection) -> None:
-        """Take all requests from a broker."""
-        connection.unsent.clear()
-        for request in self._open.values():
-            if request.assigned_to == connection.index:
-                self.release(request)
-
-    def end(self, request: PendingRequest, error: Exception | None) -> list[PendingCall]:
-        """End a request, with its followers; return the calls for results that now begin."""
-        del self._open[request.id]
-        self._end(request, error)
-        if type(request) is not PendingSubmit or not (request.followers or request.result):
-            return []
-        for follower in request.followers:
-            follower.refused, follower.sent = request.refused, request.sent
-            follower.broker, follower.store = request.broker, request.store
-            follower.confirmed = request.confirmed
-            self._end(follower, error)
-        calls = [self._end_submit(each, error) for each in (request, *request.followers)]
-        return [call for call in calls if call is not None]
-
-    def _end(self, request: PendingRequest, error: Exception | None) -> None:
-        self.release(request)
-        request.done = True
-        request.error = error
-        self.to_notify.append(request)
-        if type(request) is PendingCall and self.pushed.get(request.subject) is request:
-            del self.pushed[request.subject]
-
-    def _end_submit(self, pending: PendingSubmit, error: Exception | None) -> PendingCall | None:
-        """Return the call for the result of a job, None without one; with an error it ends too."""
-        call, pending.result = pending.result, None
-        if call is None:
-            return None
-        call.submit = None
-        if error is not None:
-            self._end(call, error)
-            return None
-        call.target, call.store = pending.broker, pending.store
-        return call
-
-    def abandon_result(self, pending: PendingSubmit) -> None:
-        """Ask for the result of a job no more; the submission goes on."""
-        call, pending.result = pending.result, None
-        if call is not None:
-            call.submit = None
-            self._end(call, None)
-
-    def _end_by(self, pending: PendingSubmit, error: Exception) -> None:
-        """End a submission by an error, with the call for its result."""
-        self._end(pending, error)
-        self._end_submit(pending, error)
-
-    def overdue(self, now: float) -> list[PendingRequest]:
-        """Return the requests whose deadline has passed."""
-        return [request for request in self._open.values() if request.deadline <= now]
-
-    def expire(self, now: float, *, timeout: float) -> tuple[set[int], list[PendingRequest]]:
-        """Time out the requests whose deadline has passed.
-
-        Args:
-            now: The time.
-            timeout: Seconds in which a live broker answers a message.
-
-        Returns:
-            The brokers that left a message unanswered for so long and sent nothing else since,
-            and the new leaders, which need a broker.
+        Or will have it: that one decides, and may have stored a job already. What an owner before
+        has stored is stored, whenever its receipt comes.
         """
-        silent, new_leaders = set(), []
-        for request in list(self._open.values()):
-            if isinstance(request, PendingSubmit) and request.followers:
-                self._expire_followers(request, now)
-            if request.deadline > now:
-                continue
-            if request.assigned_to != NO_BROKER and isinstance(
-                request, PendingSubmit | PendingCall
-            ):
-                last_received = self._connections[request.assigned_to].last_received
-                if last_received <= request.sent <= now - timeout:
-                    silent.add(request.assigned_to)
-            new_leaders += self._time_out(request)
-        self.next_deadline = min(
-            (request.deadline for request in self._with_followers()), default=NEVER
-        )
-        return silent, new_leaders
+        elsewhere = request.assigned_to != connection.index
+        return elsewhere and not self._owners.owns(connection.owner)
 
-    def _with_followers(self) -> list[PendingRequest]:
-        requests = list(self._open.values())
-        submits = [request for request in requests if isinstance(request, PendingSubmit)]
-        return requests + [follower for pending in submits for follower in pending.followers]
-
-    def _expire_followers(self, pending: PendingSubmit, now: float) -> None:
-        for follower in [follower for follower in pending.followers if follower.deadline <= now]:
-            pending.followers.remove(follower)
-            follower.sent = pending.sent
-            self._end_by(follower, follower.failure(self._reason(pending)))
-
-    def _time_out(self, request: PendingRequest) -> list[PendingRequest]:
-        """Settle an overdue request; return the follower that is the new leader, if any."""
-        error = request.failure(self._reason(request))
-        if not isinstance(request, PendingSubmit) or not request.followers:
-            self.end(request, error)
-            return []
-        leader, *leader.followers = request.followers
-        leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
-        if request.sent and not request.asks_for_result:
-            leader.asks_for_result = False  # the receipt may be that of the earlier REQUEST
-        self._open[request.id] = leader
-        self._end_by(request, error)
-        return [leader]
-
-    def _reason(self, request: PendingRequest) -> str:
-        if request.assigned_to != NO_BROKER:
-            connection = self._connections[request.assigned_to]
-            if connection.features is None and not request.sent:
-                what = f"{connection.address} ({connection.unready_reason})"
-                return f"nothing could be sent to broker {what} in time"
-            return f"no answer from broker {connection.address} in time"
-        reasons = (f"{c.address} ({c.unready_reason})" for c in self._connections)
-        return f"no broker could be reached in time: {', '.join(reasons)}; {_HINT}"
-
-    def abandon(self, reason: str) -> None:
-        """Settle all requests as failed."""
-        for request in list(self._open.values()):
-            is_call = isinstance(request, PendingCall)
-            error = BrokerUnavailable(reason) if is_call else request.failure(reason)
-            self.end(request, error)
+    def _on_no_owner(
+        self, connection: BrokerConnection, request: PendingRequest, error: Error, now: float
+    ) -> None:
+        """Keep a request until there is an owner that takes it, or its deadline has passed."""
+        if request.assigned_to == connection.index:
+            connection.last_error = error.text
+            self._in_flight.release(request)
+            if connection.ready or connection.passes:  # it knows more than it has said
+                self._retry_at = min(self._retry_at, now + NO_OWNER_RETRY)
+            else:
+                self._assign(request, now)

@@ -1,33 +1,51 @@
-"""What a client has under way: requests, each pending until it has ended.
+"""What a client has under way: requests, each pending until it has ended, and its connections.
 
 A `PendingSubmit` is one REQUEST, with one job or a batch, until its receipt; a `PendingCall` is one
 CALL until its last answer; a `OneWayMessage` has ended when it was sent. A ``get`` with ``submit``
 is one exchange: the REQUEST asks for the result of its job, and the CALL is sent only where that
 does not come by itself. The runner calls ``notify`` in its thread when a request has news. Times
-are on the monotonic clock of the caller. The functions at the end read the answers to ``get`` and
-``stream``.
+are on the monotonic clock of the caller. `BrokerConnection` is the state of the connection to one
+broker, and `InFlightRequests` says which of them has which request. The functions at the end read
+the answers to ``get`` and ``stream``.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import deque
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.errors import BrokerUnavailable, EventMQError, ProtocolError, ResultTimeout
-from eventmq.wire.batches import pack, unpack
-from eventmq.wire.commands import Call, Credit
+from eventmq.errors import (
+    BrokerUnavailable,
+    EventMQError,
+    MessageTooLarge,
+    ProtocolError,
+    ResultTimeout,
+    SerializationError,
+)
+from eventmq.wire.batches import is_text, pack, unpack
+from eventmq.wire.commands import Call, Credit, Heartbeat, Inform
 from eventmq.wire.outcomes import read_row
 from eventmq.wire.streams import END, PART, PartHead, parse_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from eventmq.wire.commands import Reply
+    from eventmq.wire.features import Features
+    from eventmq.wire.owner import OwnerInfo
 
 __all__ = [
+    "LOST",
     "NEVER",
     "NO_BROKER",
+    "OPERATION",
+    "UNTIL_FORGOTTEN",
+    "BrokerConnection",
+    "ConnectionPhase",
+    "InFlightRequests",
     "News",
     "OneWayMessage",
     "OutgoingMessage",
@@ -41,11 +59,32 @@ __all__ = [
     "take_answer",
 ]
 
+#: What a call that acts is done for, where that is a special case of the call; "" where it is not.
+OPERATION: ContextVar[str] = ContextVar("eventmq_operation", default="")
+
 #: No deadline.
 NEVER = float("inf")
 
 #: Index of the broker of a request that no broker has.
 NO_BROKER = -1
+
+#: Operations that the broker keeps answering until it is told to ``forget`` them.
+UNTIL_FORGOTTEN = frozenset({"get", "stream", "subscribe"})
+
+#: Operations that are sent once only: the next owner would give the store up as well.
+_ONCE = frozenset({"handover"})
+
+#: `BrokerConnection.last_error` after the connection was lost.
+LOST = "the connection was lost"
+
+#: `BrokerConnection.unready_reason` of a broker that is reached and does not answer.
+UNANSWERED = (
+    "connected, and INFORM is not answered: the broker hangs or waits for its store, or it is a "
+    "router of EventMQ 0.3, which answers none of a client: see the setting legacy_broker"
+)
+
+#: The end of the error text where no broker can be reached.
+_HINT = 'start one with "eventmq broker"'
 
 
 def no_notify() -> None:
@@ -214,6 +253,418 @@ class News(NamedTuple):
         """Call a function, from any thread, whenever there are some."""
         for call in self.calls:
             call.notify = notify
+
+
+class ConnectionPhase(enum.Enum):
+    """How far the handshake of a connection is."""
+
+    #: INFORM is on its way; nothing else may be sent.
+    INFORMING = "informing"
+    #: The broker acknowledged the INFORM, and the connection was not lost since.
+    READY = "ready"
+    #: The same, but another broker owns the store, as far as is known.
+    STANDBY = "standby"
+
+
+@dataclass(slots=True, eq=False)
+class BrokerConnection:
+    """The connection to one broker.
+
+    Attributes:
+        index: Position in the list of brokers.
+        address: For people.
+        phase: `ConnectionPhase`.
+        features: What the broker announced, None before that or if it is a legacy one.
+        unsent: Messages that the socket has not accepted yet, in order.
+        in_flight: Number of submissions and calls in flight at this broker.
+        busy_since: When the first of these began, or the socket was opened.
+        last_received: When a message last came from it.
+        last_sent: When a message was last sent to it.
+        inform: The last INFORM.
+        inform_id: Its message id.
+        disconnected: The transport was lost and has not been seen to be back.
+        last_error: For people: why it does not answer, "" if that is not known.
+        role: What the client informs as.
+        retry_at: When a socket whose handshake failed is replaced: libzmq does not try again.
+        warned: The warning that no receipts come was logged.
+        doubted_since: When the first call was sent that waited in vain with nothing received since.
+        owner: What the broker last said about the owner of its store; None if that is not shared.
+        named_store: Id of the store that the broker must have, where another broker named its
+            address; else "".
+        server_key: The broker's public CURVE key in Z85, where another broker named it; else "".
+        passes: It is a standby whose owner this client may not connect to: it is sent calls and
+            one-way messages, which it passes on.
+    """
+
+    index: int
+    address: str
+    phase: ConnectionPhase = ConnectionPhase.INFORMING
+    features: Features | None = None
+    unsent: deque[OutgoingMessage] = field(default_factory=deque)
+    in_flight: int = 0
+    busy_since: float = 0.0
+    last_received: float = 0.0
+    last_sent: float = 0.0
+    inform: OutgoingMessage = field(default_factory=lambda: OutgoingMessage([]))
+    inform_id: str = ""
+    disconnected: bool = False
+    last_error: str = ""
+    role: str = "client"
+    retry_at: float = 0.0
+    warned: bool = False
+    doubted_since: float = 0.0
+    owner: OwnerInfo | None = None
+    named_store: str = ""
+    server_key: str = ""
+    passes: bool = False
+
+    @property
+    def informed(self) -> bool:
+        """Whether the broker acknowledged the INFORM."""
+        return self.phase is not ConnectionPhase.INFORMING
+
+    @property
+    def ready(self) -> bool:
+        """Whether submissions and calls may be sent."""
+        return self.phase is ConnectionPhase.READY
+
+    @property
+    def ownerless(self) -> bool:
+        """Whether the broker is a standby that knows no owner, and has not said why."""
+        owner = self.owner if self.phase is ConnectionPhase.STANDBY else None
+        return owner is not None and not owner.address and not self.last_error
+
+    @property
+    def asked_why(self) -> bool:
+        """Whether a standby has requests, which it refuses with the reason that none owns it."""
+        return self.phase is ConnectionPhase.STANDBY and self.in_flight > 0
+
+    @property
+    def store(self) -> str:
+        """The id of the broker's store; for a legacy broker its address."""
+        return (self.features.store if self.features else "") or self.address
+
+    @property
+    def max_frame(self) -> int:
+        """Maximum length of a frame for the broker, 0 if it announced none."""
+        return self.features.max_frame if self.features else 0
+
+    def supports(self, extension: str) -> bool:
+        """Whether the broker announced an extension."""
+        return self.features is not None and extension in self.features.extensions
+
+    def incompatibility(self, request: PendingRequest) -> Exception | None:
+        """Return the error of a request that this broker cannot take, None if it can."""
+        if type(request) is not OneWayMessage:
+            extension = "call" if type(request) is PendingCall else ""
+            if type(request) is PendingSubmit:
+                extension = request.extension or ("batch" if request.count else "")
+            if extension and not self.supports(extension):
+                return ProtocolError(self._no_extension(extension), code="no-extension")
+        if self.features is None and not is_text(request.frames[-1]):
+            return SerializationError(self._unreadable(request))
+        length = len(request.frames[-1])
+        if length <= self.max_frame or not self.max_frame:
+            return None
+        return MessageTooLarge(
+            f"a body of {length} bytes is longer than the {self.max_frame} bytes "
+            f"that broker {self.address} takes",
+            job_id=request.id if type(request) is PendingSubmit else None,
+        )
+
+    def _no_extension(self, extension: str) -> str:
+        """Return the error text for a protocol extension that this broker lacks."""
+        if self.features is not None:
+            return f"broker {self.address} lacks the protocol extension {extension!r}"
+        msg = f"broker {self.address} is a legacy one, without FEATURES: "
+        if extension in {"call", "late-ack"}:
+            return f"{msg}it answers no calls, so states and results of jobs cannot be read"
+        what = "many jobs in one message" if extension == "batch" else f"a {extension}"
+        return (
+            f"{msg}it does not know the protocol extension {extension!r}; submit jobs one by "
+            f"one instead of {what}"
+        )
+
+    def _unreadable(self, request: PendingRequest) -> str:
+        """Return the error text for a message that a legacy broker cannot read."""
+        what = f"the body of job {request.id}" if type(request) is PendingSubmit else "the body"
+        return (
+            f"{what} is not UTF-8, and broker {self.address} is a legacy one, without FEATURES, "
+            "which may end when it reads that: use serializer='json', or app.send_raw() with the "
+            "text that its workers know"
+        )
+
+    def assume_legacy(self) -> None:
+        """Take the broker for a legacy one that is connected, without an INFORM."""
+        self.phase = ConnectionPhase.READY
+        self.features = None
+        self.unsent.clear()
+        self.inform, self.inform_id = OutgoingMessage([]), ""
+
+    def begin_inform(self, message_id: str, features: str) -> None:
+        """Replace what is unsent by an INFORM."""
+        self.phase = ConnectionPhase.INFORMING
+        self.unsent.clear()
+        self.inform_id = message_id
+        self.inform = OutgoingMessage(Inform(message_id, "", self.role, features).frames())
+        self.unsent.append(self.inform)
+
+    def queue_heartbeat(self, message_id: str, unix: float) -> None:
+        """Queue a HEARTBEAT."""
+        if not self.ready and self.last_received >= self.busy_since:
+            self.busy_since = self.last_sent
+        self.unsent.append(OutgoingMessage(Heartbeat(message_id, f"{unix:.2f}").frames()))
+
+    def assign(self, now: float) -> None:
+        """Count one more request in flight."""
+        if not self.in_flight:
+            self.busy_since = now
+        self.in_flight += 1
+
+    @property
+    def unready_reason(self) -> str:
+        """Why it is not ready, for people."""
+        if self.phase is ConnectionPhase.STANDBY and self.owner is not None:
+            owner = self.owner.address
+            where = f"the owner is {owner}" if owner else "no owner is known"
+            return f"a standby; {self.last_error or where}"
+        if not self.inform.sent or self.ready or self.last_error not in {"", LOST}:
+            return self.last_error or "no connection"
+        return "connected, and INFORM is not answered" if self.role != "client" else UNANSWERED
+
+    def next_heartbeat(self, interval: float) -> float | None:
+        """Return when to send the next HEARTBEAT or INFORM, None if none is needed."""
+        if self.ready and self.features is None and self.role == "client":
+            return (
+                None  # the published document asks for none of a client, and no answer is awaited
+            )
+        if self.ready:
+            return self.last_sent + interval if self.in_flight else None
+        if self.phase is ConnectionPhase.STANDBY:
+            return self.last_sent + interval
+        return self.inform.sent + interval if self.inform.sent else None
+
+    def dead_at(self, heartbeat_timeout: float) -> float | None:
+        """Return when its silence means that it is dead, None if no message is expected."""
+        expected: float = self.in_flight
+        if self.phase is not ConnectionPhase.READY:
+            expected = self.inform.sent
+            if self.phase is ConnectionPhase.STANDBY:  # since the first HEARTBEAT in vain
+                expected = self.busy_since > self.last_received
+        return max(self.last_received, self.busy_since) + heartbeat_timeout if expected else None
+
+    def left_unanswered(
+        self, request: PendingRequest, now: float, *, heartbeat: float, heartbeat_timeout: float
+    ) -> bool:
+        """Return whether the timeout of a request shows that the broker is not there.
+
+        A broker answers most messages within a heartbeat. One that waits for what has not happened
+        yet, such as the end of a job, it answers only then: so the broker is in doubt from the
+        first of these on, and dead if nothing came from it for the heartbeat timeout.
+        """
+        if self.last_received > request.sent:
+            return False
+        if type(request) is not PendingCall or request.name not in UNTIL_FORGOTTEN:
+            return request.sent <= now - heartbeat
+        if self.doubted_since < self.last_received:
+            self.doubted_since = request.sent
+        return self.doubted_since <= now - heartbeat_timeout
+
+
+class InFlightRequests:
+    """Requests in flight by message id, in the order in which they began.
+
+    A request whose id is in flight already becomes a follower: it ends with the first
+    (single flight). If the first times out, the oldest follower is the new leader.
+
+    Args:
+        connections: By index, as requests name them.
+    """
+
+    def __init__(self, connections: Sequence[BrokerConnection]) -> None:
+        self._connections = connections
+        self._open: dict[str, PendingRequest] = {}
+        #: Requests with an answer or an end that their callers have not been notified of.
+        self.to_notify: list[PendingRequest] = []
+        #: When the first of them times out.
+        self.next_deadline = NEVER
+        #: Job -> the ``get`` whose answer a broker pushes: no CALL was sent for it.
+        self.pushed: dict[str, PendingCall] = {}
+
+    def add(self, request: PendingRequest) -> bool:
+        """Add a request; return False if it follows one of the same id."""
+        self.next_deadline = min(self.next_deadline, request.deadline)
+        first = self._open.setdefault(request.id, request)
+        if first is request:
+            return True
+        if isinstance(first, PendingSubmit) and isinstance(request, PendingSubmit):
+            first.followers.append(request)
+        return False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def find(self, message_id: str) -> PendingRequest | None:
+        """Return the request with a message id."""
+        return self._open.get(message_id)
+
+    def unassigned(self) -> list[PendingRequest]:
+        """Return the requests that no broker has."""
+        return [request for request in self._open.values() if request.assigned_to == NO_BROKER]
+
+    def assign(self, request: PendingRequest, connection: BrokerConnection, now: float) -> None:
+        """Assign a request to a broker, and queue its message."""
+        request.assigned_to = connection.index
+        connection.assign(now)
+        connection.unsent.append(request)
+
+    def expect_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
+        """Assign a ``get`` to a broker that pushes the result; if it gets lost, it is asked for."""
+        call.assigned_to = connection.index
+        connection.assign(now)
+        self.pushed[call.subject] = call
+
+    def release(self, request: PendingRequest) -> None:
+        """Take a request from its broker."""
+        if request.assigned_to != NO_BROKER:
+            self._connections[request.assigned_to].in_flight -= 1
+            request.assigned_to = NO_BROKER
+
+    def release_all(self, connection: BrokerConnection) -> None:
+        """Take all requests from a broker, but those that no other one may be sent."""
+        connection.unsent.clear()
+        for request in self._open.values():
+            if request.assigned_to == connection.index:
+                if request.sent and type(request) is PendingCall and request.name in _ONCE:
+                    continue
+                self.release(request)
+
+    def end(self, request: PendingRequest, error: Exception | None) -> list[PendingCall]:
+        """End a request, with its followers; return the calls for results that now begin."""
+        del self._open[request.id]
+        self._end(request, error)
+        if type(request) is not PendingSubmit or not (request.followers or request.result):
+            return []
+        for follower in request.followers:
+            follower.refused, follower.sent = request.refused, request.sent
+            follower.broker, follower.store = request.broker, request.store
+            follower.confirmed = request.confirmed
+            self._end(follower, error)
+        calls = [self._end_submit(each, error) for each in (request, *request.followers)]
+        return [call for call in calls if call is not None]
+
+    def _end(self, request: PendingRequest, error: Exception | None) -> None:
+        self.release(request)
+        request.done = True
+        request.error = error
+        self.to_notify.append(request)
+        if type(request) is PendingCall and self.pushed.get(request.subject) is request:
+            del self.pushed[request.subject]
+
+    def _end_submit(self, pending: PendingSubmit, error: Exception | None) -> PendingCall | None:
+        """Return the call for the result of a job, None without one; with an error it ends too."""
+        call, pending.result = pending.result, None
+        if call is None:
+            return None
+        call.submit = None
+        if error is not None:
+            self._end(call, error)
+            return None
+        call.target, call.store = pending.broker, pending.store
+        return call
+
+    def abandon_result(self, pending: PendingSubmit) -> None:
+        """Ask for the result of a job no more; the submission goes on."""
+        call, pending.result = pending.result, None
+        if call is not None:
+            call.submit = None
+            self._end(call, None)
+
+    def _end_by(self, pending: PendingSubmit, error: Exception) -> None:
+        """End a submission by an error, with the call for its result."""
+        self._end(pending, error)
+        self._end_submit(pending, error)
+
+    def overdue(self, now: float) -> list[PendingRequest]:
+        """Return the requests whose deadline has passed."""
+        return [request for request in self._open.values() if request.deadline <= now]
+
+    def expire(
+        self, now: float, *, heartbeat: float, heartbeat_timeout: float
+    ) -> tuple[set[int], list[PendingRequest]]:
+        """Time out the requests whose deadline has passed.
+
+        Args:
+            now: The time.
+            heartbeat: Seconds in which a live broker answers a message.
+            heartbeat_timeout: Seconds in which it sends something.
+
+        Returns:
+            The brokers that owe an answer for so long and sent nothing else since, and the new
+            leaders, which need a broker.
+        """
+        silent, new_leaders = set(), []
+        for request in list(self._open.values()):
+            if isinstance(request, PendingSubmit) and request.followers:
+                self._expire_followers(request, now)
+            if request.deadline > now:
+                continue
+            if request.assigned_to != NO_BROKER and isinstance(
+                request, PendingSubmit | PendingCall
+            ):
+                connection = self._connections[request.assigned_to]
+                if connection.left_unanswered(
+                    request, now, heartbeat=heartbeat, heartbeat_timeout=heartbeat_timeout
+                ):
+                    silent.add(connection.index)
+            new_leaders += self._time_out(request)
+        self.next_deadline = min(
+            (request.deadline for request in self._with_followers()), default=NEVER
+        )
+        return silent, new_leaders
+
+    def _with_followers(self) -> list[PendingRequest]:
+        requests = list(self._open.values())
+        submits = [request for request in requests if isinstance(request, PendingSubmit)]
+        return requests + [follower for pending in submits for follower in pending.followers]
+
+    def _expire_followers(self, pending: PendingSubmit, now: float) -> None:
+        for follower in [follower for follower in pending.followers if follower.deadline <= now]:
+            pending.followers.remove(follower)
+            follower.sent = pending.sent
+            self._end_by(follower, follower.failure(self._reason(pending)))
+
+    def _time_out(self, request: PendingRequest) -> list[PendingRequest]:
+        """Settle an overdue request; return the follower that is the new leader, if any."""
+        error = request.failure(self._reason(request))
+        if not isinstance(request, PendingSubmit) or not request.followers:
+            self.end(request, error)
+            return []
+        leader, *leader.followers = request.followers
+        leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
+        if request.sent and not request.asks_for_result:
+            leader.asks_for_result = False  # the receipt may be that of the earlier REQUEST
+        self._open[request.id] = leader
+        self._end_by(request, error)
+        return [leader]
+
+    def _reason(self, request: PendingRequest) -> str:
+        if request.assigned_to != NO_BROKER:
+            connection = self._connections[request.assigned_to]
+            if connection.features is None and not request.sent:
+                what = f"{connection.address} ({connection.unready_reason})"
+                return f"nothing could be sent to broker {what} in time"
+            return f"no answer from broker {connection.address} in time"
+        reasons = ", ".join(f"{c.address} ({c.unready_reason})" for c in self._connections)
+        if any(connection.owner is not None for connection in self._connections):
+            return f"the owner of the store could not be reached in time: {reasons}"
+        return f"no broker could be reached in time: {reasons}; {_HINT}"
+
+    def abandon(self, reason: str) -> None:
+        """Settle all requests as failed."""
+        for request in list(self._open.values()):
+            is_call = isinstance(request, PendingCall)
+            self.end(request, BrokerUnavailable(reason) if is_call else request.failure(reason))
 
 
 def add_rows(call: PendingCall, rows: object) -> None:

@@ -2,38 +2,44 @@
 
 `Submitter` is what tasks use. A `SubmitBatch` collects jobs for one submission at its exit. Many
 jobs travel as a `BulkSubmit`, cut into `BulkPart` messages. `LineageMarker` adds the headers that
-name the running job as the parent.
+name the running job as the parent. A `TrackedJob` follows one job by callback, from its submission
+to its end.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventmq.client.events import TrackedJob
-from eventmq.client.graphs import make_handle
+from eventmq.client.graphs import make_handle, write_graph
 from eventmq.client.handle import DEFAULT, Job, JobOrigin
-from eventmq.client.requests import PendingSubmit
+from eventmq.client.requests import PendingSubmit, take_answer
 from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, LATE_ACK
 from eventmq.errors import BatchError, BrokerUnavailable, MessageTooLarge, NotAllowed
-from eventmq.headers import Headers, format_headers, parse_headers
-from eventmq.interfaces import Submission, SubmissionHook, current
+from eventmq.headers import Headers, add_headers, parse_headers
+from eventmq.interfaces import Submission, SubmissionBatch, SubmissionHook, current
 from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Request
 from eventmq.wire.outcomes import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextvars import Token
     from types import TracebackType
 
     from typing_extensions import Self
 
     from eventmq.client.client import ClientRunner, Pending, Steps
+    from eventmq.client.graphs import GraphMember
     from eventmq.client.handle import Default, ResultClient
+    from eventmq.client.requests import PendingCall
     from eventmq.client.templates import EncodedJob, Template
+    from eventmq.graph import Plan
     from eventmq.interfaces import JobContext, Middleware
     from eventmq.job import IdFactory
 
@@ -49,9 +55,12 @@ __all__ = [
     "LineageMarker",
     "SubmitBatch",
     "Submitter",
+    "TrackedJob",
     "open_batch",
     "with_lineage",
 ]
+
+logger = logging.getLogger(__name__)
 
 #: Maximum number of messages without a receipt at a time: enough to keep the broker busy.
 IN_FLIGHT = 4
@@ -109,7 +118,8 @@ class Submitter:
         """
         batch = open_batch(self)
         if batch is not None:
-            return self._with_middlewares(template, args, kwargs, job_id, self._collect(batch.add))
+            sink = self._collect(batch.add)
+            return self._with_middlewares(template, args, kwargs, job_id, sink, batch.shared)
         return self._with_middlewares(template, args, kwargs, job_id, self._submit)
 
     def asubmit(
@@ -121,8 +131,9 @@ class Submitter:
         """
         batch = open_batch(self)
         entries: list[tuple[Job[Any], EncodedJob]] = []
+        shared = batch.shared if batch is not None else None
         add = batch.add if batch is not None else lambda *entry: entries.append(entry)
-        job = self._with_middlewares(template, args, kwargs, job_id, self._collect(add))
+        job = self._with_middlewares(template, args, kwargs, job_id, self._collect(add), shared)
 
         def steps() -> Steps[Job[Any]]:
             for each, encoded in entries:
@@ -160,17 +171,18 @@ class Submitter:
             ResultTimeout: When it is waited for: the job had not ended in time.
         """
         if open_batch(self) is not None:
-            msg = "call() waits for a result, and a batch is sent at its end: use delay() in it"
-            raise NotAllowed(msg)
+            raise NotAllowed(
+                "call() waits for a result, and a batch is sent at its end: use delay() in it"
+            )
         seconds = self._results.timeout(timeout)
         entries: list[tuple[Job[Any], EncodedJob]] = []
         sink = self._collect(lambda *entry: entries.append(entry))
         job = self._with_middlewares(template, args, kwargs, job_id, sink)
         if job is None:
-            msg = (
+            raise NotAllowed(
                 f"a middleware returned None instead of a handle of task {template.headers.task!r}"
+                ", and call() waits for a job: return what proceed() returned"
             )
-            raise NotAllowed(f"{msg}, and call() waits for a job: return what proceed() returned")
 
         def steps() -> Steps[Job[Any]]:
             deadline = self._runner.deadline(seconds)
@@ -178,8 +190,7 @@ class Submitter:
                 if each is not job:  # a middleware's own
                     yield from self._submitting(each, encoded)
                     continue
-                submit = self._pending_call(encoded, seconds)
-                end = self._results.end_of(job, timeout, submit)
+                end = self._results.end_of(job, timeout, self._pending_call(encoded, seconds))
                 yield from self._results.ending(job, end, timeout)
             own = self._results.made(job)
             if own and job.row is not None:
@@ -224,7 +235,7 @@ class Submitter:
 
         Args:
             encoded: The job.
-            on_end: See `eventmq.client.events.TrackedJob`.
+            on_end: See `TrackedJob`.
 
         Raises:
             BrokerUnavailable: The client was closed.
@@ -234,13 +245,15 @@ class Submitter:
         TrackedJob(job, end, self._results, on_end=on_end).begin()
         return job
 
-    def _with_middlewares(
+    def _with_middlewares(  # noqa: PLR0917 - for speed
         self,
         template: Template,
         args: Any,
         kwargs: Mapping[str, Any],
         job_id: str | None,
         sink: Callable[[EncodedJob, JobOrigin], Job[Any]],
+        batch: SubmissionBatch | None = None,
+        waits_for: Sequence[str] = (),
     ) -> Job[Any]:
         """Run the middlewares; inside of them encode the job and pass it to ``sink``.
 
@@ -250,11 +263,14 @@ class Submitter:
         template = self.mark(template)
         task, queue = template.headers.task, template.queue
         if not self._around:
-            return sink(template.write(job_id, args, kwargs), JobOrigin(task, sent=False))
+            origin = JobOrigin(task, sent=False, results=template.results)
+            return sink(template.write(job_id, args, kwargs), origin)
         proceed: Callable[[Submission], Any] = partial(_proceed, template, sink)
         for around in reversed(self._around):
             proceed = partial(_nest, around, proceed)
-        submission = Submission(task, tuple(args), dict(kwargs), job_id, queue)
+        submission = Submission(
+            task, tuple(args), dict(kwargs), job_id, queue, batch=batch, waits_for=waits_for
+        )
         return proceed(submission)  # type: ignore[no-any-return]
 
     def _pending_submit(self, encoded: EncodedJob, requested: str = ACK_REQUESTED) -> PendingSubmit:
@@ -307,34 +323,57 @@ class Submitter:
             NotAllowed: A batch is open.
         """
         if open_batch(self) is not None:
-            msg = "a chain, group or chord is a message by itself: submit it outside app.batch()"
-            raise NotAllowed(msg)
+            raise NotAllowed(
+                "a chain, group or chord is a message by itself: submit it outside app.batch()"
+            )
         return self._ids.new_many(count)
 
-    def submit_graph(self, encoded: EncodedJob, ids: Sequence[str], tree: Any) -> Pending[Any]:
-        """Submit the message of a graph; see `eventmq.client.graphs.make_handle`."""
+    def submit_graph(
+        self, parts: Sequence[GraphMember], plan: Plan, ids: Sequence[str], tree: Any
+    ) -> Pending[Any]:
+        """Submit a graph as one message.
+
+        Args:
+            parts: Its jobs by node index.
+            plan: Which jobs wait for which.
+            ids: Their ids.
+            tree: The shape of the result.
+
+        Raises:
+            NotAllowed: A job is unique, or has no guarantee.
+            SerializationError: Arguments cannot be encoded.
+        """
+        batch = SubmissionBatch(graph=True)
+        write = partial(self._encode_one, batch) if self._around else None
+        with _reported(batch, end=False):
+            encoded = write_graph(parts, plan, ids, write)
 
         def steps() -> Steps[Any]:
             job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
-            yield from self._submitting(job, encoded)
-            return make_handle(job, ids, tree, self._results)
+            with _reported(batch):
+                yield from self._submitting(job, encoded)
+            return make_handle(job, parts, ids, tree, self._results)
 
         return self._runner.run(steps())
 
-    @property
-    def writer(self) -> Callable[..., EncodedJob] | None:
-        """Writes (template, args, kwargs, id) through the middlewares; None without any."""
-        return self._encode_one if self._around else None
-
-    def _encode_one(
-        self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str
+    def _encode_one(  # noqa: PLR0917 - called by one function
+        self,
+        batch: SubmissionBatch,
+        template: Template,
+        args: Any,
+        kwargs: Mapping[str, Any],
+        job_id: str,
+        waits_for: Sequence[str],
     ) -> EncodedJob:
+        """Encode a job of a graph through the middlewares."""
         collected: list[EncodedJob] = []
         sink = self._collect(lambda _, encoded: collected.append(encoded))
-        self._with_middlewares(template, args, kwargs, job_id, sink)
+        self._with_middlewares(template, args, kwargs, job_id, sink, batch, waits_for)
         if len(collected) != 1:
-            msg = f"a middleware kept a job of task {template.headers.task!r} back, which is part "
-            raise NotAllowed(f"{msg}of a graph: the graph goes out whole, or raise an exception")
+            raise NotAllowed(
+                f"a middleware kept a job of task {template.headers.task!r} back, which is part "
+                "of a graph: the graph goes out whole, or raise an exception"
+            )
         return collected[0]
 
     # Many jobs
@@ -349,20 +388,30 @@ class Submitter:
             SerializationError: The first jobs cannot be encoded; nothing was sent.
             BatchError: When it is waited for: some jobs were not confirmed.
         """
-        return self.send_bulk(self._source(template, calls, kwargs))
+        shared = SubmissionBatch()
+        with _reported(shared, end=False):
+            source = self._source(template, calls, kwargs, shared)
+        return self.send_bulk(source, shared)
 
     def _source(
-        self, template: Template, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
+        self,
+        template: Template,
+        calls: Iterable[Sequence[Any]],
+        kwargs: Mapping[str, Any],
+        shared: SubmissionBatch,
     ) -> BulkSource:
+        """Return where the jobs come from; ``shared`` is for those that join no open batch."""
         calls = list(calls)
         batch = open_batch(self)
+        if batch is not None:
+            shared = batch.shared
         if batch is None and not self._around:
             template = self.mark(template)
             return CallSource(template, calls, kwargs, ids=self._ids, results=self._results)
         entries: list[tuple[Job[Any], EncodedJob]] = []
         sink = self._collect(lambda job, encoded: entries.append((job, encoded)))
         for args in calls:
-            self._with_middlewares(template, args, kwargs, None, sink)
+            self._with_middlewares(template, args, kwargs, None, sink, shared)
         if batch is None:
             return EncodedSource(entries)
         for job, encoded in entries:
@@ -371,8 +420,14 @@ class Submitter:
         source.jobs = [job for job, _ in entries]
         return source
 
-    def send_bulk(self, source: BulkSource) -> Pending[list[Job[Any]]]:
+    def send_bulk(
+        self, source: BulkSource, shared: SubmissionBatch | None = None
+    ) -> Pending[list[Job[Any]]]:
         """Send many jobs in parts, several at a time, the first of them at once.
+
+        Args:
+            source: The jobs.
+            shared: What middlewares know of them together.
 
         Raises:
             BrokerUnavailable: The client was closed; nothing was sent.
@@ -381,15 +436,18 @@ class Submitter:
         """
         bulk = self._bulk_submit(source)
         open_parts: deque[BulkPart] = deque()
-        self._send_parts(bulk, open_parts)
+        shared = shared or SubmissionBatch()
+        with _reported(shared, end=False):
+            self._send_parts(bulk, open_parts)
 
         def steps() -> Steps[list[Job[Any]]]:
-            while open_parts:
-                part = open_parts.popleft()
-                yield part.pending
-                bulk.ended(part)
-                self._send_parts(bulk, open_parts)
-            return bulk.result()
+            with _reported(shared):
+                while open_parts:
+                    part = open_parts.popleft()
+                    yield part.pending
+                    bulk.ended(part)
+                    self._send_parts(bulk, open_parts)
+                return bulk.result()
 
         return self._runner.run(steps())
 
@@ -409,6 +467,18 @@ class Submitter:
         return BulkSubmit(source, new_id=self._ids.new, deadline=lambda: runner.deadline(timeout))
 
 
+@contextmanager
+def _reported(batch: SubmissionBatch, *, end: bool = True) -> Iterator[None]:
+    """Tell middlewares of an exception in a ``with`` block; of its end as well, unless told."""
+    try:
+        yield
+    except BaseException as error:
+        batch.end(error)
+        raise
+    if end:
+        batch.end()
+
+
 def _set_broker(origin: JobOrigin, pending: PendingSubmit) -> None:
     """Record which broker has a job, and whether it confirmed it."""
     origin.broker, origin.store, origin.sent = pending.broker, pending.store, True
@@ -425,10 +495,11 @@ def _proceed(
     template: Template, sink: Callable[[EncodedJob, JobOrigin], Job[Any]], submission: Submission
 ) -> Job[Any]:
     """Encode the job that the innermost middleware passed on."""
-    if submission.headers:
-        template = template.extended(submission.headers)
     encoded = template.write(submission.job_id, submission.args, submission.kwargs)
-    return sink(encoded, JobOrigin(submission.task, sent=False))
+    if submission.headers:  # to make headers and their text anew would take 40 us
+        text = add_headers(encoded.headers, submission.headers.items())
+        encoded = encoded._replace(headers=text)
+    return sink(encoded, JobOrigin(submission.task, sent=False, results=template.results))
 
 
 class SubmitBatch:
@@ -445,6 +516,8 @@ class SubmitBatch:
         self.submitter = submitter
         self.outer: SubmitBatch | None = None
         self.closed = False
+        #: What middlewares know of its jobs together.
+        self.shared = SubmissionBatch()
         self._entries: list[tuple[Job[Any], EncodedJob]] = []
         self._token: Token[SubmitBatch | None] | None = None
 
@@ -468,9 +541,7 @@ class SubmitBatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        entries = self._leave(failed=kind is not None)
-        if entries:
-            self.submitter.send_bulk(EncodedSource(entries)).wait()
+        self._leave(error).wait()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -481,24 +552,22 @@ class SubmitBatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        entries = self._leave(failed=kind is not None)
-        if entries:
-            await self.submitter.send_bulk(EncodedSource(entries))
+        await self._leave(error)
 
-    def _leave(self, *, failed: bool) -> list[tuple[Job[Any], EncodedJob]]:
-        """Close the batch and return the jobs to be sent now."""
+    def _leave(self, error: BaseException | None) -> Pending[list[Job[Any]]]:
+        """Close the batch; begin to send its jobs, unless it failed or is part of another one."""
         self.closed = True
         if self._token is not None:
             _innermost.reset(self._token)
-        entries, self._entries = self._entries, []
-        if failed:
-            return []
+        entries, self._entries = self._entries if error is None else [], []
+        if error is not None:
+            self.shared.end(error)
         outer = open_batch(self.submitter)
-        if outer is None:
-            return entries
-        for job, encoded in entries:
-            outer.add(job, encoded)
-        return []
+        if outer is not None:
+            outer._entries += entries  # noqa: SLF001 - of this class
+            outer.shared.on_end(self.shared.end)
+            return self.submitter.send_bulk(EncodedSource([]))
+        return self.submitter.send_bulk(EncodedSource(entries), self.shared)
 
 
 _innermost: ContextVar[SubmitBatch | None] = ContextVar("eventmq_batch", default=None)
@@ -599,10 +668,13 @@ class BulkSubmit:
         ends.update(self._failed)
         jobs = [(job, *ends[position]) for position, job in enumerate(self._source.jobs)]
         lost = [entry for entry in jobs if entry[1] != "confirmed"]
-        msg = f"{len(lost)} of {len(jobs)} jobs were not confirmed; the first: {lost[0][2]}"
-        raise BatchError(msg, jobs=jobs) from lost[0][2]
+        raise BatchError(
+            f"{len(lost)} of {len(jobs)} jobs were not confirmed; the first: {lost[0][2]}",
+            jobs=jobs,
+        ) from lost[0][2]
 
 
+@dataclass(slots=True, eq=False)
 class BulkPart:
     """One message of a bulk submission.
 
@@ -613,20 +685,11 @@ class BulkPart:
         origins: Those of the handles; filled in with the receipt.
     """
 
-    __slots__ = ("first", "origins", "pending", "rows", "templates")
-
-    def __init__(
-        self,
-        first: int,
-        templates: list[tuple[str, str]],
-        rows: list[tuple[str, int, bytes]],
-        origins: list[JobOrigin],
-    ) -> None:
-        self.first = first
-        self.templates = templates
-        self.rows = rows
-        self.origins = origins
-        self.pending = PendingSubmit([])
+    first: int
+    templates: list[tuple[str, str]]
+    rows: list[tuple[str, int, bytes]]
+    origins: list[JobOrigin]
+    pending: PendingSubmit = field(default_factory=lambda: PendingSubmit([]), init=False)
 
     def halves(self) -> list[BulkPart]:
         """Return two parts of half the size."""
@@ -696,7 +759,7 @@ class CallSource:
             return None
         template, kwargs, results = self._template, self._kwargs, self._results
         queue = template.queue
-        origin = JobOrigin(template.headers.task, sent=False)
+        origin = JobOrigin(template.headers.task, sent=False, results=template.results)
         ids, size = self._ids.new_many(len(calls)), 0
         rows: list[tuple[str, int, bytes]] = []
         indexes: dict[str, int] = {}
@@ -778,12 +841,73 @@ def with_lineage(encoded: EncodedJob) -> EncodedJob:
     job = current.get(None)
     if job is None or encoded.headers.startswith("nodes:"):
         return encoded
-    extra = tuple(_lacking(parse_headers(encoded.headers), job).items())
-    texts = [text for text in (encoded.headers, format_headers(Headers(extra=extra))) if text]
-    return encoded._replace(headers=",".join(texts))
+    more = _lacking(parse_headers(encoded.headers), job)
+    return encoded._replace(headers=add_headers(encoded.headers, more.items()))
 
 
 def _lacking(headers: Headers, job: JobContext) -> dict[str, str]:
     """Return the lineage headers for a job of a running one that its caller did not set."""
     explicit = dict(headers.extra)
     return {name: value for name, value in job.lineage().items() if name not in explicit}
+
+
+class TrackedJob:
+    """Submits one job and reports its end; no thread waits for it.
+
+    For programs that have very many open jobs and a loop of their own, such as gateways.
+
+    All but `begin` runs in whichever thread drives the client's I/O loop.
+
+    Args:
+        job: Its handle; its ``row`` is set when the job has ended.
+        call: The call for its end, with its submission.
+        results: The result client of the handle.
+        on_end: Called once, with the job and the error that kept it from being submitted or its
+            end from being known, else None; must not block.
+    """
+
+    __slots__ = ("_call", "_ended", "_job", "_on_end", "_results")
+
+    def __init__(
+        self,
+        job: Job[Any],
+        call: PendingCall,
+        results: ResultClient,
+        *,
+        on_end: Callable[[Job[Any], Exception | None], None],
+    ) -> None:
+        self._job = job
+        self._call = call
+        self._results = results
+        self._on_end = on_end
+        self._ended = False
+
+    def begin(self) -> None:
+        """Submit the job; any thread.
+
+        Raises:
+            BrokerUnavailable: The client was closed.
+        """
+        self._call.notify = self._on_answer
+        self._results.runner.begin(self._call)
+
+    def _on_answer(self) -> None:
+        call = self._call
+        if not call.done:
+            return
+        self._results.record_broker(self._job, call)
+        error: Exception | None = None
+        try:
+            self._results.record(self._job, take_answer(call))
+        except Exception as failure:  # noqa: BLE001 - the callback gets it
+            error = failure
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            self._on_end(self._job, error)
+        except Exception:
+            logger.exception("the callback of job %s failed", self._job.id)

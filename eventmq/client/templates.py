@@ -12,6 +12,7 @@ from eventmq.wire.commands import PROTOCOL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from eventmq.execution.annotations import ResultPlan
     from eventmq.interfaces import Serializer
 
     KeyMaker = Callable[[Sequence[Any], Mapping[str, Any]], str]
@@ -56,6 +57,7 @@ class Template:
         expires_in: Seconds until a job expires, counted from its submission; 0.0 for never.
         key: Makes the unique key of a job from its arguments, None for no key.
         limit_key: Makes the key of its limits in the same way.
+        results: Converts results; None leaves them as they were serialised.
     """
 
     queue: str
@@ -66,6 +68,7 @@ class Template:
     expires_in: float = 0.0
     key: KeyMaker | None = None
     limit_key: KeyMaker | None = None
+    results: ResultPlan | None = None
 
     @classmethod
     def make(

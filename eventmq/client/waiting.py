@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.client.requests import News
 from eventmq.errors import ResultTimeout
-from eventmq.wire.calls import MAX_IDS
+from eventmq.wire.commands import MAX_IDS
 from eventmq.wire.outcomes import EndRow
 
 if TYPE_CHECKING:

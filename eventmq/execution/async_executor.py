@@ -10,18 +10,19 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.execution.context import current
+from eventmq.execution import kept_logs
 from eventmq.execution.executor import Executor, compose
+from eventmq.execution.failures import is_misfit
 from eventmq.execution.streaming import Cancellation, past_soft_limit, run_async_generator
-from eventmq.interfaces import AsyncExecution, Envelope, JobContext
+from eventmq.interfaces import AsyncExecution, Envelope, JobContext, current
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from eventmq.execution.coroutines import Interruptible
     from eventmq.execution.routes import Route
+    from eventmq.execution.streaming import Interruptible
     from eventmq.wire.batches import ChunkEntry
 
     Body = Callable[[Coroutine[Any, Any, Any], str], Interruptible]
@@ -29,18 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncExecutor"]
 
 _SUCCEEDED = int(OutcomeKind.SUCCEEDED)
-_EXPIRED = int(OutcomeKind.EXPIRED)
-
-
-def _envelope(route: Route, job: JobContext) -> Envelope:
-    about = (job.id, route.content_type, job.task, job.queue)
-    return Envelope(*about, route.created, route.expires, route.signature)
-
-
-async def _decoded(route: Route, payload: bytes, envelope: Envelope) -> Any:
-    if route.fetches:
-        return await asyncio.to_thread(route.decode, payload, envelope)
-    return route.decode(payload, envelope)
 
 
 class AsyncExecutor(Executor):
@@ -72,6 +61,10 @@ class AsyncExecutor(Executor):
         other._awaits = compose(calls)  # noqa: SLF001
         return other
 
+    def _keep_logs(self) -> None:
+        super()._keep_logs()
+        self.arun = kept_logs.keeping_async(self.arun, self._max_log)  # type: ignore[method-assign,assignment]
+
     def new_cancellation(self) -> Cancellation:
         """Return the cancellation of one job."""
         return Cancellation(self._monotonic)
@@ -97,15 +90,23 @@ class AsyncExecutor(Executor):
         start = self._monotonic()
         started = start + self._offset
         if entry.expires and entry.expires < started:
-            return OutcomeRow(position, _EXPIRED, 0.0, 0.0, "", b"")
+            return OutcomeRow(position, OutcomeKind.EXPIRED)
         if route.refusal is not None:
             return self._refused(route, position, entry, started)
-        about = (entry.id, route.task, route.queue, entry.attempt, entry.delivery, route.text)
-        job = JobContext(*about, cancellation)
+        job = JobContext(
+            entry.id, route.task, route.queue, entry.attempt, entry.delivery, route.text,
+            cancellation,
+        )  # fmt: skip
         current.set(job)
-        envelope = _envelope(route, job)
+        envelope = Envelope(
+            entry.id, route.content_type, route.task, route.queue, route.created, route.expires,
+            route.signature,
+        )  # fmt: skip
         try:
-            args, kwargs = await _decoded(route, payload, envelope)
+            if route.fetches:  # it may block
+                args, kwargs = await asyncio.to_thread(route.decode, payload, envelope)
+            else:
+                args, kwargs = route.decode(payload, envelope)
         except Exception as error:  # noqa: BLE001 - serializers are plugins
             return self._unreadable(route, position, job, start, error)
         try:
@@ -120,10 +121,11 @@ class AsyncExecutor(Executor):
             else:
                 value = await self._await(route, job, body)
         except BaseException as error:  # noqa: BLE001 - also a cancellation
-            return self._failed(route, position, job, start, error)
+            misfit = is_misfit(error, route.spec.function, args, kwargs)
+            return self._failed(route, position, job, start, error, final=misfit)
         run_time = self._monotonic() - start
         if route.ignore_result:
-            return OutcomeRow(position, _SUCCEEDED, started, run_time, "", b"")
+            return OutcomeRow(position, _SUCCEEDED, started, run_time)
         end = (route, position, job, value, started, run_time, envelope)
         if not self._location.inline:  # it may block
             return await asyncio.to_thread(self._succeeded, *end)

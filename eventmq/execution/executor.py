@@ -13,22 +13,34 @@ from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import EventMQError, NotAllowed, ResultTooLarge, SerializationError
-from eventmq.execution import joblog
-from eventmq.execution.context import current
-from eventmq.execution.coroutines import CoroutineRunner
-from eventmq.execution.failures import Retry, describe, error_text, reported_error, retry_delay
+from eventmq.errors import (
+    ArgumentError,
+    EventMQError,
+    NotAllowed,
+    ResultTooLarge,
+    SerializationError,
+)
+from eventmq.execution import joblog, kept_logs
+from eventmq.execution.failures import (
+    Retry,
+    describe,
+    error_text,
+    is_misfit,
+    reported_error,
+    retry_delay,
+)
 from eventmq.execution.legacy import encode_legacy, parse_legacy, resolve
 from eventmq.execution.routes import RouteTable, nothing_fetched, part_encoder
 from eventmq.execution.streaming import (
     Cancellation,
+    CoroutineRunner,
     PartError,
     cancelled,
     past_hard_limit,
     run_async_generator,
     run_generator,
 )
-from eventmq.interfaces import Envelope, Execution, JobContext
+from eventmq.interfaces import Envelope, Execution, JobContext, current
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow
 from eventmq.wire.results import ERROR_TYPE, FRAMES_TYPE, LEGACY_TYPE, ResultLocation, encode_error
@@ -48,16 +60,6 @@ __all__ = ["Executor", "TaskCaller", "compose"]
 _log = logging.getLogger(__name__)
 
 _SUCCEEDED = int(OutcomeKind.SUCCEEDED)
-
-_FAILED = int(OutcomeKind.FAILED)
-
-_RETRY = int(OutcomeKind.RETRY)
-
-_EXPIRED = int(OutcomeKind.EXPIRED)
-
-_UNKNOWN = int(OutcomeKind.UNKNOWN_TASK)
-
-_CANCELLED = int(OutcomeKind.CANCELLED)
 
 #: Types of what a function returns that is not its result yet.
 _UNFINISHED = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
@@ -147,17 +149,14 @@ class TaskCaller:
         """Run a coroutine or generator to its end; return the result."""
         if type(value) is CoroutineType:
             return self._coroutines.run(value, soft, self.cancellation)
-        sink, encode = self._sink(), self._part_encoder(current.get())
+        if self.sink is None:
+            raise EventMQError("this worker pool takes no parts: it cannot run a generator")
+        sink, encode = self.sink, self._part_encoder(current.get())
         if type(value) is GeneratorType:
             return run_generator(value, sink, encode, self.cancellation)
         return self._coroutines.run(
             run_async_generator(value, sink, encode), soft, self.cancellation
         )
-
-    def _sink(self) -> Sink:
-        if self.sink is None:
-            raise EventMQError("this worker pool takes no parts: it cannot run a generator")
-        return self.sink
 
 
 def compose(
@@ -193,6 +192,8 @@ class Executor(TaskCaller):
         fetched: Returns the inputs that the job manager has fetched for a job, as lists of id,
             content type and bytes.
         on_start: Called by `start`.
+        on_stop: Called by `stop`.
+        max_log: Bytes that are kept of what a job logs, if its task keeps its log.
 
     Attributes:
         around: The middlewares that wrap execution.
@@ -211,10 +212,15 @@ class Executor(TaskCaller):
         location: ResultLocation | None = None,
         fetched: Fetched = nothing_fetched,
         on_start: Callable[[], None] | None = None,
+        on_stop: Callable[[], None] | None = None,
+        max_log: int = kept_logs.MAX_BYTES,
     ) -> None:
+        self._max_log = max_log
+        self._keeps_logs = False
         self.tasks = tasks
         self.allow_callables = tuple(allow_callables)
         self._on_start = on_start
+        self._on_stop = on_stop
         self._location = location or ResultLocation()
         self.around = tuple(m for m in middleware if isinstance(m, Execution))
         self._around = compose([m.execute for m in self.around])
@@ -231,6 +237,7 @@ class Executor(TaskCaller):
         other._routes = self._routes.empty()  # noqa: SLF001 - its own kind
         TaskCaller.__init__(other, self._monotonic)
         vars(other).pop("run", None)
+        other._keeps_logs = False  # noqa: SLF001
         if joblog.logs_success():
             other.run = joblog.logged(other.run)  # type: ignore[method-assign,assignment]
         return other
@@ -244,6 +251,14 @@ class Executor(TaskCaller):
         if self._on_start is not None:
             self._on_start()
 
+    def stop(self) -> None:
+        """End what `start` began; a pool with processes of its own calls it as each of them ends.
+
+        It raises nothing.
+        """
+        if self._on_stop is not None:
+            self._on_stop()
+
     def routes(self, queue: str, texts: Sequence[str]) -> list[Route]:
         """Read the clocks for the times of a chunk's outcomes; return the routes of its jobs.
 
@@ -254,8 +269,17 @@ class Executor(TaskCaller):
             texts: The header texts of its jobs.
         """
         self._offset = self._now() - self._monotonic()
-        route = self._routes.route
-        return [route(queue, text) for text in texts]
+        table = self._routes
+        route = table.route
+        routes = [route(queue, text) for text in texts]
+        if table.keeps_logs and not self._keeps_logs:
+            self._keeps_logs = True
+            self._keep_logs()
+        return routes
+
+    def _keep_logs(self) -> None:
+        """Let the logs of jobs go with their outcomes: there is a task that keeps them."""
+        self.run = kept_logs.keeping(self.run, self._max_log)  # type: ignore[method-assign,assignment]
 
     # hot loop: python -m benchmarks drain
     def run(self, route: Route, position: int, entry: ChunkEntry, payload: bytes) -> OutcomeRow:
@@ -272,7 +296,7 @@ class Executor(TaskCaller):
         started = start + self._offset
         # Expired, or refused by its route.
         if entry.expires and entry.expires < started:
-            return OutcomeRow(position, _EXPIRED, 0.0, 0.0, "", b"")
+            return OutcomeRow(position, OutcomeKind.EXPIRED)
         if route.refusal is not None:
             return self._refused(route, position, entry, started)
         job_id = entry.id
@@ -303,10 +327,11 @@ class Executor(TaskCaller):
                     call = partial(self._call, route.spec.function, args, kwargs, route.soft)
                     value = self._around(job, call)
             except BaseException as error:  # noqa: BLE001
-                return self._failed(route, position, job, start, error)
+                misfit = is_misfit(error, route.spec.function, args, kwargs)
+                return self._failed(route, position, job, start, error, final=misfit)
             run_time = monotonic() - start
             if route.ignore_result:
-                return OutcomeRow(position, _SUCCEEDED, started, run_time, "", b"")
+                return OutcomeRow(position, _SUCCEEDED, started, run_time)
             return self._succeeded(route, position, job, value, started, run_time, envelope)
         finally:
             current.reset(token)
@@ -414,9 +439,13 @@ class Executor(TaskCaller):
         if not checked:
             msg = f"{what}: {error_text(error)}"
             error = SerializationError(msg).with_traceback(error.__traceback__)
+        if isinstance(error, ArgumentError):
+            error = error.with_traceback(None)  # all frames are ours
         described = describe(error, ours=__file__)
-        joblog.failed(job, described._replace(traceback="") if checked else described)
-        return OutcomeRow(position, _FAILED, started, run_time, ERROR_TYPE, encode_error(described))
+        joblog.failed(job, described._replace(traceback="") if checked else described, error)
+        return OutcomeRow(
+            position, OutcomeKind.FAILED, started, run_time, ERROR_TYPE, encode_error(described)
+        )
 
     def _refused(
         self, route: Route, position: int, entry: ChunkEntry, started: float
@@ -424,22 +453,32 @@ class Executor(TaskCaller):
         """Return the outcome of a job that its route refuses."""
         assert route.refusal is not None  # noqa: S101 - the caller checked
         kind, error = route.refusal
-        joblog.refused(entry.id, route.task, entry.attempt, kind, error)
+        joblog.refused(entry.id, route.task, route.queue, entry.attempt, kind, error)
         return OutcomeRow(position, kind, started, 0.0, ERROR_TYPE, encode_error(error))
 
     def _failed(
-        self, route: Route, position: int, job: JobContext, start: float, error: BaseException
+        self,
+        route: Route,
+        position: int,
+        job: JobContext,
+        start: float,
+        error: BaseException,
+        *,
+        final: bool = False,
     ) -> OutcomeRow:
-        """Return the outcome of a job whose task raised an exception."""
+        """Return the outcome of a job whose task raised an exception.
+
+        With ``final`` no further attempt could do better.
+        """
         run_time = self._monotonic() - start
         started = start + self._offset
         if job.cancellation is not None and job.cancellation.requested:  # whatever it raised
             joblog.cancelled(job, run_time)
-            return OutcomeRow(position, _CANCELLED, started, run_time, "", b"")
+            return OutcomeRow(position, OutcomeKind.CANCELLED, started, run_time)
         if isinstance(error, PartError):
             return self._ended(position, job, error.error, "", started, run_time)
         policy: Any = route.policy
-        delay = retry_delay(error, job, route.retries, route.spec, policy)
+        delay = None if final else retry_delay(error, job, route.retries, route.spec, policy)
         reason = reported_error(error, job.attempt, route.retries, again=delay is not None)
         described = describe(reason, function=route.spec.function, ours=__file__)
         if route.legacy:
@@ -447,10 +486,10 @@ class Executor(TaskCaller):
         else:
             content_type, body = ERROR_TYPE, encode_error(described)
         if delay is None:
-            joblog.failed(job, described)
-            return OutcomeRow(position, _FAILED, started, run_time, content_type, body)
+            joblog.failed(job, described, reason)
+            return OutcomeRow(position, OutcomeKind.FAILED, started, run_time, content_type, body)
         joblog.retried(job, described, delay, requested=isinstance(error, Retry))
-        return OutcomeRow(position, _RETRY, started, run_time, content_type, body, delay)
+        return OutcomeRow(position, OutcomeKind.RETRY, started, run_time, content_type, body, delay)
 
     def _run_legacy(
         self, route: Route, position: int, job: JobContext, payload: bytes, start: float
@@ -462,8 +501,16 @@ class Executor(TaskCaller):
             function = resolve(call, self.allow_callables)
         except NotAllowed as error:
             described = describe(error, ours=__file__)
-            joblog.refused(job.id, "", job.attempt, _UNKNOWN, described)
-            return OutcomeRow(position, _UNKNOWN, started, 0.0, ERROR_TYPE, encode_error(described))
+            kind = OutcomeKind.UNKNOWN_TASK
+            joblog.refused(job.id, "", job.queue, job.attempt, kind, described)
+            return OutcomeRow(
+                position,
+                OutcomeKind.UNKNOWN_TASK,
+                started,
+                0.0,
+                ERROR_TYPE,
+                encode_error(described),
+            )
         except BaseException as error:  # noqa: BLE001 - an import can raise anything
             return self._failed(route, position, job, start, error)
         try:

@@ -14,17 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError
 from eventmq.interfaces import Failure
-from eventmq.wire.exceptions import take_apart
-from eventmq.wire.results import MESSAGE_LIMIT, RemoteError, shorten
+from eventmq.wire.results import MESSAGE_LIMIT, RemoteError, shorten, take_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from types import CodeType, TracebackType
 
     from eventmq.execution.spec import TaskSpec
     from eventmq.interfaces import JobContext, RetryPolicy
 
-__all__ = ["Reject", "Retry", "describe", "error_text", "reported_error", "retry_delay"]
+__all__ = [
+    "Reject",
+    "Retry",
+    "describe",
+    "error_text",
+    "is_misfit",
+    "reported_error",
+    "retry_delay",
+]
 
 
 class Retry(EventMQError):
@@ -184,6 +191,30 @@ def reported_error(
         why = f"its {retries} retries are used up" if retries else "the job has no retries"
     last = Retry(f"{error_text(error)}; {why}", countdown=error.countdown)
     return last.with_traceback(error.__traceback__)
+
+
+def is_misfit(
+    error: BaseException,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> bool:
+    """Return whether a function raised because it does not take its arguments.
+
+    Only its own signature counts, not that of a function which it wraps: a wrapper may add
+    arguments.
+    """
+    if type(error) is not TypeError:
+        return False
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # a built-in one
+        return False
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False
 
 
 def _failure(error: BaseException, job: JobContext) -> Failure:

@@ -2,7 +2,11 @@
 
 Records name job, task and attempt, and never have arguments or results; they do have the texts of
 exceptions. The executor logs jobs that ran, the job manager those that were stopped or lost.
-Nothing here raises, so that a broken log handler fails no job.
+Control characters in these are escaped here: a handler of the app writes what it gets. Nothing here
+raises, so that a broken log handler fails no job.
+
+A record at level error has the fields that ``log-context`` gives, also where it is made outside of
+the job, and the exception itself as ``exc_info``, for handlers that send more than text.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
+from eventmq.text import log_about, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,18 +56,18 @@ MAX_TEXT = 4096
 #: Most jobs that one record names.
 MAX_NAMED = 10
 
-#: Record of a final failure: job, task, attempt, error, traceback.
-_FAILED = "job %s of task %s failed for good at attempt %d: %s%s"
+#: Record of a final failure: job, task, attempt, error.
+_FAILED = "job %s of task %s failed for good at attempt %d: %s"
 
 
 def _end_of(traceback: str) -> str:
-    """Return the last lines of a traceback, preceded by a line break."""
+    """Return the last lines of a traceback."""
     data = traceback.rstrip().encode(errors="replace")
     if len(data) <= TRACEBACK_BYTES:
-        return f"\n{data.decode()}" if data else ""
+        return data.decode()
     end = data[-TRACEBACK_BYTES:]
     whole = end[end.find(b"\n") + 1 :]
-    return f"\n[...]\n{whole.decode(errors='ignore')}"
+    return f"[...]\n{whole.decode(errors='ignore')}"
 
 
 def _task(name: str) -> str:
@@ -74,21 +79,39 @@ def _error_line(error: RemoteError) -> str:
     text = error.message
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]} [...]"
-    return f"{error.type.removeprefix('builtins.')}: {text}"
+    return printable(f"{error.type.removeprefix('builtins.')}: {text}")
 
 
-def failed(job: JobContext, error: RemoteError) -> None:
-    """Log that a job failed for good."""
+def _fields(job: JobContext) -> tuple[str, str, str, int]:
+    return job.id, job.task, job.queue, job.attempt
+
+
+def _fields_in(index: ChunkIndex, position: int) -> tuple[str, str, str, int]:
+    job, task = id_and_task(index, position)
+    return job, task, index.queue, index.entries[position].attempt
+
+
+def failed(job: JobContext, error: RemoteError, exception: BaseException | None = None) -> None:
+    """Log that a job failed for good, with the traceback where a record has that of an error.
+
+    Args:
+        job: The job.
+        error: What is logged.
+        exception: What it describes.
+    """
     with suppress(Exception):
-        names = (job.id, _task(job.task), job.attempt)
-        _log.error(_FAILED, *names, _error_line(error), _end_of(error.traceback))
+        log_about(
+            _log, logging.ERROR, _fields(job),
+            _FAILED, job.id, _task(job.task), job.attempt, _error_line(error),
+            frames=printable(_end_of(error.traceback), keep="\n\t"), exception=exception,
+        )  # fmt: skip
 
 
 def retried(job: JobContext, error: RemoteError, delay: float, *, requested: bool) -> None:
     """Log a failed attempt with a retry; ``requested`` if the task raised `Retry`."""
     with suppress(Exception):
-        _log.log(
-            logging.INFO if requested else logging.WARNING,
+        log_about(
+            _log, logging.INFO if requested else logging.WARNING, _fields(job),
             "attempt %d of job %s of task %s failed: %s; the next is in %.3g s",
             job.attempt, job.id, _task(job.task), _error_line(error), delay,
         )  # fmt: skip
@@ -97,7 +120,8 @@ def retried(job: JobContext, error: RemoteError, delay: float, *, requested: boo
 def cancelled(job: JobContext, run_time: float) -> None:
     """Log that a job was cancelled while it ran, and has ended."""
     with suppress(Exception):
-        _log.info("job %s of task %s was cancelled after %.3g s", job.id, _task(job.task), run_time)
+        text = "job %s of task %s was cancelled after %.3g s"
+        log_about(_log, logging.INFO, _fields(job), text, job.id, _task(job.task), run_time)
 
 
 def soft_limit_missed(job: JobContext) -> None:
@@ -119,17 +143,23 @@ def stopped(index: ChunkIndex, position: int, why: str) -> None:
         why: The limit or cancellation that it exceeded.
     """
     with suppress(Exception):
-        job, task = id_and_task(index, position)
-        _log.warning("job %s of task %s is stopped: %s", job, _task(task), why)
+        fields = _fields_in(index, position)
+        text = "job %s of task %s is stopped: %s"
+        log_about(_log, logging.WARNING, fields, text, fields[0], _task(fields[1]), why)
 
 
-def refused(job: str, task: str, attempt: int, kind: int, error: RemoteError) -> None:
+def refused(  # noqa: PLR0917 - called thrice, from where jobs are refused
+    job: str, task: str, queue: str, attempt: int, kind: int, error: RemoteError
+) -> None:
     """Log that a job cannot be run here, because of its headers or its task."""
     with suppress(Exception):
+        fields = job, task, queue, attempt
         if kind == OutcomeKind.UNKNOWN_TASK:
-            _log.warning("job %s goes back to the broker: %s", job, error.message)
+            text = "job %s goes back to the broker: %s"
+            log_about(_log, logging.WARNING, fields, text, job, error.message)
         else:
-            _log.error(_FAILED, job, _task(task), attempt, _error_line(error), "")
+            line = _error_line(error)
+            log_about(_log, logging.ERROR, fields, _FAILED, job, _task(task), attempt, line)
 
 
 def id_and_task(index: ChunkIndex, position: int) -> tuple[str, str]:
@@ -144,9 +174,9 @@ def id_and_task(index: ChunkIndex, position: int) -> tuple[str, str]:
 def result_too_large(index: ChunkIndex, position: int, text: str) -> None:
     """Log that a job failed for good because its result is too large for the broker."""
     with suppress(Exception):
-        job, task = id_and_task(index, position)
         what = f"eventmq.errors.ResultTooLarge: {text}"
-        _log.error(_FAILED, job, _task(task), index.entries[position].attempt, what, "")
+        job, task, _, attempt = fields = _fields_in(index, position)
+        log_about(_log, logging.ERROR, fields, _FAILED, job, _task(task), attempt, what)
 
 
 def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
@@ -159,9 +189,10 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
         others: Number of further jobs of the process.
     """
     with suppress(Exception):
-        job, task = id_and_task(index, position)
+        job, task, *_ = fields = _fields_in(index, position)
         entry = index.entries[position]
-        _log.error(
+        log_about(
+            _log, logging.ERROR, fields,
             "job %s of task %s broke off at attempt %d, delivery %d: %s; the broker lets it run "
             "again, or fails it if it killed too many processes; %s",
             job, _task(task), entry.attempt, entry.delivery, reason,

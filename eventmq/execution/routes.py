@@ -39,6 +39,7 @@ from eventmq.wire.results import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
 
+    from eventmq.execution.annotations import ArgumentPlan
     from eventmq.execution.streaming import Encode
     from eventmq.interfaces import JobContext, RetryPolicy, Serializer
     from eventmq.wire.results import RemoteError
@@ -53,6 +54,20 @@ __all__ = ["ResultPrepender", "Route", "RouteTable", "nothing_fetched", "part_en
 
 #: Number of fields of a result, and of the end of a failed job.
 _RESULT, _END = 3, 4
+
+
+def _converted(decode: Decode, plan: ArgumentPlan) -> Decode:
+    """Return a decoder whose arguments have the types of the task's annotations."""
+    convert, good = plan.convert, plan.good
+
+    def converted(data: bytes, envelope: Envelope) -> Any:
+        args, kwargs = decode(data, envelope)
+        # Nothing to do, which costs 0.2 us, where arguments of these types have come before.
+        if not kwargs and tuple(map(type, args)) in good:
+            return args, kwargs
+        return convert(args, kwargs)
+
+    return converted
 
 
 def nothing_fetched(job_id: str) -> Iterable[Any]:
@@ -259,6 +274,8 @@ class RouteTable:
         self._retry_policy = retry_policy
         self._accept_content = accept_content
         self._routes: dict[tuple[str, str], Route] = {}
+        #: Whether a route was made for a task that keeps its log.
+        self.keeps_logs = False
 
     def empty(self) -> RouteTable:
         """Return a table of the same tasks for another thread."""
@@ -272,6 +289,7 @@ class RouteTable:
             if len(self._routes) >= MAX_ROUTES:
                 self._routes.clear()
             route = self._make(queue, text)
+            self.keeps_logs = self.keeps_logs or route.spec.keep_logs
             if route.refusal is None:  # a task may be declared, a plugin be installed later
                 self._routes[queue, text] = route
         return route
@@ -288,6 +306,8 @@ class RouteTable:
                     paged = PAGED in headers.graph
                     route.decode = self._prepender.wrap(route.decode, paged=paged)
                     route.fetches = paged or not self._location.inline
+                if route.spec.arguments is not None and route.content_type != FRAMES_TYPE:
+                    route.decode = _converted(route.decode, route.spec.arguments)
         except UnknownTask as error:
             route.refusal = (int(OutcomeKind.UNKNOWN_TASK), describe(error))
         except Exception as error:  # noqa: BLE001 - plugins may raise anything

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from eventmq.execution.annotations import ArgumentPlan
+
 __all__ = ["TaskSpec"]
 
 
@@ -24,6 +26,8 @@ class TaskSpec:
         no_retry_on: Exceptions after which it is not; these take precedence.
         ignore_result: Whether the result is discarded.
         serializer: Serializer of the result; None takes that of the arguments.
+        keep_logs: Whether what it logs is kept with its jobs.
+        arguments: Converts the arguments; None leaves them as they were serialised.
     """
 
     name: str
@@ -34,3 +38,5 @@ class TaskSpec:
     no_retry_on: tuple[type[BaseException], ...] = ()
     ignore_result: bool = False
     serializer: str | None = None
+    keep_logs: bool = False
+    arguments: ArgumentPlan | None = None

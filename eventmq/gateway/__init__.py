@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eventmq.gateway.access import (
         CLIENTS,
+        WITH_KEYS,
         WORKERS,
         GatewayAuthenticator,
+        check_reach,
+        gateway_options,
         make_authenticator,
+        split_address,
     )
-    from eventmq.gateway.client import InProcessClient, LoopThread, close_server
-    from eventmq.gateway.jobs import call_task, extra_headers, kept_elsewhere
-    from eventmq.gateway.options import WITH_KEYS, check_reach, gateway_options, split_address
-    from eventmq.gateway.router import FrameMachine, LoopMember, RouterLoop
+    from eventmq.gateway.client import (
+        InProcessClient,
+        LoopThread,
+        call_task,
+        close_server,
+        extra_headers,
+        kept_elsewhere,
+    )
+    from eventmq.gateway.router import FrameMachine, LoopMember, RouterLoop, Watchable
     from eventmq.gateway.worker import PeerWorker
 
 __all__ = [
@@ -32,6 +41,7 @@ __all__ = [
     "LoopThread",
     "PeerWorker",
     "RouterLoop",
+    "Watchable",
     "call_task",
     "check_reach",
     "close_server",
@@ -43,15 +53,13 @@ __all__ = [
 ]
 
 _WHERE = {
-    "CLIENTS": "access", "WORKERS": "access",
+    "CLIENTS": "access", "WITH_KEYS": "access", "WORKERS": "access",
     "GatewayAuthenticator": "access", "make_authenticator": "access",
-    "InProcessClient": "client", "LoopThread": "client",
-    "close_server": "client",
-    "call_task": "jobs", "extra_headers": "jobs", "kept_elsewhere": "jobs",
-    "WITH_KEYS": "options", "check_reach": "options",
-    "gateway_options": "options", "split_address": "options",
-    "FrameMachine": "router", "LoopMember": "router",
-    "RouterLoop": "router",
+    "check_reach": "access", "gateway_options": "access", "split_address": "access",
+    "InProcessClient": "client", "LoopThread": "client", "close_server": "client",
+    "call_task": "client", "extra_headers": "client", "kept_elsewhere": "client",
+    "FrameMachine": "router", "LoopMember": "router", "RouterLoop": "router",
+    "Watchable": "router",
     "PeerWorker": "worker",
 }  # fmt: skip
 

@@ -1,21 +1,22 @@
-"""Access to a gateway over ZeroMQ: CURVE on its ports, which key may connect to which, self-test.
+"""Access to a gateway: its addresses and who may reach them, CURVE on its ports and its keys.
 
-The directory is one as a broker has (`eventmq.wire.zap_thread`), and made by the same commands. A
-`eventmq.gateway.router.RouterLoop` with an authenticator names each peer by its routing id
-*and* its key, so that a peer which uses the routing id of another one is not taken for it.
+The directory of keys is one as a broker has (`eventmq.wire.zap_thread`), and made by the same
+commands. A `eventmq.gateway.router.RouterLoop` with an authenticator names each peer by its routing
+id *and* its key, so that a peer which uses the routing id of another one is not taken for it.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from eventmq.errors import KeyFileError, PluginError
-from eventmq.wire import zap
+from eventmq.errors import KeyFileError, NotAllowed, PluginError
+from eventmq.sdk.options import read_options
 from eventmq.wire.connections import Connections
 from eventmq.wire.curve import fingerprint
-from eventmq.wire.sockets import IdentifiedLink, encrypt
+from eventmq.wire.sockets import DOMAIN, IdentifiedLink, encrypt, is_local
 from eventmq.wire.zap_thread import KeyRing, ZapThread
 
 if TYPE_CHECKING:
@@ -23,9 +24,76 @@ if TYPE_CHECKING:
 
     import zmq
 
+    from eventmq.interfaces import PluginContext
     from eventmq.wire.sockets import Link
 
-__all__ = ["CLIENTS", "WORKERS", "GatewayAuthenticator", "make_authenticator"]
+__all__ = [
+    "CLIENTS",
+    "WITH_KEYS",
+    "WORKERS",
+    "GatewayAuthenticator",
+    "check_reach",
+    "gateway_options",
+    "make_authenticator",
+    "split_address",
+]
+
+T = TypeVar("T")
+
+#: How a gateway over ZeroMQ does without ``insecure``.
+WITH_KEYS = "give it keys with --keys-dir"
+
+_HIGHEST_PORT = 65_535
+
+
+def gateway_options(context: PluginContext, kind: type[T]) -> T:
+    """Return the options of a gateway, as an object of a dataclass with a field for each.
+
+    Its field ``insecure`` has the setting of the app where the option is not given.
+
+    Args:
+        context: As the factory got it.
+        kind: As for `eventmq.sdk.read_options`.
+
+    Raises:
+        PluginError: There is no app, or an option is unknown, missing or not allowed.
+    """
+    if context.app is None:
+        raise PluginError(f"the gateway {context.name!r} needs an app")
+    options = {"insecure": bool(context.app.settings.insecure), **context.options}
+    return read_options(replace(context, options=options), kind)
+
+
+def check_reach(address: str, *, insecure: bool, protected: str = "") -> None:
+    """Raise `NotAllowed` for an address that others can reach, unless that was allowed.
+
+    Args:
+        address: Of a port in the clear.
+        insecure: It was spelled out that this is wanted.
+        protected: How one would do without; for the message.
+    """
+    if insecure or is_local(address):
+        return
+    instead = f"{protected}, " if protected else ""
+    raise NotAllowed(
+        f"{address} can be reached from other machines and nothing would be encrypted or checked"
+        f": bind a loopback address, {instead}or say --insecure"
+    )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``, with or without a scheme such as ``tcp://``.
+
+    Raises:
+        PluginError: It is no such address.
+    """
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    host = host.strip("[]")
+    digits = port.isascii() and port.isdigit() and len(port) < 6  # noqa: PLR2004 - of 65535
+    if not colon or not host or not digits or int(port) > _HIGHEST_PORT:
+        raise PluginError(f"{address!r} is no address; write tcp://HOST:PORT")
+    return ("0.0.0.0" if host == "*" else host), int(port)  # noqa: S104 - as ZeroMQ reads it
+
 
 logger = logging.getLogger("eventmq.keys")
 
@@ -174,7 +242,7 @@ class GatewayAuthenticator:
 
 
 def _domain(port: str) -> bytes:
-    return b"%s.%s" % (zap.DOMAIN, port.encode())
+    return b"%s.%s" % (DOMAIN, port.encode())
 
 
 def make_authenticator(

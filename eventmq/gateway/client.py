@@ -1,24 +1,35 @@
-"""What gateways need of a client: the app's client in a gateway's own thread, and an event loop."""
+"""What gateways need of a client: the app's own in their thread, an event loop, calls of tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from eventmq.errors import BrokerUnavailable
+from eventmq.errors import BrokerUnavailable, ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.wire.results import is_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from concurrent.futures import Future
 
     from eventmq.app import EventMQ
+    from eventmq.client.handle import Job
     from eventmq.client.io_loop import IoLoop
+    from eventmq.task.task import Task
 
-__all__ = ["InProcessClient", "LoopThread", "close_server"]
-
+__all__ = [
+    "InProcessClient",
+    "LoopThread",
+    "call_task",
+    "close_server",
+    "extra_headers",
+    "kept_elsewhere",
+]
 
 #: Seconds until it tries again to drive the client's I/O loop, while another thread drives.
 RETRY_AFTER = 0.01
@@ -72,6 +83,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Seconds between two turns of an event loop that `LoopThread.turns` counts.
+TURN_EVERY = 0.5
+
 #: Seconds that coroutines which were cancelled may take to end.
 CANCEL_TIMEOUT = 2.0
 
@@ -91,6 +105,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._turns = 0
 
     def start(self) -> None:
         """Start the thread."""
@@ -101,9 +116,19 @@ class LoopThread:
     def _main(self) -> None:
         assert self._loop is not None  # noqa: S101 - made by start
         asyncio.set_event_loop(self._loop)
+        self._turn()
         self._loop.run_forever()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+    def _turn(self) -> None:
+        assert self._loop is not None  # noqa: S101 - it calls this
+        self._turns += 1
+        self._loop.call_later(TURN_EVERY, self._turn)
+
+    def turns(self) -> int:
+        """Return how often the loop has turned: for `eventmq.gateway.Watchable`."""
+        return self._turns
 
     def running(self) -> bool:
         """Return whether the thread runs."""
@@ -168,3 +193,54 @@ async def close_server(server: asyncio.Server) -> None:
     for _ in range(ACCEPTING):
         await asyncio.sleep(0)
     server.close()
+
+
+async def call_task(
+    task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, timeout: float
+) -> Job[Any]:
+    """Submit a job with arguments that a peer gave, and wait for its end, in one exchange.
+
+    As ``task.acall(*args, **kwargs)``, where parameters may have any name, ``timeout`` among them.
+
+    Args:
+        task: Of ``app.tasks``.
+        args: Arguments by position.
+        kwargs: Arguments by name.
+        timeout: Seconds.
+
+    Returns:
+        The job, which has ended: ``aget()`` gives its result as it was serialised, since peers have
+        none of the task's classes.
+
+    Raises:
+        TypeError: The function does not take these arguments.
+        SerializationError: They cannot be encoded.
+        BrokerUnavailable: No broker took the job in time.
+        SubmitError: The broker refused the job.
+        ResultTimeout: The job had not ended in time; ``job_id`` says which it is.
+    """
+    task.check(args, kwargs)
+    template = replace(task.template, results=None)
+    return await task.app.submitter.call(template, args, kwargs, timeout=timeout)
+
+
+def extra_headers(text: str) -> dict[str, str]:
+    """Return the headers that a caller, a middleware or a gateway added.
+
+    Args:
+        text: Headers as they are on the wire, in listings and in topics; those of a malformed text
+            are none.
+    """
+    try:
+        return dict(parse_headers(text).extra)
+    except ProtocolError:
+        return {}
+
+
+def kept_elsewhere(job: Job[Any]) -> bool:
+    """Return whether the result of an ended job is in a result backend, so ``get()`` may block.
+
+    Args:
+        job: As ``app.follow_raw`` hands it to its callback.
+    """
+    return job.row is not None and is_reference(job.row.content_type)

@@ -11,7 +11,10 @@ import logging
 import threading
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import zmq
+from zmq.backend import zmq_poll
 
 from eventmq.errors import BindError
 from eventmq.wakeup import Wakeup
@@ -21,13 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    import zmq
-
     from eventmq.clock import Clock
     from eventmq.gateway.access import GatewayAuthenticator
     from eventmq.wire.sockets import Link
 
-__all__ = ["FrameMachine", "LoopMember", "RouterLoop"]
+__all__ = ["FrameMachine", "LoopMember", "RouterLoop", "Watchable"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,14 @@ MAX_WAIT = 1.0
 
 #: Seconds that `RouterLoop.stop` waits for the thread.
 STOP_TIMEOUT = 5.0
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A gateway whose loops can be watched: a watchdog notices that one is stuck."""
+
+    def turns(self) -> Sequence[int]:
+        """Return a number for each loop, which grows as it turns, at least once a second."""
 
 
 class FrameMachine(Protocol):
@@ -133,8 +142,8 @@ class RouterLoop:
         self._calls: deque[Callable[[float], None]] = deque()
         self._wakeup: Wakeup | None = None
         self._ending = False
+        self._turns = 0
         self._thread: threading.Thread | None = None
-        self._poll: Callable[..., Any]
         self.context: zmq.Context[Any] | None = None
         self.members: list[LoopMember] = []
 
@@ -147,9 +156,6 @@ class RouterLoop:
             BindError: An address is taken or malformed.
             NotAllowed: An unauthorised key was let in.
         """
-        from zmq.backend import zmq_poll
-
-        self._poll = zmq_poll
         self._wakeup = Wakeup()
         self.context = context = new_context()
         try:
@@ -166,10 +172,7 @@ class RouterLoop:
         return addresses
 
     def _bind(self, context: zmq.Context[Any]) -> dict[str, str]:
-        authenticator, identified_by = (
-            self._authenticator,
-            "" if self._authenticator is None else "User-Id",
-        )
+        authenticator = self._authenticator
         if authenticator is not None:
             authenticator.open(context)
         addresses = {}
@@ -178,13 +181,16 @@ class RouterLoop:
                 context,
                 max_frame=self._max_frame,
                 high_water=HIGH_WATER,
-                identified_by=identified_by,
+                identified_by="" if authenticator is None else "User-Id",
                 max_unsent_bytes=self._max_unsent_bytes,
             )
             self._links[port] = link
             if authenticator is not None:
                 authenticator.encrypt(port, link)
-            addresses[port] = _bound(link, address)
+            try:
+                addresses[port] = link.bind(address)
+            except zmq.ZMQError as error:
+                raise BindError(f"cannot bind {address}: {error.strerror}") from error
         if authenticator is not None:
             authenticator.test(addresses)
         return addresses
@@ -202,6 +208,10 @@ class RouterLoop:
     def running(self) -> bool:
         """Return whether the thread serves."""
         return self._thread is not None and self._thread.is_alive() and not self._ending
+
+    def turns(self) -> int:
+        """Return how often the thread has turned: for `Watchable`."""
+        return self._turns
 
     def stop(self) -> None:
         """Say goodbye and end. Idempotent."""
@@ -230,6 +240,7 @@ class RouterLoop:
     def _run_once(self) -> None:
         """Wait for something, take all that can be read, and send what follows."""
         ready, sources = self._await()
+        self._turns += 1
         now = self._clock.monotonic()
         if self._authenticator is not None:
             for port, peer in self._authenticator.refresh():
@@ -239,7 +250,8 @@ class RouterLoop:
                 self._read(port, link, now)
         for member in list(self.members):
             self._serve(member, ready, sources, now)
-        self._call_all(now)
+        while self._calls:
+            self._guarded(self._calls.popleft(), now)
         self._guarded(self.machine.tick, now)
         self._send()
 
@@ -257,7 +269,7 @@ class RouterLoop:
                 wait = min(wait, timeout)
         if self._calls or self.machine.outbox:
             wait = 0.0
-        ready = self._poll(items, int(wait * 1000) + 1 if wait > 0 else 0)
+        ready = zmq_poll(items, int(wait * 1000) + 1 if wait > 0 else 0)
         sources = {source for source, _ in ready}
         if wakeup.fd in sources:
             wakeup.clear()
@@ -292,10 +304,6 @@ class RouterLoop:
         if member in self.members:
             self.members.remove(member)
         self._guarded(member.close)
-
-    def _call_all(self, now: float) -> None:
-        while self._calls:
-            self._guarded(self._calls.popleft(), now)
 
     def _read(self, port: str, link: Link, now: float) -> None:
         for _ in range(MAX_READ):
@@ -349,12 +357,3 @@ class RouterLoop:
         context.term()
         if self._wakeup is not None:
             self._wakeup.close()
-
-
-def _bound(link: Link, address: str) -> str:
-    import zmq
-
-    try:
-        return link.bind(address)
-    except zmq.ZMQError as error:
-        raise BindError(f"cannot bind {address}: {error.strerror}") from error

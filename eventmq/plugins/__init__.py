@@ -1,5 +1,6 @@
-"""The plugins that are built in; `eventmq.registry.built_ins` names them.
+"""The plugins that are built in; `eventmq.registry.names` names them.
 
-Each module is one plugin and is imported when its name is used. It takes contracts and options from
-`eventmq.sdk`, as plugins of others do, which need nothing from here.
+A module has one plugin, or all small ones of a kind, and is imported when the name of one is used.
+It takes contracts and options from `eventmq.sdk`, as plugins of others do, which need nothing from
+here.
 """

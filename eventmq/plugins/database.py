@@ -8,6 +8,8 @@ here, and nothing imports ``sqlite3``.
 What differs from ``sqlite3``, and bites: a connection waits for no lock unless told; a cursor that
 was not read to its end keeps its read transaction, and with it the log; no cursor knows how many
 rows it changed.
+
+`SqliteRows` is the store contract on a connection: see `eventmq.engine.contract`.
 """
 
 from __future__ import annotations
@@ -18,17 +20,22 @@ import re
 import threading
 import time
 from contextlib import closing, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote as quote_path
 
 import apsw
 from apsw import sqlite_extra
 
+from eventmq.engine.sql import Statements, create, declared, names, quote
+from eventmq.engine.tables import Schema, Table, period_name
 from eventmq.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from eventmq.engine.contract import Request
 
 __all__ = [
     "DAMAGED",
@@ -36,8 +43,10 @@ __all__ = [
     "INTERRUPTED",
     "IN_USE",
     "UNREADABLE",
+    "SqliteRows",
     "add_function",
     "all_rows",
+    "as_text",
     "bad_pages",
     "can_checksum_pages",
     "change",
@@ -46,9 +55,11 @@ __all__ = [
     "checkpoint",
     "connect",
     "copy_database",
+    "definitions",
     "definitions_hash",
     "explain",
     "first_row",
+    "first_value",
     "has_moved",
     "has_page_checksums",
     "is_damage",
@@ -56,6 +67,7 @@ __all__ = [
     "leave_log",
     "library_version",
     "log_frames",
+    "open_to_read",
     "set_busy_timeout",
     "use_log",
     "watch_log",
@@ -85,6 +97,9 @@ _SOUND = {(3, 44): 6, (3, 50): 7, (3, 51): 3}
 
 _LAST_UNSOUND = max(_SOUND)
 
+#: The version of apsw in which a cursor that was closed is never freed.
+_LEAKS_CURSORS = "3.54.0.0"
+
 #: Seconds between two tries for a log.
 _AGAIN = 0.005
 
@@ -100,6 +115,9 @@ _LOG_HEADER, _FRAME_HEADER = 32, 24
 #: Seconds to wait for who has the log for itself.
 _LOG_WAIT = 5.0
 
+#: Seconds that a reader waits where a broker that starts has the file for itself.
+_READ_WAIT = 5.0
+
 #: Held by who loads the extension.
 _LOADING = threading.Lock()
 
@@ -110,6 +128,12 @@ _MODES = {
 }
 
 
+_TYPES = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "bytes": "BLOB"}
+
+#: From so many keys on, one statement asks for several, and for how many.
+_MANY, _AT_ONCE = 8, 100
+
+
 # The library
 
 
@@ -118,30 +142,36 @@ def library_version() -> str:
     return apsw.sqlite_lib_version()
 
 
-def check_library(version: str) -> None:
-    """Refuse a library that can lose commits.
+def check_library(version: str, binding: str = "") -> None:
+    """Refuse a library that can lose commits, or keeps read transactions.
 
     In SQLite 3.7.0 to 3.51.2 a commit that begins the write-ahead log anew while a second
     checkpoint runs right after a complete one can drop transactions that were committed
-    (sqlite.org/wal.html#walresetbug).
+    (sqlite.org/wal.html#walresetbug). apsw 3.54.0.0 never frees a cursor that was closed, or left
+    while another one was open: its read transaction stays, and the log grows for ever.
 
     Args:
         version: Of the library, as in ``"3.51.3"``.
+        binding: Version of apsw, as in ``"3.54.1.0"``.
 
     Raises:
         StoreError: It is one of those.
     """
+    if binding == _LEAKS_CURSORS:
+        raise StoreError(
+            f"apsw {binding} keeps cursors that are closed, so that the log of a store grows for "
+            f"ever: install another one, with pip install 'apsw!={binding}'"
+        )
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     major, minor, patch = map(int, match.groups()) if match else (0, 0, 0)
     series = (major, minor)
     if series > _LAST_UNSOUND or (series in _SOUND and patch >= _SOUND[series]):
         return
-    msg = (
+    raise StoreError(
         f"SQLite {version} can lose committed jobs (its WAL-reset bug): install apsw 3.53 or "
         "later, or one with SQLite 3.51.3 and later, 3.50.7 and later of 3.50, or 3.44.6 and "
         "later of 3.44"
     )
-    raise StoreError(msg)
 
 
 # Opening
@@ -181,7 +211,7 @@ def connect(
             database has.
         apsw.Error: The file cannot be opened; see `UNREADABLE`.
     """
-    check_library(library_version())
+    check_library(library_version(), apsw.apsw_version())
     name = str(path)
     if read_only or immutable:
         flags = apsw.SQLITE_OPEN_READONLY
@@ -189,7 +219,7 @@ def connect(
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     if immutable:
         flags |= apsw.SQLITE_OPEN_URI
-        name = f"file:{quote(name)}?immutable=1"
+        name = f"file:{quote_path(name)}?immutable=1"
     db = apsw.Connection(name, flags=flags, vfs=vfs, statementcachesize=statements)
     set_busy_timeout(db, busy)
     if vfs is None and page_checksums is not False:
@@ -203,6 +233,30 @@ def connect(
             set_busy_timeout(db, busy)
             if fresh:
                 _reserve(db, _CHECKSUM_BYTES)
+    return db
+
+
+def open_to_read(path: Path) -> apsw.Connection:
+    """Return a connection that cannot write, to a database that another process may write.
+
+    Where the index of the log cannot be made, and there is no log, the file does not change.
+
+    Raises:
+        apsw.Error, UnicodeDecodeError: The file cannot be read; see `UNREADABLE`.
+        StoreError: The SQLite library is one that can lose commits.
+    """
+    file = path.absolute()
+    try:
+        db = connect(file, busy=_READ_WAIT, read_only=True)
+        try:
+            first_row(db, "SELECT 1 FROM sqlite_master")
+        except BaseException:
+            db.close()
+            raise
+    except UNREADABLE as error:
+        if isinstance(error, DAMAGED) or path.with_name(f"{path.name}-wal").exists():
+            raise
+        db = connect(file, busy=_READ_WAIT, immutable=True)
     return db
 
 
@@ -224,16 +278,14 @@ def has_page_checksums(db: apsw.Connection) -> bool:
 
 def explain(error: Exception) -> str:
     """Return what an error says, and of a page with another checksum that it is one."""
-    if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
-        return "a page is not what was written: its checksum is wrong"
-    return str(error)
+    altered = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA
+    return "a page is not what was written: its checksum is wrong" if altered else str(error)
 
 
 def is_damage(error: Exception) -> bool:
     """Return whether an error says that something in a file is damaged or cannot be read."""
-    if isinstance(error, (*DAMAGED, UnicodeDecodeError)):
-        return True
-    return getattr(error, "extendedresult", 0) in _LOST_PAGES
+    lost = getattr(error, "extendedresult", 0) in _LOST_PAGES
+    return lost or isinstance(error, (*DAMAGED, UnicodeDecodeError))
 
 
 def bad_pages(path: Path) -> list[int]:
@@ -326,11 +378,10 @@ def _reserve(db: apsw.Connection, size: int) -> int:
 def _checksum_layer(name: str) -> str:
     """Return the name of the file layer with checksums, which this loads into the library."""
     if not can_checksum_pages():
-        msg = (
+        raise StoreError(
             f"the pages of {name} have checksums, and this apsw has no extension for them: install "
             "apsw from a wheel of PyPI, unpacked"
         )
-        raise StoreError(msg)
     with _LOADING:
         if _LAYER not in apsw.vfs_names():
             usual = apsw.vfs_names()[0]
@@ -357,6 +408,12 @@ def first_row(db: apsw.Connection, sql: str, arguments: Any = ()) -> Any:
     row = cursor.fetchone()
     cursor.close()
     return row
+
+
+def first_value(db: apsw.Connection, sql: str, arguments: Any = (), default: Any = None) -> Any:
+    """Return the first value of the first row of a statement, ``default`` if it has no row."""
+    row = first_row(db, sql, arguments)
+    return row[0] if row else default
 
 
 def all_rows(db: apsw.Connection, sql: str, arguments: Any = ()) -> list[Any]:
@@ -487,10 +544,9 @@ def _log_frames(db: apsw.Connection) -> tuple[int, int]:
     try:
         frames, moved = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     except apsw.MisuseError as error:
-        msg = (
+        raise StoreError(
             f"SQLite {library_version()} cannot tell how long a log is: install apsw 3.53 or later"
-        )
-        raise StoreError(msg) from error
+        ) from error
     return max(frames, 0), max(moved, 0)
 
 
@@ -507,3 +563,330 @@ def watch_log(db: apsw.Connection, frames: list[int]) -> None:
         return apsw.SQLITE_OK
 
     db.set_wal_hook(note)
+
+
+# The store contract: the text of a statement is made once for each sort of call; what is hot is one
+# ``executemany``, or one cursor that is handed on.
+
+
+def definitions(table: Table) -> list[str]:
+    """Return the statements that make a table."""
+    return create(table, _TYPES, tail=" WITHOUT ROWID" if table.clustered else "")
+
+
+def as_text(data: bytes | None) -> str | bytes | None:
+    """Return a text, or its bytes if it is none any more."""
+    with suppress(UnicodeDecodeError, AttributeError):
+        return data.decode()  # type: ignore[union-attr] # None stays
+    return data
+
+
+def _readable(table: Table, name: str) -> str:
+    """Return a column to read where its text may be damaged, and bytes may be stored as text."""
+    kinds = {column.name: column.type for column in table.columns}
+    match kinds.get(name):
+        case "text":
+            return f"as_text(CAST({quote(name)} AS BLOB))"
+        case "bytes":
+            return f"CAST({quote(name)} AS BLOB)"
+    text = declared(table, name)
+    if name in table.derived:
+        return f"CASE typeof({text}) WHEN 'text' THEN CAST({text} AS BLOB) ELSE {text} END"
+    return text
+
+
+class _Texts(dict[Any, str]):
+    """Texts of statements by what makes them and its arguments, each made once."""
+
+    def __missing__(self, key: Any) -> str:
+        make, *arguments = key
+        text = self[key] = make(*arguments)
+        return str(text)
+
+
+class SqliteRows:
+    """Rows of tables in an SQLite database.
+
+    Args:
+        db: Open; the tables are there. A table of single values is called ``meta``.
+        tables: The tables.
+    """
+
+    #: As of `eventmq.engine.contract.RowStore`.
+    refusals: tuple[type[Exception], ...] = (
+        OverflowError, UnicodeEncodeError, apsw.ConstraintError, apsw.MismatchError,
+        apsw.RangeError, apsw.TooBigError,
+    )  # fmt: skip
+
+    def __init__(self, db: apsw.Connection, tables: Iterable[Table]) -> None:
+        self.db = db
+        self.schema = Schema(tables)
+        self._sound = Statements(self.schema)
+        self._damaged = Statements(self.schema, _readable)
+        self._texts = _Texts()
+        add_function(db, "as_text", as_text)
+
+    # Transactions
+
+    def begin(self, *, careful: bool = False) -> None:
+        """Begin a transaction."""
+        self.db.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """End a transaction."""
+        self.db.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo a transaction."""
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
+
+    # Writing
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert rows that are not there."""
+        self.db.executemany(self._texts[_insertion, "INSERT", table, tuple(columns)], rows)
+
+    def insert_new(
+        self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> list[int]:
+        """Insert rows that are not there; return the places of the others."""
+        db, sql = self.db, self._texts[_insertion, "INSERT OR IGNORE", table, tuple(columns)]
+        db.execute("SAVEPOINT inserted")
+        taken: list[int] = []
+        if change_many(db, sql, rows) < len(rows):
+            db.execute("ROLLBACK TO inserted")
+            for place, row in enumerate(rows):
+                db.execute(sql, row)
+                if not db.changes():
+                    taken.append(place)
+        db.execute("RELEASE inserted")
+        return taken
+
+    def put(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert rows, each in the place of the one that has its key."""
+        self.db.executemany(
+            self._texts[_insertion, "INSERT OR REPLACE", table, tuple(columns)], rows
+        )
+
+    def update(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Change columns of rows."""
+        self.db.executemany(self._texts[self._change, table, tuple(columns)], rows)
+
+    def _change(self, table: str, columns: Sequence[str]) -> str:
+        values = ", ".join(f"{quote(name)} = ?" for name in columns)
+        return f"UPDATE {quote(table)} SET {values} WHERE {self._is_key(table)}"
+
+    def _is_key(self, name: str, width: int | None = None) -> str:
+        _, index = self.schema.index(name)
+        return " AND ".join(f"{quote(column)} = ?" for column in index.columns[:width])
+
+    def delete(self, table: str, keys: Sequence[Any]) -> None:
+        """Delete rows by primary key."""
+        self.db.executemany(self._texts[self._deletion, table], _rows(keys))
+
+    def _deletion(self, table: str) -> str:
+        return f"DELETE FROM {quote(table)} WHERE {self._is_key(table)}"
+
+    def delete_runs(
+        self,
+        table: str,
+        runs: Sequence[tuple[int, int]],
+        expected: int,
+    ) -> int:
+        """Delete rows by runs of their keys; return how many there were."""
+        return change_many(self.db, self._texts[self._runs, table], runs)
+
+    def _runs(self, table: str) -> str:
+        [column] = self.schema.table(table).key
+        return f"DELETE FROM {quote(table)} WHERE {quote(column)} BETWEEN ? AND ?"
+
+    def delete_range(
+        self,
+        index: str,
+        prefix: Sequence[Any] = (),
+        *,
+        gt: Sequence[Any] = (),
+        ge: Sequence[Any] = (),
+        lt: Sequence[Any] = (),
+        le: Sequence[Any] = (),
+    ) -> None:
+        """Delete the rows of a scan."""
+        bounds = len(gt), len(ge), len(lt), len(le)
+        sql = self._texts[self._sound.delete_range, index, len(prefix), bounds]
+        self.db.execute(sql, (*prefix, *gt, *ge, *lt, *le))
+
+    # Reading
+
+    def get(
+        self,
+        table: str,
+        columns: Sequence[str],
+        keys: Sequence[Any],
+        *,
+        by: str = "",
+        damaged: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows that have one of the keys."""
+        if not keys:
+            return []
+        width = len(keys[0]) if type(keys[0]) is tuple else 1
+        many = len(keys) >= _MANY and width == 1
+        texts = self._damaged if damaged else self._sound
+        sql = self._texts[self._selection, texts, by or table, 0 if many else width, tuple(columns)]
+        db = self.db
+        if not many:
+            return list(chain.from_iterable(all_rows(db, sql, row) for row in _rows(keys)))
+        rows: list[tuple[Any, ...]] = []
+        for start in range(0, len(keys), _AT_ONCE):
+            batch = list(keys[start : start + _AT_ONCE])
+            rows += all_rows(db, sql, batch + batch[-1:] * (_AT_ONCE - len(batch)))
+        return rows
+
+    def _selection(self, texts: Statements, name: str, width: int, columns: Sequence[str]) -> str:
+        """Return the SELECT by the first columns of an index; of width 0, by many of the first."""
+        table, index = self.schema.index(name)
+        is_key = self._is_key(name, width)
+        if not width:
+            is_key = f"{quote(index.columns[0])} IN ({', '.join('?' * _AT_ONCE)})"
+        if index.where:
+            is_key += f" AND {index.where}"
+        return f"SELECT {texts.columns(table, columns)} FROM {quote(table.name)} WHERE {is_key}"
+
+    def get_all(self, requests: Sequence[Request]) -> list[list[tuple[Any, ...]]]:
+        """Return what `get` returns for each request."""
+        return [self.get(table, columns, keys, by=by) for table, columns, keys, by in requests]
+
+    def scan(
+        self,
+        index: str,
+        columns: Sequence[str],
+        prefix: Sequence[Any] = (),
+        *,
+        gt: Sequence[Any] = (),
+        ge: Sequence[Any] = (),
+        lt: Sequence[Any] = (),
+        le: Sequence[Any] = (),
+        limit: int | None = None,
+        descending: bool = False,
+        damaged: bool = False,
+    ) -> Iterator[tuple[Any, ...]]:
+        """Return rows in the order of an index: a cursor."""
+        bounds = len(gt), len(ge), len(lt), len(le)
+        texts = self._damaged if damaged else self._sound
+        flags = limit is not None, descending
+        sql = self._texts[_scan, texts, (index, tuple(columns), len(prefix), bounds), flags]
+        values = (*prefix, *gt, *ge, *lt, *le)
+        return self.db.execute(sql, values if limit is None else (*values, limit))
+
+    def heads(
+        self,
+        index: str,
+        columns: Sequence[str],
+        prefixes: Sequence[Sequence[Any]],
+        *,
+        descending: bool = False,
+    ) -> list[tuple[Any, ...] | None]:
+        """Return the first row for each prefix of an index, or the last."""
+        first: list[tuple[Any, ...] | None] = [None] * (len(prefixes) + _AT_ONCE)
+        widths = {*map(len, prefixes)}
+        if len(prefixes) < _MANY or len(widths) > 1 or self.schema.table(index).clustered:
+            for place, prefix in enumerate(prefixes):
+                for row in self.scan(index, columns, prefix, limit=1, descending=descending):
+                    first[place] = row
+        else:  # which takes a sixth of the time
+            sql = self._texts[self._heads, index, widths.pop(), tuple(columns), descending]
+            for start in range(0, len(prefixes), _AT_ONCE):
+                batch = list(prefixes[start : start + _AT_ONCE])
+                batch += batch[-1:] * (_AT_ONCE - len(batch))
+                for row in self.db.execute(sql, tuple(chain.from_iterable(batch))):
+                    first[start + row[-1]] = row[:-1]
+        return first[: len(prefixes)]
+
+    def _heads(self, name: str, width: int, columns: Sequence[str], descending: bool) -> str:  # noqa: FBT001
+        table, _ = self.schema.index(name)
+        text = _scan(self._sound, (name, ("rowid",), width, (0, 0, 0, 0)), (True, descending))
+        for place in range(2, width + 2):
+            text = text.replace("?", f"column{place}", 1)
+        marks = ", ".join(f"({place}{', ?' * width})" for place in range(_AT_ONCE))
+        return (
+            f"SELECT {self._sound.columns(table, columns)}, column1 FROM (VALUES {marks}) "
+            f"CROSS JOIN {quote(table.name)} AS h ON h.rowid = ({text.replace('?', '1')})"
+        )
+
+    def measure(
+        self,
+        index: str,
+        columns: Sequence[str] = (),
+        prefix: Sequence[Any] = (),
+        *,
+        gt: Sequence[Any] = (),
+        ge: Sequence[Any] = (),
+        lt: Sequence[Any] = (),
+        le: Sequence[Any] = (),
+    ) -> tuple[int, int]:
+        """Return how many rows a scan gives, and how many bytes some of their columns have."""
+        table, declaration = self.schema.index(index)
+        bounds = len(gt), len(ge), len(lt), len(le)
+        kinds = {column.name: column.type for column in table.columns}
+        size = " + ".join(
+            f"length({quote(name)})"  # that of bytes is known without reading them
+            if kinds[name] == "bytes"
+            else f"length(CAST({quote(name)} AS BLOB))"
+            for name in columns
+        )
+        where = self._sound.where(declaration, len(prefix), bounds)
+        sql = f"SELECT count(*), coalesce(sum({size or 0}), 0) FROM {quote(table.name)}{where}"
+        count, total = first_row(self.db, sql, (*prefix, *gt, *ge, *lt, *le))
+        return count, total
+
+    def tally(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return the combinations of values of columns, with how many rows have each."""
+        listed = names(columns)
+        return all_rows(self.db, f"SELECT {listed}, count(*) FROM {quote(table)} GROUP BY {listed}")
+
+    # Single values
+
+    def values(self) -> dict[str, Any]:
+        """Return all single values."""
+        return dict(self.db.execute("SELECT key, value FROM meta"))
+
+    def set_values(self, values: dict[str, Any]) -> None:
+        """Write single values; None removes one."""
+        rows = [item for item in values.items() if item[1] is not None]
+        self.db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+        removed = [(name,) for name, value in values.items() if value is None]
+        self.db.executemany("DELETE FROM meta WHERE key = ?", removed)
+
+    # Tables of periods
+
+    def periods(self, table: str) -> list[int]:
+        """Return the numbers of the periods that have a table."""
+        sql = "SELECT substr(name, ?) FROM sqlite_master WHERE type = 'table' AND name GLOB ?"
+        rows = self.db.execute(sql, (len(table) + 2, f"{table}_[0-9]*"))
+        return sorted(int(number) for (number,) in rows if number.isdigit())
+
+    def make_period(self, table: str, number: int) -> None:
+        """Make the table of a period."""
+        for statement in definitions(self.schema.table(period_name(table, number))):
+            self.db.execute(statement)
+
+    def drop_period(self, table: str, number: int) -> bool:
+        """Drop the table of a period: those who read it have a snapshot of their own."""
+        self.db.execute(f"DROP TABLE {quote(period_name(table, number))}")
+        return True
+
+
+def _insertion(verb: str, table: str, columns: Sequence[str]) -> str:
+    marks = ", ".join("?" * len(columns))
+    return f"{verb} INTO {quote(table)} ({names(columns)}) VALUES ({marks})"
+
+
+def _scan(texts: Statements, arguments: Sequence[Any], flags: tuple[bool, bool]) -> str:
+    limited, descending = flags
+    return texts.scan(*arguments, limited=limited, descending=descending)
+
+
+def _rows(keys: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
+    """Return keys as rows of parameters."""
+    return keys if keys and type(keys[0]) is tuple else [(key,) for key in keys]

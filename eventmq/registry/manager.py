@@ -1,18 +1,35 @@
-"""Plugin manager: makes, calls and lists the plugins of one app."""
+"""Plugin manager: loads the plugins of one app, and makes, calls and lists what they provide."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
+import re
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+import pluggy
+
+from eventmq import hookspecs
 from eventmq.clock import SystemClock
-from eventmq.errors import EventMQError, HookError, PluginCollision, PluginError
+from eventmq.errors import (
+    EventMQError,
+    HookError,
+    PluginCollision,
+    PluginError,
+    PluginNotFound,
+    SettingsError,
+    did_you_mean,
+)
 from eventmq.hookspecs import PROJECT
 from eventmq.interfaces import CommandOption, PluginContext, TaskRole
-from eventmq.registry.loader import Loader, off_switch, own_distribution, requirement
 from eventmq.registry.names import (
+    BUILT_INS,
     GATEWAY,
+    KINDS,
     MIDDLEWARE,
     QUEUE_ORDER,
     QUEUE_STORE,
@@ -21,16 +38,19 @@ from eventmq.registry.names import (
     ROUTING_STRATEGY,
     SCHEDULE_STORE,
     SERIALIZER,
+    WITH_OPTIONS,
     WORKER_POOL,
+    Registry,
+    module_of,
+    plugin_name,
     scheme,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from importlib.metadata import EntryPoint
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from importlib.metadata import Distribution, EntryPoint
 
     import click
-    import pluggy
 
     from eventmq.clock import Clock
     from eventmq.interfaces import (
@@ -39,15 +59,25 @@ if TYPE_CHECKING:
         RetryPolicy,
         Serializer,
     )
-    from eventmq.registry.loader import Plugin
     from eventmq.registry.names import PluginKind
     from eventmq.settings import Settings
 
-__all__ = ["PluginManager", "split_switches"]
+__all__ = [
+    "Loader",
+    "Plugin",
+    "PluginManager",
+    "extra_of",
+    "own_distribution",
+    "requirement",
+    "split_switches",
+]
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+#: Origin of a plugin that ``-p`` names.
+_SETTING = "setting load_plugins"
 
 #: Source of options -> where they stand.
 _TABLES = {
@@ -58,6 +88,341 @@ _TABLES = {
 
 #: Hooks that are in use when implemented, whatever the settings choose.
 _ALWAYS_IN_USE = frozenset({"eventmq_configure", "eventmq_add_commands", "eventmq_job_event"})
+
+_SPECS = frozenset(name for name in vars(hookspecs) if name.startswith("eventmq_"))
+
+_REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
+
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
+
+
+class Plugin(NamedTuple):
+    """One plugin, loaded or built in.
+
+    ``origin`` is ``built in``, the name of a distribution, ``setting`` or ``argument``;
+    ``provides`` are (hook, name).
+    """
+
+    name: str
+    origin: str
+    hooks: tuple[str, ...] = ()
+    provides: tuple[tuple[str, str], ...] = ()
+    version: str = ""
+    distribution: Distribution | None = None
+
+    def __str__(self) -> str:
+        """Return plugin and distribution, for the beginning of a message."""
+        where = f" of the distribution {self.distribution.name!r}" if self.distribution else ""
+        return f"plugin {self.name!r}{where}"
+
+    @property
+    def full_name(self) -> str:
+        """How it is named where another plugin is in its way."""
+        return f"the built-in plugin {self.name!r}" if self.origin == "built in" else str(self)
+
+    @property
+    def remedy(self) -> str:
+        """How to do without it, for the end of a message; "" for what is built in."""
+        return "" if self.origin == "built in" else f"; {_without(self.name, self.origin)}"
+
+
+def _without(name: str, origin: str) -> str:
+    """Return how to do without a plugin, for the end of a message."""
+    if origin == _SETTING:
+        return f"leave out -p {name}, or take it out of the setting load_plugins"
+    return f"switch it off with -p no:{name} or EVENTMQ_DISABLED_PLUGINS={name}"
+
+
+def own_distribution() -> Distribution | None:
+    """Return the distribution of EventMQ, None where it runs from a checkout."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return distribution("eventmq")
+    except PackageNotFoundError:
+        return None
+
+
+def extra_of(distribution: Distribution, library: str) -> str:
+    """Return the extra of a distribution that brings a library, "" if none is known to."""
+    plain = re.sub(r"[._-]+", "-", library).lower()
+    for line in distribution.requires or ():
+        name = _REQUIREMENT.match(line)
+        extra = _EXTRA.search(line)
+        if name and extra and re.sub(r"[._-]+", "-", name[0]).lower() == plain:
+            return extra[1]
+    return ""
+
+
+def requirement(distribution: Distribution | None, library: str) -> str:
+    """Return what to ``pip install`` in order to get a library that a plugin needs."""
+    extra = extra_of(distribution, library) if distribution else ""
+    return f"{distribution.name}[{extra}]" if distribution and extra else library
+
+
+class Loader:
+    """The plugins of one app. Every method is for the thread that builds the app.
+
+    Args:
+        disabled: Names of plugins that are not loaded.
+    """
+
+    def __init__(self, disabled: Iterable[str] = ()) -> None:
+        self._disabled = frozenset(disabled)
+        self._disabled_seen: set[str] = set()
+        self._hooks = pluggy.PluginManager(PROJECT)
+        self._hooks.add_hookspecs(hookspecs)
+        self.registries: dict[str, Registry[Any]] = {k.hook: Registry(k) for k in KINDS}
+        self.plugins: dict[str, Plugin] = {}
+        for plugin in BUILT_INS:
+            self._add_built_in(plugin)
+
+    # Built-in plugins
+
+    def _add_built_in(self, plugin: str) -> None:
+        kind, provided = BUILT_INS[plugin]
+        name, module = plugin_name(plugin), module_of(plugin)
+        if self._is_off(name, module):
+            return
+        factory = partial(self._make_built_in, module, kind.hook, provided)
+        self.registries[kind.hook].add(provided, factory, name)
+        self.plugins[name] = Plugin(name, "built in", (kind.hook,), ((kind.hook, provided),))
+
+    def _make_built_in(self, module: str, hook: str, name: str, context: PluginContext) -> object:
+        """Import a built-in plugin and call its factory; registered in its place. Thread-safe."""
+        return getattr(self._import_built_in(module), hook)()[name](context)
+
+    def _import_built_in(self, module: str) -> object:
+        plugin = importlib.import_module(module)
+        if not self._hooks.is_registered(plugin):
+            with contextlib.suppress(ValueError):  # another thread was faster
+                self._hooks.register(plugin, plugin_name(module.split(".", 2)[2]))
+        return plugin
+
+    # Other plugins
+
+    def load_entry_point(self, point: EntryPoint) -> None:
+        """Load a plugin of an installed distribution. Any exception of its import is fatal."""
+        origin = point.dist.name if point.dist else "an entry point"
+        if self._is_off(point.name):
+            return
+        if point.name in self.plugins:
+            self._collide(point.name, origin)
+        try:
+            plugin = point.load()
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"plugin {point.name!r} of the distribution {origin!r} cannot be imported: "
+                f"{type(error).__name__}: {error}; {_without(point.name, origin)}"
+            ) from error
+        if not self._hooks.is_registered(plugin):
+            self._register(plugin, point.name, origin, point.dist)
+
+    def load_module(self, name: str, origin: str) -> None:
+        """Load a module by its dotted name; one that is loaded is left as it is."""
+        if name in self.plugins or self._is_off(name):
+            return
+        try:
+            plugin = importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if missing and f"{name}.".startswith(f"{missing}."):  # it, or a package around it
+                raise PluginNotFound(self._not_found(name, origin)) from error
+            raise PluginError(
+                f"plugin {name!r}, named by the {origin}, cannot be imported: "
+                f"{type(error).__name__}: {error}; {_without(name, origin)}"
+            ) from error
+        if not self._hooks.is_registered(plugin):
+            self._register(plugin, name, origin)
+
+    def _not_found(self, name: str, origin: str) -> str:
+        """Return the error for a plugin that does not exist."""
+        hint = did_you_mean(name, self.plugins)
+        if "did you mean" not in hint:
+            hint = 'name an installed plugin (see "eventmq plugins") or a module on the path'
+        where = "-p or the setting load_plugins" if origin == _SETTING else origin
+        return f"there is no plugin {name!r}, named by {where}; {hint}"
+
+    def load_object(self, plugin: object) -> None:
+        """Load an object given to the app: its name is a module's, or its class's and a number.
+
+        One that is loaded, under whatever name, is left as it is.
+        """
+        name = getattr(plugin, "__name__", None) or type(plugin).__name__
+        if self._is_off(name) or self._hooks.is_registered(plugin):
+            return
+        if isinstance(plugin, ModuleType) and name in self.plugins:
+            self._collide(name, "argument plugins")
+        count = sum(known.partition("#")[0] == name for known in self.plugins)
+        self._register(plugin, f"{name}#{count + 1}" if count else name, "argument")
+
+    def _is_off(self, *names: str) -> bool:
+        off = self._disabled.intersection(names)
+        self._disabled_seen |= off
+        return bool(off)
+
+    def _collide(self, name: str, origin: str) -> None:
+        raise PluginCollision(
+            f"two plugins are called {name!r}: from {self.plugins[name].origin} and {origin}"
+            f"; {_without(name, origin)}"
+        )
+
+    def _register(
+        self, plugin: object, name: str, origin: str, dist: Distribution | None = None
+    ) -> None:
+        if name in self.plugins:
+            self._collide(name, origin)
+        version = dist.version if dist else str(getattr(plugin, "__version__", ""))
+        made = Plugin(name, origin, version=version, distribution=dist)
+        try:
+            hooks = self._hooks_of(plugin, name)
+            made = made._replace(hooks=hooks, provides=tuple(self._collect(name, hooks)))
+        except PluginError as error:
+            raise type(error)(f"{made}: {error}{made.remedy}") from error
+        self.plugins[name] = made
+
+    def _hooks_of(self, plugin: object, name: str) -> tuple[str, ...]:
+        """Register a plugin with pluggy and return the names of its hooks."""
+        try:
+            self._hooks.register(plugin, name)
+        except (pluggy.PluginValidationError, ValueError) as error:
+            raise HookError(str(error)) from error
+        hooks = tuple(sorted(caller.name for caller in self._hooks.get_hookcallers(plugin) or []))
+        _check_marks(plugin, hooks)
+        return hooks
+
+    def implementations(self, hook: str, name: str | None = None) -> list[pluggy.HookImpl]:
+        """Return the functions of a hook, of one plugin or of all, in the order of loading."""
+        found = getattr(self._hooks.hook, hook).get_hookimpls()
+        return [impl for impl in found if name in {None, impl.plugin_name}]
+
+    def call(self, hook: str, impl: pluggy.HookImpl, argument: object) -> None:
+        """Call a hook of one argument; an implementation may leave it out.
+
+        Raises:
+            PluginError: It raised, and what it raised is no error of EventMQ.
+        """
+        self.answer(hook, impl, dict.fromkeys(impl.argnames, argument))
+
+    def answer(self, hook: str, impl: pluggy.HookImpl, given: Mapping[str, object]) -> Any:
+        """Return what a hook returns; an implementation may leave arguments out.
+
+        Raises:
+            PluginError: It raised, and what it raised is no error of EventMQ.
+        """
+        try:
+            return impl.function(*(given[name] for name in impl.argnames))
+        except EventMQError:
+            raise
+        except Exception as error:
+            plugin = self.plugins[impl.plugin_name]
+            raise PluginError(
+                f"{plugin} failed in {hook}: {type(error).__name__}: {error}{plugin.remedy}"
+            ) from error
+
+    def declared(self, hook: str) -> Iterator[tuple[Plugin, str, Any]]:
+        """Yield (plugin, name, value) of what the plugins return from a hook for options.
+
+        Raises:
+            PluginError: The hook of a plugin raises, or returns no mapping.
+        """
+        for plugin in WITH_OPTIONS:
+            if plugin_name(plugin) in self.plugins:
+                self._import_built_in(module_of(plugin))
+        for impl in self.implementations(hook):
+            owner = self.plugins[impl.plugin_name]
+            try:
+                declared = _mapping(hook, impl)
+            except PluginError as error:
+                raise type(error)(f"{owner}: {error}{owner.remedy}") from error
+            for name, value in declared.items():
+                yield owner, name, value
+
+    def _collect(self, name: str, hooks: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        """Call the registration hooks of a plugin and add what they provide."""
+        for hook in hooks:
+            for impl in self.implementations(hook, name):
+                if impl.kwargnames:
+                    raise HookError(
+                        f"an argument of {hook} has a default, so it would never be given: "
+                        + impl.kwargnames[0]
+                    )
+                if hook in self.registries:
+                    for provided, factory in _mapping(hook, impl).items():
+                        self.registries[hook].add(provided, factory, name, self._full_name)
+                        yield hook, provided
+
+    def _full_name(self, name: str) -> str:
+        return self.plugins[name].full_name
+
+    def finish(self, options: Iterable[str] = ()) -> None:
+        """Check what can be checked only when all plugins are loaded.
+
+        Args:
+            options: Names for which the settings have options.
+
+        Raises:
+            HookError: A plugin implements an unknown hook.
+            SettingsError: Options are for a misspelt name.
+        """
+        try:
+            self._hooks.check_pending()
+        except pluggy.PluginValidationError as error:
+            callers = self._hooks.get_hookcallers(error.plugin) or []
+            wrong = next(caller.name for caller in callers if not caller.has_spec())
+            name = self._hooks.get_name(error.plugin)
+            plugin = self.plugins[str(name)]
+            msg = f"{plugin} implements {wrong!r}, and there is no such hook"
+            hint = f"{did_you_mean(wrong, _SPECS)}{plugin.remedy}"
+            raise HookError(f"{msg}; {hint}") from error
+        for name in sorted(self._disabled - self._disabled_seen):
+            hint = did_you_mean(name, self.plugins)
+            log.warning("plugin %r is switched off, but there is none; %s", name, hint)
+        self._check_options(options)
+
+    def _check_options(self, options: Iterable[str]) -> None:
+        """Refuse options under a misspelt name, and warn of those under an unknown name.
+
+        The latter are no error: the plugin may belong to an app that this process does not load.
+        """
+        provided = {p.name for registry in self.registries.values() for p in registry}
+        known = {*provided, *(kind_name for _, kind_name in BUILT_INS.values())}
+        for name in sorted({*options} - known - {*self.plugins} - self._disabled):
+            hint = did_you_mean(name, known)
+            if "did you mean" in hint:
+                raise SettingsError(
+                    f"the table plugins.{name} of the settings is of no plugin; {hint}"
+                )
+            log.warning("the table plugins.%s of the settings is of no plugin; %s", name, hint)
+
+
+def _mapping(hook: str, impl: pluggy.HookImpl) -> Mapping[str, Any]:
+    """Call a registration hook and return what it provides."""
+    try:
+        mapping = impl.function()
+    except PluginError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{hook} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
+        raise HookError(
+            f"{hook} returned {type(mapping).__name__}; it must be a mapping, name -> "
+            + _MAPPED.get(hook, "factory")
+        )
+    return mapping
+
+
+def _check_marks(plugin: object, hooks: tuple[str, ...]) -> None:
+    """Raise `HookError` for a hook without the marker, or a plugin without hooks."""
+    unmarked = sorted(hook for hook in _SPECS - set(hooks) if callable(getattr(plugin, hook, None)))
+    if unmarked:
+        raise HookError(f"{unmarked[0]} is not marked with @hookimpl")
+    if not hooks:
+        raise HookError("it implements no hook; mark functions with @hookimpl")
+
+
+#: Hook -> what the names of the mapping that it returns stand for, where that is no factory.
+_MAPPED = {"eventmq_command_options": "options", "eventmq_task_options": "function"}
 
 
 def split_switches(values: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -110,7 +475,7 @@ class PluginManager:
         for point in sorted(entry_points, key=lambda point: point.name):
             self._loader.load_entry_point(point)
         for name in self._settings.load_plugins:
-            self._loader.load_module(name, "setting load_plugins")
+            self._loader.load_module(name, _SETTING)
         for plugin in plugins:
             if isinstance(plugin, str):
                 self._loader.load_module(plugin, "argument plugins")
@@ -154,8 +519,9 @@ class PluginManager:
         except ModuleNotFoundError as error:
             raise PluginError(f"{what} {_missing(plugin, error)}{plugin.remedy}") from error
         except Exception as error:
-            msg = f"{what} cannot be made: {type(error).__name__}: {error}{plugin.remedy}"
-            raise PluginError(msg) from error
+            raise PluginError(
+                f"{what} cannot be made: {type(error).__name__}: {error}{plugin.remedy}"
+            ) from error
         if lack := kind.lack(made):
             raise PluginError(f"{what} {lack}{plugin.remedy}")
         self._made.add((kind.hook, registration.name))
@@ -212,7 +578,7 @@ class PluginManager:
     def configure(self) -> None:
         """Call ``eventmq_configure``: once, in the order of loading."""
         for impl in self._loader.implementations("eventmq_configure"):
-            _call("eventmq_configure", impl, self._app())
+            self._loader.call("eventmq_configure", impl, self._app())
 
     def add_commands(self, cli: click.Group) -> None:
         """Call ``eventmq_add_commands``: once, at the start of the program.
@@ -224,18 +590,51 @@ class PluginManager:
         for impl in self._loader.implementations("eventmq_add_commands"):
             plugin = self._loader.plugins[impl.plugin_name]
             before = dict(cli.commands)
-            _call("eventmq_add_commands", impl, cli)
+            self._loader.call("eventmq_add_commands", impl, cli)
             replaced = [name for name in before if cli.commands.get(name) is not before[name]]
             if replaced:
                 owner = owners.get(replaced[0], "EventMQ")
-                msg = f"{plugin} takes the name of the command {replaced[0]!r} of {owner}"
-                raise PluginCollision(f"{msg}{plugin.remedy}")
+                raise PluginCollision(
+                    f"{plugin} takes the name of the command {replaced[0]!r} of {owner}"
+                    f"{plugin.remedy}"
+                )
             owners |= dict.fromkeys(cli.commands.keys() - before.keys(), str(plugin))
 
     def observer(self) -> Callable[[Mapping[str, Any]], None] | None:
         """Return what to call with each event, or None where no plugin observes."""
         observers = self._loader.implementations("eventmq_job_event")
-        return partial(_notify, observers) if observers else None
+        return partial(_notify, self._loader, observers) if observers else None
+
+    def serve_metrics(
+        self, read: Callable[[], Mapping[str, Any]], address: str
+    ) -> Callable[[], None]:
+        """Let every plugin that can do so serve metrics; return what ends that.
+
+        Args:
+            read: Returns the figures; see the hook ``eventmq_serve_metrics``.
+            address: ``host:port``.
+
+        Raises:
+            PluginError: No plugin can, or one cannot.
+        """
+        ends: list[Callable[[], None]] = []
+
+        def end() -> None:
+            while ends:
+                ends.pop()()
+
+        given = {"read": read, "address": address}
+        try:
+            for impl in self._loader.implementations("eventmq_serve_metrics"):
+                ends.append(self._loader.answer("eventmq_serve_metrics", impl, given))
+        except BaseException:
+            end()
+            raise
+        if not ends:
+            raise PluginError(
+                "metrics_bind is set, and no plugin serves metrics; see disabled_plugins"
+            )
+        return end
 
     # Options that plugins declare
 
@@ -253,17 +652,23 @@ class PluginManager:
         for plugin, owner, options in self._loader.declared("eventmq_command_options"):
             kinds = [hook for hook, name in plugin.provides if name == owner]
             if not {GATEWAY.hook, WORKER_POOL.hook}.intersection(kinds):
-                msg = f"{plugin} declares options for {owner!r}, and provides no gateway or worker "
-                raise HookError(f"{msg}pool of that name{plugin.remedy}")
+                raise HookError(
+                    f"{plugin} declares options for {owner!r}, and provides no gateway or worker "
+                    f"pool of that name{plugin.remedy}"
+                )
             listed = options if isinstance(options, (list, tuple)) else [options]
             if listed is not options or not all(isinstance(o, CommandOption) for o in listed):
-                msg = f"what {plugin} declares for {owner!r} is no list of CommandOption"
-                raise HookError(f"{msg}{plugin.remedy}")
+                raise HookError(
+                    f"what {plugin} declares for {owner!r} is no list of CommandOption"
+                    f"{plugin.remedy}"
+                )
             for option in options if kind.hook in kinds else ():
                 same, owners = found.setdefault(option.name, (option, []))
                 if (same.metavar, same.minimum) != (option.metavar, option.minimum):
-                    msg = f"the options {option.name!r} of {owners[0]!r} and {owner!r} differ"
-                    raise PluginCollision(f"{msg}{plugin.remedy}")
+                    raise PluginCollision(
+                        f"the options {option.name!r} of {owners[0]!r} and {owner!r} differ"
+                        f"{plugin.remedy}"
+                    )
                 owners.append(owner)
         return found
 
@@ -279,11 +684,14 @@ class PluginManager:
         owners: dict[str, Plugin] = {}
         for plugin, name, read in self._loader.declared("eventmq_task_options"):
             if name in found:
-                msg = f"the task option {name!r} of {plugin} is one of {owners[name]} too"
-                raise PluginCollision(f"{msg}{plugin.remedy}")
+                raise PluginCollision(
+                    f"the task option {name!r} of {plugin} is one of {owners[name]} too"
+                    f"{plugin.remedy}"
+                )
             if not callable(read):
-                msg = f"the task option {name!r} of {plugin} is no function"
-                raise HookError(f"{msg}{plugin.remedy}")
+                raise HookError(
+                    f"the task option {name!r} of {plugin} is no function{plugin.remedy}"
+                )
             found[name], owners[name] = partial(_read_role, plugin, name, read), plugin
         return found
 
@@ -299,16 +707,21 @@ class PluginManager:
     def _chosen(self) -> set[tuple[str, str]]:
         """Return (hook, name) of what the settings choose or this process has made."""
         s = self._settings
-        chosen: list[tuple[PluginKind[Any], str]] = [
-            (SERIALIZER, name) for name in s.accept_content
-        ]
-        chosen += [(MIDDLEWARE, name) for name in s.middleware]
-        chosen += [(SERIALIZER, s.serializer), (ROUTING_STRATEGY, s.routing_strategy)]
-        chosen += [(ROUTING_STRATEGY, name) for _, name in s.queue_routing_strategies]
-        chosen += [(QUEUE_ORDER, s.queue_order), (RESULT_BACKEND, s.result_backend)]
-        chosen += [(QUEUE_STORE, s.store), (WORKER_POOL, s.pool)]
-        chosen += [(SCHEDULE_STORE, s.schedule_store)]
-        return self._made | {(kind.hook, scheme(text)) for kind, text in chosen}
+        chosen: dict[PluginKind[Any], Sequence[str]] = {
+            SERIALIZER: (*s.accept_content, s.serializer),
+            MIDDLEWARE: s.middleware,
+            ROUTING_STRATEGY: (
+                s.routing_strategy,
+                *(name for _, name in s.queue_routing_strategies),
+            ),
+            QUEUE_ORDER: (s.queue_order,),
+            RESULT_BACKEND: (s.result_backend,),
+            QUEUE_STORE: (s.store,),
+            WORKER_POOL: (s.pool,),
+            SCHEDULE_STORE: (s.schedule_store,),
+        }
+        used = {(kind.hook, scheme(text)) for kind, texts in chosen.items() for text in texts}
+        return self._made | used
 
 
 def _missing(plugin: Plugin, error: ModuleNotFoundError) -> str:
@@ -336,27 +749,17 @@ def _read_role(
 ) -> TaskRole:
     role: object = read(value)
     if not isinstance(role, TaskRole):
-        msg = f"the task option {name!r} of {plugin} gives {type(role).__name__}, no TaskRole"
-        raise HookError(f"{msg}{plugin.remedy}")
+        raise HookError(
+            f"the task option {name!r} of {plugin} gives {type(role).__name__}, no TaskRole"
+            f"{plugin.remedy}"
+        )
     return role
 
 
-def _call(hook: str, impl: pluggy.HookImpl, argument: object) -> None:
-    """Call a hook of one argument; an implementation may leave it out."""
-    try:
-        impl.function(*(argument for _ in impl.argnames))
-    except EventMQError:
-        raise
-    except Exception as error:
-        what = f"plugin {impl.plugin_name!r} failed in {hook}"
-        msg = f"{what}: {type(error).__name__}: {error}; {off_switch(impl.plugin_name)}"
-        raise PluginError(msg) from error
-
-
-def _notify(observers: list[pluggy.HookImpl], event: Mapping[str, Any]) -> None:
+def _notify(loader: Loader, observers: list[pluggy.HookImpl], event: Mapping[str, Any]) -> None:
     """Call every observer with an event; one that fails does not stop the others."""
     for impl in observers:
         try:
-            _call("eventmq_job_event", impl, event)
+            loader.call("eventmq_job_event", impl, event)
         except EventMQError:
             log.exception("an observer failed; the event goes on to the others")

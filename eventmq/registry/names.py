@@ -1,4 +1,7 @@
-"""Registries: name -> factory of plugin objects, one `Registry` per `PluginKind`."""
+"""Registries: name -> factory of plugin objects, one `Registry` per `PluginKind`.
+
+The built-in plugins stand here in a table, so that listing and choosing import none of them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import inspect
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from eventmq.errors import HookError, PluginCollision, PluginNotFound, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from eventmq.interfaces import (
         Factory,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BUILT_INS",
     "GATEWAY",
     "KINDS",
     "MIDDLEWARE",
@@ -40,10 +44,13 @@ __all__ = [
     "SCHEDULE_STORE",
     "SERIALIZER",
     "TRIGGER",
+    "WITH_OPTIONS",
     "WORKER_POOL",
     "PluginKind",
     "Registration",
     "Registry",
+    "module_of",
+    "plugin_name",
     "scheme",
 ]
 
@@ -97,7 +104,11 @@ def _has(made: object, name: str) -> bool:
     try:
         inspect.getattr_static(made, name)
     except AttributeError:
-        return hasattr(type(made), "__getattr__") and hasattr(made, name)  # it delegates
+        kind = type(made)
+        delegates = hasattr(kind, "__getattr__") or (
+            kind.__getattribute__ is not object.__getattribute__
+        )
+        return delegates and hasattr(made, name)
     return True
 
 
@@ -191,11 +202,9 @@ class Registry(Generic[T]):
         """
         what = f"{self.kind.name} {name!r}"
         if not _NAME.fullmatch(name):
-            msg = f"{what}: a name has small letters, digits and + . _ - only"
-            raise HookError(msg)
+            raise HookError(f"{what}: a name has small letters, digits and + . _ - only")
         if not callable(factory):
-            msg = f"{what}: the factory cannot be called, it is {type(factory).__name__}"
-            raise HookError(msg)
+            raise HookError(f"{what}: the factory cannot be called, it is {type(factory).__name__}")
         other = self._registrations.get(name)
         if other is not None:
             raise PluginCollision(f"{what} is provided by {full_name(other.plugin)} too")
@@ -210,8 +219,60 @@ class Registry(Generic[T]):
         name = scheme(text)
         registration = self._registrations.get(name)
         if registration is None:
-            msg = (
+            raise PluginNotFound(
                 f"no {self.kind.name} is called {name!r}; {did_you_mean(name, self._registrations)}"
             )
-            raise PluginNotFound(msg)
         return registration
+
+
+#: Package of the modules.
+_PACKAGE = "eventmq.plugins."
+
+#: Modules of `_PACKAGE` that have several plugins.
+_SHARED = frozenset({"retries", "routing", "schedule_stores", "triggers"})
+
+#: Plugin -> what it provides: kind and name. A test compares it to the modules.
+BUILT_INS: Mapping[str, tuple[PluginKind[Any], str]] = {
+    "serializers.msgpack_": (SERIALIZER, "msgpack"),
+    "serializers.json_": (SERIALIZER, "json"),
+    "serializers.dill_": (SERIALIZER, "dill"),
+    "routing.least_recently_used": (ROUTING_STRATEGY, "least-recently-used"),
+    "routing.round_robin": (ROUTING_STRATEGY, "round-robin"),
+    "routing.least_loaded": (ROUTING_STRATEGY, "least-loaded"),
+    "routing.sticky": (ROUTING_STRATEGY, "sticky"),
+    "routing.weighted_fair": (QUEUE_ORDER, "weighted-fair"),
+    "routing.strict": (QUEUE_ORDER, "strict"),
+    "retries.none": (RETRY_POLICY, "none"),
+    "retries.fixed": (RETRY_POLICY, "fixed"),
+    "retries.exponential": (RETRY_POLICY, "exponential"),
+    "triggers.every": (TRIGGER, "every"),
+    "triggers.cron": (TRIGGER, "cron"),
+    "triggers.at": (TRIGGER, "at"),
+    "schedule_stores.broker": (SCHEDULE_STORE, "broker"),
+    "schedule_stores.sqlite": (SCHEDULE_STORE, "sqlite"),
+    "schedule_stores.memory": (SCHEDULE_STORE, "memory"),
+    "result_backends.broker": (RESULT_BACKEND, "broker"),
+    "result_backends.sqlite": (RESULT_BACKEND, "sqlite"),
+    "result_backends.memory": (RESULT_BACKEND, "memory"),
+    "queue_stores.sqlite": (QUEUE_STORE, "sqlite"),
+    "queue_stores.memory": (QUEUE_STORE, "memory"),
+    "pools.asyncio": (WORKER_POOL, "asyncio"),
+    "pools.prefork": (WORKER_POOL, "prefork"),
+    "pools.threads": (WORKER_POOL, "threads"),
+    "middleware.log_context": (MIDDLEWARE, "log-context"),
+}
+
+
+#: Those that declare options of a command. A test compares it to the modules as well.
+WITH_OPTIONS = ("pools.prefork",)
+
+
+def module_of(plugin: str) -> str:
+    """Return the module of a built-in plugin."""
+    package = plugin.partition(".")[0]
+    return _PACKAGE + (package if package in _SHARED else plugin)
+
+
+def plugin_name(plugin: str) -> str:
+    """Return the plugin's name: the module's without the underscore that spares a library."""
+    return plugin.rstrip("_")

@@ -4,6 +4,7 @@ No socket, no store, no clock. Its runner (or a test) passes it the schedules of
 (`replace`, `drop`), asks what is due (`due`) and reports each stored step (`moved`). The next fire
 time of a schedule is computed from its last one in the store, and the id of a job from schedule
 and fire time, so any number of schedulers may run: the broker refuses a second job of one id.
+`synchronise` brings the store in line with the schedules of an app's code.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from eventmq.errors import EventMQError
 from eventmq.headers import write_headers
 from eventmq.schedule import Progress, scheduled_job_id
+from eventmq.timekeeping import say_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from eventmq.interfaces import Trigger
+    from eventmq.interfaces import ScheduleStore, Trigger
     from eventmq.schedule import Schedule
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "PendingFire",
     "SchedulerMachine",
     "job_headers",
+    "synchronise",
 ]
 
 
@@ -216,16 +219,9 @@ class SchedulerMachine:
         entry.generation = self._generation
         heappush(self._heap, (at, self._generation, entry.schedule.name))
         if len(self._heap) > 1000 and len(self._heap) > 3 * len(self.entries):  # noqa: PLR2004
-            self._compact_heap()
-
-    def _compact_heap(self) -> None:
-        """Drop heap items of schedules that were replaced or removed."""
-        entries = self.entries
-        self._heap = [
-            item for item in self._heap
-            if (entry := entries.get(item[2])) is not None and entry.generation == item[1]
-        ]  # fmt: skip
-        heapify(self._heap)
+            # Most items are of schedules that were replaced or removed.
+            self._heap = [item for item in self._heap if self._is_valid(item)]
+            heapify(self._heap)
 
     def _next(self, entry: Entry) -> float | None:
         schedule = entry.schedule
@@ -241,10 +237,8 @@ class SchedulerMachine:
             entry.broken = True
             return None
         if fire_time is not None and not fire_time > last:
-            text = (
-                "the trigger of schedule %r goes from %.6f to %.6f, not forward; it does not fire"
-            )
-            logger.error(text, schedule.name, last, fire_time)
+            text = "the trigger of schedule %r goes from %s to %s, not forward; it does not fire"
+            logger.error(text, schedule.name, say_time(last), say_time(fire_time))
             entry.broken = True
             return None
         return fire_time
@@ -253,14 +247,14 @@ class SchedulerMachine:
 
     def next_tick(self) -> float | None:
         """Return the Unix time at which the next schedule is due, None if none will be."""
-        heap = self._heap
-        while heap:
-            at, generation, name = heap[0]
-            entry = self.entries.get(name)
-            if entry is not None and entry.generation == generation:
-                return at
-            heappop(heap)
-        return None
+        while self._heap and not self._is_valid(self._heap[0]):
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def _is_valid(self, item: tuple[float, int, str]) -> bool:
+        """Return whether a heap item is of a schedule that was neither replaced nor removed."""
+        entry = self.entries.get(item[2])
+        return entry is not None and entry.generation == item[1]
 
     def due(self, now: float, limit: int) -> list[Entry]:
         """Return up to ``limit`` schedules whose next fire time has come; `fire` or `wait` each."""
@@ -301,14 +295,18 @@ class SchedulerMachine:
                 entry.waits = entry.waits or now
                 self._push(entry, now + RETRY_AFTER)
                 return None
-            logger.info("schedule %r: job %s still runs, fire times are skipped", *_who(schedule))
+            logger.info(
+                "schedule %r: job %s still runs, fire times are skipped",
+                schedule.name,
+                schedule.last_job,
+            )
             return Firing(entry, (), last, skipped=True)
         entry.waits = 0.0
         if schedule.remaining is not None:
             fire_times = fire_times[: schedule.remaining]
         if skipped:
-            text = "schedule %r: fire times were missed up to %.3f; policy %s: %d fire"
-            logger.info(text, schedule.name, last, schedule.misfire, len(fire_times))
+            text = "schedule %r: fire times were missed up to %s; policy %s: %d fire"
+            logger.info(text, schedule.name, say_time(last), schedule.misfire, len(fire_times))
         fires = [
             PendingFire(scheduled_job_id(self.identity, schedule.name, fire_time), fire_time)
             for fire_time in fire_times
@@ -388,10 +386,43 @@ class SchedulerMachine:
 def _log_ahead(ahead: Sequence[tuple[float, str]]) -> None:
     if ahead:
         seconds, name = max(ahead)
-        text = "%d schedules have fired for times ahead of the clock, %r for one in %.0f s: "
-        text += "they go on from now"
-        logger.warning(text, len(ahead), name, seconds)
+        logger.warning(
+            "%d schedules have fired for times ahead of the clock, %r for one in %.0f s: they go "
+            "on from now", len(ahead), name, seconds,
+        )  # fmt: skip
 
 
-def _who(schedule: Schedule) -> tuple[str, str]:
-    return schedule.name, schedule.last_job
+def synchronise(
+    store: ScheduleStore,
+    stored: Mapping[str, Schedule],
+    declared: Mapping[str, Schedule],
+    app: str,
+    now: float,
+) -> None:
+    """Add, change and remove schedules until the store has those that the code declares.
+
+    Those of other apps, of clients, of the command line and of SCHEDULE messages are left alone.
+    Another beat may do the same at the same time; the second one finds it done.
+
+    Args:
+        store: The schedule store to change.
+        stored: Schedules in the store, by name.
+        declared: Schedules in the code, by name.
+        app: Name of the app.
+        now: Unix time.
+    """
+    changes: list[tuple[Schedule, int | None]] = []
+    for name, schedule in declared.items():
+        other = stored.get(name)
+        if other is None:
+            changes.append((schedule.started(now), None))
+            logger.info("schedule %r is new", name)
+        elif not schedule.does_the_same(other):
+            changes.append((schedule.succeeding(other, now), other.version))
+            logger.info("schedule %r has changed", name)
+    if changes:
+        store.save(changes)
+    for name, other in stored.items():
+        if other.source == "code" and other.app == app and name not in declared:
+            logger.info("schedule %r is not in the code any more and is removed", name)
+            store.remove(name, other.version)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from eventmq.errors import BrokerUnavailable, EventMQError, StoreError, SubmitError
+from eventmq.notify import Notifier
 from eventmq.schedule import DeferredScheduleStore
-from eventmq.scheduler.clock import GuardedClock
-from eventmq.scheduler.code import synchronise
-from eventmq.scheduler.machine import MAX_AHEAD, SchedulerMachine, job_headers
+from eventmq.scheduler.machine import MAX_AHEAD, SchedulerMachine, job_headers, synchronise
+from eventmq.timekeeping import SETTLED, STEP, GuardedWall, Reading, say_seconds
 from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -31,8 +31,19 @@ if TYPE_CHECKING:
     from eventmq.schedule import Progress, Saved, Schedule
     from eventmq.scheduler.machine import Entry, Firing
 
-__all__ = ["BATCH", "LEASE", "POLL", "Batches", "BeatClient", "BeatRunner", "ScheduledJob", "Steps"]
+__all__ = [
+    "BATCH",
+    "LEASE",
+    "POLL",
+    "Batches",
+    "BeatClient",
+    "BeatRunner",
+    "GuardedClock",
+    "ScheduledJob",
+    "Steps",
+]
 
+logger = logging.getLogger("eventmq.scheduler")
 
 #: Schedules, and the steps to be stored for them.
 Steps: TypeAlias = "Sequence[tuple[Entry, Progress]]"
@@ -80,6 +91,59 @@ class BeatClient(Protocol):
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         """Return whether each job has not ended. Blocks; raises `BrokerUnavailable`."""
+
+
+class GuardedClock:
+    """Guarded wall time; logs the steps of the wall clock.
+
+    Args:
+        clock: The clock that is guarded.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._guarded = GuardedWall(Reading(clock.now(), clock.boottime()))
+        #: Seconds of a step that was logged and does not count yet, 0.0 for none.
+        self._logged = 0.0
+        #: Seconds by which guarded time was put back since `take_back`.
+        self._back = 0.0
+        self.monotonic = clock.monotonic
+
+    def now(self) -> float:
+        """Return guarded wall time."""
+        guarded, clock = self._guarded, self._clock
+        counted = guarded.advance(clock.now(), clock.boottime())
+        if counted or guarded.step or self._logged:
+            self._log(counted)
+        return guarded.now
+
+    def expect(self, guarded: float) -> None:
+        """Continue from the guarded time of the broker: a clock that differs has stepped."""
+        clock = self._clock
+        self._guarded.expect(guarded, clock.now(), clock.boottime())
+        self._log(0.0)
+
+    def take_back(self) -> float:
+        """Return by how many seconds time was put back since the last call."""
+        back, self._back = self._back, 0.0
+        return back
+
+    def _log(self, counted: float) -> None:
+        step, logged = self._guarded.step, self._logged
+        if counted:
+            self._back += max(0.0, -counted)
+            logger.warning("the clock has stepped by %s, and that counts now", say_seconds(counted))
+        elif logged and not step:
+            text = "the clock is back after a step of %s, which never counted"
+            logger.warning(text, say_seconds(logged))
+        elif step and (not logged or abs(step - logged) > STEP):
+            text = (
+                "the clock steps by %s, or is so far from the broker's: in %.0f minutes that counts"
+            )
+            logger.warning(text, say_seconds(step), SETTLED / 60)
+        else:
+            return
+        self._logged = step
 
 
 @dataclass(slots=True, eq=False)
@@ -230,10 +294,8 @@ def _scheduled_jobs(firing: Firing) -> list[ScheduledJob]:
     ]
 
 
-logger = logging.getLogger("eventmq.scheduler")
-
 #: Seconds that a lease lasts. After its owner's death another beat has it within `LEASE` + `POLL`,
-#: below 2 s.
+#: or where a store has no clock, such as PostgreSQL, `LEASE` + twice `POLL`: 2 s.
 LEASE = 1.2
 
 #: Seconds between two polls of the store, each of which asks for the lease.
@@ -292,25 +354,36 @@ class BeatRunner:
         self._leads = False
         self._seen = 0
         self._poll_at = 0.0
-        self._prepare()
-
-    def _prepare(self) -> None:
         #: Text of the temporary error that was logged, "" for none.
         self._failure = ""
         #: Due schedules could not be fired.
         self._unfired = False
         self._ended: list[Schedule] = []
         self._stopping = self._closed = False
+        #: Whether `restart`, or `stop`, was called.
+        self._restart_requested = self._stop_requested = False
         self._wakeup = Wakeup()
         self._selector = selectors.DefaultSelector()
+        #: Tells a service manager what this beat does; it gets a sign of life from `run`.
+        self.notifier = Notifier({})
         self._selector.register(self._wakeup.fd, selectors.EVENT_READ)
 
     # Start and stop
 
     def stop(self) -> None:
         """Ask `run` to end. Idempotent; from any thread or signal handler."""
-        self._stopping = True
+        self._stop_requested = self._stopping = True
         self._wakeup.set()
+
+    def restart(self) -> None:
+        """Ask `run` to end, in order to be started anew. From any thread or signal handler."""
+        self._restart_requested = self._stopping = True
+        self._wakeup.set()
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether another beat is to be started when it has ended: nothing but `restart` did it."""
+        return self._restart_requested and not self._stop_requested
 
     def install_signal_handlers(self) -> None:
         """Stop at SIGTERM and SIGINT. In the main thread only."""
@@ -325,9 +398,12 @@ class BeatRunner:
         """
         try:
             while not self._stopping:
-                wait = self._guarded_tick()
+                wait = min(self._guarded_tick(), self.notifier.every)
+                self.notifier.turn(self._clock.monotonic())
                 if wait > 0:
                     self._selector.select(wait)
+            if self._stop_requested:
+                self.notifier.stopping("ending")
         finally:
             self.close()
 

@@ -36,11 +36,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventmq.clock import Clock, SystemClock
-    from eventmq.conversion import Option, option, options_of
+    from eventmq.conversion import Option, option, options_of, plain
     from eventmq.errors import (
         BindError,
         ContentNotAllowed,
         EventMQError,
+        Fenced,
         HookError,
         JobCancelled,
         NotAllowed,
@@ -55,57 +56,62 @@ if TYPE_CHECKING:
         SettingsError,
         SignatureError,
         StoreError,
+        Unknown,
         did_you_mean,
     )
-    from eventmq.execution.assigned import AssignedChunk, PendingOutcomes, jobs_ended
     from eventmq.execution.async_executor import AsyncExecutor
-    from eventmq.execution.context import current, current_job
-    from eventmq.execution.coroutines import Interruptible
     from eventmq.execution.executor import Executor
     from eventmq.execution.legacy import LegacyCall, parse_legacy
-    from eventmq.execution.part_sink import CallLater, PartSink, Timer
+    from eventmq.execution.poolkit import (
+        AssignedChunk,
+        CallLater,
+        PartSink,
+        PendingOutcomes,
+        Timer,
+        jobs_ended,
+    )
     from eventmq.execution.processes.pool import ProcessPool
-    from eventmq.execution.streaming import Cancellation, FlowControl, PartBatch
+    from eventmq.execution.streaming import Cancellation, FlowControl, Interruptible, PartBatch
     from eventmq.headers import Headers, parse_headers
     from eventmq.hookspecs import hookimpl
     from eventmq.interfaces import (
         AsyncExecution,
-        BackedUp,
         CommandOption,
         Envelope,
         EventLogReader,
         Execution,
         Factory,
         Failure,
-        Finding,
         Gateway,
         JobContext,
         JobsEnded,
         KeyedRouting,
-        Lost,
         Middleware,
+        Ownership,
         PartsYielded,
         PluginContext,
         PoolEvent,
         ProgressReported,
         QueueOrder,
         QueueStore,
-        Repaired,
         ResultBackend,
         RetryPolicy,
         RoutingStrategy,
         Running,
-        Salvaged,
         Serializer,
         SharedPool,
         SlotDied,
         StoreTools,
         Submission,
+        SubmissionBatch,
         SubmissionHook,
         TaskRole,
         Trigger,
+        Upkeep,
         WorkerPool,
         WorkerView,
+        current,
+        current_job,
     )
     from eventmq.job import JobState, OutcomeKind
     from eventmq.policies import (
@@ -122,9 +128,10 @@ if TYPE_CHECKING:
         fixed,
     )
     from eventmq.schedule import Loaded, Progress, Saved, Schedule, SchedulerLease, ScheduleStore
-    from eventmq.sdk.options import check_options, factory, read_options
-    from eventmq.sdk.pools import PoolOptions
+    from eventmq.sdk.options import PoolOptions, check_options, factory, read_options
+    from eventmq.store.lease import Claimant, LeaseRow
     from eventmq.store.reads import LoadSchedules, ScheduleRows
+    from eventmq.store.reports import BackedUp, Finding, Lost, Repaired, Salvaged
     from eventmq.store.writes import ScheduleRow
     from eventmq.wakeup import Wakeup
     from eventmq.wire.batches import (
@@ -136,7 +143,7 @@ if TYPE_CHECKING:
         pack,
         unpack,
     )
-    from eventmq.wire.calls import MAX_IDS
+    from eventmq.wire.commands import MAX_IDS
     from eventmq.wire.outcomes import EndRow, OutcomeReader
     from eventmq.wire.results import (
         ERROR_TYPE,
@@ -164,6 +171,7 @@ __all__ = [
     "Cancellation",
     "ChunkEntry",
     "ChunkIndex",
+    "Claimant",
     "Clock",
     "CommandOption",
     "ContentNotAllowed",
@@ -175,6 +183,7 @@ __all__ = [
     "Executor",
     "Factory",
     "Failure",
+    "Fenced",
     "Finding",
     "FlowControl",
     "Gateway",
@@ -186,6 +195,7 @@ __all__ = [
     "JobState",
     "JobsEnded",
     "KeyedRouting",
+    "LeaseRow",
     "LegacyCall",
     "LoadSchedules",
     "Loaded",
@@ -196,6 +206,7 @@ __all__ = [
     "OutcomeKind",
     "OutcomeReader",
     "OutcomeRow",
+    "Ownership",
     "PartBatch",
     "PartSink",
     "PartsYielded",
@@ -237,12 +248,15 @@ __all__ = [
     "StoreError",
     "StoreTools",
     "Submission",
+    "SubmissionBatch",
     "SubmissionHook",
     "SystemClock",
     "TaskRole",
     "Timer",
     "Timing",
     "Trigger",
+    "Unknown",
+    "Upkeep",
     "Wakeup",
     "WorkerPool",
     "WorkerView",
@@ -275,17 +289,25 @@ __all__ = [
     "pack",
     "parse_headers",
     "parse_legacy",
+    "plain",
     "read_options",
     "unpack",
 ]
 
 #: Public name -> module that has it; every other name of ``__all__`` is in `eventmq.interfaces`.
 _WHERE = {
-    "AssignedChunk": "eventmq.execution.assigned",
+    "BackedUp": "eventmq.store.reports",
+    "Finding": "eventmq.store.reports",
+    "Lost": "eventmq.store.reports",
+    "Repaired": "eventmq.store.reports",
+    "Salvaged": "eventmq.store.reports",
+    "Claimant": "eventmq.store.lease",
+    "LeaseRow": "eventmq.store.lease",
+    "AssignedChunk": "eventmq.execution.poolkit",
     "AsyncExecutor": "eventmq.execution.async_executor",
     "Backoff": "eventmq.policies",
     "BindError": "eventmq.errors",
-    "CallLater": "eventmq.execution.part_sink",
+    "CallLater": "eventmq.execution.poolkit",
     "Cancellation": "eventmq.execution.streaming",
     "ChunkEntry": "eventmq.wire.batches",
     "ChunkIndex": "eventmq.wire.batches",
@@ -295,29 +317,30 @@ _WHERE = {
     "EndRow": "eventmq.wire.outcomes",
     "EventMQError": "eventmq.errors",
     "Executor": "eventmq.execution.executor",
+    "Fenced": "eventmq.errors",
     "FRAMES_TYPE": "eventmq.wire.results",
     "FlowControl": "eventmq.execution.streaming",
     "Headers": "eventmq.headers",
     "HookError": "eventmq.errors",
-    "Interruptible": "eventmq.execution.coroutines",
+    "Interruptible": "eventmq.execution.streaming",
     "JobCancelled": "eventmq.errors",
     "JobState": "eventmq.job",
     "LegacyCall": "eventmq.execution.legacy",
     "LoadSchedules": "eventmq.store.reads",
     "Loaded": "eventmq.schedule",
-    "MAX_IDS": "eventmq.wire.calls",
+    "MAX_IDS": "eventmq.wire.commands",
     "NotAllowed": "eventmq.errors",
     "Option": "eventmq.conversion",
     "OutcomeKind": "eventmq.job",
     "OutcomeReader": "eventmq.wire.outcomes",
     "OutcomeRow": "eventmq.wire.batches",
     "PartBatch": "eventmq.execution.streaming",
-    "PartSink": "eventmq.execution.part_sink",
-    "PendingOutcomes": "eventmq.execution.assigned",
+    "PartSink": "eventmq.execution.poolkit",
+    "PendingOutcomes": "eventmq.execution.poolkit",
     "PluginCollision": "eventmq.errors",
     "PluginError": "eventmq.errors",
     "PluginNotFound": "eventmq.errors",
-    "PoolOptions": "eventmq.sdk.pools",
+    "PoolOptions": "eventmq.sdk.options",
     "ProcessPool": "eventmq.execution.processes.pool",
     "Progress": "eventmq.schedule",
     "ProtocolError": "eventmq.errors",
@@ -336,8 +359,9 @@ _WHERE = {
     "SignatureError": "eventmq.errors",
     "StoreError": "eventmq.errors",
     "SystemClock": "eventmq.clock",
-    "Timer": "eventmq.execution.part_sink",
+    "Timer": "eventmq.execution.poolkit",
     "Timing": "eventmq.policies",
+    "Unknown": "eventmq.errors",
     "Wakeup": "eventmq.wakeup",
     "at": "eventmq.policies",
     "check_cron": "eventmq.policies",
@@ -345,8 +369,8 @@ _WHERE = {
     "check_options": "eventmq.sdk.options",
     "check_timestamp": "eventmq.policies",
     "cron": "eventmq.policies",
-    "current": "eventmq.execution.context",
-    "current_job": "eventmq.execution.context",
+    "current": "eventmq.interfaces",
+    "current_job": "eventmq.interfaces",
     "decode_chunk": "eventmq.wire.batches",
     "decode_error": "eventmq.wire.results",
     "decode_frames": "eventmq.wire.results",
@@ -362,12 +386,13 @@ _WHERE = {
     "frames_task": "eventmq.wire.results",
     "hookimpl": "eventmq.hookspecs",
     "is_reference": "eventmq.wire.results",
-    "jobs_ended": "eventmq.execution.assigned",
+    "jobs_ended": "eventmq.execution.poolkit",
     "option": "eventmq.conversion",
     "options_of": "eventmq.conversion",
     "pack": "eventmq.wire.batches",
     "parse_headers": "eventmq.headers",
     "parse_legacy": "eventmq.execution.legacy",
+    "plain": "eventmq.conversion",
     "read_options": "eventmq.sdk.options",
     "unpack": "eventmq.wire.batches",
 }
@@ -377,6 +402,5 @@ def __getattr__(name: str) -> Any:
     """Load a public name (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_WHERE.get(name, "eventmq.interfaces"))
-    value = globals()[name] = getattr(module, name)
+    value = globals()[name] = getattr(import_module(_WHERE.get(name, "eventmq.interfaces")), name)
     return value

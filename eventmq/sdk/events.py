@@ -19,14 +19,16 @@ from eventmq.events import (
     HOUR_US,
     SCHEMA_VERSION,
     STATES,
+    Block,
     Column,
     EventColumns,
     EventKind,
+    Field,
     FileName,
     partition,
     rows_of,
+    unpack_blocks,
 )
-from eventmq.events.packed import Block, Field, unpack_blocks
 from eventmq.store.reads import EventLogHead, EventRow
 
 __all__ = [

@@ -1,17 +1,25 @@
-"""Options of plugins: a dataclass says what a plugin takes, and makes the object or its options."""
+"""Options of plugins: a dataclass says what a plugin takes, and makes the object or its options.
+
+Those of worker pools have what the app sets for every pool beside those of the user: `PoolOptions`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+import os
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eventmq import conversion
+from eventmq.errors import PluginError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.execution.executor import Executor
     from eventmq.interfaces import Factory, PluginContext
 
-__all__ = ["check_options", "factory", "read_options"]
+__all__ = ["PoolOptions", "check_options", "factory", "read_options"]
 
 T = TypeVar("T")
 
@@ -91,3 +99,61 @@ def _read(name: str, kind: type[T], given: Any) -> T:
         return conversion.read_options(kind, given, owner=repr(name))
     conversion.read_values({}, given, owner=repr(name))
     return kind()
+
+
+_OF_THE_APP = frozenset({"concurrency", "loader", "arguments", "executor", "initial"})
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions(Generic[T]):
+    """Options of a worker pool.
+
+    Attributes:
+        concurrency: Number of slots.
+        loader: ``module:function`` that returns the `Executor` in another process.
+        arguments: Keyword arguments of the loader.
+        executor: Runs jobs in this process; None where they run in others.
+        initial: Slots to begin with, None for all.
+        own: The options that the user may set.
+    """
+
+    concurrency: int
+    loader: str
+    arguments: Mapping[str, Any]
+    executor: Executor | None
+    initial: int | None
+    own: T
+
+    @classmethod
+    def of(
+        cls, context: PluginContext, own: type[T], *, concurrency: int | None = None
+    ) -> PoolOptions[T]:
+        """Read the options of a factory of pools.
+
+        Example::
+
+            def make_pool(context):
+                options = PoolOptions.of(context, Options)
+                return Pool(options.concurrency, options.executor, options.own.start_timeout)
+
+        Args:
+            context: As the factory got it.
+            own: Dataclass of the options that the user may set, as for `read_options`.
+            concurrency: Default number of slots; None for one per CPU.
+
+        Raises:
+            PluginError: An option is unknown or wrong.
+        """
+        options = context.options
+        slots = options.get("concurrency", concurrency or os.cpu_count() or 1)
+        if not isinstance(slots, int) or slots < 1:
+            raise PluginError(f"a pool needs a concurrency from 1, not {slots!r}")
+        users = {name: value for name, value in options.items() if name not in _OF_THE_APP}
+        return cls(
+            slots,
+            str(options.get("loader", "")),
+            options.get("arguments", {}),
+            options.get("executor"),
+            options.get("initial"),
+            read_options(replace(context, options=users), own),
+        )

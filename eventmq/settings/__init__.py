@@ -4,7 +4,7 @@ Defaults are overridden by ``[tool.eventmq]`` of ``pyproject.toml``, these by ``
 the same directory, these by ``EVENTMQ_*`` variables, and these by arguments. Every field says its
 unit, meaning and allowed values; the reference page and ``eventmq settings`` are made from that.
 
-`record` has the fields, `values` what a field may be, `sources` reads, `page` shows.
+`record` has the fields and what each may be, `sources` reads, `page` shows.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from eventmq.settings.record import FIELDS, Settings
-from eventmq.settings.values import hide_passwords, show
+from eventmq.settings.record import FIELDS, SECRET, Settings, hide_passwords, show
 
 __all__ = ["describe", "document", "readers"]
 
@@ -28,8 +27,10 @@ plugin go into ``[eventmq.plugins.NAME]`` of ``eventmq.toml`` or ``[tool.eventmq
 ``pyproject.toml``; a misspelt name is an error. Environment variables cannot set them. Paths in
 files count from the working directory of the process that reads them.
 
-``eventmq settings`` shows each value of this page with its source. It does not show options of
-plugins: ``app.settings.plugin_options`` has them, as name -> options.
+``eventmq settings`` shows each value of this page with its source, and the options of plugins that
+are set, as ``plugins.NAME.OPTION``; in Python ``app.settings.plugin_options`` has them, as name ->
+options. It shows no password of a URL, and no option whose name has *key*, *pass*, *pwd*, *secret*
+or *token* in it.
 
 "Read by" lists the processes that use a setting; in others it has no effect. The *client* is any
 process that submits jobs or asks for results, even a worker whose tasks do; *beat* is the
@@ -51,12 +52,14 @@ scheduler.
 _READERS = {
     "client": ("app/app.py", "app/wiring.py"),
     "worker": ("app/__init__.py", "app/worker.py", "cli/worker.py"),
-    "broker": ("app/broker.py",),
+    "broker": ("app/broker.py", "cli/broker.py"),
     "beat": ("app/*beat*.py", "app/*schedul*.py", "cli/beat.py"),
 }
 
 #: Settings that every command reads.
-_EVERYWHERE = frozenset({"disabled_plugins", "load_plugins", "log_level"})
+_EVERYWHERE = frozenset({
+    "disabled_plugins", "load_plugins", "log_format", "log_handlers", "log_level",
+})  # fmt: skip
 
 #: Patterns of a setting in these files; settings of ports are in a table.
 _NAMED = re.compile(r'\bsettings\.(\w+)|": "(\w*bind)"')
@@ -65,13 +68,18 @@ _NAMED = re.compile(r'\bsettings\.(\w+)|": "(\w*bind)"')
 _BY_CALL = {
     "app.load_tasks()": {"imports"},
     ".middleware()": {"middleware"},
+    ".queue_of(": {"default_queue", "routes"},
     "keys_of(": {"key_file", "broker_key_file"},
     "._app.client.": {"key_file", "broker_key_file"},
 }
 
 
 def describe(settings: Settings) -> list[dict[str, str]]:
-    """Return one row per setting: name, value, source, type, unit, default, env."""
+    """Return one row per setting, and per option of a plugin that is set.
+
+    Columns are name, value, source, type, unit, default and env. Passwords are not shown, nor is
+    the value of an option whose name says that it is a secret.
+    """
     return [
         {
             "name": name,
@@ -83,6 +91,18 @@ def describe(settings: Settings) -> list[dict[str, str]]:
             "env": f"EVENTMQ_{name.upper()}",
         }
         for name, setting in FIELDS.items()
+    ] + [
+        {
+            "name": f"plugins.{plugin}.{name}",
+            "value": "***" if SECRET.search(name) else hide_passwords(show(value)),
+            "source": settings.source(f"plugins.{plugin}.{name}"),
+            "type": type(value).__name__,
+            "unit": "",
+            "default": "",
+            "env": "",
+        }
+        for plugin, options in sorted(settings.plugin_options.items())
+        for name, value in sorted(options.items())
     ]
 
 

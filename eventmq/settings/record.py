@@ -1,32 +1,273 @@
-"""The record of all settings: name, type, default, rule, unit and meaning of each."""
+"""The record of all settings: name, type, default, rule, unit and meaning of each.
+
+A rule says in words what is allowed, and checks what the type does not. Lists of pairs have a text
+form, which is parsed here.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal
 
 from eventmq.conversion import Option, option, options_of
-from eventmq.settings.values import (
-    BIND,
-    BROKERS,
-    DEFAULT_WEIGHT,
-    FUNCTION,
-    NAMES,
-    PATH,
-    QUEUE_LIMITS,
-    QUEUE_ROUTING_STRATEGIES,
-    QUEUES,
-    SIDE_BIND,
-    SOME_NAMES,
-    TEXT,
-    TEXT_OR_NONE,
-)
+from eventmq.rates import parse_rate, show_limits
 
-__all__ = ["FIELDS", "RENAMED", "Settings"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "DEFAULT_WEIGHT", "FIELDS", "RENAMED", "SECRET", "Settings", "hide_passwords", "parse_buckets",
+    "show",
+]  # fmt: skip
 
 _MIB = 1024 * 1024
 _DAY = 86400.0
+
+#: The weight of a queue that is named without one.
+DEFAULT_WEIGHT = 10
+
+#: Most buckets of one histogram.
+MAX_BUCKETS = 50
+
+_TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+#: A limit's name in TOML or text -> its index in (queue, rate, concurrency).
+_LIMITS = {"rate_limit": 1, "rate": 1, "max_concurrency": 2, "concurrency": 2}
+
+_DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_FUNCTION = f"{_DOTTED}:{_DOTTED}"
+
+#: A password before the host of a URL, which may have any characters, and one in its query.
+_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s'\"]*@")
+_QUERY = re.compile(
+    r"([?&][^\s=&]*(?:key|pass|pwd|secret|token)[^\s=&]*=)[^\s&'\",]*", re.IGNORECASE
+)
+
+#: In the name of an option whose value is not shown.
+SECRET = re.compile("key|pass|pwd|secret|token", re.IGNORECASE)
+
+
+def _port(url: str) -> int:
+    found = _TCP.fullmatch(url)
+    return int(found[2]) if found else -1
+
+
+def _is_ipc(url: str) -> bool:
+    return url.startswith("ipc://") and len(url) > len("ipc://")
+
+
+def _is_connectable(url: str) -> bool:
+    return 0 < _port(url) < 65536 or _is_ipc(url) or url == "memory://"  # noqa: PLR2004
+
+
+def _is_advertisable(url: str) -> bool:
+    """Return whether a peer elsewhere could connect to it: it names a host, and a port."""
+    found = _TCP.fullmatch(url)
+    named = found is None or found[1] not in {"*", "0.0.0.0", "[::]"}  # noqa: S104 - refused
+    return named and _is_connectable(url) and url != "memory://"
+
+
+def _is_bindable(url: str) -> bool:
+    return 0 <= _port(url) < 65536 or _is_ipc(url)  # noqa: PLR2004
+
+
+def _are_queue_weights(pairs: tuple[tuple[int, str], ...]) -> bool:
+    names = [name for _, name in pairs]
+    good = all(weight > 0 and name for weight, name in pairs)
+    return bool(pairs) and good and len(set(names)) == len(names)
+
+
+def _are_named_pairs(pairs: tuple[tuple[str, str], ...]) -> bool:
+    names = [name for name, _ in pairs]
+    return all(all(pair) for pair in pairs) and len(set(names)) == len(names)
+
+
+def _are_buckets(pairs: tuple[tuple[str, str], ...]) -> bool:
+    for _, bounds in pairs:
+        parse_buckets(bounds)
+    return _are_named_pairs(pairs)
+
+
+def _are_queue_limits(rows: tuple[tuple[str, str, int], ...]) -> bool:
+    names = [name for name, _, _ in rows]
+    for _, rate, max_running in rows:
+        if rate:
+            parse_rate(rate)
+        if max_running < 0 or not (rate or max_running):
+            return False
+    return all(names) and len(set(names)) == len(names)
+
+
+def parse_buckets(text: str) -> tuple[float, ...]:
+    """Return the upper bounds of a text such as ``0.1 1 10``.
+
+    Raises:
+        ValueError: They are not ascending numbers above 0, or more than `MAX_BUCKETS`.
+    """
+    bounds = tuple(map(float, text.split()))
+    # nan is not below anything
+    ascending = all(low < high for low, high in zip((0.0, *bounds), bounds, strict=False))
+    if not bounds or len(bounds) > MAX_BUCKETS or not ascending or bounds[-1] == float("inf"):
+        raise ValueError(text)
+    return bounds
+
+
+# Readers: from text or TOML to the shape that msgspec converts
+
+
+def _items(value: object) -> list[Any]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    raise ValueError(value)
+
+
+def _weights(value: object) -> list[object]:
+    """Read name:weight pairs."""
+    return [_weight(item) if isinstance(item, str) else item for item in _items(value)]
+
+
+def _weight(text: str) -> tuple[object, str]:
+    name, colon, weight = text.rpartition(":")
+    return (weight.strip(), name) if colon else (DEFAULT_WEIGHT, text)
+
+
+def _pairs(value: object) -> list[object]:
+    """Read name:value pairs from text, or a table, as TOML has it."""
+    items = value.items() if isinstance(value, Mapping) else _items(value)
+    return [item.rpartition(":")[::2] if isinstance(item, str) else item for item in items]
+
+
+def _limits(value: object) -> list[object]:
+    """Read the limits of queues from text, from tables, or from its own result."""
+    if isinstance(value, str):
+        return [_limits_of(queue, items) for queue, items in _limits_text(value)]
+    if isinstance(value, Mapping):
+        if not all(isinstance(table, Mapping) for table in value.values()):
+            raise ValueError(value)
+        return [_limits_of(queue, table.items()) for queue, table in value.items()]
+    return _items(value)
+
+
+def _limits_of(queue: object, items: Iterable[tuple[str, object]]) -> list[object]:
+    row: list[object] = [queue, "", 0]
+    for name, value in items:
+        place = _LIMITS.get(name, 0)
+        if not place or row[place] or not value:
+            raise ValueError(name)
+        row[place] = value
+    return row
+
+
+def _limits_text(value: str) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+    """Parse ``q:limit=value,limit=value,q2:...`` to (queue, [(limit, value)])."""
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+    for part in _items(value):
+        queue, colon, limit = part.rpartition(":")
+        name, equals, bound = limit.partition("=")
+        if not equals or not (colon or found):
+            raise ValueError(part)
+        if colon:
+            found.append((queue, []))
+        found[-1][1].append((name.strip(), bound.strip()))
+    return found
+
+
+#: How a setting is read and checked: keyword arguments of `eventmq.conversion.option`.
+Rule = Mapping[str, Any]
+
+TEXT: Rule = {"allowed": "any non-empty text", "min_length": 1}
+QUEUE_NAME: Rule = {
+    "allowed": "text of 1 to 255 characters",
+    "check": lambda name: 0 < len(name) <= 255,  # noqa: PLR2004 - as brokers take it
+}
+TEXT_OR_NONE: Rule = {"allowed": "any text; empty means not set"}
+PATH: Rule = {"allowed": "a path; empty means not set"}
+PATHS: Rule = {"allowed": "a list of paths; empty means not set", "check": all}
+NAMES: Rule = {"allowed": "a list of names", "check": all}
+SOME_NAMES: Rule = {"allowed": "a list of at least one name", "min_length": 1, "check": all}
+BIND: Rule = {"allowed": "tcp://host:port or ipc://path", "check": _is_bindable}
+SIDE_BIND: Rule = {
+    "allowed": f"{BIND['allowed']}; empty means not opened",
+    "check": lambda url: not url or _is_bindable(url),
+}
+ADVERTISED: Rule = {
+    "allowed": "tcp://host:port or ipc://path of one host; empty means not set",
+    "check": lambda url: not url or _is_advertisable(url),
+}
+BROKERS: Rule = {
+    "allowed": "tcp://host:port, ipc://path or memory://, at least one, none twice",
+    "min_length": 1,
+    "check": lambda urls: all(map(_is_connectable, urls)) and len(set(urls)) == len(urls),
+}
+FUNCTION: Rule = {
+    "allowed": "module:function; empty means not set",
+    "pattern": f"^({_FUNCTION})?$",
+}
+QUEUE_ROUTING_STRATEGIES: Rule = {
+    "allowed": "queue:strategy pairs, no queue twice",
+    "parse": _pairs,
+    "check": _are_named_pairs,
+}
+ROUTES: Rule = {
+    "allowed": (
+        'pattern:queue pairs, or a table [routes] with "shop.mail.*" = "mail"; no pattern twice'
+    ),
+    "parse": _pairs,
+    "check": _are_named_pairs,
+}
+METRICS_BIND: Rule = {
+    "allowed": "host:port, as in 127.0.0.1:9472; empty means not served",
+    "check": lambda text: not text or _port(f"tcp://{text}") in range(65536),
+}
+BUCKETS: Rule = {
+    "allowed": (
+        'pattern:bounds pairs as "reports/shop.export:1 60 600,mail/shop.send:0.1 1 10", or a '
+        'table with "reports/shop.export" = "1 60 600"; a pattern is of queue/task, '
+        "bounds are 1 to 50 ascending numbers above 0; no pattern twice"
+    ),
+    "parse": _pairs,
+    "check": _are_buckets,
+}
+QUEUE_LIMITS: Rule = {
+    "allowed": (
+        'queue:limits as "email:rate=100/m,concurrency=5,reports:concurrency=2", or as a table '
+        'with email = {rate_limit = "100/m", max_concurrency = 5}; a rate is written 5/s, '
+        "100/m, 1000/h or 2/10s, a concurrency is 1 or more; no queue twice"
+    ),
+    "parse": _limits,
+    "check": _are_queue_limits,
+}
+QUEUES: Rule = {
+    "allowed": "name:weight pairs, weights from 1, no name twice",
+    "parse": _weights,
+    "check": _are_queue_weights,
+}
+
+
+def _item(item: Any) -> str:
+    if not isinstance(item, tuple):
+        return str(item)
+    if len(item) == 3:  # noqa: PLR2004 - the limits of a queue
+        queue, rate, max_running = item
+        return f"{queue}:{show_limits(rate, max_running)}"
+    first, second = item
+    return f"{second}:{first}" if isinstance(first, int) else f"{first}:{second}"
+
+
+def show(value: object) -> str:
+    """Return a value as text, as in its environment variable."""
+    if isinstance(value, tuple):
+        return ",".join(map(_item, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def hide_passwords(text: str) -> str:
+    """Return the text with ``***`` for passwords in URLs."""
+    return _QUERY.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +279,8 @@ class Settings:
 
     broker: tuple[str, ...] = option(
         ("tcp://127.0.0.1:47291",),
-        "Brokers that a client, worker or scheduler connects to; the first that answers is used.",
+        "Brokers that a client, worker or scheduler connects to. Of those that share a store the "
+        "owner is used, also at another address; of others the first that answers.",
         **BROKERS,
     )
     serializer: str = option(
@@ -58,17 +300,30 @@ class Settings:
         "Release of the code, in the events of the jobs that it submits; empty: none.",
         **TEXT_OR_NONE,
     )
-    default_queue: str = option("default", "Queue of tasks that name none.", **TEXT)
+    actor: str = option(
+        "",
+        "Who acts, in the broker's events and log of what is cancelled, retried, paused and so on, "
+        "where this peer may say so; empty: the command line says user@host, programs nothing.",
+        **TEXT_OR_NONE,
+    )
+    default_queue: str = option("default", "Queue of tasks that name none.", **QUEUE_NAME)
+    routes: tuple[tuple[str, str], ...] = option(
+        (),
+        'Queues of tasks that name none, by patterns of the names of tasks, as "shop.mail.*:mail"; '
+        "the first pattern that fits counts, and `default_queue` where none does.",
+        **ROUTES,
+    )
     submit_timeout: float = option(5.0, "How long to wait for a receipt.", gt=0, unit="s")
     legacy_broker: bool = option(
         False,  # noqa: FBT003 - the default of a field
         "The broker is a router of EventMQ 0.3, which answers no client: jobs are sent without "
         "waiting for it, and their results cannot be read.",
     )
-    broker_key_file: str = option(
-        "",
-        "File with the broker's public key, if it uses CURVE; goes with `key_file`.",
-        **PATH,
+    broker_key_file: tuple[str, ...] = option(
+        (),
+        "File with the broker's public key, if it uses CURVE; goes with `key_file`. For several "
+        "brokers one file if they have the same key, else one for each of `broker`, in its order.",
+        **PATHS,
     )
     key_file: str = option(
         "",
@@ -82,6 +337,12 @@ class Settings:
     admin_bind: str = option("tcp://127.0.0.1:47293", "Address for administration.", **SIDE_BIND)
     publish_bind: str = option("tcp://127.0.0.1:47298", "Address for publishers.", **SIDE_BIND)
     subscribe_bind: str = option("tcp://127.0.0.1:47299", "Address for subscribers.", **SIDE_BIND)
+    advertise: str = option(
+        "",
+        "Address of this broker that peers are told when it owns a store that several brokers "
+        "share, such as `tcp://10.0.0.5:47291`. Empty: `bind`, which then names one host.",
+        **ADVERTISED,
+    )
     data_dir: str = option(".eventmq", "Directory of everything that the broker keeps.", **TEXT)
     keys_dir: str = option(
         "",
@@ -99,10 +360,10 @@ class Settings:
     schedule_store: str = option(
         "broker", "Keeps schedules: a name, or a URL by its scheme.", **TEXT
     )
-    durability: Literal["durable", "relaxed", "memory"] = option(
+    durability: Literal["durable", "replicated", "relaxed", "memory"] = option(
         "durable",
-        "durable: on disk before the receipt; relaxed: on disk within `fsync_interval`; "
-        "memory: never.",
+        "durable: on disk before the receipt; replicated: on the disks of a database and of a "
+        "synchronous replica of it; relaxed: on disk within `fsync_interval`; memory: never.",
     )
     fsync_interval: float = option(
         0.05,
@@ -123,7 +384,9 @@ class Settings:
         gt=0,
         unit="s",
     )
-    max_frame: int = option(16 * _MIB, "Longest frame of a message.", ge=1024, unit="bytes")
+    max_frame: int = option(
+        16 * _MIB, "Longest frame of a message.", ge=1024, le=2**31 - 1, unit="bytes"
+    )
     max_input_bytes: int = option(
         256 * _MIB,
         "Results of other jobs that one job receives, as the callback of a chord does; a job that "
@@ -201,6 +464,14 @@ class Settings:
         1024 * _MIB,
         "Space for failed jobs; the oldest are removed.",
         ge=0,
+        unit="bytes",
+    )
+    max_job_log_bytes: int = option(
+        64 * 1024,
+        "Space for what one job of a task with `keep_logs` logs, all attempts together; the oldest "
+        "lines are cut. The worker cuts what it sends, the broker what it keeps.",
+        ge=256,
+        le=4 * _MIB,
         unit="bytes",
     )
     unknown_task_grace: float = option(
@@ -289,6 +560,36 @@ class Settings:
     queue_order: str = option(
         "weighted-fair", "Decides which queue a worker is served from.", **TEXT
     )
+    metrics_bind: str = option(
+        "",
+        "Where a broker or worker serves its own metrics to Prometheus; port 0 takes a free one. "
+        "Addresses that other machines can reach need `insecure`.",
+        **METRICS_BIND,
+    )
+    metrics_max_queues: int = option(
+        100,
+        'Queues with metrics of their own; those that come later are counted as "other".',
+        ge=1,
+        unit="queues",
+    )
+    metrics_max_tasks: int = option(
+        1000,
+        "Tasks with metrics of their own, a task in two queues twice; those that come later are "
+        'counted as "other" of their queue.',
+        ge=1,
+        unit="tasks",
+    )
+    metrics_wait_buckets: tuple[tuple[str, str], ...] = option(
+        (),
+        "Upper bounds in seconds of the histogram of how long jobs waited, by queue and task; the "
+        "first pattern that fits counts, such as `reports/*`.",
+        **BUCKETS,
+    )
+    metrics_run_buckets: tuple[tuple[str, str], ...] = option(
+        (),
+        "The same for the histogram of how long jobs ran.",
+        **BUCKETS,
+    )
     middleware: tuple[str, ...] = option(
         ("log-context",),
         "Wrapped around submission and execution, outermost first.",
@@ -304,6 +605,15 @@ class Settings:
         "info",
         "Lowest level that is logged.",
     )
+    log_format: Literal["text", "json"] = option(
+        "text",
+        "Form of the lines of EventMQ's own log handler: text, or one JSON object a line.",
+    )
+    log_handlers: Literal["keep", "replace"] = option(
+        "keep",
+        "Whether commands keep the handlers that the app's modules have given the root logger; "
+        "EventMQ's own handler is used where there are none, or replaces them.",
+    )
     insecure: bool = option(
         False,  # noqa: FBT003 - the default of a field
         "Serve other machines without encryption and without keys.",
@@ -314,6 +624,11 @@ class Settings:
     def source(self, name: str) -> str:
         """Return where a setting came from: ``default``, a file, a variable or ``argument``."""
         return self.sources.get(name, "default")
+
+    def queue_of(self, task: str) -> str:
+        """Return the queue of a task that names none: that of its route, or the default queue."""
+        fitting = (queue for pattern, queue in self.routes if fnmatchcase(task, pattern))
+        return next(fitting, self.default_queue)
 
 
 #: Name -> declaration, of those that a source may set.

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eventmq import hints
 from eventmq.errors import SettingsError, did_you_mean
-from eventmq.settings.record import FIELDS, RENAMED, Settings
-from eventmq.settings.values import hide_passwords
+from eventmq.settings.record import FIELDS, RENAMED, Settings, hide_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,10 +32,11 @@ def _read(name: str, value: object, source: str) -> object:
     """
     try:
         return FIELDS[name].read(value)
-    except ValueError:
-        shown, allowed = hide_passwords(repr(value)), FIELDS[name].allowed
-        msg = f"setting {name!r} has the value {shown} from {source}; allowed is: {allowed}"
-        raise SettingsError(msg) from None
+    except ValueError as error:
+        raise SettingsError(
+            f"setting {name!r} has the value {hide_passwords(repr(value))} from {source}; "
+            f"allowed is: {error}"
+        ) from None
 
 
 def _known(name: str, source: str) -> None:
@@ -44,10 +45,11 @@ def _known(name: str, source: str) -> None:
         return
     if name in RENAMED:
         new = RENAMED[name]
-        msg = f"unknown setting {name!r} from {source}: it is called {new!r} now"
-        variable = f"; set {PREFIX}{new.upper()} instead" if source.startswith(PREFIX) else ""
-        raise SettingsError(msg + variable)
-    hint = did_you_mean(name, FIELDS)
+        raise SettingsError(
+            f"unknown setting {name!r} from {source}: it is called {new!r} now"
+            + (f"; set {PREFIX}{new.upper()} instead" if source.startswith(PREFIX) else "")
+        )
+    hint = hints.SETTINGS.get(name) or did_you_mean(name, FIELDS)
     raise SettingsError(f"unknown setting {name!r} from {source}; {hint}")
 
 
@@ -79,8 +81,10 @@ def _files(directory: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         data = _load_toml(own)
         inner = _table(data.pop("eventmq", {}), "[eventmq] of eventmq.toml")
         for name in inner.keys() - {"plugins"}:
-            msg = f"{name!r} stands in the table [eventmq] of eventmq.toml"
-            raise SettingsError(f"{msg}; settings stand there at the top, outside any table")
+            raise SettingsError(
+                f"{name!r} stands in the table [eventmq] of eventmq.toml"
+                "; settings stand there at the top, outside any table"
+            )
         yield own.name, inner | data
 
 
@@ -151,14 +155,22 @@ def _merge_options(
 
 def _check_together(settings: Settings) -> None:
     if settings.serializer not in settings.accept_content:
-        msg = (
+        raise SettingsError(
             f"serializer {settings.serializer!r} from {settings.source('serializer')} is not in "
             f"accept_content ({', '.join(settings.accept_content)}); add it there"
         )
-        raise SettingsError(msg)
     if settings.heartbeat_timeout <= settings.heartbeat_interval:
-        msg = f"heartbeat_timeout ({settings.heartbeat_timeout:g} s) must be longer than "
-        raise SettingsError(msg + f"heartbeat_interval ({settings.heartbeat_interval:g} s)")
+        raise SettingsError(
+            f"heartbeat_timeout ({settings.heartbeat_timeout:g} s) must be longer than "
+            f"heartbeat_interval ({settings.heartbeat_interval:g} s)"
+        )
+    brokers, files = len(settings.broker), len(settings.broker_key_file)
+    if files > 1 and files != brokers:
+        raise SettingsError(
+            f"broker_key_file from {settings.source('broker_key_file')} names {files} files for "
+            f"{brokers} {'address' if brokers == 1 else 'addresses'} in broker; name one file for "
+            "all, or one for each address in the same order"
+        )
 
 
 def load_settings(

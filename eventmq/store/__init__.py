@@ -16,6 +16,7 @@ from eventmq.store.reads import (
     LoadSchedules,
     ReadEvents,
     ReadInputs,
+    ReadLogs,
     ReadQueued,
 )
 from eventmq.store.writes import (
@@ -41,6 +42,7 @@ from eventmq.store.writes import (
     PutSchedule,
     RecordEnds,
     RecordEvents,
+    RecordOperation,
     RemoveSchedule,
     Requeue,
     SaveLimits,
@@ -65,6 +67,7 @@ Write = (
     | KeepTime
     | RecordEvents
     | RecordEnds
+    | RecordOperation
     | SealEvents
     | Announce
     | ReadEvents
@@ -90,4 +93,5 @@ Write = (
     | FindLineage
     | ListGraph
     | ReadInputs
+    | ReadLogs
 )

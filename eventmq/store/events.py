@@ -9,9 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.events import EventKind
-from eventmq.events.columns import fingerprint
-from eventmq.events.packed import KIND_CODES, Block, Field
+from eventmq.events import KIND_CODES, Block, EventKind, Field, fingerprint
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
 from eventmq.store.writes import (
@@ -27,7 +25,10 @@ from eventmq.store.writes import (
     Promote,
     RecordEnds,
     RecordEvents,
+    RecordOperation,
+    RemoveSchedule,
     Requeue,
+    SaveSchedules,
     unique_rule,
 )
 
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord
     from eventmq.store.reads import Lineage
     from eventmq.store.writes import (
+        Act,
         AffectedJobs,
         Attempt,
+        AuditFields,
         BulkOperation,
         Finished,
         GraphChanges,
@@ -69,7 +72,10 @@ _ENQUEUED, _DELAYED = KIND_CODES[EventKind.ENQUEUED], KIND_CODES[EventKind.DELAY
 
 _DUPLICATE, _REPLAYED = KIND_CODES[EventKind.DUPLICATE], KIND_CODES[EventKind.REPLAYED]
 
-_CANCELLED = KIND_CODES[EventKind.CANCELLED]
+_CANCELLED, _OPERATION = KIND_CODES[EventKind.CANCELLED], KIND_CODES[EventKind.OPERATION]
+
+#: The kind of the events that an action on jobs causes.
+_CAUSES = {"cancel": _CANCELLED, "retry": _REPLAYED}
 
 #: Headers that other software may give a job: root, parent, trace, schedule, release.
 _MARKS = ("root-id", "parent-id", "trace-id", "schedule-id", "release")
@@ -264,12 +270,6 @@ def _exceptions(
             yield from _arrived(_DUPLICATE, [job])
 
 
-def _promoted(
-    write: Promote, write_result: tuple[Sequence[JobRecord], float | None]
-) -> Iterator[Block]:
-    yield from _changed(_ENQUEUED, write_result[0], write.now)
-
-
 # Jobs that end
 
 
@@ -404,22 +404,71 @@ def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -
     _put_errors(block, [attempt.error])
 
 
-def _affected(write: ApplyToJobs, write_result: AffectedJobs) -> Iterator[Block]:
-    yield from _operated(write.action, write_result, write.audit.at)
-
-
 def _bulk_slice(
     write: ContinueBulkOperation, write_result: tuple[AffectedJobs, BulkOperation | None]
 ) -> Iterator[Block]:
     affected, bulk = write_result
-    if bulk is not None:
-        yield from _operated(bulk.operation.action, affected, write.audit.at)
+    if bulk is not None:  # the act itself has one event, unless nothing else tells what it did
+        action = bulk.operation.action
+        yield from _operated(action, affected, write.audit, told=action in _CAUSES)
 
 
-def _operated(action: str, affected: AffectedJobs, at: float) -> Iterator[Block]:
-    kind = {"cancel": _CANCELLED, "retry": _REPLAYED}.get(action)
+def _operated(
+    action: str, affected: AffectedJobs, audit: AuditFields, *, told: bool = False
+) -> Iterator[Block]:
+    """Yield the events of jobs that somebody, or the broker, acted on.
+
+    Args:
+        action: ``cancel``, ``retry`` or ``drop``.
+        affected: The jobs.
+        audit: When, and who.
+        told: The act has an event already.
+    """
+    act, kind = audit.act, _CAUSES.get(action)
+    # Of nobody known it would say no more than what it causes.
+    if act is not None and not told and (act.actor or kind is None):
+        yield from _acted(act, _changed(_OPERATION, affected.jobs, audit.at))
     if kind is not None:
-        yield from _changed(kind, affected.jobs, at)
+        yield from _acted(act, _changed(kind, affected.jobs, audit.at))
+
+
+def _acted(act: Act | None, blocks: Iterable[Block]) -> Iterator[Block]:
+    """Add who did it to events."""
+    for block in blocks:
+        if act is not None:
+            block.common[Field.OPERATION], block.common[Field.ACTOR] = act[:2]
+        yield block
+
+
+def _act(
+    act: Act, *, task: str = "", schedule: str = "", queue: str = "", job_id: str = ""
+) -> Block:
+    """Return the event of an act that is on no single job, or changes none."""
+    common = {
+        Field.KIND: _OPERATION, Field.AT: act.at, Field.QUEUE: queue,
+        Field.LABEL: (task, "", "", "", schedule, ""), Field.OPERATION: act.operation,
+        Field.ACTOR: act.actor,
+    }  # fmt: skip
+    return Block(common, [job_id], {})
+
+
+def _noted(write: RecordOperation, _: object) -> Iterator[Block]:
+    act, queue, task, schedule, job_id = write
+    yield _act(act, queue=queue, task=task, schedule=schedule, job_id=job_id)
+
+
+def _schedules_saved(
+    write: SaveSchedules, write_result: tuple[Sequence[str], int]
+) -> Iterator[Block]:
+    if write.act is not None:
+        for (row, _), code in zip(write.rows, write_result[0], strict=True):
+            if code == "done":
+                yield _act(write.act, schedule=row.name)
+
+
+def _schedule_removed(write: RemoveSchedule, write_result: tuple[bool, int]) -> Iterator[Block]:
+    if write.act is not None and write_result[0]:
+        yield _act(write.act, schedule=write.name)
 
 
 def _recorded(write: RecordEvents, _: object) -> Iterator[Block]:
@@ -497,17 +546,20 @@ def _put_errors(block: Block, errors: Sequence[bytes]) -> None:
 MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     Admit: _admitted,
     Finish: _finished,
-    Promote: _promoted,
+    Promote: lambda write, write_result: _changed(_ENQUEUED, write_result[0], write.now),
     Expire: _expired,
     Requeue: _requeued,
     RecordEvents: _recorded,
+    RecordOperation: _noted,
+    SaveSchedules: _schedules_saved,
+    RemoveSchedule: _schedule_removed,
     RecordEnds: lambda write, _: _ended(write.rows, {}),
-    ApplyToJobs: _affected,
+    ApplyToJobs: lambda write, write_result: _operated(write.action, write_result, write.audit),
     ContinueBulkOperation: _bulk_slice,
     AdmitGraph: _admitted_graph,
     AdvanceGraphs: _followed,
-    CancelGraph: lambda write, write_result: _operated("cancel", write_result[1], write.audit.at),
-    EndDeadlines: lambda write, write_result: _operated("cancel", write_result[0], write.audit.at),
+    CancelGraph: lambda write, write_result: _operated("cancel", write_result[1], write.audit),
+    EndDeadlines: lambda write, write_result: _operated("cancel", write_result[0], write.audit),
 }
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "History",
     "InputsPage",
     "JobRow",
+    "KeptLog",
     "Lineage",
     "ListFailed",
     "ListGraph",
@@ -30,6 +31,7 @@ __all__ = [
     "LoadSchedules",
     "ReadEvents",
     "ReadInputs",
+    "ReadLogs",
     "ReadQueued",
     "ScheduleRows",
 ]
@@ -97,6 +99,21 @@ class History(NamedTuple):
 
     Without the last attempt of a job that has failed for good, which `JobRow` has.
     """
+
+    id: str
+
+
+class KeptLog(NamedTuple):
+    """What an attempt logged: lines in UTF-8; none where it made room for later attempts."""
+
+    attempt: int
+    #: Store time at which the broker received it.
+    at: float
+    text: bytes
+
+
+class ReadLogs(NamedTuple):
+    """Read what a job logged. Result: list of KeptLog, that of the first attempt first."""
 
     id: str
 
@@ -207,7 +224,7 @@ class EventRow(NamedTuple):
 
     first: int
     events: int
-    #: See `eventmq.events.packed`.
+    #: See `eventmq.events`.
     body: bytes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.store.metrics import JobMetrics
 from eventmq.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class Recovered:
         suspects: Suspects, with their queues and ids.
         keeper: Store time. The store advances it in commits; the caller may do so at any time in
             the same thread.
+        events_id: Id of the store in its events, "" for ``store_id``: another one once numbers of
+            events may have been given twice.
+        metrics: Of the jobs of this store: the store counts the events of its commits there.
     """
 
     store_id: str
@@ -71,3 +75,5 @@ class Recovered:
     next_deadline: float | None = None
     suspects: list[SuspectRow] = field(default_factory=list)
     keeper: Timekeeper = field(default_factory=Timekeeper)
+    events_id: str = ""
+    metrics: JobMetrics = field(default_factory=JobMetrics)

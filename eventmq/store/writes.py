@@ -6,14 +6,14 @@ Each docstring names the write result.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import TERMINAL, JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
     from eventmq.events import EventKind
     from eventmq.graph import Plan
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BARRIER",
+    "Act",
     "Admit",
     "AdmitGraph",
     "AdvanceGraphs",
@@ -43,10 +44,12 @@ __all__ = [
     "Finished",
     "ForgetQueues",
     "GraphChanges",
+    "JobLog",
     "KeepTime",
     "LeaseChunk",
     "LimitRow",
     "Operation",
+    "PartlyStored",
     "Pause",
     "Promote",
     "PruneFailed",
@@ -54,6 +57,7 @@ __all__ = [
     "PutSchedule",
     "RecordEnds",
     "RecordEvents",
+    "RecordOperation",
     "RemoveSchedule",
     "Requeue",
     "RequeueReason",
@@ -75,6 +79,19 @@ _MODES = ("reject", "replace", "keep_last")
 
 #: States in which a job holds its unique key, unless its headers name others.
 _UNFINISHED = frozenset(JobState) - TERMINAL
+
+
+class PartlyStored(list[Any]):
+    """Results of a batch of which a store has left writes out: it cannot keep what they say.
+
+    Args:
+        results: One for each write, None for those that were left out.
+        refused: Why, by the places of those in the batch.
+    """
+
+    def __init__(self, results: Iterable[Any], refused: dict[int, str]) -> None:
+        super().__init__(results)
+        self.refused = refused
 
 
 class WriteResult(NamedTuple):
@@ -131,6 +148,23 @@ class Finished(NamedTuple):
     worker: str = ""
 
 
+class JobLog(NamedTuple):
+    """What an attempt of a job logged."""
+
+    job_id: str
+    attempt: int
+    #: Store time at which the broker received it.
+    at: float
+    #: Seconds that it is kept from the end of the job on.
+    ttl: float
+    #: Store time until which it is kept; 0.0 for an unfinished or failed job.
+    until: float
+    #: Most bytes that are kept of all attempts of the job.
+    most: int
+    #: In UTF-8.
+    text: bytes
+
+
 class Finish(NamedTuple):
     """End jobs. Result: {index: WriteResult} of those that had ended before."""
 
@@ -139,6 +173,8 @@ class Finish(NamedTuple):
     leased: float = 0.0
     #: Seconds by which wall time is ahead of store time, where jobs expired that were not leased.
     ahead: float = 0.0
+    #: What some of them logged.
+    logs: Sequence[JobLog] = ()
 
 
 #: Writes nothing: what waits for its result goes out after the commit of all writes so far.
@@ -188,6 +224,8 @@ class Requeue(NamedTuple):
     leased: float = 0.0
     #: One per attempt: when its job had become ready, for the event.
     ready: Sequence[float] = ()
+    #: What some of the attempts logged.
+    logs: Sequence[JobLog] = ()
 
 
 class RecordEvents(NamedTuple):
@@ -198,6 +236,17 @@ class RecordEvents(NamedTuple):
     at: float
     worker: str = ""
     leased: float = 0.0
+
+
+class RecordOperation(NamedTuple):
+    """Write the event of an act that is on no single job, without another change. Result: None."""
+
+    act: Act
+    queue: str = ""
+    task: str = ""
+    schedule: str = ""
+    #: Of the job that it is about, "" for none.
+    job_id: str = ""
 
 
 class RecordEnds(NamedTuple):
@@ -398,15 +447,18 @@ def _rule(text: str) -> UniqueRule | None:
         return None
     mode = headers.unique_mode or "reject"
     if mode not in _MODES:
-        msg = f"unique-mode is {mode[:80]!r}; allowed are {', '.join(_MODES)}"
-        raise ProtocolError(msg, code="bad-header")
+        raise ProtocolError(
+            f"unique-mode is {mode[:80]!r}; allowed are {', '.join(_MODES)}", code="bad-header"
+        )
     names = [name for name in headers.unique_states.split("+") if name]
     try:
         states = frozenset(map(JobState, names)) or _UNFINISHED
     except ValueError:
         allowed = ", ".join(JobState)
-        msg = f"unique-states is {headers.unique_states[:80]!r}; allowed are {allowed}, joined by +"
-        raise ProtocolError(msg, code="bad-header") from None
+        raise ProtocolError(
+            f"unique-states is {headers.unique_states[:80]!r}; allowed are {allowed}, joined by +",
+            code="bad-header",
+        ) from None
     return UniqueRule(headers.unique, mode, headers.unique_period, states)
 
 
@@ -516,6 +568,17 @@ class Operation(NamedTuple):
     reason: str = ""
 
 
+class Act(NamedTuple):
+    """Who does what, for the events of kind ``operation``."""
+
+    #: ``cancel``, ``retry``, ``pause`` and so on.
+    operation: str
+    #: Who, "" where that is not known.
+    actor: str
+    #: Store time.
+    at: float
+
+
 class AuditFields(NamedTuple):
     """Values that are written to jobs which an operation affects.
 
@@ -532,6 +595,8 @@ class AuditFields(NamedTuple):
     step: float = 0.0
     #: Seconds by which wall time is ahead of store time: jobs expire by wall time.
     ahead: float = 0.0
+    #: For their events; None where nobody acts but the broker.
+    act: Act | None = None
 
 
 class AffectedJobs(NamedTuple):
@@ -651,6 +716,7 @@ class SaveSchedules(NamedTuple):
     """
 
     rows: Sequence[tuple[ScheduleRow, int | None]]
+    act: Act | None = None
 
 
 class PutSchedule(NamedTuple):
@@ -674,6 +740,7 @@ class RemoveSchedule(NamedTuple):
 
     name: str
     expected: int | None
+    act: Act | None = None
 
 
 class Announce(NamedTuple):

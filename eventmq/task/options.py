@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from eventmq import hints
 from eventmq.errors import PluginCollision, PluginError, ProtocolError, SettingsError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.policies import Backoff, Timing
@@ -15,7 +17,7 @@ from eventmq.task import values
 from eventmq.task.unique import Unique, check_key, read_unique
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import timedelta
 
     from typing_extensions import TypedDict
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
         guarantee: bool
         ignore_result: bool
         result_ttl: float
+        keep_logs: bool
         serializer: str | None
         schedule: Timing | None
         replayable: bool
@@ -73,7 +76,14 @@ if TYPE_CHECKING:
         result_ttl: float | None
 
 
-__all__ = ["NO_OPTIONS", "RESULT_TTL", "STREAM_IDLE", "CallOptions", "TaskOptions"]
+__all__ = [
+    "NO_OPTIONS",
+    "RESULT_TTL",
+    "STREAM_IDLE",
+    "CallOptions",
+    "TaskOptions",
+    "check_defaults",
+]
 
 
 #: Default seconds that a result is kept; with it the broker's own setting counts.
@@ -81,6 +91,9 @@ RESULT_TTL = 86400.0
 
 #: Default seconds without a reader after which the parts of a stream are discarded.
 STREAM_IDLE = 60.0
+
+#: Options that cannot be those of all tasks.
+_OF_ONE_TASK = frozenset({"name", "schedule", "replayable", "stream_idle", "stream_unread"})
 
 #: What may happen to a stream without a reader.
 _UNREAD = ("discard", "cancel")
@@ -92,7 +105,7 @@ class TaskOptions:
 
     Attributes:
         name: Its name in messages; by default ``module.function``.
-        queue: Where its jobs wait; by default the setting ``default_queue``.
+        queue: Where its jobs wait; by default as the settings ``routes`` and ``default_queue`` say.
         retries: How often a failed job is tried again.
         retry_policy: Name of a retry policy, or ``fixed(...)`` or ``exponential(...)``.
         retry_on: Exceptions after which a job is tried again.
@@ -116,6 +129,8 @@ class TaskOptions:
             ``unique`` or limits.
         ignore_result: The result is thrown away.
         result_ttl: Seconds that the result is kept.
+        keep_logs: What a job logs is kept with it, the last ``max_job_log_bytes``, for `Job.logs`
+            and ``eventmq job ID --logs``. Not together with ``guarantee=False``.
         serializer: Name of the serializer; by default the setting ``serializer``.
         schedule: When a scheduler calls it without arguments: ``every``, ``cron`` or ``at``.
         replayable: For a generator: each run yields the same parts, so that after the death of its
@@ -147,6 +162,7 @@ class TaskOptions:
     guarantee: bool = True
     ignore_result: bool = False
     result_ttl: float = RESULT_TTL
+    keep_logs: bool = False
     serializer: str | None = None
     schedule: Timing | None = None
     replayable: bool = False
@@ -160,9 +176,13 @@ class TaskOptions:
                 values.text(name, getattr(self, name))
         values.whole("retries", self.retries)
         values.whole("priority", self.priority, 255)
-        values.flag("ignore_result", self.ignore_result)
-        values.flag("guarantee", self.guarantee)
-        values.flag("replayable", self.replayable)
+        for name in ("ignore_result", "guarantee", "keep_logs", "replayable"):
+            values.flag(name, getattr(self, name))
+        if self.keep_logs and not self.guarantee:
+            raise SettingsError(
+                "guarantee=False and keep_logs exclude each other: logs are kept with stored jobs; "
+                "allowed is one of them"
+            )
         values.seconds("stream_idle", self.stream_idle, zero=False)
         if self.stream_unread not in _UNREAD:
             values.refuse("stream_unread", self.stream_unread, " or ".join(map(repr, _UNREAD)))
@@ -189,11 +209,10 @@ class TaskOptions:
     def _check_limits(self) -> None:
         for name in ("rate_limit", "max_concurrency", "limit_key"):
             if getattr(self, name) is not None and not self.guarantee:
-                msg = (
+                raise SettingsError(
                     f"guarantee=False and {name} exclude each other: only stored jobs are held "
                     "back; allowed is one of them"
                 )
-                raise SettingsError(msg)
         if self.rate_limit is not None:
             _rate(self.rate_limit)
         if self.max_concurrency is not None:
@@ -224,7 +243,7 @@ class TaskOptions:
             raise PluginCollision(
                 f"a plugin declares the task option {name!r}, which all tasks have"
             )
-        values.known("a task", explicit, [*own, *readers])
+        values.known("a task", explicit, [*own, *readers], hints.TASK_OPTIONS)
         more = {name: value for name, value in explicit.items() if name not in own}
         roles = (readers[name](value) for name, value in more.items() if value is not None)
         return cls(**{name: explicit[name] for name in explicit if name in own}, roles=tuple(roles))
@@ -245,6 +264,25 @@ class TaskOptions:
         policy = self.retry_policy
         assert isinstance(policy, Backoff)  # noqa: S101 - made by __post_init__
         return policy
+
+
+def check_defaults(
+    explicit: Mapping[str, Any], declared: Callable[[], RoleReaders] | None = None
+) -> None:
+    """Check the options that all tasks of an app have, unless they say another value.
+
+    Raises:
+        SettingsError: It is no mapping, there is no such option, it is one of single tasks, or the
+            value is not allowed.
+    """
+    if not isinstance(explicit, Mapping):
+        allowed = "a mapping of options of tasks to values, such as {'timeout': 60}"
+        values.refuse("task_defaults", explicit, allowed)
+    for name in sorted(_OF_ONE_TASK.intersection(explicit)):
+        raise SettingsError(
+            f"task_defaults has {name!r}, which is an option of single tasks: give it to these"
+        )
+    TaskOptions.read(explicit, declared)
 
 
 @cache  # finding plugins takes milliseconds, and a module may have many shared tasks
@@ -346,7 +384,7 @@ class CallOptions:
         """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
         if not explicit:
             return NO_OPTIONS
-        values.known("a call", explicit, (field.name for field in fields(cls)))
+        values.known("a call", explicit, [field.name for field in fields(cls)], hints.CALL_OPTIONS)
         return cls(**explicit)
 
     def explicit(self) -> dict[str, Any]:

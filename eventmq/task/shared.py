@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from eventmq.errors import NotAllowed, SettingsError
-from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
 from eventmq.task.options import TaskOptions
-from eventmq.task.task import Task, TaskApp
+from eventmq.task.task import AsyncStreamTask, AsyncTask, StreamTask, Task, TaskApp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
@@ -74,7 +73,8 @@ def shared_task(function: Any = None, /, **options: Any) -> Any:
 
     Args:
         function: The function, where there are no options.
-        **options: See `eventmq.task.TaskOptions`.
+        **options: See `eventmq.task.TaskOptions`. For others the ``task_defaults`` of the app count
+            that it is submitted through.
 
     Raises:
         SettingsError: A value is not allowed.
@@ -84,6 +84,7 @@ def shared_task(function: Any = None, /, **options: Any) -> Any:
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
         module = function.__module__
         task = declare(function, read, lambda: _app_for(module))
+        task.shared_options = options
         add_task(_declared, task)
         return task
 
@@ -129,8 +130,10 @@ def add_task(tasks: dict[str, Task[Any, Any]], task: Task[Any, Any]) -> None:
     """
     other = tasks.get(task.name)
     if other is not None and _path(other) != _path(task):
-        msg = f"two tasks are called {task.name!r}: {_path(other)} and {_path(task)}; "
-        raise SettingsError(msg + "give one of them another name: name=...")
+        raise SettingsError(
+            f"two tasks are called {task.name!r}: {_path(other)} and {_path(task)}; "
+            "give one of them another name: name=..."
+        )
     tasks[task.name] = task
 
 
@@ -185,11 +188,12 @@ def _app_for(module: str) -> TaskApp:
     """
     apps = [app for app in _apps if not app.closed]
     if not apps:
-        msg = "a shared task is submitted through an app; make one first: EventMQ(...)"
-        raise NotAllowed(msg)
+        raise NotAllowed("a shared task is submitted through an app; make one first: EventMQ(...)")
     if len(apps) > 1:
         apps = [app for app in apps if app.names_module(module)] or apps
     if len(apps) > 1:
-        msg = f"{len(apps)} apps of this process have the shared tasks of {module}; say which: "
-        raise NotAllowed(msg + "app.tasks[name].delay(...), or name it in the imports of one app")
+        raise NotAllowed(
+            f"{len(apps)} apps of this process have the shared tasks of {module}; say which: "
+            "app.tasks[name].delay(...), or name it in the imports of one app"
+        )
     return apps[0]

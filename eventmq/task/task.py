@@ -1,8 +1,9 @@
 """Tasks: functions with a name under which workers know them.
 
-`Task` is what ``@app.task`` makes, `BoundTask` a task with options of one call, `NamedTask` a task
-without its code. Then: checks of functions, `make_template` for the jobs of a task, and jobs whose
-body the caller encodes (`write_raw`).
+`Task` is what ``@app.task`` makes, `AsyncTask` and others what it makes of coroutine and generator
+functions, `BoundTask` a task with options of one call, `NamedTask` a task without its code. Then:
+checks of functions, `make_template` for the jobs of a task, and jobs whose body the caller encodes
+(`write_raw`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from dataclasses import replace
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from eventmq import canvas
+from eventmq import canvas, hints
 from eventmq.client.handle import DEFAULT
 from eventmq.client.templates import EncodedJob, Template
 from eventmq.errors import ProtocolError, SettingsError
+from eventmq.execution.annotations import make_plans
 from eventmq.execution.spec import TaskSpec
 from eventmq.graph import Signature
 from eventmq.headers import Headers, write_headers
@@ -29,14 +31,15 @@ from eventmq.task.unique import key_maker, limit_key_maker, read_unique
 from eventmq.wire.results import FRAMES_TYPE, encode_frames, frames_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
     from datetime import datetime, timedelta
 
-    from typing_extensions import Unpack
+    from typing_extensions import Never, Unpack
 
     from eventmq.client.client import Pending
     from eventmq.client.handle import Default, Job
     from eventmq.client.submit import Submitter
+    from eventmq.execution.annotations import ArgumentPlan, ResultPlan
     from eventmq.graph import Expression
     from eventmq.interfaces import Serializer
     from eventmq.policies import Backoff
@@ -44,8 +47,11 @@ if TYPE_CHECKING:
     from eventmq.task.unique import Unique
 
 __all__ = [
+    "AsyncStreamTask",
+    "AsyncTask",
     "BoundTask",
     "NamedTask",
+    "StreamTask",
     "SubmittableTask",
     "Task",
     "TaskApp",
@@ -73,9 +79,8 @@ class TaskApp(Protocol):
     def submitter(self) -> Submitter:
         """Submits jobs; the first use connects."""
 
-    @property
-    def default_queue(self) -> str:
-        """The queue of tasks without the option ``queue``."""
+    def queue_of(self, task: str) -> str:
+        """Return the queue of a task without the option ``queue``, by its name."""
 
     @property
     def release(self) -> str:
@@ -83,6 +88,9 @@ class TaskApp(Protocol):
 
     def content(self, name: str | None) -> tuple[str, Serializer]:
         """Return the content type and the serializer of a name, None for the app's own."""
+
+    def with_defaults(self, explicit: Mapping[str, Any]) -> TaskOptions | None:
+        """Return the options of a task, with the app's defaults of tasks; None if it has none."""
 
     def uses_policy(self, policy: Backoff) -> None:
         """Raise `PluginError` for an unknown retry policy, or options that it does not have."""
@@ -97,15 +105,25 @@ class TaskApp(Protocol):
 class SubmittableTask(ABC):
     """Base of tasks: makes signatures and submits graphs of them."""
 
+    _template: tuple[weakref.ref[TaskApp], Template] | None = None
+
     @property
     @abstractmethod
     def app(self) -> TaskApp:
         """The app that it is submitted through."""
 
-    @property
     @abstractmethod
-    def graph_template(self) -> Template:
-        """The template of its jobs in graphs."""
+    def make_template(self, app: TaskApp) -> Template:
+        """Return the template of its jobs; raises `SettingsError` for what is not allowed."""
+
+    @property
+    def template(self) -> Template:
+        """The template of its jobs, made once for an app."""
+        app = self.app
+        made = self._template
+        if made is None or made[0]() is not app:
+            made = self._template = weakref.ref(app), self.make_template(app)
+        return made[1]
 
     @abstractmethod
     def signature_options(self) -> tuple[str, Mapping[str, Any]]:
@@ -127,11 +145,6 @@ class SubmittableTask(ABC):
 
     # Graphs of such calls
 
-    @property
-    def graph_submitter(self) -> Submitter:
-        """The submitter of the app."""
-        return self.app.submitter
-
     def send_graph(self, expression: Expression) -> Any:
         """Return the operation that submits an expression through the app of this task."""
         return canvas.send(expression, self, self._named)
@@ -151,6 +164,8 @@ class Task(SubmittableTask, Generic[P, R]):
         function: The function.
         declared: The options of its declaration.
         streams: Whether the function is a generator, whose parts ``job.stream()`` yields.
+        shared_options: Of a shared task: the options of its declaration, to which the app that it
+            is submitted through adds its defaults.
     """
 
     def __init__(
@@ -163,10 +178,12 @@ class Task(SubmittableTask, Generic[P, R]):
         self.function = function
         self.declared = options
         self.streams = is_generator(function)
+        self.shared_options: Mapping[str, Any] | None = None
         self._find_app = find_app
-        self._template: tuple[weakref.ref[TaskApp], Template] | None = None
         self._signature: inspect.Signature | None = None
         self._arity = range(0)
+        #: The task that this one is submitted for through another app, see `bound_to`.
+        self._shared: Task[P, R] | None = None
         unique = read_unique(options.unique)
         if unique is not None:
             key_maker(unique, self.name, self.signature)
@@ -178,6 +195,12 @@ class Task(SubmittableTask, Generic[P, R]):
 
     def __reduce__(self) -> str:
         return self.function.__qualname__
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise `AttributeError`, with what is right for a word of Celery."""
+            return hints.find_attribute(self, name, hints.TASK)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly."""
@@ -193,7 +216,8 @@ class Task(SubmittableTask, Generic[P, R]):
         come a second later.
 
         Raises:
-            TypeError: The function does not take these arguments.
+            TypeError: The function does not take these arguments; an `ArgumentError` where one does
+                not fit its annotation.
             SerializationError: They cannot be encoded, or a legacy broker could not read them.
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
             SubmitError: The broker refused the job.
@@ -280,6 +304,7 @@ class Task(SubmittableTask, Generic[P, R]):
         job_id: str | None = None,
         unique: str | Unique | None = None,
         headers: Mapping[str, str] | None = None,
+        **others: Never,
     ) -> Job[R]:
         """Submit a job with any arguments and options, and return after the broker's receipt.
 
@@ -296,26 +321,21 @@ class Task(SubmittableTask, Generic[P, R]):
             job_id: Its id; submitting the same id again does nothing, see `CallOptions`.
             unique: A key of which there is one job at a time.
             headers: More headers.
+            **others: None: another one is an error that says what is right.
 
         Raises:
             TypeError: The function does not take these arguments.
-            SettingsError: An option is not allowed.
+            SettingsError: An option is not allowed, or there is none of that name.
             SerializationError: The arguments cannot be encoded.
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
             SubmitError: The broker refused the job.
         """
-        call = CallOptions(
-            queue=queue,
-            priority=priority,
-            countdown=countdown,
-            eta=eta,
-            expires=expires,
-            retries=retries,
-            timeout=timeout,
-            job_id=job_id,
-            unique=unique,
-            headers=headers,
-        )
+        options: dict[str, Any] = {
+            "queue": queue, "priority": priority, "countdown": countdown, "eta": eta,
+            "expires": expires, "retries": retries, "timeout": timeout, "job_id": job_id,
+            "unique": unique, "headers": headers,
+        }  # fmt: skip
+        call = CallOptions.read({**options, **others})
         return BoundTask(self, call).submit(*values.arguments(args, kwargs, "apply_async("))
 
     # Many jobs
@@ -363,11 +383,6 @@ class Task(SubmittableTask, Generic[P, R]):
         return self.name, {}
 
     @property
-    def graph_template(self) -> Template:
-        """The template of its jobs in graphs."""
-        return self.template
-
-    @property
     def app(self) -> TaskApp:
         """The app that it is submitted through.
 
@@ -376,17 +391,17 @@ class Task(SubmittableTask, Generic[P, R]):
         """
         return self._find_app()
 
-    @property
-    def template(self) -> Template:
-        """The template of its jobs without options of a call."""
-        app = self._find_app()
-        if self._template is not None and self._template[0]() is app:
-            return self._template[1]
-        template = make_template(
-            app, self.name, self.declared, NO_OPTIONS, self.signature, streams=self.streams
+    def make_template(self, app: TaskApp, call: CallOptions = NO_OPTIONS) -> Template:
+        """Return the template of its jobs, with these options of a call."""
+        return make_template(
+            app,
+            self.name,
+            self._options_in(app),
+            call,
+            self.signature,
+            streams=self.streams,
+            results=self.plans[1],
         )
-        self._template = weakref.ref(app), template
-        return template
 
     @property
     def signature(self) -> inspect.Signature:
@@ -397,15 +412,31 @@ class Task(SubmittableTask, Generic[P, R]):
         return self._signature
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise `TypeError` if the function does not take these arguments."""
+        """Raise `TypeError` if the function does not take these arguments.
+
+        It is an `ArgumentError` where one of them does not fit the annotation of its parameter.
+        """
         signature = self.signature
         # Binding costs 5 microseconds; most calls are as simple as this.
-        if not kwargs and len(args) in self._arity:
-            return
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"task {self.name}: {error}") from None
+        if kwargs or len(args) not in self._arity:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"task {self.name}: {error}") from None
+        plan = self.plans[0]
+        if plan is not None:
+            plan.convert(args, kwargs)
+
+    @cached_property
+    def plans(self) -> tuple[ArgumentPlan | None, ResultPlan | None]:
+        """How arguments and results are converted; made late, when all annotations are there.
+
+        Raises:
+            SettingsError: Values cannot be turned into the type of an annotation.
+        """
+        if self._shared is not None:
+            return self._shared.plans
+        return make_plans(self.name, self.function, self.signature)
 
     def spec(self) -> TaskSpec:
         """Return what a worker has to know of it."""
@@ -419,11 +450,24 @@ class Task(SubmittableTask, Generic[P, R]):
             no_retry_on=values.exceptions("no_retry_on", declared.no_retry_on),
             ignore_result=declared.ignore_result,
             serializer=declared.serializer,
+            keep_logs=declared.keep_logs,
+            arguments=self.plans[0],
         )
+
+    def _options_in(self, app: TaskApp) -> TaskOptions:
+        """Return the options of its declaration, for a shared task with the defaults of an app."""
+        if self.shared_options is None:
+            return self.declared
+        try:
+            return app.with_defaults(self.shared_options) or self.declared
+        except SettingsError as error:
+            raise SettingsError(f"shared task {self.name}, with task_defaults: {error}") from error
 
     def bound_to(self, app: TaskApp) -> Task[P, R]:
         """Return the same task, submitted through another app."""
-        return type(self)(self.function, self.declared, lambda: app)
+        task = type(self)(self.function, self._options_in(app), lambda: app)
+        task._shared = self  # noqa: SLF001 - of its own kind
+        return task
 
 
 class BoundTask(SubmittableTask, Generic[P, R]):
@@ -432,7 +476,6 @@ class BoundTask(SubmittableTask, Generic[P, R]):
     def __init__(self, task: Task[P, R], call: CallOptions) -> None:
         self._task = task
         self._call = call
-        self._template: tuple[weakref.ref[TaskApp], Template] | None = None
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, as `Task.delay` does."""
@@ -474,8 +517,7 @@ class BoundTask(SubmittableTask, Generic[P, R]):
     def submit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job[R]:
         """Submit a job with any arguments."""
         self._task.check(args, kwargs)
-        submitter = self._task.app.submitter
-        return submitter.submit(self.template, args, kwargs, self._call.job_id)
+        return self._task.app.submitter.submit(self.template, args, kwargs, self._call.job_id)
 
     def signature_options(self) -> tuple[str, Mapping[str, Any]]:
         """Return the name and the options of the call for a signature."""
@@ -496,27 +538,13 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         """The signature of its function."""
         return self._task.signature
 
-    @property
-    def graph_template(self) -> Template:
-        """The template of its jobs in graphs."""
-        return self.template
-
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `TypeError` if the function does not take these arguments."""
         self._task.check(args, kwargs)
 
-    @property
-    def template(self) -> Template:
-        """The template of its jobs."""
-        task = self._task
-        app = task.app
-        if self._template is not None and self._template[0]() is app:
-            return self._template[1]
-        template = make_template(
-            app, task.name, task.declared, self._call, task.signature, streams=task.streams
-        )
-        self._template = weakref.ref(app), template
-        return template
+    def make_template(self, app: TaskApp) -> Template:
+        """Return the template of its jobs."""
+        return self._task.make_template(app, self._call)
 
 
 def call_task(
@@ -533,14 +561,15 @@ def call_task(
         SerializationError: The arguments cannot be encoded.
     """
     timeout: float | Default | None = kwargs.pop("timeout", DEFAULT)
-    if timeout is not DEFAULT and "timeout" in task.signature.parameters:
-        bound = task.signature.bind_partial(*args)
-        if "timeout" not in bound.arguments:
-            msg = (
-                f"task {task.name}: timeout is the seconds that call() waits, and the function has "
-                "a parameter of that name: give that one by position, or use delay().get()"
-            )
-            raise TypeError(msg)
+    if (
+        timeout is not DEFAULT
+        and "timeout" in task.signature.parameters
+        and "timeout" not in task.signature.bind_partial(*args).arguments
+    ):
+        raise TypeError(
+            f"task {task.name}: timeout is the seconds that call() waits, and the function has "
+            "a parameter of that name: give that one by position, or use delay().get()"
+        )
     task.check(args, kwargs)
     return task.app.submitter.call(task.template, args, kwargs, job_id, timeout=timeout)
 
@@ -564,10 +593,9 @@ class NamedTask(SubmittableTask):
         """The app that it is submitted through."""
         return self._app
 
-    @cached_property
-    def graph_template(self) -> Template:
-        """The template of its jobs; raises `SettingsError` for an option that is not allowed."""
-        return named_template(self._app, self._name, self._options)[0]
+    def make_template(self, app: TaskApp) -> Template:
+        """Return the template of its jobs; raises `SettingsError` for what is not allowed."""
+        return named_template(app, self._name, self._options)[0]
 
     def signature_options(self) -> tuple[str, Mapping[str, Any]]:
         """Return the name and the options."""
@@ -587,8 +615,7 @@ def named_template(
     """
     values.text("the name of the task", name)
     call = CallOptions.read(options)
-    template = make_template(app, name, TaskOptions(), call, signature_of(_anything))
-    return template, call.job_id
+    return make_template(app, name, TaskOptions(), call, signature_of(_anything)), call.job_id
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
@@ -611,12 +638,29 @@ def task_name(function: Callable[..., Any]) -> str:
 def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
     if not inspect.isroutine(inspect.unwrap(function)):
         raise SettingsError(f"a task is a function; {function!r} is none")
+    if _is_method(function):
+        raise SettingsError(
+            f"a task is a function, and {function.__qualname__} is a method: a worker has no "
+            "object to call it on; write a function that gets what it needs as arguments, such as "
+            "an id"
+        )
     if "<lambda>" in function.__qualname__ and options.name is None:
         raise SettingsError("a lambda has no name by which a worker could find it: say name=...")
     if options.only_for_streams and not is_generator(function):
         names = " and ".join(options.only_for_streams)
-        msg = f"task {options.name or task_name(function)} is no generator and has no parts: "
-        raise SettingsError(f"{msg}leave out {names}")
+        raise SettingsError(
+            f"task {options.name or task_name(function)} is no generator and has no parts: "
+            f"leave out {names}"
+        )
+
+
+def _is_method(function: Callable[..., Any]) -> bool:
+    """Return whether a function needs an object: one of a class body, or bound to an object."""
+    if isinstance(function, (classmethod, staticmethod)) or inspect.ismethod(function):
+        return True
+    around = function.__qualname__.rpartition(".")[0]
+    in_class = around != "" and not around.endswith("<locals>")
+    return in_class and next(iter(signature_of(function).parameters), "") in {"self", "cls"}
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
@@ -655,6 +699,7 @@ def make_template(
     signature: inspect.Signature,
     *,
     streams: bool = False,
+    results: ResultPlan | None = None,
 ) -> Template:
     """Return the template of the jobs of a task.
 
@@ -665,6 +710,7 @@ def make_template(
         call: Options of this call; these win.
         signature: Signature of the function, for keys made of its arguments.
         streams: The function is a generator.
+        results: Converts results.
     """
     content_type, serializer = app.content(options.serializer)
     app.uses_policy(options.backoff)
@@ -673,7 +719,7 @@ def make_template(
         expires_in = options.expires or 0.0
     headers = _headers(name, content_type, options, call, app.release)
     headers = _streaming(headers, options) if streams else headers
-    queue = call.queue or options.queue or app.default_queue
+    queue = call.queue or options.queue or app.queue_of(name)
     unique = read_unique(call.unique or options.unique)
     values.no_guarantee(
         guarantee=options.guarantee, retries=headers.retry_count, unique=unique is not None
@@ -682,6 +728,7 @@ def make_template(
     if unique is not None:
         headers = unique.into(headers)
     template = Template.make(queue, headers, serializer, app.now, expires_in)
+    template = replace(template, results=results)
     if unique is not None:
         template = replace(template, key=key_maker(unique, name, signature))
     if options.limit_key is not None:
@@ -762,8 +809,7 @@ def _write_frames(
     for frame in frames:
         if not isinstance(frame, (bytes, bytearray, memoryview)):
             values.refuse("a frame of the body", type(frame).__name__, "bytes")
-    own = {"task": frames_task(queue), "content-type": FRAMES_TYPE}
-    text = header_text({**headers, **own})
+    text = header_text({**headers, "task": frames_task(queue), "content-type": FRAMES_TYPE})
     return EncodedJob(job_id, queue, text, encode_frames(frames))  # type: ignore[arg-type]
 
 
@@ -783,3 +829,36 @@ def header_text(headers: Mapping[str, Any]) -> str:
     if not {"batch", "chunk"}.isdisjoint(headers):
         raise SettingsError("the headers batch and chunk are made by the client, not by callers")
     return text
+
+
+class AsyncTask(Task[P, R]):
+    """A task whose function is ``async def``: calling it gives a coroutine."""
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> Coroutine[Any, Any, R]:
+            """Call the function directly."""
+
+
+class StreamTask(Task[P, R]):
+    """A task whose function is a generator: calling it gives the generator."""
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> Generator[Any, Any, R]:
+            """Call the function directly."""
+
+
+class AsyncStreamTask(Task[P, None]):
+    """A task whose function is an async generator: calling it gives that."""
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> AsyncGenerator[Any, Any]:
+            """Call the function directly."""

@@ -26,7 +26,7 @@ __all__ = ["Unique", "check_key", "key_maker", "limit_key_maker", "read_unique"]
 #: Beginning of a template whose keys all tasks share.
 SHARED = "*:"
 
-#: Maximum length of a key in characters; a longer one is cut and gets a digest of the whole.
+#: Maximum length of a key in bytes of UTF-8; a longer one is cut and gets a digest of the whole.
 MAX_KEY = 255
 
 _MODES = ("reject", "replace", "keep_last")
@@ -102,15 +102,15 @@ def _fields(template: str) -> list[str]:
     try:
         names = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
     except ValueError as error:
-        msg = f"the key template {template!r} is malformed: {error}; allowed is {_ALLOWED}"
-        raise SettingsError(msg) from error
+        raise SettingsError(
+            f"the key template {template!r} is malformed: {error}; allowed is {_ALLOWED}"
+        ) from error
     arguments = [name.partition(".")[0].partition("[")[0] for name in names]
     for name in arguments:
         if not name.isidentifier():
-            msg = (
+            raise SettingsError(
                 f"the key template {template!r} has {{{name}}}; allowed is the name of an argument"
             )
-            raise SettingsError(msg)
     return arguments
 
 
@@ -162,9 +162,9 @@ def _maker(
     for name in names:
         if name not in signature.parameters and more is None:
             has = ", ".join(signature.parameters) or "none"
-            what = f"{option} of task {task} names {name!r}"
-            msg = f"{what}; the arguments of the function are: {has}"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"{option} of task {task} names {name!r}; the arguments of the function are: {has}"
+            )
 
     def make(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         if not names:
@@ -178,14 +178,16 @@ def _maker(
             return _short(scope + template.format_map(arguments))
         except Exception as error:
             what = f"no argument {error}" if isinstance(error, KeyError) else str(error)
-            msg = f"the key template {template!r} of task {task} cannot be filled in: {what}"
-            raise SettingsError(msg) from error
+            raise SettingsError(
+                f"the key template {template!r} of task {task} cannot be filled in: {what}"
+            ) from error
 
     return make
 
 
 def _short(key: str) -> str:
-    if len(key) <= MAX_KEY:
+    data = key.encode(errors="surrogatepass")
+    if len(data) <= MAX_KEY:
         return key
-    digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
-    return f"{key[: MAX_KEY - 65]}#{digest}"
+    digest = hashlib.sha256(data).hexdigest()
+    return f"{data[: MAX_KEY - 65].decode(errors='ignore')}#{digest}"

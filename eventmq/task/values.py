@@ -36,27 +36,32 @@ MAX_TEXT = 255
 #: Far more than any sensible number of retries or seconds, far less than what overflows.
 MAX_NUMBER = 1_000_000_000
 
-#: Maximum length of a value that an error text repeats inside an example, in characters.
-_SHOWN = 40
-
 
 def refuse(name: str, value: object, allowed: str) -> NoReturn:
     """Raise `SettingsError` for an argument."""
     raise SettingsError(f"{name} is {value!r}; allowed is: {allowed}")
 
 
-def known(what: str, explicit: Iterable[str], names: Iterable[str]) -> None:
-    """Raise `SettingsError` with the nearest name for an unknown argument.
+def refuse_type(name: str, value: object, allowed: str) -> NoReturn:
+    """Raise `SettingsError` for arguments of a job, whose values may be secret."""
+    raise SettingsError(f"{name} is of type {type(value).__name__}; allowed is: {allowed}")
+
+
+def known(
+    what: str, explicit: Iterable[str], names: Iterable[str], words: Mapping[str, str]
+) -> None:
+    """Raise `SettingsError` with what is right, or the nearest name, for an unknown argument.
 
     Args:
         what: What takes the arguments.
         explicit: The names in the call.
         names: The known names.
+        words: Other names -> what is right.
     """
     names = list(names)
     for name in explicit:
         if name not in names:
-            hint = did_you_mean(name, {*names})
+            hint = words.get(name) or did_you_mean(name, {*names})
             raise SettingsError(f"{what} takes no argument {name!r}; {hint}")
 
 
@@ -128,30 +133,26 @@ def arguments(args: object, kwargs: object, call: str) -> tuple[tuple[Any, ...],
         call: The beginning of a correct call, such as ``apply_async(``.
     """
     if not isinstance(args, (list, tuple)):
-        refuse("args", args, f"a list or tuple, as in {call}({_shown(args)},))")
+        refuse_type("args", args, f"a list or tuple, as in {call}(value,))")
     by_name = {} if kwargs is None else kwargs
-    if not isinstance(by_name, Mapping) or not all(isinstance(name, str) for name in by_name):
-        shown = ", ".join(map(_shown, args)) + ("," if len(args) == 1 else "")
-        right = f'{call}({shown}), {{"name": {_shown(kwargs)}}})'
-        refuse("kwargs", kwargs, f"a mapping of names to values, as in {right}")
+    right = f'{call}(value,), {{"name": value}})'
+    if not isinstance(by_name, Mapping):
+        refuse_type("kwargs", kwargs, f"a mapping of names to values, as in {right}")
+    for name in by_name:
+        if not isinstance(name, str):
+            refuse_type("a name in kwargs", name, f"text, as in {right}")
     return tuple(args), dict(by_name)
-
-
-def _shown(value: object) -> str:
-    """Return the repr of a value, shortened."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else "..."
 
 
 def calls(value: object) -> list[Sequence[Any]]:
     """Return the argument tuples of a ``map`` as a list."""
     allowed = "an iterable of argument tuples, one for each job, such as [(1,), (2,)]"
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, IterableABC):
-        refuse("calls", value, allowed)
+        refuse_type("calls", value, allowed)
     tuples = list(value)
     for args in tuples:
         if not isinstance(args, (tuple, list)):
-            refuse("one of the calls", args, f"{allowed}; write ({_shown(args)},)")
+            refuse_type("one of the calls", args, f"{allowed}; write (value,) for one argument")
     return tuples
 
 
@@ -178,8 +179,7 @@ def no_guarantee(*, guarantee: bool, retries: int, unique: bool) -> None:
     if guarantee or not (retries or unique):
         return
     other = f"retries={retries}" if retries else "unique"
-    msg = (
+    raise SettingsError(
         f"guarantee=False and {other} exclude each other: a job without guarantee is run at most "
         "once and is not stored; allowed is one of them"
     )
-    raise SettingsError(msg)

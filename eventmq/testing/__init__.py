@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eventmq.testing.clock import FakeClock
     from eventmq.testing.cluster import Enqueued
     from eventmq.testing.inline import InlineApp, use_app
+    from eventmq.testing.suites.command import CommandSuite
     from eventmq.testing.suites.gateway import GatewaySuite
     from eventmq.testing.suites.middleware import MiddlewareSuite
     from eventmq.testing.suites.queue_order import QueueOrderSuite
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from eventmq.testing.suites.result_backend import ResultBackendSuite
     from eventmq.testing.suites.retry_policy import RetryPolicySuite
     from eventmq.testing.suites.routing import KeyedRoutingSuite, RoutingStrategySuite
+    from eventmq.testing.suites.row_store import RowStoreSuite
     from eventmq.testing.suites.schedule_store import ScheduleStoreSuite
     from eventmq.testing.suites.serializer import SerializerSuite
     from eventmq.testing.suites.trigger import TriggerSuite
     from eventmq.testing.suites.worker_pool import WorkerPoolSuite
 
 __all__ = [
+    "CommandSuite",
     "Enqueued",
     "FakeClock",
     "GatewaySuite",
@@ -44,6 +47,7 @@ __all__ = [
     "ResultBackendSuite",
     "RetryPolicySuite",
     "RoutingStrategySuite",
+    "RowStoreSuite",
     "ScheduleStoreSuite",
     "SerializerSuite",
     "TriggerSuite",
@@ -52,6 +56,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "CommandSuite": "suites.command",
     "Enqueued": "cluster",
     "FakeClock": "clock",
     "GatewaySuite": "suites.gateway",
@@ -63,6 +68,7 @@ _WHERE = {
     "ResultBackendSuite": "suites.result_backend",
     "RetryPolicySuite": "suites.retry_policy",
     "RoutingStrategySuite": "suites.routing",
+    "RowStoreSuite": "suites.row_store",
     "ScheduleStoreSuite": "suites.schedule_store",
     "SerializerSuite": "suites.serializer",
     "TriggerSuite": "suites.trigger",
@@ -73,8 +79,7 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 

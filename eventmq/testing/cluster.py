@@ -8,27 +8,25 @@ messages pass between them by function calls. A submission is carried to its rec
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eventmq.app.broker import limits_of, make_routing
 from eventmq.broker.core import BrokerCore
 from eventmq.client.machine import ClientMachine
 from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, LATE_ACK
-from eventmq.execution.coroutines import CoroutineRunner
-from eventmq.execution.streaming import FlowControl
+from eventmq.execution.streaming import CoroutineRunner, FlowControl
 from eventmq.headers import parse_headers
 from eventmq.interfaces import Envelope, JobsEnded, PartsYielded, PluginContext, ProgressReported
 from eventmq.job import OutcomeKind
 from eventmq.plugins.queue_stores.memory import make_store
 from eventmq.registry.names import QUEUE_ORDER
-from eventmq.wire.batches import decode_batch, decode_chunk, encode_outcomes
+from eventmq.wire.batches import decode_batch, decode_chunk, decode_graph, encode_outcomes
 from eventmq.wire.commands import Heartbeat, Request, decode
-from eventmq.wire.graphs import decode_graph
 from eventmq.wire.streams import encode_progress
 from eventmq.worker.inputs import SpoolDirectory, new_spool
 from eventmq.worker.manager import JobManager
@@ -57,21 +55,8 @@ def _outside_loop(function: Callable[[], T]) -> T:
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or asyncio._get_running_loop() is None:  # noqa: SLF001 - it is for such
         return function()
-    ends: list[tuple[T | None, BaseException | None]] = []
-
-    def main() -> None:
-        try:
-            ends.append((function(), None))
-        except BaseException as error:  # noqa: BLE001 - raised by the caller below
-            ends.append((None, error))
-
-    thread = threading.Thread(target=copy_context().run, args=(main,))
-    thread.start()
-    thread.join()
-    value, error = ends[0]
-    if error is not None:
-        raise error
-    return cast("T", value)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(copy_context().run, function).result()
 
 
 class _Coroutines(CoroutineRunner):
@@ -261,9 +246,10 @@ class SimulatedCluster:
             max_stream_bytes=UNBOUNDED,
         )
         self.core = BrokerCore(limits, make_routing(app.settings, app.plugins), self._order)
-        options = {"dedupe_window": settings.dedupe_window}
-        self._store = make_store(PluginContext("memory", options, clock))
-        self.core.recover(self._store.open(), clock.now(), self._order)
+        self._store = make_store(
+            PluginContext("memory", {"dedupe_window": settings.dedupe_window}, clock)
+        )
+        self.core.recover(self._store.open(), clock.now())
         self.machine = ClientMachine(["memory://"], session="0" * 32, name=app.name)
         self._inbox: deque[tuple[bytes, Sequence[bytes]]] = deque()
         self._workers: dict[bytes, JobManager] = {}
@@ -380,7 +366,12 @@ class SimulatedCluster:
         pool = InlinePool(executor)
         self._joined += 1
         identity = b"worker-%d" % self._joined
-        info = _info(identity.decode(), queues, executor)
+        info = SessionInfo(
+            session=identity.decode(),
+            queues=tuple((_WEIGHT, name) for name in sorted(queues)),
+            tasks=tuple(executor.tasks),
+            callables=executor.allow_callables,
+        )
         manager = JobManager(info, pool=pool, clock=self.clock, spool=spool)
         self._workers[identity] = manager
         manager.connected(self.clock.monotonic())
@@ -424,15 +415,6 @@ class SimulatedCluster:
         frames: list[Any] = Heartbeat("alive", f"{self.clock.now():.2f}").frames()
         for identity in (_CLIENT, *self._workers):
             self._deliver(identity, frames)
-
-
-def _info(session: str, queues: set[str], executor: Executor) -> SessionInfo:
-    return SessionInfo(
-        session=session,
-        queues=tuple((_WEIGHT, name) for name in sorted(queues)),
-        tasks=tuple(executor.tasks),
-        callables=executor.allow_callables,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,14 +516,10 @@ class ExpectedJob:
         )
 
     def __str__(self) -> str:
-        words = [self.task]
-        if self.args is not None:
-            words.append(f"args={tuple(self.args)!r}")
-        if self.kwargs is not None:
-            words.append(f"kwargs={self.kwargs!r}")
-        if self.queue is not None:
-            words.append(f"queue={self.queue!r}")
-        return " ".join(words)
+        args = None if self.args is None else tuple(self.args)
+        said = {"args": args, "kwargs": self.kwargs, "queue": self.queue}
+        words = (f"{name}={value!r}" for name, value in said.items() if value is not None)
+        return " ".join((self.task, *words))
 
 
 def _plain(value: Any) -> Any:

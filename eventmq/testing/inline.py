@@ -204,8 +204,10 @@ class InlineApp:
         before = self._ids("failed") if strict else set()
         count = self._cluster.run(limit)
         if count >= limit and any(job.state == "queued" for job in self.enqueued()):
-            msg = f"drain() has run {count} jobs and there are more: does a task submit itself? "
-            raise AssertionError(msg + "drain(limit=...) sets another bound")
+            raise AssertionError(
+                f"drain() has run {count} jobs and there are more: does a task submit itself? "
+                "drain(limit=...) sets another bound"
+            )
         failed = self._ids("failed") - before if strict else set()
         for job_id in self._cluster.submitted:
             if job_id in failed:
@@ -294,7 +296,9 @@ class InlineApp:
             seconds = seconds.total_seconds()
         if not 0 < seconds < float("inf"):
             raise ValueError(f"cannot travel {seconds!r} seconds; allowed is more than 0")
-        self._travel(seconds)
+        # So that times which the test took from the real clock have been reached.
+        seen, self._seen = self._seen, time.monotonic()
+        self._cluster.travel(seconds + self._seen - seen)
 
     def travel_to(self, when: datetime) -> None:
         """Let time pass until a given time.
@@ -311,11 +315,6 @@ class InlineApp:
         if seconds < 0:
             raise ValueError(f"{when!r} is past for the app, for which it is {self.now!r}")
         self._cluster.travel(seconds)
-
-    def _travel(self, seconds: float) -> None:
-        # So that times which the test took from the real clock have been reached.
-        seen, self._seen = self._seen, time.monotonic()
-        self._cluster.travel(seconds + self._seen - seen)
 
 
 def _name(task: Task[Any, Any] | str) -> str:

@@ -7,7 +7,11 @@ All of them are MessagePack. The broker reads indexes only; payloads pass as the
   end to end. Index: ``[queue, [headers, ...], [[id, delivery, attempt, template, timeout,
   expires, offset, length], ...]]``; ``template`` is the place of the job's header text.
 - *outcomes*, worker to broker: ``[[position, kind, started, ran, content_type, payload,
-  countdown], ...]``; ``position`` counts from 0 in the chunk, see `OutcomeRow`.
+  countdown], ...]``; ``position`` counts from 0 in the chunk, see `OutcomeRow`. To a broker with
+  the extension ``logs`` the log of the job may follow, UTF-8 as bytes: see `LoggedRow`.
+- *graph*, client to broker (extension ``graph``): ``[templates, jobs, plan]``, the first two as in
+  a batch, the jobs by place; the plan is `eventmq.graph.Plan` as lists in lists. The id of the
+  message is that of the first job, and of the graph; its header ``nodes`` is the number of jobs.
 - *exceptions*, in the ACK of a batch: ``{position: [code, text]}``.
 """
 
@@ -18,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from eventmq.errors import ProtocolError
+from eventmq.graph import MAX_NODES, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,24 +32,28 @@ __all__ = [
     "NOW",
     "ChunkEntry",
     "ChunkIndex",
+    "LoggedRow",
     "OutcomeRow",
     "check_jobs",
     "chunk_number",
     "decode_batch",
     "decode_chunk",
     "decode_exceptions",
+    "decode_graph",
     "decode_outcomes",
     "encode_batch",
     "encode_chunk",
     "encode_exceptions",
+    "encode_graph",
     "encode_outcomes",
+    "has_nul",
     "is_text",
     "move_expiry",
     "pack",
     "parse_chunk_number",
+    "read_outcomes",
     "unpack",
 ]
-
 
 #: Seconds that no time on the wire reaches; rejects infinity and nonsense.
 _TIMES = 1e12
@@ -99,11 +108,25 @@ class OutcomeRow(NamedTuple):
 
     position: int
     kind: int
-    started: float
-    run_time: float
-    content_type: str
-    result: bytes
+    started: float = 0.0
+    run_time: float = 0.0
+    content_type: str = ""
+    result: bytes = b""
     countdown: float = 0.0
+
+
+class LoggedRow(OutcomeRow):
+    """An outcome, and behind its fields what the job logged."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, row: OutcomeRow, log: bytes) -> OutcomeRow:
+        """Return an outcome with a log in UTF-8; the same outcome where that is empty."""
+        return tuple.__new__(cls, (*row[:_FIELDS], log)) if log else row
+
+
+_FIELDS = len(OutcomeRow._fields)
 
 
 def pack(value: object) -> bytes:
@@ -121,6 +144,15 @@ def unpack(data: bytes, name: str) -> Any:
         return msgpack.unpackb(data, strict_map_key=False)
     except Exception as error:
         raise ProtocolError(f"{name} is not MessagePack", code="bad-body") from error
+
+
+def has_nul(value: object) -> bool:
+    """Return whether a text of plain data has a NUL character, which some stores cannot keep."""
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(map(has_nul, value)) or any(map(has_nul, value.values()))
+    return isinstance(value, list) and any(map(has_nul, value))
 
 
 def is_text(data: bytes) -> bool:
@@ -155,8 +187,10 @@ def decode_batch(
         case [list(templates), list(jobs)] if len(jobs) == count and len(templates) <= count:
             pass
         case _:
-            msg = f"a batch of {count} is [templates, jobs] with {count} jobs, no more templates"
-            raise ProtocolError(msg, code="bad-body")
+            raise ProtocolError(
+                f"a batch of {count} is [templates, jobs] with {count} jobs, no more templates",
+                code="bad-body",
+            )
     check_jobs(templates, jobs)
     return templates, jobs
 
@@ -168,14 +202,17 @@ def check_jobs(templates: Sequence[Any], jobs: Sequence[Any]) -> None:
         ProtocolError: They are not as in `encode_batch`.
     """
     if not (all(map(_is_template, templates)) and _are_jobs(jobs, len(templates))):
-        msg = "a batch has templates [queue, headers] and jobs [id, template, bytes]"
-        raise ProtocolError(msg, code="bad-body")
+        raise ProtocolError(
+            "a batch has templates [queue, headers] and jobs [id, template, bytes]; no text has a "
+            "NUL character",
+            code="bad-body",
+        )
 
 
 def _is_template(value: object) -> bool:
     match value:
-        case [str(), str()]:
-            return True
+        case [str(queue), str(headers)]:
+            return not has_nul(queue) and not has_nul(headers) and "%00" not in headers
     return False
 
 
@@ -189,6 +226,7 @@ def _are_jobs(jobs: Sequence[Any], templates: int) -> bool:
                 and type(payload) is bytes
                 and 0 <= template < templates
                 and job_id
+                and "\0" not in job_id
             ):
                 return False
     except (TypeError, ValueError):
@@ -279,8 +317,9 @@ def parse_chunk_number(outcome: str) -> int:
     name, _, text = outcome.partition(":")
     number = chunk_number(text) if name == "chunk" else 0
     if not number:
-        msg = f"OUTCOME is {outcome[:80]!r}; a REPLY to a chunk says chunk:NUMBER"
-        raise ProtocolError(msg, code="bad-outcome")
+        raise ProtocolError(
+            f"OUTCOME is {outcome[:80]!r}; a REPLY to a chunk says chunk:NUMBER", code="bad-outcome"
+        )
     return number
 
 
@@ -289,31 +328,61 @@ def encode_outcomes(rows: Sequence[OutcomeRow]) -> bytes:
     return pack(rows)
 
 
-# hot loop: python -m benchmarks drain
 def decode_outcomes(body: bytes) -> Sequence[OutcomeRow]:
-    """Decode outcomes: sequences with the fields of `OutcomeRow`, in that order.
+    """Decode outcomes without logs: sequences with the fields of `OutcomeRow`, in that order.
+
+    Raises:
+        ProtocolError: The body is malformed, or a time is negative, infinite or no number.
+    """
+    return read_outcomes(body)[0]
+
+
+def read_outcomes(body: bytes) -> tuple[Sequence[OutcomeRow], Mapping[int, bytes]]:
+    """Decode outcomes, and what their jobs logged: by position, of those that did.
 
     Raises:
         ProtocolError: The body is malformed, or a time is negative, infinite or no number.
     """
     value = unpack(body, "the body of the outcomes")
+    logs: dict[int, bytes] = {}
     try:
-        for position, kind, started, run_time, content_type, result, countdown in value:
-            if not (
-                type(position) is int
-                and type(kind) is int
-                and type(result) is bytes
-                and type(content_type) is str
-                and type(started) is type(run_time) is type(countdown) is float
-                and 0.0 <= started < _TIMES
-                and 0.0 <= run_time < _TIMES
-                and 0.0 <= countdown < _TIMES
-            ):
-                raise ValueError(position)
+        try:
+            _check_outcomes(value)
+        except ValueError:
+            value, logs = _without_logs(value)
+            _check_outcomes(value)
     except (TypeError, ValueError) as error:
-        msg = "an outcome is [position, kind, started, ran, content type, payload, countdown]"
-        raise ProtocolError(msg, code="bad-body") from error
-    return value  # type: ignore[no-any-return]
+        raise ProtocolError(
+            "an outcome is [position, kind, started, ran, content type, payload, countdown]",
+            code="bad-body",
+        ) from error
+    return value, logs
+
+
+def _without_logs(value: Any) -> tuple[list[Any], dict[int, bytes]]:
+    logs = {row[0]: row[_FIELDS] for row in value if len(row) > _FIELDS}
+    if not all(type(position) is int and type(log) is bytes for position, log in logs.items()):
+        raise ValueError(value)
+    rows = [row[:_FIELDS] if len(row) == _FIELDS + 1 else row for row in value]
+    return rows, logs
+
+
+# hot loop: python -m benchmarks drain
+def _check_outcomes(value: Any) -> None:
+    """Raise `ValueError` or `TypeError` where a value from a peer is no list of outcomes."""
+    for position, kind, started, run_time, content_type, result, countdown in value:
+        if not (
+            type(position) is int
+            and type(kind) is int
+            and type(result) is bytes
+            and type(content_type) is str
+            and "\0" not in content_type
+            and type(started) is type(run_time) is type(countdown) is float
+            and 0.0 <= started < _TIMES
+            and 0.0 <= run_time < _TIMES
+            and 0.0 <= countdown < _TIMES
+        ):
+            raise ValueError(position)
 
 
 def encode_exceptions(exceptions: Mapping[int, tuple[str, str]]) -> bytes:
@@ -331,5 +400,42 @@ def decode_exceptions(data: bytes) -> dict[int, tuple[str, str]]:
     try:
         return {int(position): (str(code), str(text)) for position, (code, text) in value.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        msg = "the exceptions of an ACK are a map of index to [code, text]"
-        raise ProtocolError(msg, code="bad-body") from error
+        raise ProtocolError(
+            "the exceptions of an ACK are a map of index to [code, text]", code="bad-body"
+        ) from error
+
+
+def encode_graph(
+    templates: Sequence[tuple[str, str]], jobs: Sequence[tuple[str, int, bytes]], plan: Plan
+) -> bytes:
+    """Encode a graph: ``templates`` are (queue, headers), ``jobs`` (id, template, payload)."""
+    return pack([templates, jobs, plan])
+
+
+def decode_graph(
+    body: bytes, count: int
+) -> tuple[list[tuple[str, str]], list[tuple[str, int, bytes]], Plan]:
+    """Decode a graph.
+
+    Args:
+        body: The body of the REQUEST.
+        count: What its ``nodes`` header says.
+
+    Raises:
+        ProtocolError: The body is malformed, has another number of jobs or the same id twice, or
+            the plan is none.
+    """
+    if count > MAX_NODES:
+        raise ProtocolError(f"a graph has at most {MAX_NODES} jobs, not {count}", code="too-many")
+    value: Any = unpack(body, "the body of the graph")
+    match value:
+        case [list(templates), list(jobs), plan] if len(jobs) == count >= len(templates):
+            pass
+        case _:
+            raise ProtocolError(
+                f"a graph of {count} is [templates, jobs, plan] with {count} jobs", code="bad-body"
+            )
+    check_jobs(templates, jobs)
+    if len({job_id for job_id, _, _ in jobs}) != count:
+        raise ProtocolError("two jobs of the graph have the same id", code="bad-body")
+    return templates, jobs, Plan.decode(plan, count)

@@ -1,4 +1,4 @@
-"""The operations of extension ``call``: a table with role, arguments and result; their arguments.
+"""The operations of extension ``call``: a table with role, arguments and result.
 
 ``CALL id name arguments`` is answered by ``REPLY new-id result id`` or by ERROR; arguments and
 result are MessagePack, arguments always a map. The table in ``docs/protocol.rst`` is made from
@@ -7,37 +7,9 @@ this one. A REPLY whose OUTCOME frame is ``part`` is followed by more.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = [
-    "CALLS",
-    "MAX_IDS",
-    "MAX_ROWS",
-    "METHODS",
-    "CallSpec",
-    "document",
-    "read_flag",
-    "read_limit",
-    "read_number",
-    "read_numbers",
-    "read_text",
-    "read_texts",
-    "read_time",
-]
-
-#: Most ids in one call.
-MAX_IDS = 1000
-
-#: Most rows in one listing.
-MAX_ROWS = 1000
-
+__all__ = ["ACTING", "CALLS", "METHODS", "CallSpec", "document"]
 
 #: Calls with several answers, or about such ones -> what makes them in Python.
 METHODS = {
@@ -96,14 +68,17 @@ CALLS: dict[str, CallSpec] = {
     ),
     "info": CallSpec(
         "client",
-        {"id": "str"},
+        {"id": "str", "args": "bool?", "logs": "bool?"},
         "map with id task queue state attempt delivery priority created due expires started ran "
         "finished worker error content_type headers leased attempts root parent progress; root and "
         "parent are ids of its graph and of a job that it waited for, '' for none; attempts are "
         "maps with attempt delivery at started ran worker content_type error of the last ten that "
-        "failed; progress is a map with done total note at, or nil; ERROR job-not-found for an "
-        "unknown id",
-        "Say what is known of one job, without body and result.",
+        "failed; progress is a map with done total note at, or nil; leased is when a running job "
+        "was handed to its worker, where it may have waited for others of the worker; with args "
+        "also body, bytes, or nil where it is not kept or over 1 MiB, and body_bytes; with logs "
+        "also logs, maps with attempt at text of what its attempts logged, whose text is '' where "
+        "it made room for later ones; ERROR job-not-found for an unknown id",
+        "Say what is known of one job, without result, and without body unless ``args`` is true.",
     ),
     "jobs": CallSpec(
         "client",
@@ -116,27 +91,45 @@ CALLS: dict[str, CallSpec] = {
     "queues": CallSpec(
         "client",
         {},
-        "list of maps with name waiting delayed running failed paused workers limits",
-        "List the queues; limits are as the setting queue_limits says them, '' for none.",
+        "list of maps with name waiting delayed running failed paused workers limits waited",
+        "List the queues; limits are as the setting queue_limits says them, '' for none; waited is "
+        "how many seconds the job has waited that waits longest, of those that come next.",
     ),
     "workers": CallSpec(
         "client",
         {},
         "list of maps with session name queues tasks window chunks running seen (seconds ago) "
-        "plain",
+        "plain pool slots version jobs; jobs are at most ten maps with id task leased: of each "
+        "chunk that it holds, oldest first, the job that runs or is next",
         "List the worker sessions.",
     ),
     "status": CallSpec(
         "client",
         {},
-        "map with version epoch store now started clock addresses peers counters queue_limits "
-        "waited_for replies_owed streams unread_bytes and the keys of STATUS",
-        "Say how the broker is; queue_limits has a map by queue, with limits, the jobs that are "
-        "running and those that may_start now. clock has seconds: unconfirmed, that the machine "
-        "was off and that do not count yet, and steady_in, until they do; step, of the wall clock, "
-        "that does not count yet, and counts_in, until it does; 0 for none.",
+        "map with version epoch store events_id now role shared owner durability trouble started "
+        "clock addresses peers counters queue_limits waited_for replies_owed streams unread_bytes "
+        "and the keys of STATUS",
+        "Say how the broker is. durability is as the setting says, role is active or standby, "
+        "since started; shared says whether brokers share the store, owner the address of the "
+        "broker that owns the store, see Owner, '' if none is known, "
+        "trouble why a standby cannot use the store now, '' if it can; queue_limits has a map by "
+        "queue, with limits, the jobs that are running and those that may_start now. clock has "
+        "seconds: unconfirmed, that the machine was off and that do not count yet, and steady_in, "
+        "until they do; step, of the wall clock, that does not count yet, and counts_in, until it "
+        "does; 0 for none.",
     ),
-    "ping": CallSpec("client", {}, "map with version epoch store now", "Answer at once."),
+    "metrics": CallSpec(
+        "client",
+        {},
+        "map with version role epoch started without_owner peers sessions unsent_bytes counters "
+        "commits store jobs queues workers; jobs are maps with queue task submitted retried "
+        "outcomes wait run, queues are maps with name waiting delayed blocked running failed "
+        "workers paused oldest, workers are lists of name, used and all slots; commits, wait and "
+        "run are histograms, lists of upper bounds, counts (one more, of what is above) and sum. "
+        "Times are in seconds. What is over the broker's bounds of names is summed as 'other'",
+        "Say the figures that monitors collect: of jobs since the broker's start, of the rest now.",
+    ),
+    "ping": CallSpec("client", {}, "map with version epoch store events_id now", "Answer at once."),
     "schedules.list": CallSpec(
         "client",
         {"after": "int?", "scan": "bool?", "limit": "int?", "name": "str?"},
@@ -147,7 +140,10 @@ CALLS: dict[str, CallSpec] = {
     ),
     "schedules.save": CallSpec(
         "client",
-        {"rows": "list of [row as in schedules.list, expected version or nil], at most 1,000"},
+        {
+            "rows": "list of [row as in schedules.list, expected version or nil], at most 1,000",
+            "operation": "str?, enable or disable",
+        },
         "map with done (list of bool) and revision; ERROR store-full",
         "Store schedules, each if it has the expected version; nil: if there is none of its name.",
     ),
@@ -165,6 +161,12 @@ CALLS: dict[str, CallSpec] = {
         {"name": "str", "version": "int?"},
         "bool",
         "Remove a schedule, if a version is named only that.",
+    ),
+    "schedules.ran": CallSpec(
+        "client",
+        {"name": "str", "id": "str, of the job"},
+        "nil; ERROR job-not-found",
+        "Say that a job was submitted by hand for a schedule, beside its fire times: an event.",
     ),
     "schedules.lease": CallSpec(
         "client",
@@ -222,6 +224,7 @@ CALLS: dict[str, CallSpec] = {
             "error": "str?, type",
             "since": "float?",
             "until": "float?",
+            "operation": "str?, purge",
         },
         "map with id action done (bool) count (of jobs touched so far); ERROR queue-not-found",
         "Cancel unfinished jobs, or retry or drop failed ones, by filters and slice by slice. It "
@@ -267,6 +270,12 @@ CALLS: dict[str, CallSpec] = {
         "nil; ERROR queue-not-found",
         "Hand out jobs of a queue again.",
     ),
+    "handover": CallSpec(
+        "admin",
+        {},
+        "map with owner (its address) and epoch; ERROR no-standby where no broker has taken over",
+        "Give a shared store up, for a standby to take over; answered when one has.",
+    ),
     "clock.accept": CallSpec(
         "admin",
         {},
@@ -297,6 +306,15 @@ CALLS: dict[str, CallSpec] = {
     ),
 }
 
+#: Calls that change something for others: their events and log lines say who made them.
+ACTING = frozenset({
+    "bulk", "cancel", "cancel_graph", "clock.accept", "drop", "handover", "pause", "resume",
+    "retry", "schedules.ran", "schedules.remove", "schedules.save",
+})  # fmt: skip
+
+for _name in ACTING:
+    CALLS[_name].arguments["actor"] = "str?"
+
 
 def document() -> str:
     """Return the table of all calls for ``docs/protocol.rst``, in reStructuredText."""
@@ -311,71 +329,3 @@ def document() -> str:
 
 
 # Arguments of one call
-
-
-def read_text(arguments: Mapping[str, Any], name: str) -> str:
-    """Return a text, "" where it was left out."""
-    value = arguments.get(name, "")
-    if not isinstance(value, str):
-        raise ProtocolError(f"argument {name!r} is a str", code="bad-arguments")
-    return value
-
-
-def read_texts(arguments: Mapping[str, Any], name: str) -> list[str]:
-    """Return a list of texts."""
-    value = arguments.get(name)
-    if (
-        not isinstance(value, list)
-        or len(value) > MAX_IDS
-        or not all(isinstance(item, str) for item in value)
-    ):
-        msg = f"argument {name!r} is a list of at most {MAX_IDS} str"
-        raise ProtocolError(msg, code="bad-arguments")
-    return value
-
-
-def read_flag(arguments: Mapping[str, Any], name: str) -> bool:
-    """Return a bool, false where it was left out."""
-    value = arguments.get(name, False)
-    if not isinstance(value, bool):
-        raise ProtocolError(f"argument {name!r} is a bool", code="bad-arguments")
-    return value
-
-
-def read_number(arguments: Mapping[str, Any], name: str) -> int:
-    """Return a whole number from 0, 0 where it was left out."""
-    value = arguments.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise ProtocolError(f"argument {name!r} is a whole number from 0", code="bad-arguments")
-    return value
-
-
-def read_numbers(arguments: Mapping[str, Any], name: str) -> list[int]:
-    """Return a list of whole numbers, an empty one where it was left out."""
-    value = arguments.get(name)
-    if value is None:
-        return []
-    if (
-        not isinstance(value, list)
-        or len(value) > MAX_IDS
-        or not all(type(item) is int and 0 <= item < 1 << 63 for item in value)
-    ):
-        msg = f"argument {name!r} is a list of at most {MAX_IDS} whole numbers from 0"
-        raise ProtocolError(msg, code="bad-arguments")
-    return value
-
-
-def read_time(arguments: Mapping[str, Any], name: str) -> float:
-    """Return a Unix time in seconds, 0.0 where it was left out."""
-    value = arguments.get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ProtocolError(f"argument {name!r} is a Unix time in seconds", code="bad-arguments")
-    return float(value)
-
-
-def read_limit(arguments: Mapping[str, Any]) -> int:
-    """Return how many rows are wanted, as many as are allowed where it was left out."""
-    value = arguments.get("limit", MAX_ROWS)
-    if not isinstance(value, int) or not 0 < value <= MAX_ROWS:
-        raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
-    return value

@@ -7,15 +7,18 @@ A ROUTER's identity frame is not part of them. Every text frame is UTF-8; bodies
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "ADMIN_COMMANDS",
+    "MAX_IDS",
+    "MAX_ROWS",
     "MAX_TEXT",
     "PROTOCOL",
     "Ack",
@@ -36,6 +39,13 @@ __all__ = [
     "Request",
     "Schedule",
     "decode",
+    "read_flag",
+    "read_limit",
+    "read_number",
+    "read_numbers",
+    "read_text",
+    "read_texts",
+    "read_time",
 ]
 
 #: Frame 1 of every message.
@@ -44,12 +54,23 @@ PROTOCOL = b"eMQP/1.0"
 #: Bytes of the longest text frame: headers, FEATURES and STATUS are far below.
 MAX_TEXT = 1024 * 1024
 
+#: Most ids in one call.
+MAX_IDS = 1000
+
+#: Most rows in one listing.
+MAX_ROWS = 1000
+
 #: Commands of the administration port that ask something.
 ADMIN_COMMANDS = ("STATUS", "ROUTER_SHOW_WORKERS", "ROUTER_SHOW_SCHEDULERS")
 
 
 def _head(command: bytes, msg_id: str) -> list[bytes]:
     return [b"", PROTOCOL, command, msg_id.encode()]
+
+
+def _optional(text: str | None) -> list[bytes]:
+    """Return the frame of a text that may be left out."""
+    return [] if text is None else [text.encode()]
 
 
 class Inform(NamedTuple):
@@ -62,8 +83,8 @@ class Inform(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        head = [*_head(b"INFORM", self.id), self.queues.encode(), self.role.encode()]
-        return head if self.features is None else [*head, self.features.encode()]
+        head = _head(b"INFORM", self.id)
+        return [*head, self.queues.encode(), self.role.encode(), *_optional(self.features)]
 
 
 class Ack(NamedTuple):
@@ -91,8 +112,7 @@ class Ready(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        head = _head(b"READY", self.id)
-        return head if self.status is None else [*head, self.status.encode()]
+        return _head(b"READY", self.id) + _optional(self.status)
 
 
 class Request(NamedTuple):
@@ -139,8 +159,8 @@ class Heartbeat(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        head = [*_head(b"HEARTBEAT", self.id), self.timestamp.encode()]
-        return head if self.status is None else [*head, self.status.encode()]
+        head = _head(b"HEARTBEAT", self.id)
+        return [*head, self.timestamp.encode(), *_optional(self.status)]
 
 
 class Schedule(NamedTuple):
@@ -177,8 +197,8 @@ class Publish(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        head = [*_head(b"PUBLISH", self.id), self.topic.encode()]
-        return [*head, *([] if self.headers is None else [self.headers.encode()]), self.body]
+        head = _head(b"PUBLISH", self.id)
+        return [*head, self.topic.encode(), *_optional(self.headers), self.body]
 
 
 class Kbai(NamedTuple):
@@ -245,8 +265,7 @@ class Cancel(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        texts = [self.job.encode(), self.delivery.encode(), self.reason.encode()]
-        return [*_head(b"CANCEL", self.id), *texts]
+        return [*_head(b"CANCEL", self.id), *map(str.encode, self[1:])]
 
 
 class Credit(NamedTuple):
@@ -262,8 +281,7 @@ class Credit(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        texts = [self.subject.encode(), self.delivery.encode(), self.taken.encode()]
-        return [*_head(b"CREDIT", self.id), *texts]
+        return [*_head(b"CREDIT", self.id), *map(str.encode, self[1:])]
 
     def numbers(self) -> tuple[int, int]:
         """Return delivery and number of parts.
@@ -273,8 +291,10 @@ class Credit(NamedTuple):
         """
         pair = self.delivery, self.taken
         if not all(text.isascii() and text.isdigit() and len(text) < 17 for text in pair):  # noqa: PLR2004
-            msg = f"CREDIT says {pair!r}; allowed are a delivery and a number of parts"
-            raise ProtocolError(msg, code="bad-arguments")
+            raise ProtocolError(
+                f"CREDIT says {pair!r}; allowed are a delivery and a number of parts",
+                code="bad-arguments",
+            )
         return int(self.delivery), int(self.taken)
 
 
@@ -288,8 +308,7 @@ class Error(NamedTuple):
 
     def frames(self) -> list[bytes]:
         """Return the frames from frame 0 on."""
-        texts = [self.request.encode(), self.code.encode(), self.text.encode()]
-        return [*_head(b"ERROR", self.id), *texts]
+        return [*_head(b"ERROR", self.id), *map(str.encode, self[1:])]
 
 
 Command = (
@@ -299,6 +318,14 @@ Command = (
 
 
 def _text(frames: Sequence[bytes]) -> list[str]:
+    texts = _any_text(frames)
+    whole = " ".join(texts)
+    if "\0" in whole or "%00" in whole:  # which is a NUL once it is decoded
+        raise ProtocolError("a text frame has a NUL character", code="not-utf8")
+    return texts
+
+
+def _any_text(frames: Sequence[bytes]) -> list[str]:
     if max(map(len, frames)) > MAX_TEXT:
         raise ProtocolError(f"a text frame has at most {MAX_TEXT} bytes", code="too-large")
     return [str(frame, "utf-8") for frame in frames]
@@ -324,8 +351,9 @@ def _schedule(frames: Sequence[bytes], *, remove: bool) -> Schedule:
     if len(frames) == 4:  # noqa: PLR2004 - the document's form
         return Schedule(msg_id, queue, headers, frames[3], remove=remove)
     if len(frames) == 5:  # noqa: PLR2004 - neither form
-        msg = "SCHEDULE has 7 frames (emqp-1.0) or 9 (deployed software), not 8"
-        raise ProtocolError(msg, code="frame-count")
+        raise ProtocolError(
+            "SCHEDULE has 7 frames (emqp-1.0) or 9 (deployed software), not 8", code="frame-count"
+        )
     interval, cron = _text([frames[3], frames[5]])
     return Schedule(msg_id, queue, headers, frames[4], interval, cron, remove=remove)
 
@@ -344,16 +372,6 @@ def _call(frames: Sequence[bytes]) -> Call:
     return Call(msg_id, _OLD_CALLS.get(name, name), frames[2])
 
 
-def _kbai(frames: Sequence[bytes], word: str) -> Kbai:
-    (msg_id,) = _text(frames)
-    return Kbai(msg_id, word)
-
-
-def _admin(frames: Sequence[bytes], name: str) -> Admin:
-    (msg_id,) = _text(frames)
-    return Admin(msg_id, name)
-
-
 #: Command frame -> (least and most frames from frame 3 on, decoder of those).
 _DECODERS: dict[bytes, tuple[int, int, Callable[[Sequence[bytes]], Command]]] = {
     b"REQUEST": (4, 4, _request),
@@ -363,19 +381,19 @@ _DECODERS: dict[bytes, tuple[int, int, Callable[[Sequence[bytes]], Command]]] = 
     b"READY": (1, 2, lambda f: Ready(*_text(f))),
     b"INFORM": (3, 4, lambda f: Inform(*_text(f))),
     b"CALL": (3, 3, _call),
-    b"ERROR": (4, 4, lambda f: Error(*_text(f))),
+    b"ERROR": (4, 4, lambda f: Error(*_any_text(f))),  # it may be about a message with a NUL
     b"CANCEL": (4, 4, lambda f: Cancel(*_text(f))),
     b"CREDIT": (4, 4, lambda f: Credit(*_text(f))),
     b"PUBLISH": (3, 4, _publish),
     b"SCHEDULE": (4, 6, lambda f: _schedule(f, remove=False)),
     b"UNSCHEDULE": (4, 6, lambda f: _schedule(f, remove=True)),
-    b"KBAI": (1, 1, lambda f: _kbai(f, "KBAI")),
-    b"KBYE": (1, 1, lambda f: _kbai(f, "KBYE")),
+    b"KBAI": (1, 1, lambda f: Kbai(_text(f)[0], "KBAI")),
+    b"KBYE": (1, 1, lambda f: Kbai(_text(f)[0], "KBYE")),
     b"DISCONNECT": (1, 1, lambda f: Disconnect(*_text(f))),
     b"HELLO": (1, 1, lambda f: Hello(*_text(f))),
-    b"STATUS": (1, 1, lambda f: _admin(f, "STATUS")),
-    b"ROUTER_SHOW_WORKERS": (1, 1, lambda f: _admin(f, "ROUTER_SHOW_WORKERS")),
-    b"ROUTER_SHOW_SCHEDULERS": (1, 1, lambda f: _admin(f, "ROUTER_SHOW_SCHEDULERS")),
+    b"STATUS": (1, 1, lambda f: Admin(_text(f)[0], "STATUS")),
+    b"ROUTER_SHOW_WORKERS": (1, 1, lambda f: Admin(_text(f)[0], "ROUTER_SHOW_WORKERS")),
+    b"ROUTER_SHOW_SCHEDULERS": (1, 1, lambda f: Admin(_text(f)[0], "ROUTER_SHOW_SCHEDULERS")),
 }
 
 
@@ -391,15 +409,17 @@ def decode(frames: Sequence[bytes]) -> Command:
             ``too-large`` (a text frame over `MAX_TEXT`).
     """
     if len(frames) < 4 or frames[0]:  # noqa: PLR2004 - the shortest message
-        msg = "a message begins with an empty frame, eMQP/1.0, a command and a message id"
-        raise ProtocolError(msg, code="envelope")
+        raise ProtocolError(
+            "a message begins with an empty frame, eMQP/1.0, a command and a message id",
+            code="envelope",
+        )
     if frames[1] != PROTOCOL:
-        msg = f"frame 1 is {bytes(frames[1][:40])!r}; this peer speaks eMQP/1.0"
-        raise ProtocolError(msg, code="version")
+        raise ProtocolError(
+            f"frame 1 is {bytes(frames[1][:40])!r}; this peer speaks eMQP/1.0", code="version"
+        )
     entry = _DECODERS.get(frames[2])
     if entry is None:
-        msg = f"unknown command {bytes(frames[2][:40])!r}"
-        raise ProtocolError(msg, code="unknown-command")
+        raise ProtocolError(f"unknown command {bytes(frames[2][:40])!r}", code="unknown-command")
     min_frames, max_frames, decoder = entry
     if not min_frames <= len(frames) - 3 <= max_frames:
         span = (
@@ -407,12 +427,91 @@ def decode(frames: Sequence[bytes]) -> Command:
             if min_frames == max_frames
             else f"{min_frames + 3} to {max_frames + 3}"
         )
-        msg = f"{str(frames[2], 'ascii')} has {span} frames, this one {len(frames)}"
-        raise ProtocolError(msg, code="frame-count")
+        raise ProtocolError(
+            f"{str(frames[2], 'ascii')} has {span} frames, this one {len(frames)}",
+            code="frame-count",
+        )
     if not frames[3]:
         raise ProtocolError("frame 3, the message id, is empty", code="no-id")
     try:
         return decoder(frames[3:])
     except UnicodeDecodeError:
-        msg = f"a text frame of {str(frames[2], 'ascii')} is not UTF-8"
-        raise ProtocolError(msg, code="not-utf8") from None
+        raise ProtocolError(
+            f"a text frame of {str(frames[2], 'ascii')} is not UTF-8", code="not-utf8"
+        ) from None
+
+
+# Arguments of CALL
+
+
+def _read(
+    arguments: Mapping[str, Any],
+    name: str,
+    what: str,
+    fits: Callable[[Any], bool],
+    default: Any = None,
+) -> Any:
+    """Return an argument of a call, checked; the error says ``what`` it is to be."""
+    value = arguments.get(name, default)
+    if not fits(value):
+        raise ProtocolError(f"argument {name!r} is {what}", code="bad-arguments")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def read_text(arguments: Mapping[str, Any], name: str) -> str:
+    """Return a text, "" where it was left out."""
+    return str(_read(arguments, name, "a str", lambda value: isinstance(value, str), ""))
+
+
+def read_texts(arguments: Mapping[str, Any], name: str) -> list[str]:
+    """Return a list of texts."""
+
+    def fits(value: Any) -> bool:
+        few = isinstance(value, list) and len(value) <= MAX_IDS
+        return few and all(isinstance(item, str) for item in value)
+
+    return list(_read(arguments, name, f"a list of at most {MAX_IDS} str", fits))
+
+
+def read_flag(arguments: Mapping[str, Any], name: str) -> bool:
+    """Return a bool, false where it was left out."""
+    return bool(
+        _read(arguments, name, "a bool", lambda value: isinstance(value, bool), default=False)
+    )
+
+
+def read_number(arguments: Mapping[str, Any], name: str) -> int:
+    """Return a whole number from 0, 0 where it was left out."""
+    return int(_read(arguments, name, "a whole number from 0", _is_number, 0))
+
+
+def read_numbers(arguments: Mapping[str, Any], name: str) -> list[int]:
+    """Return a list of whole numbers, an empty one where it was left out."""
+
+    def fits(value: Any) -> bool:
+        few = isinstance(value, list) and len(value) <= MAX_IDS
+        return value is None or (few and all(map(_is_number, value)))
+
+    what = f"a list of at most {MAX_IDS} whole numbers from 0"
+    return list(_read(arguments, name, what, fits) or ())
+
+
+def read_time(arguments: Mapping[str, Any], name: str) -> float:
+    """Return a Unix time in seconds, 0.0 where it was left out."""
+
+    def fits(value: Any) -> bool:
+        return type(value) in {int, float} and math.isfinite(value)
+
+    return float(_read(arguments, name, "a Unix time in seconds", fits, 0.0))
+
+
+def read_limit(arguments: Mapping[str, Any]) -> int:
+    """Return how many rows are wanted, as many as are allowed where it was left out."""
+    value = arguments.get("limit", MAX_ROWS)
+    if not isinstance(value, int) or not 0 < value <= MAX_ROWS:
+        raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
+    return value

@@ -14,14 +14,14 @@ import os
 import re
 import secrets
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventmq.errors import KeyFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "PUBLIC",
@@ -74,11 +74,26 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """Keys that a peer needs to connect: the broker's public key and its own pair."""
+    """Keys that a peer needs to connect: the broker's public key and its own pair, in Z85.
+
+    ``others`` are the public keys of its further brokers by their position, the first being
+    ``broker``; empty where all have the same.
+    """
 
     broker: bytes
     public: bytes
     secret: bytes = field(repr=False)
+    others: tuple[bytes, ...] = ()
+
+    def of(self, position: int) -> ClientKeys:
+        """Return the keys to connect to the broker at a position of the setting ``broker``."""
+        if not position or not self.others:
+            return self
+        return replace(self, broker=self.others[position - 1])
+
+    def having(self, key: str) -> ClientKeys:
+        """Return the keys to connect to a broker with a public key."""
+        return replace(self, broker=key.encode())
 
 
 def decode_key(text: str) -> bytes:
@@ -134,8 +149,7 @@ def parse_certificate(text: str) -> Certificate:
         elif values is not None and (match := _VALUE.fullmatch(line)):
             values[match[1]] = (match[2] or match[3] or match[4] or "").strip()
         else:
-            msg = f"line {number} is neither a section nor an indented NAME = VALUE"
-            raise KeyFileError(msg)
+            raise KeyFileError(f"line {number} is neither a section nor an indented NAME = VALUE")
     keys = sections.get("curve", {})
     if "public-key" not in keys:
         raise KeyFileError("there is no public-key in a section curve")
@@ -170,8 +184,9 @@ def read_public(path: str | Path) -> Certificate:
     path = Path(path)
     match = _read(path)
     if match.secret:
-        msg = f"{path} holds a secret key; name the file beside it that ends in {PUBLIC}"
-        raise KeyFileError(msg)
+        raise KeyFileError(
+            f"{path} holds a secret key; name the file beside it that ends in {PUBLIC}"
+        )
     return match
 
 
@@ -185,21 +200,22 @@ def read_secret(path: str | Path) -> Certificate:
     match = _read(path)
     if not match.secret:
         raise KeyFileError(f"{path} holds no secret key; that one ends in {SECRET}")
-    mode = path.stat().st_mode
-    if mode & (stat.S_IRWXO | stat.S_IWGRP):
-        msg = f"other users can use the secret key in {path}: chmod 600 {path}, or make a new one"
-        raise KeyFileError(msg)
+    if path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise KeyFileError(
+            f"other users can use the secret key in {path}: chmod 600 {path}, or make a new one"
+        )
     return match
 
 
-def client_keys(broker_key_file: str, key_file: str) -> ClientKeys:
+def client_keys(broker_key_files: Sequence[str], key_file: str) -> ClientKeys:
     """Return what the settings ``broker_key_file`` and ``key_file`` name.
 
     Raises:
         KeyFileError: One of the files is not what it has to be.
     """
-    broker, own = read_public(broker_key_file), read_secret(key_file)
-    return ClientKeys(broker.public.encode(), own.public.encode(), own.secret.encode())
+    broker, *others = [read_public(file).public.encode() for file in broker_key_files]
+    own = read_secret(key_file)
+    return ClientKeys(broker, own.public.encode(), own.secret.encode(), tuple(others))
 
 
 def write_new(path: Path, certificate: Certificate, comment: str) -> None:

@@ -1,37 +1,56 @@
-"""FEATURES, STATUS and QUEUES: what peers announce about themselves.
+"""FEATURES, STATUS and QUEUES: what peers announce about themselves; and routing ids.
 
 FEATURES is the csv frame that ends INFORM and ACK: names of extensions and ``name:value`` pairs;
 a value that is a list is joined by ``+``. STATUS is sent in READY and HEARTBEAT by workers with
 FEATURES, absolute and never a delta. Both have the syntax of the header field (`eventmq.headers`).
+
+By routing ids a broker tells peers of EventMQ 1 from others before their first message. Software
+without FEATURES decodes a routing id as UTF-8, and the 0.3 router ends where it is none, as those
+that libzmq makes are. So every socket of EventMQ 1 that connects has one in ASCII.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
 from eventmq.errors import ProtocolError
 from eventmq.headers import split_headers
+from eventmq.wire.owner import OwnerInfo
 
 __all__ = [
     "EXTENSIONS",
+    "ROUTING_PREFIX",
     "Features",
     "Status",
     "format_queues",
     "format_waiting",
+    "is_ours",
+    "is_version_0_3",
     "parse_queues",
     "parse_waiting",
+    "routing_id",
 ]
 
 #: The extensions of this implementation, in the order of the table in ``docs/protocol.rst``.
 EXTENSIONS = (
     "session", "batch", "chunk", "outcome", "call", "cancel", "error", "graph", "stream", "inputs",
-    "ended", "late-ack",
+    "ended", "late-ack", "owner", "logs",
 )  # fmt: skip
 
 _SAFE = "_.-~*/"
+
+#: What the routing ids of clients, workers and schedulers of EventMQ 1 begin with.
+ROUTING_PREFIX = "eventmq1:"
+
+#: Bytes of the longest routing id that libzmq takes.
+_MAX_BYTES = 255
+
+#: The routing ids that EventMQ 0.3 makes: a random UUID as text.
+_UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 def _join(values: tuple[str, ...]) -> str:
@@ -47,8 +66,9 @@ def _numbers(text: str, name: str) -> tuple[int, ...]:
         return ()
     parts = text.split("+")
     if not all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts):  # noqa: PLR2004
-        msg = f"{name} is {text[:80]!r}; allowed are whole numbers joined by +"
-        raise ProtocolError(msg, code="bad-features")
+        raise ProtocolError(
+            f"{name} is {text[:80]!r}; allowed are whole numbers joined by +", code="bad-features"
+        )
     return tuple(map(int, parts))
 
 
@@ -69,12 +89,18 @@ class Features:
         name: INFORM: what people call the peer, such as ``host:pid``.
         tasks: INFORM of a worker: names of the tasks it knows.
         callables: INFORM of a worker: patterns of dotted paths that it runs (legacy jobs).
+        pool: INFORM of a worker: name of its pool, for people.
+        slots: INFORM of a worker: how many jobs it can run at once, for people.
+        version: INFORM of a worker: version of its software, for people.
         received: INFORM of a worker: highest chunk number it ever received.
         held: INFORM of a worker: numbers of the chunks it holds and has not answered fully.
         epoch: ACK: number of this run of the broker.
         store: ACK: id of the broker's store.
         max_frame: ACK: longest frame in bytes that the broker takes.
         publish: ACK: address of the broker's PUB socket, empty if it has none.
+        owner: ACK of a broker with a shared store: who owns that.
+        sender: INFORM of a standby to the owner of the store: what the peer may do whose messages
+            it passes on (`eventmq.broker.grants`); empty where there are no keys.
     """
 
     extensions: tuple[str, ...] = EXTENSIONS
@@ -82,31 +108,34 @@ class Features:
     name: str = ""
     tasks: tuple[str, ...] = ()
     callables: tuple[str, ...] = ()
+    pool: str = ""
+    slots: int = 0
+    version: str = ""
     received: int = 0
     held: tuple[int, ...] = ()
     epoch: int = 0
     store: str = ""
     max_frame: int = 0
     publish: str = ""
+    owner: OwnerInfo | None = None
+    sender: str = ""
 
     def format(self) -> str:
         """Return the text of the frame."""
-        items = list(self.extensions)
-        for name in ("session", "name", "store", "publish"):
+        items = [name for name in self.extensions if self.owner is None or name != "owner"]
+        for name in ("session", "name", "pool", "version", "store", "publish", "sender"):
             if value := getattr(self, name):
                 items.append(f"{name}:{quote(value, safe=_SAFE)}")
         for name in ("tasks", "callables"):
             if values := getattr(self, name):
                 items.append(f"{name}:{_join(values)}")
-        for wire, number in (
-            ("received", self.received),
-            ("epoch", self.epoch),
-            ("max-frame", self.max_frame),
-        ):
-            if number:
-                items.append(f"{wire}:{number}")
+        numbers = (self.slots, self.received, self.epoch, self.max_frame)
+        pairs = zip(("slots", "received", "epoch", "max-frame"), numbers, strict=True)
+        items += [f"{wire}:{number}" for wire, number in pairs if number]
         if self.held:
             items.append(f"held:{'+'.join(map(str, self.held))}")
+        if self.owner is not None:
+            items.append(self.owner.format())
         return ",".join(items)
 
     @classmethod
@@ -114,7 +143,7 @@ class Features:
         """Read a frame; unknown names are passed over.
 
         Raises:
-            ProtocolError: A number is not one.
+            ProtocolError: A number is not one, or the owner is malformed.
         """
         pairs = dict(split_headers(text))
         return cls(
@@ -123,12 +152,17 @@ class Features:
             name=unquote(pairs.get("name", "")),
             tasks=_split(pairs.get("tasks", "")),
             callables=_split(pairs.get("callables", "")),
+            pool=unquote(pairs.get("pool", "")),
+            slots=_number(pairs.get("slots", ""), "slots"),
+            version=unquote(pairs.get("version", "")),
             received=_number(pairs.get("received", ""), "received"),
             held=_numbers(pairs.get("held", ""), "held"),
             epoch=_number(pairs.get("epoch", ""), "epoch"),
             store=unquote(pairs.get("store", "")),
             max_frame=_number(pairs.get("max-frame", ""), "max-frame"),
             publish=unquote(pairs.get("publish", "")),
+            owner=OwnerInfo.parse(pairs.get("owner", "")),
+            sender=unquote(pairs.get("sender", "")),
         )
 
 
@@ -170,9 +204,17 @@ class Status:
         )
 
 
-def format_waiting(jobs: int) -> str:
-    """Write the frame of a broker's HEARTBEAT to a worker with a session."""
-    return f"waiting:{jobs}"
+def format_waiting(jobs: int | None, owner: OwnerInfo | None = None) -> str | None:
+    """Write frame 5 of a broker's HEARTBEAT, None where it has nothing to say.
+
+    Args:
+        jobs: To a worker with a session: how many jobs wait in its queues.
+        owner: To a peer with the extension ``owner``: who owns the store, if that is shared.
+    """
+    items = [] if jobs is None else [f"waiting:{jobs}"]
+    if owner is not None:
+        items.append(owner.format())
+    return ",".join(items) or None
 
 
 def parse_waiting(text: str) -> int | None:
@@ -197,13 +239,10 @@ def _json(text: str) -> Any:
         return None
 
 
-def _is_weight(number: int) -> bool:
-    return number is not True and 0 < number < 1 << 31
-
-
-def _is_name(text: str) -> bool:
-    """Return whether a name can be a frame: JSON can contain half of a surrogate pair."""
-    return bool(text) and not any("\ud800" <= char <= "\udfff" for char in text)
+def _is_queue(weight: int, name: str) -> bool:
+    """Return whether a name can be a frame: JSON can contain NUL, and half of a surrogate pair."""
+    whole = not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in name)
+    return weight is not True and 0 < weight < 1 << 31 and bool(name) and whole
 
 
 def parse_queues(text: str) -> tuple[tuple[int, str], ...]:
@@ -229,9 +268,37 @@ def parse_queues(text: str) -> tuple[tuple[int, str], ...]:
     pairs = []
     for entry in value if isinstance(value, list) else [None]:
         match entry:
-            case [int(weight), str(name)] if _is_weight(weight) and _is_name(name):
+            case [int(weight), str(name)] if _is_queue(weight, name):
                 pairs.append((weight, name))
             case _:
                 msg = f'QUEUES is {text[:80]!r}; allowed is JSON [[weight, "name"], ...]'
                 raise ProtocolError(f"{msg}, weights from 1", code="bad-queues")
     return tuple(pairs)
+
+
+def routing_id(kind: str, unique: str) -> bytes:
+    """Return a routing id.
+
+    Args:
+        kind: Kind of the peer: ``client``, ``worker`` or ``scheduler``.
+        unique: A text that no other socket has.
+
+    Raises:
+        ValueError: It would be no routing id, or one that is not ASCII.
+    """
+    text = f"{ROUTING_PREFIX}{kind}.{unique}"
+    if not text.isascii() or not text.isprintable() or len(text) > _MAX_BYTES:
+        raise ValueError(
+            f"a routing id has at most {_MAX_BYTES} printable ASCII characters, not {text[:80]!r}"
+        )
+    return text.encode("ascii")
+
+
+def is_ours(identity: bytes) -> bool:
+    """Return whether a routing id is one of a peer that understands ERROR ``inform-again``."""
+    return identity.startswith(ROUTING_PREFIX.encode())
+
+
+def is_version_0_3(identity: bytes) -> bool:
+    """Return whether a routing id is one that EventMQ 0.3 makes."""
+    return _UUID.fullmatch(identity) is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import (
@@ -30,9 +31,11 @@ from eventmq.errors import (
     UnknownTask,
     WorkerLost,
 )
+from eventmq.graph import TAKES
+from eventmq.headers import parse_headers
 from eventmq.interfaces import Envelope
 from eventmq.main_module import main_name
-from eventmq.wire.exceptions import rebuild
+from eventmq.wire.batches import unpack
 from eventmq.wire.results import (
     ERROR_TYPE,
     FRAMES_TYPE,
@@ -42,6 +45,7 @@ from eventmq.wire.results import (
     ResultLocation,
     decode_error,
     decode_frames,
+    rebuild,
 )
 
 if TYPE_CHECKING:
@@ -50,15 +54,25 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Serializer
 
 __all__ = [
+    "LOG_CUT",
+    "SHOWN",
     "EndRow",
     "OutcomeReader",
     "failure",
+    "log_text",
     "original",
     "read_row",
     "refusal",
     "with_error",
     "with_errors",
 ]
+
+
+#: Shown in the place of a log that the broker has cut.
+LOG_CUT = "[cut: what later attempts logged fills max_job_log_bytes]\n"
+
+#: Content types of arguments that are decoded to be shown: they name no code that would run.
+SHOWN = frozenset({"json", "msgpack"})
 
 
 class EndRow(NamedTuple):
@@ -106,8 +120,9 @@ class OutcomeReader:
         if state != "succeeded":
             raise _unsuccessful(row)
         if data is None or not content_type:
-            msg = f"job {job_id} succeeded, but its result was not kept, or is not any more"
-            raise ResultUnavailable(msg)
+            raise ResultUnavailable(
+                f"job {job_id} succeeded, but its result was not kept, or is not any more"
+            )
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
         if content_type.startswith(REFERENCE):
@@ -119,6 +134,49 @@ class OutcomeReader:
         envelope = Envelope(job_id, name, created=_number(created), signature=signature)
         return self._decoder(name, job_id).decode(data, envelope)
 
+    def with_arguments(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return an ``info`` with the arguments of the job, for `Job.info`.
+
+        Args:
+            row: The broker's answer to a call with ``args``.
+        """
+        info = with_errors(row)
+        body, size = info.pop("body", None), info.pop("body_bytes", None)
+        found: tuple[Any, Any] = (None, None)
+        note = ""
+        try:
+            if size is None:
+                raise ResultUnavailable(
+                    "the broker is of an earlier version, which does not send them"
+                )
+            if body is None:
+                many = f"they have {size} bytes, too many to be shown"
+                raise ResultUnavailable(many if size else "they are not kept")
+            found = self._arguments(info, body)
+        except (EventMQError, ValueError, TypeError, KeyError) as error:
+            note = str(error) if isinstance(error, EventMQError) else "they cannot be decoded"
+        return {**info, "args": found[0], "kwargs": found[1], "args_note": note}
+
+    def _arguments(self, info: Mapping[str, Any], body: bytes) -> tuple[Any, Any]:
+        headers, job_id = parse_headers(info["headers"]), info["id"]
+        name = headers.content_type
+        if TAKES in headers.graph:  # the results of other jobs, which come first, are not shown
+            with suppress(ProtocolError):
+                match unpack(body, "the body"):
+                    case [bytes(payload), bytes()]:
+                        body = payload
+        if name == FRAMES_TYPE:
+            return decode_frames(body), {}
+        if not name:  # a legacy job
+            _, call = json.loads(body)
+            return call["args"], call["kwargs"]
+        if name not in SHOWN:
+            shown = " and ".join(sorted(SHOWN))
+            msg = f"they are {len(body)} bytes of {name}: only {shown} are decoded to be shown"
+            raise ContentNotAllowed(msg)
+        args, kwargs = self._decoder(name, job_id).decode(body, Envelope(job_id, name))
+        return args, kwargs
+
     def content(self, name: str, data: bytes, envelope: Envelope) -> Any:
         """Decode a published message, or a part of a stream."""
         if name == FRAMES_TYPE:
@@ -127,8 +185,9 @@ class OutcomeReader:
 
     def _decoder(self, name: str, subject: str) -> Serializer:
         if name not in self._accept_content:
-            msg = f"{subject}: the content type {name!r} is not in accept_content"
-            raise ContentNotAllowed(msg)
+            raise ContentNotAllowed(
+                f"{subject}: the content type {name!r} is not in accept_content"
+            )
         serializer = self._serializers.get(name)
         if serializer is None:
             serializer = self._serializers[name] = self._serializer(name)
@@ -223,13 +282,37 @@ def _class_in(module: object, path: list[str]) -> type[Exception] | None:
 
 
 def with_errors(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to ``info`` with its errors decoded, None where there is none."""
-    return {**with_error(info), "attempts": list(map(with_error, info.get("attempts", ())))}
+    """Return the answer to ``info`` with its errors decoded; None stands for no error or time."""
+    attempts = [_with_times(with_error(row)) for row in info.get("attempts", ())]
+    return {**_with_times(with_error(info)), "attempts": attempts}
+
+
+def log_text(info: Mapping[str, Any]) -> str:
+    """Return what a job logged, for `Job.logs`: each attempt under a line with its number.
+
+    Args:
+        info: The broker's answer to ``info`` with ``logs``.
+
+    Raises:
+        ResultUnavailable: The broker keeps no logs of jobs.
+    """
+    if "logs" not in info:
+        raise ResultUnavailable("the broker is of an earlier version, which keeps no logs of jobs")
+    return "".join(f"attempt {log['attempt']}:\n{log['text'] or LOG_CUT}" for log in info["logs"])
+
+
+def _with_times(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with None for times that have not come, which are 0.0 on the wire."""
+    return {name: None if name in _TIMES and not row[name] else row[name] for name in row}
 
 
 def with_error(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row about a job with its error decoded, None where there is none."""
     return {**row, "error": _error(row.get("error"))}
+
+
+#: Of rows about jobs: Unix times.
+_TIMES = frozenset({"due", "expires", "started", "finished", "leased"})
 
 
 def _error(data: bytes | None) -> RemoteError | None:
@@ -243,15 +326,20 @@ def refusal(code: str, text: str, job_id: str) -> EventMQError:
     kind = _SUBMIT_ERRORS.get(code)
     if kind is not None:
         return kind(text, job_id=job_id)
-    if code == "parts-gone":
-        return ResultUnavailable(text)
-    if code in {"not-allowed", "not-a-stream"}:
-        return NotAllowed(text)
     if code == "job-not-found":
         return JobNotFound(job_id)
-    if code == "queue-not-found":
-        return QueueNotFound(text)
+    if code in _CALL_ERRORS:
+        return _CALL_ERRORS[code](text)
     return ProtocolError(f"the broker refused: {text}", code=code)
+
+
+#: Error mapping: ERROR code of a refused call -> exception.
+_CALL_ERRORS: dict[str, type[EventMQError]] = {
+    "parts-gone": ResultUnavailable,
+    "not-allowed": NotAllowed,
+    "not-a-stream": NotAllowed,
+    "queue-not-found": QueueNotFound,
+}
 
 
 #: Error mapping: ERROR code of a refused submission -> exception.

@@ -62,8 +62,9 @@ def read_schedule(message: Message) -> Schedule:
     if message.remove:
         return Schedule(name=name)
     if not headers.content_type and not is_text(message.body):
-        text = "a job without content-type is text: legacy workers read nothing else"
-        raise ProtocolError(text, code="bad-body")
+        raise ProtocolError(
+            "a job without content-type is text: legacy workers read nothing else", code="bad-body"
+        )
     if headers.run_count is not None and headers.run_count < 1:
         raise ProtocolError("run_count is a whole number from 1", code="bad-header")
     sent: tuple[str, ...] = (message.headers,)
@@ -86,14 +87,19 @@ def _trigger(message: Message, headers: Headers) -> str:
     try:
         seconds = headers.interval if message.interval is None else float(message.interval or "-1")
     except ValueError:
-        text = f"the interval is {message.interval!r}; right is seconds, or -1 beside a cron"
-        raise ProtocolError(text, code="bad-trigger") from None
+        raise ProtocolError(
+            f"the interval is {message.interval!r}; right is seconds, or -1 beside a cron",
+            code="bad-trigger",
+        ) from None
     if cron:
         return f"cron:{json.dumps({'expression': cron})}"
     if seconds is None or (message.interval is not None and not message.interval):
-        text = "SCHEDULE needs a header interval:SECONDS or cron:EXPRESSION, or nine frames"
-        raise ProtocolError(text, code="no-trigger")
+        raise ProtocolError(
+            "SCHEDULE needs a header interval:SECONDS or cron:EXPRESSION, or nine frames",
+            code="no-trigger",
+        )
     if not 0 < seconds < 1e9:  # noqa: PLR2004 - not nan, inf or nonsense
-        text = f"the interval is {seconds:g} s; right is more than 0"
-        raise ProtocolError(text, code="bad-trigger")
+        raise ProtocolError(
+            f"the interval is {seconds:g} s; right is more than 0", code="bad-trigger"
+        )
     return f"every:{json.dumps({'seconds': seconds})}"

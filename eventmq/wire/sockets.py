@@ -11,7 +11,6 @@ broker together (`TotalUsage`): libzmq says it of no peer, so some messages carr
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import logging
 import os
 import struct
@@ -19,14 +18,15 @@ import time
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
+from socket import getaddrinfo
+from threading import Thread
 from typing import TYPE_CHECKING, Protocol, cast
 
 import zmq
 from zmq.backend import Socket as _Base
 from zmq.backend import zmq_poll
 
-from eventmq.wire import zap
-from eventmq.wire.identity import routing_id
+from eventmq.wire.features import routing_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from eventmq.wire.curve import ClientKeys
 
 __all__ = [
+    "DOMAIN",
     "FAILURES",
     "HANDSHAKES",
     "MAX_UNSENT_BYTES",
@@ -48,6 +49,7 @@ __all__ = [
     "encrypt",
     "event_fd",
     "is_local",
+    "is_wildcard",
     "new_context",
     "new_keys",
     "open_dealer",
@@ -96,6 +98,9 @@ FAILURES = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_D
 #: Events of a monitor that end a handshake.
 HANDSHAKES = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | FAILURES
 
+#: Events of a monitor about the transport: it was lost, or could not be made.
+CONNECTIONS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+
 _send = _Base.send
 
 _recv = _Base.recv
@@ -121,6 +126,9 @@ _FRAME_SLACK = 64 * 1024
 
 #: Bytes of the longest topic that a subscriber names, on top of the slack.
 _SUBSCRIPTION = 1
+
+#: ZAP domain of our sockets, so that libzmq admits no peer while there is no handler.
+DOMAIN = b"eventmq"
 
 #: Frames of one message that are kept: more than any limit, so that a message of a million
 #: empty frames costs nothing once it was read.
@@ -392,7 +400,7 @@ def _handshake_failure(event: int) -> str:
     if event & HANDSHAKES & ~zmq.EVENT_HANDSHAKE_SUCCEEDED:
         return (
             "the handshake failed: one side uses CURVE keys and the other none, or not this "
-            "broker's; see the settings key_file and broker_key_file"
+            "broker's: see the settings key_file and broker_key_file; or the broker hangs"
         )
     return ""
 
@@ -403,9 +411,8 @@ class NoConnection(Exception):
 
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:
     """Return a context, with libc's generator seeded first: routing ids come from it."""
-    libc = ctypes.CDLL(ctypes.util.find_library("c")) if os.name == "posix" else None
-    if libc is not None:
-        libc.srand(int.from_bytes(os.urandom(4), "little"))
+    if os.name == "posix":  # of all libraries of the process: to look for libc starts others
+        ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
     context = zmq.Context()
     context.set(zmq.MAX_SOCKETS, min(65_535, context.get(zmq.SOCKET_LIMIT)))
     return context
@@ -419,6 +426,7 @@ class Link:
         "_items",
         "_streak",
         "handshake_error",
+        "host",
         "monitor",
         "monitor_fd",
         "socket",
@@ -437,8 +445,10 @@ class Link:
         self.monitor_fd = -1
         #: Why the last handshake failed, as text, as far as `connections` has seen.
         self.handshake_error = ""
+        #: Name of the host that is resolved once when it cannot be reached, "" for none.
+        self.host = ""
 
-    def watch(self, events: int = HANDSHAKES | zmq.EVENT_DISCONNECTED) -> None:
+    def watch(self, events: int = HANDSHAKES | CONNECTIONS) -> None:
         """Start to record such events of the socket; ``inproc://`` reports none.
 
         The monitor has no high-water mark: at one, libzmq's own thread would wait for us.
@@ -474,7 +484,19 @@ class Link:
             self.handshake_error = _handshake_failure(event) or self.handshake_error
             if event in {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED}:
                 happened.append(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            elif event == zmq.EVENT_CONNECT_RETRIED and self.host:
+                host, self.host = self.host, ""
+                # It may take seconds where no name server answers.
+                Thread(target=self._resolve, args=(host,), name="resolver", daemon=True).start()
         return happened
+
+    def _resolve(self, host: str) -> None:
+        """Record it if a host cannot be resolved: libzmq tries again, and does not say so."""
+        try:
+            getaddrinfo(host, None)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no name of a host"
+            self.handshake_error = f"the host {host!r} cannot be resolved: {why}"
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Send a message now.
@@ -691,7 +713,7 @@ def open_dealer(
 
     With ``ZMQ_IMMEDIATE``: while there is no connection, `Link.send` returns False instead of
     keeping a message for later. Each has a routing id of its own, so that no half-open connection
-    is in its way; see `eventmq.wire.identity`.
+    is in its way; see `eventmq.wire.features`.
 
     Args:
         context: The context.
@@ -709,7 +731,17 @@ def open_dealer(
     socket.set(zmq.IDENTITY, name)
     use_keys(socket, keys)
     socket.connect(address)
-    return Link(socket)
+    link = Link(socket)
+    link.host = _name_of_host(address)
+    return link
+
+
+def _name_of_host(address: str) -> str:
+    """Return the name of the host in an address, "" where it is a number, or there is none."""
+    scheme, _, rest = address.partition("://")
+    host = rest.rpartition(":")[0]
+    numeric = "[" in host or host.replace(".", "").isdigit()
+    return "" if numeric or scheme != "tcp" else host
 
 
 def use_keys(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
@@ -754,7 +786,7 @@ def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
     return Link(socket)
 
 
-def encrypt(link: Link, secret: bytes, domain: bytes = zap.DOMAIN) -> None:
+def encrypt(link: Link, secret: bytes, domain: bytes = DOMAIN) -> None:
     """Make a link that is not bound yet a CURVE server; without a ZAP handler no peer connects.
 
     The handler gets the domain, by which it tells the sockets of one context apart.
@@ -768,6 +800,12 @@ def encrypt(link: Link, secret: bytes, domain: bytes = zap.DOMAIN) -> None:
 def new_keys() -> tuple[bytes, bytes]:
     """Return a new pair of CURVE keys in Z85: the public one, then the secret one."""
     return zmq.curve_keypair()
+
+
+def is_wildcard(address: str) -> bool:
+    """Return whether an address to bind is one of all interfaces, so that it names no host."""
+    scheme, _, rest = address.partition("://")
+    return scheme == "tcp" and rest.rpartition(":")[0].strip("[]") in {"*", "0.0.0.0", "::"}  # noqa: S104 - it is looked for
 
 
 def is_local(address: str) -> bool:

@@ -55,10 +55,13 @@ END = "end:"
 NOTE_LIMIT = 1000
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 16):  # noqa: PLR2004 - below 2**53
-        raise ValueError(text)
-    return int(text)
+def _numbers(outcome: str, prefix: str, shape: str) -> list[int]:
+    """Return the numbers of an OUTCOME frame, by what it begins with and how it is to look."""
+    texts = outcome.removeprefix(prefix).split(":")
+    whole = all(t.isascii() and t.isdigit() and len(t) < 16 for t in texts)  # noqa: PLR2004 - below 2**53
+    if not outcome.startswith(prefix) or len(texts) != shape.count(":") or not whole:
+        raise ProtocolError(f"OUTCOME is {outcome[:80]!r}; that of {shape}", code="bad-outcome")
+    return list(map(int, texts))
 
 
 class PartHead(NamedTuple):
@@ -84,14 +87,7 @@ class PartHead(NamedTuple):
         Raises:
             ProtocolError: It is something else.
         """
-        try:
-            word, delivery, first, count = outcome.split(":")
-            if word + ":" != PART:
-                raise ValueError(word)
-            return cls(_number(delivery), _number(first), _number(count))
-        except ValueError:
-            msg = f"OUTCOME is {outcome[:80]!r}; that of parts is part:DELIVERY:FIRST:COUNT"
-            raise ProtocolError(msg, code="bad-outcome") from None
+        return cls(*_numbers(outcome, PART, "parts is part:DELIVERY:FIRST:COUNT"))
 
 
 def format_end(delivery: int, total: int) -> str:
@@ -105,12 +101,8 @@ def parse_end(outcome: str) -> PartHead:
     Raises:
         ProtocolError: It is something else.
     """
-    try:
-        delivery, total = outcome.removeprefix(END).split(":")
-        return PartHead(_number(delivery), _number(total), 0)
-    except ValueError:
-        msg = f"OUTCOME is {outcome[:80]!r}; that of a stream's end is end:DELIVERY:TOTAL"
-        raise ProtocolError(msg, code="bad-outcome") from None
+    delivery, total = _numbers(outcome, END, "a stream's end is end:DELIVERY:TOTAL")
+    return PartHead(delivery, total, 0)
 
 
 def parse_progress(outcome: str) -> int:
@@ -119,11 +111,7 @@ def parse_progress(outcome: str) -> int:
     Raises:
         ProtocolError: It is something else.
     """
-    try:
-        return _number(outcome.removeprefix(PROGRESS))
-    except ValueError:
-        msg = f"OUTCOME is {outcome[:80]!r}; that of progress is progress:DELIVERY"
-        raise ProtocolError(msg, code="bad-outcome") from None
+    return _numbers(outcome, PROGRESS, "progress is progress:DELIVERY")[0]
 
 
 def encode_parts(content_type: str, payloads: Sequence[bytes]) -> bytes:

@@ -1,4 +1,7 @@
-"""Keys of a server: their directory, and the thread that checks keys for libzmq by ZAP.
+"""Keys of a server: their directory, and the thread that checks keys for libzmq by ZAP 1.0.
+
+libzmq asks once per connection, after the client has proven that it has the secret key, and puts
+the user id of the answer on every message of that connection (ZeroMQ RFC 27).
 
 The directory has ``broker.key`` and ``broker.key_secret``, the server's own pair, and in
 ``clients`` a public certificate for each authorised client, whose metadata are its grant. Removing
@@ -10,15 +13,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import zmq
 
 from eventmq.errors import KeyFileError, NotAllowed
 from eventmq.wakeup import Wakeup
-from eventmq.wire import zap
 from eventmq.wire.curve import (
     PUBLIC,
     SECRET,
@@ -35,7 +38,19 @@ if TYPE_CHECKING:
 
     from eventmq.wire.curve import Certificate
 
-__all__ = ["BROKER", "CLIENTS", "KeyRing", "ZapThread", "has_keys"]
+__all__ = [
+    "ADDRESS",
+    "BROKER",
+    "CLIENTS",
+    "AuthenticationRequest",
+    "KeyRing",
+    "ZapThread",
+    "accept",
+    "has_keys",
+    "read_request",
+    "refuse",
+    "reread_keys",
+]
 
 logger = logging.getLogger("eventmq.keys")
 
@@ -57,10 +72,27 @@ _OF_THE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError)
 #: Most refused (key, address) pairs that are logged.
 _WARNED = 1000
 
+#: Address of the handler that libzmq asks, the same in every context.
+ADDRESS = "inproc://zeromq.zap.01"
+
+_VERSION = b"1.0"
+
 
 def has_keys(directory: Path) -> bool:
     """Return whether a directory has the pair of a server, which then uses CURVE."""
     return (directory / f"{BROKER}{SECRET}").exists()
+
+
+#: The rings of this process: SIGHUP, which concerns them all, is sent to a process.
+_RINGS: weakref.WeakSet[KeyRing[Any]] = weakref.WeakSet()
+
+
+def reread_keys() -> bool:
+    """Let every ring of this process read its keys again; return whether there is one."""
+    rings = list(_RINGS)
+    for ring in rings:
+        ring.reread()
+    return bool(rings)
 
 
 class KeyRing(Generic[GrantT]):
@@ -80,13 +112,15 @@ class KeyRing(Generic[GrantT]):
         #: User (fingerprint of a key) -> its grant.
         self.grants: Mapping[str, GrantT] = {}
         self._grant = read
+        self._own = directory / f"{BROKER}{SECRET}"
         self._clients = directory / CLIENTS
         self._seen: object = None
         self._refresh_at = 0.0
         self._changed = 0
-        self._warned = False
+        self._warned = self._rereads = False
         self._lock = threading.Lock()
         self.refresh()
+        _RINGS.add(self)
 
     def knows(self, user: str) -> bool:
         """Return whether a key is authorised; read the directory again if it has changed."""
@@ -111,15 +145,33 @@ class KeyRing(Generic[GrantT]):
             return self.grants
         with self._lock:
             self._refresh_at = now + REFRESH_EVERY
+            again, self._rereads = self._rereads, False
+            if again:
+                self._check_own()
             try:
                 seen = self._scan()
-                if seen != self._seen:
+                if again or seen != self._seen:
                     self.grants = self._read([self._clients / name for name, *_ in seen])
                     self._seen = seen
                     logger.info("%d keys are authorised", len(self.grants))
             except OSError as error:
                 self._keep_grants(error)
         return self.grants
+
+    def reread(self) -> None:
+        """Let the next `refresh` read all files, also those that look as before."""
+        self._rereads = True
+        self._refresh_at = 0.0
+
+    def _check_own(self) -> None:
+        """Warn of a pair of the server's own that is not the one in use: that one stays."""
+        try:
+            changed = read_secret(self._own) != self.broker
+        except KeyFileError as error:
+            logger.warning("the server's own key cannot be read, the one in use stays: %s", error)
+            return
+        if changed:
+            logger.warning("the server's own key has changed: that counts after a restart")
 
     def _keep_grants(self, error: OSError) -> None:
         if self._seen is None:
@@ -194,7 +246,7 @@ class ZapThread:
         self._socket.set(zmq.LINGER, 0)
         self._wakeup = Wakeup()
         try:
-            self._socket.bind(zap.ADDRESS)
+            self._socket.bind(ADDRESS)
         except BaseException:
             self._socket.close(0)
             self._wakeup.close()
@@ -212,27 +264,26 @@ class ZapThread:
                 answer = self._answer(frames)
             except Exception:
                 logger.exception("a connection was refused: the check of its key failed")
-                answer = zap.refuse(frames, "internal error")
+                answer = refuse(frames, "internal error")
             self._socket.send_multipart(answer)
         self._socket.close(0)
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
-        request = zap.read(frames)
+        request = read_request(frames)
         if request is None:
-            return zap.refuse(frames, "only CURVE connects here")
+            return refuse(frames, "only CURVE connects here")
         user = fingerprint(request.key)
         if self._allows(user, request.domain):
-            return zap.accept(request.request_id, user)
+            return accept(request.request_id, user)
         self._warn(user, request.address)
-        return zap.refuse(frames)
+        return refuse(frames)
 
     def _warn(self, user: str, address: str) -> None:
         pair = (user, address)
         if user in self._quiet or pair in self._warned or len(self._warned) >= _WARNED:
             return
         self._warned.add(pair)
-        message = "connection from %s refused: its key %s is not authorised"
-        logger.warning(message, address, user)
+        logger.warning("connection from %s refused: its key %s is not authorised", address, user)
 
     def test(self, address: str, *, subscribing: bool = False) -> None:
         """Test that an unauthorised key is refused.
@@ -256,8 +307,9 @@ class ZapThread:
         )
         if connected is not False:
             outcome = "let in" if connected else "not answered"
-            msg = f"the self-test of {address} failed: an unauthorised key was {outcome}"
-            raise NotAllowed(msg)
+            raise NotAllowed(
+                f"the self-test of {address} failed: an unauthorised key was {outcome}"
+            )
 
     def stop(self) -> None:
         """End the thread and close the socket."""
@@ -298,3 +350,32 @@ def _try_key(
         return False if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else None
     finally:
         link.close(0)
+
+
+class AuthenticationRequest(NamedTuple):
+    """Asks whether the peer at ``address`` with this key may connect to the socket of a domain."""
+
+    request_id: bytes
+    domain: bytes
+    address: str
+    key: bytes
+
+
+def read_request(frames: Sequence[bytes]) -> AuthenticationRequest | None:
+    """Return the request, None if it is malformed or not about CURVE: to be refused."""
+    if len(frames) != 7 or frames[0] != _VERSION or frames[5] != b"CURVE":  # noqa: PLR2004
+        return None
+    return AuthenticationRequest(
+        frames[1], frames[2], frames[3].decode(errors="replace"), frames[6]
+    )
+
+
+def accept(request_id: bytes, user: str) -> list[bytes]:
+    """Return the answer that admits a peer as this user."""
+    return [_VERSION, request_id, b"200", b"OK", user.encode(), b""]
+
+
+def refuse(frames: Sequence[bytes], why: str = "this key is not authorised") -> list[bytes]:
+    """Return the answer that refuses a peer."""
+    request_id = frames[1] if len(frames) > 1 else b""
+    return [_VERSION, request_id, b"400", why.encode(), b"", b""]

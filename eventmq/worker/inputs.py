@@ -27,15 +27,13 @@ from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.batches import OutcomeRow, pack, unpack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
-from eventmq.worker.session import RESEND_AFTER
-from eventmq.worker.suspects import RETRY_LATER
+from eventmq.worker.session import RESEND_AFTER, RETRY_LATER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from eventmq.wire.batches import ChunkEntry, ChunkIndex
-    from eventmq.worker.chunks import HeldChunk, HeldChunks
-    from eventmq.worker.session import WorkerSession
+    from eventmq.worker.session import HeldChunk, HeldChunks, WorkerSession
 
     Start = Callable[[HeldChunk, bytes, float], None]
     Answer = Callable[[HeldChunk, Sequence[OutcomeRow], float], None]
@@ -47,10 +45,6 @@ _log = logging.getLogger(__name__)
 
 #: Bytes in the spool beyond which inputs of further jobs are not fetched, unless it is empty.
 MAX_SPOOL_BYTES = 1024 * 1024 * 1024
-
-_HANDED_BACK = int(OutcomeKind.HANDED_BACK)
-
-_FAILED = int(OutcomeKind.FAILED)
 
 
 class Spool(Protocol):
@@ -151,10 +145,9 @@ class InputFetcher:
     def cancel(self, job: str, delivery: int) -> HeldChunk | None:
         """Remove the chunk of a delivery, if its inputs are being fetched, and return it."""
         for fetch in self.waiting:
-            for entry in fetch.chunk.index.entries:
-                if (entry.id, entry.delivery) == (job, delivery):
-                    self._give_up(fetch)
-                    return fetch.chunk
+            if fetch.chunk.position_of(job, delivery) is not None:
+                self._give_up(fetch)
+                return fetch.chunk
         return None
 
     def take_all(self) -> list[HeldChunk]:
@@ -259,8 +252,7 @@ class InputFetcher:
         if error.code == "not-held":
             _log.warning("a job is not started: %s", error.text)
             self._give_up(fetch)
-            rows = [_row(position, _HANDED_BACK) for position in range(fetch.chunk.end)]
-            self._answer(fetch.chunk, rows, now)
+            self._answer(fetch.chunk, fetch.chunk.handed_back(), now)
         else:
             self._fail(fetch, f"the broker does not send the inputs of the job: {error.text}", now)
         self.tick(now)
@@ -272,9 +264,13 @@ class InputFetcher:
         self._give_up(fetch)
         failure = RemoteError("eventmq.errors.ResultUnavailable", text)
         index = fetch.chunk.index
-        joblog.refused(*joblog.id_and_task(index, position), entry.attempt, _FAILED, failure)
-        rows = [_row(other, _HANDED_BACK) for other in range(fetch.chunk.end)]
-        rows[position] = _row(position, _FAILED, encode_error(failure))
+        kind = OutcomeKind.FAILED
+        job, task = joblog.id_and_task(index, position)
+        joblog.refused(job, task, index.queue, entry.attempt, kind, failure)
+        rows = fetch.chunk.handed_back()
+        rows[position] = OutcomeRow(
+            position, kind, content_type=ERROR_TYPE, result=encode_error(failure)
+        )
         self._answer(fetch.chunk, rows, now)
 
     def _give_up(self, fetch: _Fetch) -> None:
@@ -282,10 +278,6 @@ class InputFetcher:
             self._call = ""
         self.waiting.remove(fetch)
         self._keep_until_it_ends(fetch)
-
-
-def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
-    return OutcomeRow(position, kind, 0.0, 0.0, ERROR_TYPE if error else "", error)
 
 
 def _page(result: bytes) -> tuple[list[object], int]:

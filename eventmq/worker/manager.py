@@ -31,13 +31,19 @@ from eventmq.wire.batches import (
     move_expiry,
 )
 from eventmq.wire.features import parse_waiting
+from eventmq.wire.owner import EPOCH, OwnerInfo, parse_epoch
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
-from eventmq.worker.chunks import HeldChunk, HeldChunks, SharedHeldChunks
 from eventmq.worker.inputs import InputFetcher, is_paged
-from eventmq.worker.session import WorkerSession
-from eventmq.worker.slots import Autoscaler, SharedSlots, Slots, WorkerCredit
+from eventmq.worker.session import (
+    HeldChunk,
+    HeldChunks,
+    SharedHeldChunks,
+    SuspectChunks,
+    WorkerCredit,
+    WorkerSession,
+)
+from eventmq.worker.slots import Autoscaler, SharedSlots, Slots
 from eventmq.worker.streams import WorkerStreams
-from eventmq.worker.suspects import SuspectChunks
 from eventmq.worker.watchdog import Watchdog, always_fail
 
 if TYPE_CHECKING:
@@ -58,16 +64,6 @@ LAST_ACKS = 5.0
 
 #: The credit of a worker that is shutting down.
 NO_CREDIT = WorkerCredit(0)
-
-_HANDED_BACK = int(OutcomeKind.HANDED_BACK)
-_CANCELLED = int(OutcomeKind.CANCELLED)
-_DIED = int(OutcomeKind.DIED)
-_LOST = int(OutcomeKind.LOST)
-_UNANSWERED = int(OutcomeKind.UNANSWERED)
-
-
-def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
-    return OutcomeRow(position, kind, 0.0, 0.0, ERROR_TYPE if error else "", error)
 
 
 def _sent_at(text: str) -> float:
@@ -110,6 +106,13 @@ def _find_culprit(
     if event.shared_cause:
         return None, started
     return (running if running in lost_jobs else next(iter(started))), started
+
+
+def _cancelled(chunk: HeldChunk, positions: Sequence[int], job: str) -> list[OutcomeRow]:
+    """Return the outcomes of jobs that did not start: ``job`` is cancelled, others go back."""
+    kinds = OutcomeKind.HANDED_BACK, OutcomeKind.CANCELLED
+    entries = chunk.index.entries
+    return [OutcomeRow(position, kinds[entries[position].id == job]) for position in positions]
 
 
 class JobManager:
@@ -161,11 +164,18 @@ class JobManager:
         self._clock_differs = False
         self._drain_until: float | None = None
         self._await_acks_until: float | None = None
+        #: The epoch of the owner when a chunk or CANCEL of another broker was last ignored.
+        self._fenced_in = 0
 
     @property
     def online(self) -> bool:
         """Whether the broker has acknowledged the session."""
         return self._session.online
+
+    @property
+    def session(self) -> WorkerSession:
+        """The session, with the owner of the store as far as is known."""
+        return self._session
 
     @property
     def lost(self) -> bool:
@@ -178,6 +188,11 @@ class JobManager:
         return not self._held_chunks.chunks
 
     @property
+    def busy(self) -> int:
+        """How many slots have jobs."""
+        return self._slots.busy
+
+    @property
     def credit(self) -> WorkerCredit:
         """How much the worker wants to hold in total."""
         return NO_CREDIT if self._drain_until is not None else self._slots.credit
@@ -187,6 +202,21 @@ class JobManager:
     def connected(self, now: float) -> None:
         """Inform the broker over a new connection."""
         self._session.connected(now)
+
+    def ignore_old_owner(self) -> None:
+        """Log, once for each owner, that a broker which is not the owner sent work or a CANCEL.
+
+        It was stopped after it had decided to send that, and does not know yet that it has lost
+        the store. The owner knows what was decided, and sends what still holds.
+        """
+        owner = self._session.owner
+        epoch = 0 if owner is None else self._session.owners.of(owner).epoch
+        if epoch != self._fenced_in:
+            self._fenced_in = epoch
+            _log.warning(
+                "messages of a broker that does not own the store are ignored: the owner is that "
+                "of epoch %d", epoch,
+            )  # fmt: skip
 
     def receive(self, frames: Sequence[bytes], now: float) -> None:
         """Handle a message from the broker."""
@@ -212,8 +242,8 @@ class JobManager:
                 case commands.Credit() as credit:
                     self._streams.credited(credit)
                 case commands.Heartbeat(status=status):
-                    if status is not None and self._scaler is not None:
-                        self._scaler.waiting = parse_waiting(status)
+                    if status is not None:
+                        self._heartbeat(status, now)
                 case other:
                     _log.warning(
                         "the broker sent %s, which is not for workers", type(other).__name__
@@ -306,6 +336,12 @@ class JobManager:
 
     # Chunks
 
+    def _heartbeat(self, status: str, now: float) -> None:
+        if self._scaler is not None:
+            self._scaler.waiting = parse_waiting(status)
+        if "owner:" in status:
+            self._session.hear_owner(OwnerInfo.of_heartbeat(status), now)
+
     def _replied(self, reply: commands.Reply, now: float) -> None:
         if not self._suspects.replied(reply, now):
             self._inputs.replied(reply, now)
@@ -321,6 +357,9 @@ class JobManager:
             raise ProtocolError("a REQUEST to this worker needs the header chunk")
         if number <= self._held_chunks.received:
             return
+        if EPOCH in headers and self._is_from_old_owner(parse_epoch(headers[EPOCH])):
+            self.ignore_old_owner()
+            return
         self._held_chunks.received = number
         chunk = HeldChunk(number, request.id, decode_chunk(request.body), 0)
         sent = _sent_at(headers.get(NOW, ""))
@@ -333,6 +372,10 @@ class JobManager:
         else:
             self._fetch_or_assign(chunk, body, now)
 
+    def _is_from_old_owner(self, epoch: int) -> bool:
+        owner = self._session.owner
+        return owner is not None and epoch < self._session.owners.of(owner).epoch
+
     def _fetch_or_assign(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Assign a chunk once the inputs of its jobs are fetched."""
         of_graphs = any("graph:" in text for text in chunk.index.templates)
@@ -343,8 +386,7 @@ class JobManager:
 
     def _hand_back_whole(self, chunk: HeldChunk, now: float) -> None:
         """Hand back a whole chunk that no slot has got."""
-        rows = [_row(position, _HANDED_BACK) for position in range(chunk.end)]
-        self._reply_unassigned(chunk, rows, now)
+        self._reply_unassigned(chunk, chunk.handed_back(), now)
 
     def _localize_expiry(self, chunk: HeldChunk, body: bytes, sent: float, now: float) -> bytes:
         """Return the body of a chunk with expiry times in this machine's wall clock.
@@ -446,38 +488,38 @@ class JobManager:
         """
         lost_job = chunk.number, position
         if lost_job != culprit and lost_job not in started:
-            return _row(position, _HANDED_BACK)
+            return OutcomeRow(position, OutcomeKind.HANDED_BACK)
         reason = _exit_report(event)
         error = encode_error(RemoteError("eventmq.errors.WorkerLost", reason))
         if lost_job != culprit:
-            return _row(position, _UNANSWERED if cause_known else _LOST, error)
+            kind = OutcomeKind.UNANSWERED if cause_known else OutcomeKind.LOST
+            return OutcomeRow(position, kind, content_type=ERROR_TYPE, result=error)
         joblog.died(reason, chunk.index, position, other_jobs)
-        return _row(position, _DIED, error)
+        return OutcomeRow(position, OutcomeKind.DIED, content_type=ERROR_TYPE, result=error)
 
     def _cancel(self, job: str, delivery: str, now: float) -> None:
         """Cancel a job. Those that wait with it in its slot are handed back."""
+        if not self._session.owned:
+            self.ignore_old_owner()
+            return
         number = int(delivery) if delivery.isdecimal() else -1
         chunk = self._suspects.cancel(job, number) or self._inputs.cancel(job, number)
         if chunk is not None:
-            kinds = [_CANCELLED if e.id == job else _HANDED_BACK for e in chunk.index.entries]
-            self._reply_unassigned(chunk, [_row(*pair) for pair in enumerate(kinds)], now)
+            self._reply_unassigned(chunk, _cancelled(chunk, range(chunk.end), job), now)
             return
-        chunk = self._held_chunks.find(job, number)
-        if chunk is None:
+        found = self._held_chunks.find(job, number)
+        if found is None:
             return
+        chunk, position = found
         for withdrawn, positions in self._held_chunks.withdraw(
             chunk.slot, self._pool.take_back(chunk.slot)
         ):
-            entries = withdrawn.index.entries
-            kinds = [_CANCELLED if entries[p].id == job else _HANDED_BACK for p in positions]
-            rows = [_row(*pair) for pair in zip(positions, kinds, strict=True)]
+            rows = _cancelled(withdrawn, positions, job)
             self._session.reply(withdrawn, encode_outcomes(rows), now)
-        for position in self._held_chunks.open_positions(chunk):  # not withdrawn, so it has started
-            entry = chunk.index.entries[position]
-            if (entry.id, entry.delivery) == (job, number):
-                slot = self._slots.slot_of(chunk, position)
-                if slot is not None:
-                    self._watchdog.cancel(slot, chunk, position, now)
+        slot = self._slots.slot_of(chunk, position)
+        # Where it was not withdrawn it has started.
+        if slot is not None and position in self._held_chunks.open_positions(chunk):
+            self._watchdog.cancel(slot, chunk, position, now)
 
     def _take_back(self, slot: int, now: float) -> None:
         if self._held_chunks.jobs[slot]:
@@ -485,7 +527,7 @@ class JobManager:
 
     def _hand_back(self, withdrawn: list[tuple[HeldChunk, Sequence[int]]], now: float) -> None:
         for chunk, positions in withdrawn:
-            rows = [_row(position, _HANDED_BACK) for position in positions]
+            rows = [OutcomeRow(position, OutcomeKind.HANDED_BACK) for position in positions]
             self._session.reply(chunk, encode_outcomes(rows), now)
 
     def _enforce(self, now: float) -> None:

@@ -1,47 +1,325 @@
 """Session of a worker with its broker: INFORM until it is acknowledged, heartbeats, replies.
 
-`JobManager` owns one, and passes it the credit of the worker. Replies are kept until the broker has
-acknowledged them, and sent again until then. ``now`` is monotonic seconds.
+`JobManager` owns one, and passes it the credit of the worker. `HeldChunks` says which chunks the
+session holds, in which slot each is, and what was answered. Replies are kept until the broker has
+acknowledged them, and sent again until then. `SuspectChunks` announces a job that may have killed a
+worker to the broker before it runs. ``now`` is monotonic seconds.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.errors import ProtocolError
 from eventmq.execution import joblog
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
-from eventmq.wire.batches import OutcomeRow, decode_outcomes, encode_outcomes
+from eventmq.wire.batches import LoggedRow, OutcomeRow, encode_outcomes, pack, read_outcomes
 from eventmq.wire.features import EXTENSIONS, Features, Status, format_queues
+from eventmq.wire.owner import OwnerInfo, Owners
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error, too_large
-from eventmq.worker.slots import WorkerCredit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventmq.clock import Clock
+    from eventmq.interfaces import SlotDied
     from eventmq.wire.batches import ChunkIndex
-    from eventmq.worker.chunks import HeldChunk, HeldChunks
 
-__all__ = ["RESEND_AFTER", "Replies", "SessionInfo", "WorkerSession", "fit_outcomes"]
+__all__ = [
+    "RESEND_AFTER",
+    "RETRY_LATER",
+    "HeldChunk",
+    "HeldChunks",
+    "OwnerListener",
+    "Replies",
+    "SessionInfo",
+    "SharedHeldChunks",
+    "SuspectChunks",
+    "WorkerCredit",
+    "WorkerSession",
+    "fit_outcomes",
+]
 
+_log = logging.getLogger(__name__)
+
+#: Seconds without an ACK after which INFORM is sent again.
+INFORM_EVERY = 1.0
 
 #: Seconds after which an answer without an acknowledgement is sent again.
 RESEND_AFTER = 5.0
+
+#: Error codes after which a CALL is sent again later.
+RETRY_LATER = frozenset({"rate-limited", "store-full", "inform-again", "no-owner"})
 
 #: Most bytes of an outcome beside its result.
 _ROW = 256
 
 
-class _Sent:
-    __slots__ = ("at", "chunk", "frames")
+class WorkerCredit(NamedTuple):
+    """Total credit of a worker: chunks, and jobs if it counts those (else 0)."""
 
-    def __init__(self, chunk: HeldChunk, frames: list[bytes], at: float) -> None:
-        self.chunk = chunk
-        self.frames = frames
-        self.at = at
+    chunks: int
+    jobs: int = 0
+
+
+class HeldChunk:
+    """A chunk from its arrival until the broker has acknowledged its last answer.
+
+    Attributes:
+        number: Number of the chunk in the session.
+        message: Id of the REQUEST that brought it.
+        index: Ids, deliveries and limits of its jobs.
+        slot: The slot that runs it.
+        next: First position that was not answered.
+        end: Position after the last one that its slot has: from here on jobs were handed back.
+        unacked: Replies that the broker has not acknowledged.
+        open: Positions without answer, of a chunk whose jobs end in any order.
+        timed: Whether one of its jobs has a time limit.
+        since: Monotonic time from which its slot was seen to run it, 0.0 before.
+    """
+
+    __slots__ = (
+        "end", "index", "message", "next", "number", "open", "since", "slot", "timed", "unacked",
+    )  # fmt: skip
+
+    def __init__(self, number: int, message: str, index: ChunkIndex, slot: int) -> None:
+        self.number = number
+        self.message = message
+        self.index = index
+        self.slot = slot
+        self.next = 0
+        self.end = len(index.entries)
+        self.unacked = 0
+        self.open: set[int] = set()
+        self.timed = False
+        self.since = 0.0
+
+    def handed_back(self) -> list[OutcomeRow]:
+        """Return the outcomes that hand back the whole chunk."""
+        return [OutcomeRow(position, OutcomeKind.HANDED_BACK) for position in range(self.end)]
+
+    def position_of(self, job: str, delivery: int) -> int | None:
+        """Return the position of a delivery, None if it is not in the chunk."""
+        entries = enumerate(self.index.entries)
+        return next((n for n, e in entries if e.id == job and e.delivery == delivery), None)
+
+
+class HeldChunks:
+    """The chunks that one session holds. A slot runs its chunks in the order of `add`.
+
+    Attributes:
+        received: Highest chunk number that was received.
+        chunks: The held chunks by number.
+        jobs: Per slot, jobs that were assigned to it and are not answered.
+    """
+
+    __slots__ = ("_queues", "chunks", "jobs", "received")
+
+    def __init__(self, slots: int) -> None:
+        self.received = 0
+        self.chunks: dict[int, HeldChunk] = {}
+        self.jobs = [0] * slots
+        self._queues: list[deque[HeldChunk]] = [deque() for _ in range(slots)]
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return the numbers of the held chunks."""
+        return tuple(sorted(self.chunks))
+
+    def hold(self, chunk: HeldChunk) -> None:
+        """Hold a chunk that no slot has got yet."""
+        self.chunks[chunk.number] = chunk
+
+    def give_up(self, chunk: HeldChunk) -> None:
+        """Mark a held chunk that no slot will get: none of its jobs is open any more."""
+        chunk.end = chunk.next
+
+    def add(self, chunk: HeldChunk) -> None:
+        """Assign a chunk to its slot."""
+        self.chunks[chunk.number] = chunk
+        self._queues[chunk.slot].append(chunk)
+        self.jobs[chunk.slot] += chunk.end
+
+    def answer(
+        self, slot: int, number: int, count: int, positions: Sequence[int]
+    ) -> HeldChunk | None:
+        """Record ``count`` answers of a slot; return the chunk, None if the slot has no such one.
+
+        Args:
+            slot: The slot that answers.
+            number: Number of the chunk.
+            count: How many of its jobs were answered: the next ones.
+            positions: Which jobs these are, where they end in any order.
+        """
+        chunk = self.chunks.get(number)
+        if chunk is None or chunk.slot != slot or chunk.next + count > chunk.end:
+            return None
+        chunk.next += count
+        self.jobs[slot] -= count
+        self._close(slot)
+        return chunk
+
+    def withdraw(self, slot: int, count: int) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove the last ``count`` jobs of a slot; return them by chunk, the last chunk first."""
+        withdrawn: list[tuple[HeldChunk, Sequence[int]]] = []
+        for chunk in reversed(self._queues[slot]):
+            part = min(count, chunk.end - chunk.next)
+            if part:
+                withdrawn.append((chunk, range(chunk.end - part, chunk.end)))
+                chunk.end -= part
+                self.jobs[slot] -= part
+                count -= part
+        self._close(slot)
+        return withdrawn
+
+    def withdraw_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove all jobs of a slot; return them by chunk, the last chunk first."""
+        return self.withdraw(slot, self.jobs[slot])
+
+    def started(
+        self, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
+    ) -> list[tuple[HeldChunk, int]]:
+        """Return which job that `withdraw_all` removed had started: the next to be answered."""
+        return [(chunk, positions[0]) for chunk, positions in withdrawn[-1:]]
+
+    def remove_lost(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove the jobs that were lost with a slot, and return them."""
+        return self.withdraw_all(event.slot)
+
+    def release(self, chunk: HeldChunk) -> None:
+        """Forget a chunk if none of its jobs is open and all its replies are acknowledged."""
+        if self._is_done(chunk) and not chunk.unacked:
+            self.chunks.pop(chunk.number, None)
+
+    def find(self, job: str, delivery: int) -> tuple[HeldChunk, int] | None:
+        """Return chunk and position of an unanswered delivery that is with a slot, None if none."""
+        for chunk in chain.from_iterable(self._queues):
+            position = chunk.position_of(job, delivery)
+            if position is not None and position in self.open_positions(chunk):
+                return chunk, position
+        return None
+
+    def is_open(self, slot: int, number: int, position: int) -> bool:
+        """Return whether a slot still has to answer a job."""
+        chunk = self.chunks.get(number)
+        return chunk is not None and chunk.slot == slot and position in self.open_positions(chunk)
+
+    def open_positions(self, chunk: HeldChunk) -> Sequence[int]:
+        """Return the positions of a chunk that are not answered and with its slot."""
+        return range(chunk.next, chunk.end)
+
+    def _is_done(self, chunk: HeldChunk) -> bool:
+        return chunk.next == chunk.end
+
+    def _close(self, slot: int) -> None:
+        """Remove the chunks from a slot's queue that have nothing left to run."""
+        queue = self._queues[slot]
+        while queue and queue[0].next == queue[0].end:
+            queue.popleft()
+        while queue and queue[-1].next == queue[-1].end:
+            queue.pop()
+
+
+class SharedHeldChunks(HeldChunks):
+    """Held chunks that slots share: jobs end in any order, slot 0 stands for all.
+
+    Attributes:
+        timed: How many of the chunks have jobs with a time limit.
+    """
+
+    __slots__ = ("timed",)
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.timed = 0
+
+    def add(self, chunk: HeldChunk) -> None:
+        """Assign a chunk to the slots."""
+        chunk.open = set(range(chunk.end))
+        chunk.timed = any(entry.timeout for entry in chunk.index.entries)
+        self.timed += chunk.timed
+        super().add(chunk)
+
+    def answer(
+        self, slot: int, number: int, count: int, positions: Sequence[int]
+    ) -> HeldChunk | None:
+        """Record answers; return the chunk, None if one of the jobs is not open."""
+        chunk = self.chunks.get(number)
+        if chunk is None or not chunk.open.issuperset(positions):
+            return None
+        chunk.open.difference_update(positions)
+        self.jobs[0] -= count
+        self._close(0)
+        return chunk
+
+    def withdraw(self, slot: int, count: int) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove the last ``count`` jobs; return them by chunk, the last chunk first."""
+        withdrawn: list[tuple[HeldChunk, Sequence[int]]] = []
+        for chunk in reversed(self._queues[0]):
+            part = min(count, chunk.end)
+            if part:
+                positions = range(chunk.end - part, chunk.end)
+                chunk.open.difference_update(positions)
+                withdrawn.append((chunk, positions))
+                chunk.end -= part
+                self.jobs[0] -= part
+                count -= part
+        self._close(0)
+        return withdrawn
+
+    def started(
+        self, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
+    ) -> list[tuple[HeldChunk, int]]:
+        """Return all jobs that `withdraw_all` removed, the oldest first: each may have started."""
+        return [
+            (chunk, position) for chunk, positions in reversed(withdrawn) for position in positions
+        ]
+
+    def withdraw_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove all jobs; return them by chunk, the last chunk first."""
+        withdrawn: list[tuple[HeldChunk, Sequence[int]]] = [
+            (chunk, sorted(chunk.open)) for chunk in reversed(self._queues[0]) if chunk.open
+        ]
+        for chunk, _ in withdrawn:
+            chunk.open.clear()
+        self.jobs[0] = 0
+        self._close(0)
+        return withdrawn
+
+    def remove_lost(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove the job that was lost with a slot, and return it."""
+        chunk = self.answer(0, event.chunk, 1, (event.position,))
+        return [] if chunk is None else [(chunk, (event.position,))]
+
+    def is_open(self, slot: int, number: int, position: int) -> bool:
+        """Return whether a job is still to be answered."""
+        chunk = self.chunks.get(number)
+        return chunk is not None and position in chunk.open
+
+    def open_positions(self, chunk: HeldChunk) -> Sequence[int]:
+        """Return the positions of a chunk that are still to be answered."""
+        return sorted(chunk.open)
+
+    def _is_done(self, chunk: HeldChunk) -> bool:
+        return not chunk.open
+
+    def _close(self, slot: int) -> None:
+        queue = self._queues[0]
+        for chunk in [chunk for chunk in queue if not chunk.open]:
+            queue.remove(chunk)
+            self.timed -= chunk.timed
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    chunk: HeldChunk
+    frames: list[bytes]
+    at: float
 
 
 class Replies:
@@ -95,7 +373,7 @@ def _split(rows: Sequence[OutcomeRow], limit: int) -> list[list[OutcomeRow]]:
     parts: list[list[OutcomeRow]] = [[]]
     size = 0
     for row in rows:
-        length = len(row.result) + len(row.content_type) + _ROW
+        length = len(row.result) + len(row.content_type) + len(b"".join(row[7:])) + _ROW
         if parts[-1] and size + length > limit:
             parts.append([])
             size = 0
@@ -104,27 +382,34 @@ def _split(rows: Sequence[OutcomeRow], limit: int) -> list[list[OutcomeRow]]:
     return parts
 
 
-def fit_outcomes(body: bytes, limit: int, index: ChunkIndex) -> list[bytes]:
+def fit_outcomes(body: bytes, limit: int, index: ChunkIndex, *, logs: bool = True) -> list[bytes]:
     """Return the same outcomes in bodies of at most ``limit`` bytes (0: no limit).
 
-    A result that fits into none becomes the failure `ResultTooLarge`, and is logged as that.
+    A result that fits into none becomes the failure `ResultTooLarge`, and is logged as that. A log
+    that does not fit in beside the result is left out.
 
     Args:
         body: The encoded outcomes.
         limit: Frame limit of the broker in bytes.
         index: Index of the chunk that they answer.
+        logs: The broker takes the logs of jobs.
     """
-    if not limit or len(body) <= limit:
+    if logs and (not limit or len(body) <= limit):
         return [body]
-    rows = [OutcomeRow(*row) for row in decode_outcomes(body)]
+    limit = limit or sys.maxsize
+    decoded, kept = read_outcomes(body)
+    if not kept and len(body) <= limit:
+        return [body]
+    rows = [OutcomeRow(*row) for row in decoded]
     rows = [_too_large(r, limit, index) if len(r.result) + _ROW > limit else r for r in rows]
+    if logs:
+        rows = [_with_log(row, kept.get(row.position, b""), limit) for row in rows]
     return [encode_outcomes(part) for part in _split(rows, limit)]
 
 
-_log = logging.getLogger(__name__)
-
-#: Seconds without an ACK after which INFORM is sent again.
-INFORM_EVERY = 1.0
+def _with_log(row: OutcomeRow, log: bytes, limit: int) -> OutcomeRow:
+    fits = len(row.result) + len(row.content_type) + len(log) + _ROW <= limit
+    return LoggedRow.of(row, log if fits else b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +430,9 @@ class SessionInfo:
             needed. 0 uses all of them, always.
         max_abandoned_threads: Threads of the pool that may be abandoned; with more the worker
             shuts down, to be started anew. 0 allows any number.
+        pool: Name of the pool, for people.
+        max_slots: How many jobs the pool can run at once, for people.
+        version: Version of this software, for people.
     """
 
     session: str
@@ -158,6 +446,9 @@ class SessionInfo:
     cancel_grace: float = 5.0
     slots: int = 0
     max_abandoned_threads: int = 0
+    pool: str = ""
+    max_slots: int = 0
+    version: str = ""
 
 
 def _nothing() -> None:
@@ -166,6 +457,8 @@ def _nothing() -> None:
 
 class WorkerSession:
     """Session of a worker with one broker.
+
+    A broker that does not own its store is informed at intervals, and sent nothing else.
 
     Args:
         info: The contents of INFORM.
@@ -180,8 +473,11 @@ class WorkerSession:
         outbox: Messages to send.
         max_frame: Longest frame that the broker accepts, 0 while that is not known.
         streams: The broker accepts parts of streams.
+        logs: The broker keeps the logs of jobs.
         registrations: How often the broker has acknowledged INFORM.
         on_registered: Called after the broker has acknowledged INFORM and READY is in the outbox.
+        owner: What the broker last said about the owner of its store; None if that is not shared.
+        owners: What all brokers of the worker said about it.
     """
 
     def __init__(
@@ -195,10 +491,13 @@ class WorkerSession:
         self.outbox: list[list[bytes]] = []
         self.max_frame = 0
         self.streams = False
+        self.logs = False
         self.registrations = 0
         self.on_registered: Callable[[], None] = _nothing
         self._held_chunks = held_chunks
         self._clock = clock
+        self.owner: OwnerInfo | None = None
+        self.owners = Owners()
         self._ids = 0
         self._inform_id = ""
         self._inform_due = 0.0
@@ -211,6 +510,11 @@ class WorkerSession:
         """Return a message id that the session has not used."""
         self._ids += 1
         return f"{self.info.session[:8]}-{self._ids:x}"
+
+    @property
+    def owned(self) -> bool:
+        """Whether the broker owns its store, as far as all brokers of the worker have said."""
+        return self.owner is None or self.owners.owns(self.owner)
 
     def connected(self, now: float) -> None:
         """Inform the broker over a new connection."""
@@ -238,6 +542,9 @@ class WorkerSession:
             name=info.name,
             tasks=info.tasks,
             callables=info.callables,
+            pool=info.pool,
+            slots=info.max_slots,
+            version=info.version,
             received=self._held_chunks.received,
             held=self._held_chunks.numbers(),
         )
@@ -264,17 +571,41 @@ class WorkerSession:
             self._legacy_broker(now)
             return
         features = Features.parse(ack.extra.decode())
+        self.owner = features.owner
+        if self.owner is not None:
+            self.owners.learn(self.owner)
+            if not self.owned:
+                self.wait_for_owner(now)
+                return
         if self._epoch and features.epoch != self._epoch:
-            _log.info("the broker was restarted; sending %d replies again", len(self.replies))
+            what = "broker was restarted" if self.owner is None else "store has another owner"
+            _log.info("the %s; sending %d replies again", what, len(self.replies))
         self._epoch = features.epoch
         self.max_frame = features.max_frame
         self.streams = "stream" in features.extensions
+        self.logs = "logs" in features.extensions
         self.online = True
         self.registrations += 1
         self._heartbeat_due = now + self.info.heartbeat
         self.ready(credit)
         self.on_registered()
         self.outbox += self.replies.to_resend(now, everything=True)
+
+    def hear_owner(self, said: OwnerInfo | None, now: float) -> None:
+        """Handle what a HEARTBEAT says about the owner of a shared store."""
+        if said is None or said == self.owner:
+            return
+        self.owner = said
+        self.owners.learn(said)
+        if self.owned:
+            self.inform(now)
+        else:
+            self.wait_for_owner(now)
+
+    def wait_for_owner(self, now: float) -> None:
+        """Send nothing but INFORM, at intervals: the broker does not own its store."""
+        self.online = False
+        self._inform_due = now + self.info.heartbeat
 
     def _legacy_broker(self, now: float) -> None:
         """Log that a legacy broker, which knows no chunks, cannot be served; inform it later."""
@@ -292,13 +623,13 @@ class WorkerSession:
         elif error.request == self._inform_id:
             _log.error("the broker refuses this worker: %s", error.text)
             self._inform_due = now + self.info.heartbeat_timeout
-        else:
+        elif error.code != "no-owner":  # such a reply is sent again
             _log.error("the broker refuses a reply (%s): %s", error.code, error.text)
             self._reply_acked(error.request)
 
     def reply(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Answer jobs of a chunk, in as many replies as the broker's frame limit requires."""
-        for part in fit_outcomes(body, self.max_frame, chunk.index):
+        for part in fit_outcomes(body, self.max_frame, chunk.index, logs=self.logs):
             number = f"chunk:{chunk.number}"
             reply = commands.Reply(self.new_id(), part, chunk.message, number)
             frames = reply.frames()
@@ -356,3 +687,195 @@ class WorkerSession:
             _log.warning("%d replies were not acknowledged by the broker", len(self.replies))
         if self.online:
             self.outbox.append(commands.Kbai(self.new_id()).frames())
+
+
+class OwnerListener:
+    """Hears from a broker, beside that of the session, who owns the store that they share.
+
+    It informs as a client, which is given no jobs, and again at each heartbeat interval.
+
+    Args:
+        session: The session.
+
+    Attributes:
+        owner: What the broker last said, None while that is not known.
+        lost: The broker was silent for too long.
+        outbox: Messages to send.
+    """
+
+    def __init__(self, session: WorkerSession) -> None:
+        self.owner: OwnerInfo | None = None
+        self.lost = False
+        self.outbox: list[list[bytes]] = []
+        self._session = session
+        self._sent = 0
+        self._due = 0.0
+        self._last_seen = 0.0
+
+    @property
+    def owned(self) -> bool:
+        """Whether the broker owns the store of the session, as far as all brokers have said."""
+        said, other = self.owner, self._session.owner
+        if said is None or other is None or said.store_id != other.store_id:
+            return False
+        return self._session.owners.owns(said)
+
+    def connected(self, now: float) -> None:
+        """Inform the broker over a new connection."""
+        self.lost = False
+        self._last_seen = self._due = now
+
+    def receive(self, frames: Sequence[bytes], now: float) -> bool:
+        """Handle a message; return False for one that only the owner may send to a worker."""
+        self._last_seen = now
+        try:
+            match commands.decode(frames):
+                case commands.Ack(extra=bytes() as features):
+                    self._due = now + self._session.info.heartbeat
+                    self._hear(Features.parse(features.decode()).owner)
+                case commands.Heartbeat(status=str() as status):
+                    self._hear(OwnerInfo.of_heartbeat(status))
+                case commands.Request() | commands.Cancel():
+                    return False
+        except (ProtocolError, UnicodeDecodeError) as error:
+            _log.warning("a broker sent a message that cannot be read: %s", error)
+        return True
+
+    def _hear(self, said: OwnerInfo | None) -> None:
+        if said is not None:
+            self.owner = said
+            self._session.owners.learn(said)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        info = self._session.info
+        self.lost = self.lost or now - self._last_seen > info.heartbeat_timeout
+        if now >= self._due:
+            self._due = now + INFORM_EVERY
+            self._sent += 1
+            features = Features(name=info.name).format()
+            inform = commands.Inform(f"o{self._sent:x}", "", "client", features)
+            self.outbox = [inform.frames()]
+
+    def next_tick(self) -> float:
+        """Return when `tick` has something to do."""
+        return min(self._due, self._last_seen + self._session.info.heartbeat_timeout)
+
+
+@dataclass(slots=True, eq=False)
+class _Suspect:
+    """A chunk that waits for the answer to its CALL.
+
+    Attributes:
+        chunk: The chunk.
+        body: Body of its REQUEST.
+        call: Id of the CALL, "" before the first.
+        due: Monotonic time at which it is sent again.
+        registrations: How often the broker had acknowledged INFORM when it was sent.
+    """
+
+    chunk: HeldChunk
+    body: bytes
+    call: str = ""
+    due: float = 0.0
+    registrations: int = 0
+
+
+class SuspectChunks:
+    """The suspect chunks of one session that the broker does not know to be here yet.
+
+    A chunk with the header ``ask`` has one job, which may have killed a worker. The manager
+    announces it with the CALL ``begin`` and starts it once that was answered: if the worker is lost
+    then, the broker knows that the job was there. Each chunk has a CALL of its own and waits for no
+    other, so that many such jobs take no longer than others, however far away the broker is.
+
+    Args:
+        session: Sends the CALLs.
+        held_chunks: The held chunks.
+        begin: Starts a chunk that the broker has confirmed.
+        refuse: Hands back a chunk that it has refused.
+    """
+
+    def __init__(
+        self,
+        session: WorkerSession,
+        held_chunks: HeldChunks,
+        begin: Callable[[HeldChunk, bytes, float], None],
+        refuse: Callable[[HeldChunk, float], None],
+    ) -> None:
+        self._session = session
+        self._held_chunks = held_chunks
+        self._begin = begin
+        self._refuse = refuse
+        #: By the number of the chunk.
+        self.waiting: dict[int, _Suspect] = {}
+        #: Number of the chunk by the id of the CALL.
+        self._calls: dict[str, int] = {}
+
+    def ask(self, chunk: HeldChunk, body: bytes, now: float) -> None:
+        """Announce a chunk to the broker, and start it when that was answered."""
+        self._held_chunks.hold(chunk)
+        suspect = self.waiting[chunk.number] = _Suspect(chunk, body)
+        if self._session.online:
+            self._call_begin(suspect, now)
+
+    def cancel(self, job: str, delivery: int) -> HeldChunk | None:
+        """Remove the chunk of a delivery, if it is one of these, and return it."""
+        for suspect in self.waiting.values():
+            if suspect.chunk.position_of(job, delivery) is not None:
+                return self._pop(suspect).chunk
+        return None
+
+    def take_all(self) -> list[HeldChunk]:
+        """Remove all of these chunks, and return them."""
+        return [self._pop(suspect).chunk for suspect in list(self.waiting.values())]
+
+    def next_tick(self) -> float:
+        """Return when `tick` has something to do."""
+        if not self.waiting or not self._session.online:
+            return float("inf")
+        return min(suspect.due for suspect in self.waiting.values())
+
+    def tick(self, now: float) -> None:
+        """Send the CALLs again that were not answered, and all of them on a new connection."""
+        if not self.waiting or not self._session.online:
+            return
+        registrations = self._session.registrations
+        for suspect in self.waiting.values():
+            if now >= suspect.due or suspect.registrations != registrations:
+                self._call_begin(suspect, now)
+
+    def replied(self, reply: commands.Reply, now: float) -> bool:
+        """Handle a REPLY; return whether it was about one of these chunks."""
+        suspect = self._of(reply.request or "")
+        if suspect is None:
+            return False
+        self._pop(suspect)
+        self._begin(suspect.chunk, suspect.body, now)
+        return True
+
+    def refused(self, error: commands.Error, now: float) -> bool:
+        """Handle an ERROR; return whether it was about one of these chunks."""
+        suspect = self._of(error.request)
+        if suspect is None:
+            return False
+        if error.code not in RETRY_LATER:  # else `tick` asks again
+            _log.warning("a job is not started: %s", error.text)
+            self._refuse(self._pop(suspect).chunk, now)
+        return True
+
+    def _of(self, call: str) -> _Suspect | None:
+        return self.waiting.get(self._calls.get(call, 0))
+
+    def _pop(self, suspect: _Suspect) -> _Suspect:
+        self._calls.pop(suspect.call, None)
+        return self.waiting.pop(suspect.chunk.number)
+
+    def _call_begin(self, suspect: _Suspect, now: float) -> None:
+        session, entry = self._session, suspect.chunk.index.entries[0]
+        self._calls.pop(suspect.call, None)
+        suspect.call = session.new_id()
+        self._calls[suspect.call] = suspect.chunk.number
+        suspect.due, suspect.registrations = now + RESEND_AFTER, session.registrations
+        arguments = pack({"id": entry.id, "delivery": entry.delivery})
+        session.outbox.append(commands.Call(suspect.call, "begin", arguments).frames())

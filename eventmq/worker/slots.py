@@ -2,33 +2,34 @@
 
 A slot runs its chunks one after the other, so nothing may wait in it behind a long job (`Slots`).
 In a pool whose slots share their chunks any free slot takes the next job (`SharedSlots`).
-`LookAhead` decides how many chunks a slot should have, `Autoscaler` how many slots are used.
+`Autoscaler` decides how many slots are used.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from eventmq.worker.session import WorkerCredit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventmq.interfaces import JobsEnded, SharedPool, WorkerPool
-    from eventmq.worker.chunks import HeldChunk, HeldChunks, SharedHeldChunks
+    from eventmq.interfaces import JobsEnded, Running, SharedPool, WorkerPool
+    from eventmq.worker.session import HeldChunk, HeldChunks, SharedHeldChunks
     from eventmq.worker.watchdog import Watchdog
 
-__all__ = [
-    "CHECK_EVERY",
-    "LONG_JOB",
-    "Autoscaler",
-    "LookAhead",
-    "SharedSlots",
-    "Slots",
-    "WorkerCredit",
-]
+__all__ = ["CHECK_EVERY", "LONG_JOB", "Autoscaler", "SharedSlots", "Slots"]
 
 #: Seconds: nothing waits behind a job that runs longer. The broker sizes chunks to as much work.
 LONG_JOB = 0.020
+
+#: Seconds: a chunk with so much work was sized by an old estimate of the run time.
+LONG_CHUNK = 5 * LONG_JOB
+
+#: Seconds that a chunk has run before that is judged by the pace of its jobs: a busy machine may
+#: keep them waiting for a while.
+PACE_AFTER = 1.5 * LONG_JOB
 
 #: Seconds: below this the way to the broker and back is long beside a chunk's work.
 SHORT_JOB = 0.002
@@ -61,37 +62,6 @@ BUSY_SHARE = 0.5
 SHRINK_AFTER = 30.0
 
 
-class WorkerCredit(NamedTuple):
-    """Total credit of a worker: chunks, and jobs if it counts those (else 0)."""
-
-    chunks: int
-    jobs: int = 0
-
-
-class LookAhead:
-    """Measures run times; decides how many chunks a slot should have."""
-
-    __slots__ = ("_average",)
-
-    def __init__(self) -> None:
-        self._average: float | None = None
-
-    def record(self, count: int, run_time: float) -> None:
-        """Record that ``count`` jobs ran for ``run_time`` seconds together."""
-        if not count:
-            return
-        per_job = run_time / count
-        average = self._average
-        self._average = per_job if average is None else average + WEIGHT * (per_job - average)
-
-    @property
-    def depth(self) -> int:
-        """Chunks per slot: 1 for long jobs and before the first measurement, 3 for short ones."""
-        if self._average is None or self._average >= LONG_JOB:
-            return 1
-        return 2 if self._average >= SHORT_JOB else 3
-
-
 class Slots:
     """Slots of a pool, each with chunks of its own.
 
@@ -109,7 +79,8 @@ class Slots:
         self._pool = pool
         self._held_chunks = held_chunks
         self._watchdog = watchdog
-        self._look_ahead = LookAhead()
+        #: Average seconds that a job ran.
+        self._average: float | None = None
         #: Slots whose job has run longer than `LONG_JOB`.
         self._long_running: set[int] = set()
         self._check_due = 0.0
@@ -118,7 +89,19 @@ class Slots:
     def credit(self) -> WorkerCredit:
         """Total credit of the worker: one chunk for a slot with a long job."""
         long = len(self._long_running)
-        return WorkerCredit(long + max(0, self.active - long) * self._look_ahead.depth)
+        return WorkerCredit(long + max(0, self.active - long) * self._depth)
+
+    @property
+    def _depth(self) -> int:
+        """Chunks per slot: 1 for long jobs and before the first measurement, 3 for short ones."""
+        if self._average is None or self._average >= LONG_JOB:
+            return 1
+        return 2 if self._average >= SHORT_JOB else 3
+
+    def _record(self, event: JobsEnded) -> None:
+        if event.count:
+            per_job, average = event.run_time / event.count, self._average
+            self._average = per_job if average is None else average + WEIGHT * (per_job - average)
 
     @property
     def busy(self) -> int:
@@ -142,7 +125,7 @@ class Slots:
 
     def jobs_ended(self, event: JobsEnded, now: float) -> None:
         """Record run times."""
-        self._look_ahead.record(event.count, event.run_time)
+        self._record(event)
         if event.slot in self._long_running:
             self._check_due = now
 
@@ -168,7 +151,10 @@ class Slots:
         return float("inf")
 
     def check(self, now: float) -> Iterator[int]:
-        """Set the deadlines of running jobs; yield the slots where jobs wait behind a long one."""
+        """Set the deadlines of running jobs; yield the slots where jobs wait for too long.
+
+        They wait behind a long job, or in a chunk of many that take longer than was estimated.
+        """
         if now < self._check_due:
             return
         self._check_due = now + CHECK_EVERY
@@ -180,10 +166,22 @@ class Slots:
                 self._long_running.add(slot)
             elif running is None or now - running.since <= LONG_JOB:
                 self._long_running.discard(slot)
+                if running is not None and jobs > 1 and self._is_long(running, now):
+                    yield slot
             else:
                 self._long_running.add(slot)
                 if jobs > 1:
                     yield slot
+
+    def _is_long(self, running: Running, now: float) -> bool:
+        """Return whether the chunk that runs will not end for long, by the pace of its jobs."""
+        chunk = self._held_chunks.chunks.get(running.chunk)
+        if chunk is None:
+            return False
+        chunk.since = chunk.since or running.since
+        seconds, begun = now - chunk.since, running.position + 1
+        pace_known = seconds > PACE_AFTER and begun < chunk.end
+        return pace_known and seconds * chunk.end > LONG_CHUNK * begun
 
 
 class SharedSlots(Slots):
@@ -192,12 +190,13 @@ class SharedSlots(Slots):
     _pool: SharedPool
     _held_chunks: SharedHeldChunks
 
-    _average: float | None = None
     #: Jobs held beyond the slots.
     _ahead = 0
     #: Monotonic time at which a job ended last, or jobs began to wait.
     _progress_at = 0.0
     _checked_at = 0.0
+    #: Monotonic time at which no more than `LONG_CHUNK` of work waited, by the average run time.
+    _fitted_at = 0.0
 
     @property
     def credit(self) -> WorkerCredit:
@@ -212,8 +211,8 @@ class SharedSlots(Slots):
 
     def choose(self, now: float) -> int:
         """Return 0: whichever slot is free takes the next job."""
-        if not self._waiting:
-            self._progress_at = now
+        if self._waiting <= 0:
+            self._progress_at = self._fitted_at = now
         return 0
 
     def slot_of(self, chunk: HeldChunk, position: int) -> int | None:
@@ -223,10 +222,8 @@ class SharedSlots(Slots):
     def jobs_ended(self, event: JobsEnded, now: float) -> None:
         """Record run times, and adapt how many jobs are held beyond the slots."""
         self._progress_at = now
-        per_job = max(event.run_time / event.count, 1e-6)
-        average = self._average
-        self._average = per_job if average is None else average + WEIGHT * (per_job - average)
-        ahead = min(MAX_LOOK_AHEAD, int(self.active * LONG_JOB / self._average))
+        self._record(event)
+        ahead = min(MAX_LOOK_AHEAD, int(self.active * LONG_JOB / max(self._average or 0.0, 1e-6)))
         if not TOO_MANY * self._ahead <= ahead <= TOO_FEW * self._ahead:
             self._ahead = ahead
 
@@ -242,12 +239,13 @@ class SharedSlots(Slots):
         return True
 
     @property
-    def _waiting(self) -> bool:
-        return self._held_chunks.jobs[0] > self.active
+    def _waiting(self) -> int:
+        """How many jobs are held beyond the slots, 0 or below where none is."""
+        return self._held_chunks.jobs[0] - self.active
 
     def check_due(self) -> float:
         """Return when `check` has something to do."""
-        if self._waiting:
+        if self._waiting > 0:
             return self._checked_at + CHECK_EVERY
         return self._checked_at + CHECK_LIMITS_EVERY if self._held_chunks.timed else float("inf")
 
@@ -260,8 +258,15 @@ class SharedSlots(Slots):
             for slot in range(self._pool.slots):
                 if (running := self._pool.running(slot)) is not None:
                     self._watchdog.watch(slot, running)
-        if self._waiting and now - self._progress_at > LONG_JOB + (self._average or 0.0):
+        average, waiting = self._average or 0.0, self._waiting
+        if waiting * average <= LONG_CHUNK * self.active:
+            self._fitted_at = now
+        if waiting <= 0:
+            return
+        if now - self._progress_at > LONG_JOB + average:
             self._ahead = 0
+            yield 0
+        elif now - self._fitted_at > LONG_CHUNK:
             yield 0
 
 

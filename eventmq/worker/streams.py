@@ -15,8 +15,7 @@ from eventmq.wire.streams import NO_READER, PROGRESS, PartHead
 if TYPE_CHECKING:
     from eventmq.interfaces import PartsYielded, ProgressReported, WorkerPool
     from eventmq.wire.batches import ChunkEntry
-    from eventmq.worker.chunks import HeldChunk, HeldChunks
-    from eventmq.worker.session import WorkerSession
+    from eventmq.worker.session import HeldChunk, HeldChunks, WorkerSession
 
 __all__ = ["WorkerStreams"]
 

@@ -19,14 +19,12 @@ from eventmq.wire.results import ERROR_TYPE, encode_error
 if TYPE_CHECKING:
     from eventmq.interfaces import Running, WorkerPool
     from eventmq.wire.batches import ChunkEntry
-    from eventmq.worker.chunks import HeldChunk, HeldChunks
+    from eventmq.worker.session import HeldChunk, HeldChunks
 
 __all__ = ["TimeoutPolicy", "Watchdog"]
 
 #: Least time in seconds after which a job that has not started is interrupted once more.
 INTERRUPT_AGAIN_AFTER = 1.0
-
-_CANCELLED = int(OutcomeKind.CANCELLED)
 
 
 class TimeoutPolicy(Protocol):
@@ -43,8 +41,8 @@ def always_fail(
 ) -> OutcomeRow:
     """Fail the job for good: the policy where there is no other."""
     error = describe(past_hard_limit(entry.timeout))
-    failed = int(OutcomeKind.FAILED)
-    return OutcomeRow(position, failed, 0.0, run_time, ERROR_TYPE, encode_error(error))
+    kind = OutcomeKind.FAILED
+    return OutcomeRow(position, kind, 0.0, run_time, ERROR_TYPE, encode_error(error))
 
 
 class _Deadline(NamedTuple):
@@ -131,14 +129,12 @@ class Watchdog:
         return overdue
 
     def kill(self, slot: int) -> None:
-        """Kill a slot, and log why."""
+        """Kill a slot, and log why; of a timeout the outcome tells."""
         deadline = self.deadlines[slot]
-        index = self._held_chunks.chunks[deadline.chunk].index
         if deadline.cancelled:
+            index = self._held_chunks.chunks[deadline.chunk].index
             why = f"it was cancelled and did not end within {self._grace:g} s"
-        else:
-            why = f"its timeout of {index.entries[deadline.position].timeout:g} s has passed"
-        joblog.stopped(index, deadline.position, why)
+            joblog.stopped(index, deadline.position, why)
         self.killed.add(slot)
         self._pool.kill(slot)
 
@@ -159,7 +155,7 @@ class Watchdog:
         if deadline is None or deadline[:2] != (chunk.number, position):
             return None
         if deadline.cancelled:
-            return OutcomeRow(position, _CANCELLED, 0.0, 0.0, "", b"")
+            return OutcomeRow(position, OutcomeKind.CANCELLED)
         if not killed:  # the slot died by itself
             return None
         index = chunk.index

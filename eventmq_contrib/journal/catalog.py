@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from eventmq.errors import StoreError
 from eventmq.sdk.events import FileName
+from eventmq_contrib.atomic import write_file
 from eventmq_contrib.journal.seals import BEGIN, SEALS, SealRecord, parse_begins
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "COMPACTED",
+    "HOUR",
     "MANIFEST",
     "Catalog",
     "FolderLocation",
@@ -35,15 +35,17 @@ __all__ = [
     "sort_key",
     "split_overlapping",
     "unlisted",
+    "write_manifest",
 ]
+
+#: Seconds of an hour, whose files have a folder of their own.
+HOUR = 3600.0
 
 #: Names the large files that count.
 MANIFEST = "manifest.json"
 
 #: Folder of the large files, beside the journal.
 COMPACTED = "compacted"
-
-_HOUR = timedelta(hours=1)
 
 
 class JournalError(StoreError):
@@ -110,16 +112,13 @@ class FolderLocation:
     def paths(self) -> list[str]:
         """See `JournalLocation`."""
         if not self.folder.is_dir():
-            msg = (
+            raise JournalError(
                 f"there is no journal in {self.folder}: name its folder, or begin one with "
                 '"eventmq journal"'
             )
-            raise JournalError(msg)
-        paths = []
-        for date in _entries(self.name, "date="):
-            for hour in _entries(date, "hour="):
-                paths += [path for path in _entries(hour) if path.endswith(".parquet")]
-        return sorted(paths)
+        hours = (hour for date in _entries(self.name, "date=") for hour in _entries(date, "hour="))
+        paths = (path for hour in hours for path in _entries(hour))
+        return sorted(path for path in paths if path.endswith(".parquet"))
 
     def text(self, name: str) -> str | None:
         """See `JournalLocation`."""
@@ -203,30 +202,25 @@ class Catalog:
         Raises:
             JournalError: There is no journal, or the manifest or a log cannot be read.
         """
-        manifest = location.text(MANIFEST)
-        if manifest is not None:
-            present, missing = _compacted(location, manifest)
+        if location.text(MANIFEST) is not None:
+            present, missing = _compacted(location)
             return cls(name=location.name, own=(), large=present, missing=missing)
         before = _records(location, sealed=sealed)
         begins = _begins(location)
         large = large or location.beside(COMPACTED)
-        manifest = None if large is None else large.text(MANIFEST)
+        # The manifest is read before the files are listed, of which it names some.
+        present, missing = ([], []) if large is None else _compacted(large)
         paths = location.paths()
-        present, missing = (
-            ([], []) if large is None or manifest is None else _compacted(large, manifest)
-        )
         logs = before
         if sealed:
             logs = _records(location, sealed=True)
             for broker, record in logs.items():
-                _as_before(record, before.get(broker))
-        own, foreign = [], []
-        for path in paths:
-            file_entry = _file_at(path, logs)
-            if file_entry is None:
-                foreign.append(path)
-            else:
-                own.append(file_entry)
+                # The files that are expected are those that the log had before they were listed.
+                earlier = before.get(broker) or SealRecord(broker)
+                record.expect(record.valid & earlier.valid)
+                record.end = earlier.end
+        files = {path: _file_at(path, logs) for path in paths}
+        own = [file for file in files.values() if file is not None]
         # Two journals beside each other may share the folder of the compacted files.
         brokers = {file.broker for file in own} | set(logs)
         if own or logs:
@@ -234,7 +228,8 @@ class Catalog:
             missing = [entry for entry in missing if entry.broker in brokers]
         return cls(
             name=location.name, own=sorted(own, key=sort_key), large=present, missing=missing,
-            foreign=foreign, logs=logs, begins=begins,
+            foreign=[path for path, file in files.items() if file is None], logs=logs,
+            begins=begins,
         )  # fmt: skip
 
     def current(self) -> list[JournalFile]:
@@ -256,9 +251,14 @@ class Catalog:
         files = self.current()
         self.check(files)
         if not files:
-            msg = f"the journal {self.name} has no events yet: eventmq journal seals them after a "
-            raise JournalError(msg + "minute, or as --seal-after says")
-        return [file for file in files if _is_of_time(file, since, until)]
+            raise JournalError(
+                f"the journal {self.name} has no events yet: eventmq journal seals them after a "
+                "minute, or as --seal-after says"
+            )
+        return [
+            file for file, start in [(file, hour_start(file)) for file in files]
+            if (until is None or start < until) and (since is None or start + HOUR > since)
+        ]  # fmt: skip
 
     def check(self, files: Iterable[JournalFile]) -> None:
         """Check that no file is foreign, and that no events are missing at the beginning.
@@ -267,8 +267,9 @@ class Catalog:
             JournalError: A file is foreign, or the beginning is missing.
         """
         if self.foreign:
-            msg = f"{self.foreign[0]} is not a file of a journal, by its name: move it away"
-            raise JournalError(msg)
+            raise JournalError(
+                f"{self.foreign[0]} is not a file of a journal, by its name: move it away"
+            )
         first: dict[str, int] = {}
         for file in files:
             first[file.broker] = min(file.first, first.get(file.broker, file.first))
@@ -276,16 +277,17 @@ class Catalog:
             begin = max(record.head, self.begins.get(broker, 0))
             present = first.get(broker, record.last + 1)
             if record.head and present > begin:
-                msg = (
+                raise JournalError(
                     f"the journal {self.name} lacks its beginning: the events {begin} to "
                     f"{present - 1} of the broker {broker} were sealed and are gone; put their "
                     "files back, or, if they are to be gone: eventmq journal forget"
                 )
-                raise JournalError(msg)
         for file in self.missing:
             if not covered(file, self.current(), self.begins.get(file.broker, 0)):
-                msg = f"{file.path} is gone, and it is in the manifest of a compaction: put it back"
-                raise JournalError(f"{msg}, or, if it is to be gone: eventmq journal forget")
+                raise JournalError(
+                    f"{file.path} is gone, and it is in the manifest of a compaction: put it back"
+                    ", or, if it is to be gone: eventmq journal forget"
+                )
 
 
 def sort_key(file: JournalFile) -> tuple[str, int, int]:
@@ -311,23 +313,16 @@ def split_overlapping(files: Iterable[JournalFile]) -> tuple[list[JournalFile], 
     return single, [file for group in groups if len(group) > 1 for file in group]
 
 
-def hour_start(file: JournalFile) -> datetime:
-    """Return the moment at which the hour of a file begins; its path has it.
+def hour_start(file: JournalFile) -> float:
+    """Return the Unix time at which the hour of a file begins, in seconds; its path has it.
 
     Raises:
         JournalError: The file is in no folder of an hour.
     """
     try:
-        return datetime.strptime(f"{file.hour} +0000", "date=%Y-%m-%d/hour=%H %z")
+        return datetime.strptime(f"{file.hour} +0000", "date=%Y-%m-%d/hour=%H %z").timestamp()
     except ValueError as error:
-        msg = f"{file.path} is in no folder of an hour: move it away"
-        raise JournalError(msg) from error
-
-
-def _is_of_time(file: JournalFile, since: float | None, until: float | None) -> bool:
-    hour = hour_start(file)
-    after_end = until is not None and hour.timestamp() >= until
-    return not after_end and not (since is not None and (hour + _HOUR).timestamp() <= since)
+        raise JournalError(f"{file.path} is in no folder of an hour: move it away") from error
 
 
 def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> bool:
@@ -360,8 +355,7 @@ def unlisted(location: FolderLocation, journal: Path) -> list[JournalFile]:
     folder = location.folder
     if not folder.is_dir() or folder.resolve() == journal.resolve() or (folder / SEALS).exists():
         return []
-    manifest = location.text(MANIFEST)
-    present, missing = ([], []) if manifest is None else _compacted(location, manifest)
+    present, missing = _compacted(location)
     named = {file.path for file in (*missing, *(entry.file for entry in present))}
     temporaries = folder.glob("date=*/hour=*/_*.parquet")
     paths = {path: path for path in location.paths() if path not in named}
@@ -380,21 +374,20 @@ def _records(location: JournalLocation, *, sealed: bool) -> dict[str, SealRecord
     return {broker: read(broker, data) for broker, data in location.logs().items()}
 
 
-def _as_before(record: SealRecord, before: SealRecord | None) -> None:
-    """Limit the expected files to those that the log had before the files were listed."""
-    before = before or SealRecord(record.broker)
-    record.expect(record.valid & before.valid)
-    record.end = before.end
-
-
 def _begins(location: JournalLocation) -> dict[str, int]:
     try:
         return parse_begins(location.text(f"{SEALS}/{BEGIN}"))
     except ValueError as error:
-        msg = (
+        raise JournalError(
             f"{SEALS}/{BEGIN} of {location.name} does not say where the journal begins: remove it, "
-        )
-        raise JournalError(msg + 'and say it again with "eventmq journal forget"') from error
+            'and say it again with "eventmq journal forget"'
+        ) from error
+
+
+def write_manifest(target: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Write the manifest of a folder of large files, whole or not at all."""
+    manifest = {"version": 1, "files": sorted(entries, key=lambda e: e["path"])}
+    write_file(target / MANIFEST, json.dumps(manifest, indent=1))
 
 
 def _file_at(path: str, logs: Mapping[str, SealRecord]) -> JournalFile | None:
@@ -417,8 +410,11 @@ def _listed(manifest: str) -> list[dict[str, Any]]:
     return entries
 
 
-def _compacted(location: JournalLocation, manifest: str) -> tuple[list[Large], list[JournalFile]]:
+def _compacted(location: JournalLocation) -> tuple[list[Large], list[JournalFile]]:
     """Return the files that a manifest names: those that exist, and those that do not."""
+    manifest = location.text(MANIFEST)
+    if manifest is None:
+        return [], []
     try:
         files = [
             Large(
@@ -431,8 +427,9 @@ def _compacted(location: JournalLocation, manifest: str) -> tuple[list[Large], l
             for e in _listed(manifest)
         ]  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"{location.name}/{MANIFEST} is not the manifest of a compaction: move it away"
-        raise JournalError(msg) from error
+        raise JournalError(
+            f"{location.name}/{MANIFEST} is not the manifest of a compaction: move it away"
+        ) from error
     paths = set(location.paths())
     present = [entry for entry in files if entry.file.path in paths]
     return present, [entry.file for entry in files if entry.file.path not in paths]

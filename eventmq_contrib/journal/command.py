@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli import DONE, FAILED, Command, read_timestamp, takes_target
+from eventmq.cli import (
+    DONE,
+    FAILED,
+    Command,
+    at_hangup,
+    read_timestamp,
+    takes_log_format,
+    takes_target,
+)
 from eventmq.errors import BrokerUnavailable
 from eventmq_contrib.extras import need
 
@@ -44,6 +52,7 @@ TIMEOUT = 2.0
     "imported, 3 broker not reachable.",
 )
 @click.option("--data-dir", metavar="DIR", help="Read the store in the broker's data directory.")
+@click.option("--store", metavar="URL", help="Read this store, as for the broker: postgresql://...")
 @click.option(
     "--out", "--dir", "out", metavar="DIR", default="journal", show_default=True,
     help="The folder of the Parquet files.",
@@ -53,27 +62,31 @@ TIMEOUT = 2.0
     "--seal-after", type=click.FloatRange(0.1), metavar="SECONDS",
     help="Seal a file after so long, a minute by default: streams see what is sealed.",
 )  # fmt: skip
+@takes_log_format
 @takes_target
 def journal(
-    target: Target, data_dir: str | None, out: str, seal_after: float | None, *, once: bool
-) -> int:
+    target: Target, data_dir: str | None, store: str | None, out: str, seal_after: float | None, *,
+    once: bool,
+) -> int:  # fmt: skip
     """Keep all events of a broker in Parquet files, until SIGTERM or Ctrl-C.
 
     With --data-dir, or where the working directory has one, the store is read directly, also while
-    no broker runs. Otherwise the broker is asked, from anywhere. Events that are sealed in a file
-    are forgotten by the broker, so there is one journal per broker. A line with "ready" comes on
-    stdout.
+    no broker runs; so is the store of --store, from any machine. Otherwise the broker is asked,
+    from anywhere. Events that are sealed in a file are forgotten by the broker, so there is one
+    journal per broker. A line with "ready" comes on stdout.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return DONE
 
     need("pyarrow.parquet", user="eventmq journal")
-    with _source(target, data_dir) as (source, app):
+    with _source(target, data_dir, store) as (source, app):
         return _run_journal(source, app, Path(out), age=seal_after, once=once)
 
 
 @contextlib.contextmanager
-def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, EventMQ]]:
+def _source(
+    target: Target, data_dir: str | None, store: str | None
+) -> Iterator[tuple[Source, EventMQ]]:
     """Give where events come from, and close it at the end."""
     from eventmq import EventMQ
     from eventmq_contrib.journal.sources import BrokerSource, StoreSource
@@ -83,12 +96,12 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
         stack.callback(app.close)
         directory = Path(data_dir or app.settings.data_dir)
         local = target.broker is None and app.settings.source("broker") == "default"
-        if data_dir is None and not (local and directory.is_dir()):
+        if data_dir is None and store is None and not (local and directory.is_dir()):
             yield BrokerSource(app), app
             return
         # The app itself is in use once it has made a store, and its broker is not known before.
         own = stack.enter_context(EventMQ("journal", data_dir=str(directory)))
-        reader = own.event_log(app.settings.store)
+        reader = own.event_log(store or app.settings.store)
         stack.callback(reader.close)
         addresses = reader.addresses()
         overrides: dict[str, Any] = {"submit_timeout": TIMEOUT}
@@ -107,6 +120,7 @@ def _run_journal(source: Source, app: EventMQ, out: Path, *, age: float | None, 
     ended = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: ended.set())
+    at_hangup(lambda: None, ended.set)
     folder = JournalFolder(out)
     folder.open()
     with contextlib.closing(folder):

@@ -9,40 +9,39 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from eventmq.errors import StoreError
 from eventmq.sdk.events import FileName
-from eventmq_contrib.atomic import sync_folder, write_file
+from eventmq_contrib.atomic import sync_folder
 from eventmq_contrib.journal.catalog import (
     COMPACTED,
+    HOUR,
     MANIFEST,
     Catalog,
     FolderLocation,
+    JournalFile,
     covered,
     hour_start,
     sort_key,
     unlisted,
+    write_manifest,
 )
 from eventmq_contrib.journal.inspection import disagreements, facts_of
 from eventmq_contrib.journal.lock import hold_lock
 from eventmq_contrib.journal.parquet import arrow_schema, write_tables
 from eventmq_contrib.journal.seals import seal_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from eventmq_contrib.journal.catalog import JournalFile
-
-__all__ = ["Compaction", "write_manifest"]
+__all__ = ["Compaction"]
 
 logger = logging.getLogger("eventmq.journal")
-
-_HOUR = timedelta(hours=1)
 
 
 @dataclass(slots=True)
@@ -76,14 +75,11 @@ class _Plan:
         reach = -1
         for file in sorted(files, key=sort_key):
             if file.first <= reach:
-                groups[-1].append(file)
                 self.mixed.append(file)
-                reach = max(reach, file.last)
-                continue
-            if file.first != reach + 1:
+            elif file.first != reach + 1:
                 groups.append([])
             groups[-1].append(file)
-            reach = file.last
+            reach = max(reach, file.last)
         for group in groups:
             mixed = any(one.last >= other.first for one, other in pairwise(group))
             if not mixed and not all(file.large for file in group):
@@ -127,8 +123,7 @@ class Compaction:
                 has the folder of the large files for long.
         """
         if not self._journal.is_dir():
-            msg = f"there is no journal in {self._journal}: name its folder with --out"
-            raise StoreError(msg)
+            raise StoreError(f"there is no journal in {self._journal}: name its folder with --out")
         try:
             if not self._has_work(now):
                 return 0, 0
@@ -143,10 +138,9 @@ class Compaction:
             plan = self._plan(now)
         except StoreError:  # another command may be writing: checked again under the lock
             return True
-        if plan.has_work:
-            return True
-        plan.warn()
-        return False
+        if not plan.has_work:
+            plan.warn()
+        return plan.has_work
 
     def _plan(self, now: float) -> _Plan:
         """Return the plan of the compaction; nothing is written."""
@@ -168,7 +162,7 @@ class Compaction:
             ]
         hours: dict[tuple[str, str], list[JournalFile]] = defaultdict(list)
         for file in current:
-            if (hour_start(file) + _HOUR).timestamp() <= now:
+            if hour_start(file) + HOUR <= now:
                 hours[file.hour, file.broker].append(file)
         for _, files in sorted(hours.items()):
             plan.add(files)
@@ -183,22 +177,15 @@ class Compaction:
         for file in plan.replaced:
             logger.info("removing %s, which the manifest names no more", file.path)
             Path(file.path).unlink(missing_ok=True)
-        merged = 0
         for run in plan.runs:
-            merged += self._merge(run)
-        return merged, len(plan.runs)
+            self._merge(run)
+        return sum(not file.large for run in plan.runs for file in run), len(plan.runs)
 
-    def _merge(self, files: Sequence[JournalFile]) -> int:
-        """Write files whose numbers are consecutive as one; return how many were not large."""
+    def _merge(self, files: Sequence[JournalFile]) -> None:
+        """Write files whose numbers are consecutive as one, and the manifest with it."""
         of: list[list[int]] = []
         for file in files:
             of += self._entries[file.path]["of"] if file.large else [[file.first, file.last]]
-        small = [file for file in files if not file.large]
-        self._write(files, of)
-        return len(small)
-
-    def _write(self, files: Sequence[JournalFile], of: list[list[int]]) -> None:
-        """Write a large file, and the manifest with it."""
         name = FileName(files[0].broker, files[0].first, files[-1].last)
         hour = files[0].hour
         folder = self._target / hour
@@ -224,8 +211,6 @@ def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
     Raises:
         StoreError: A file is not as it was sealed.
     """
-    import pyarrow.parquet as pq
-
     schema = arrow_schema()
     for file in files:
         facts = facts_of(file.path, checksum=file.sha256)
@@ -233,20 +218,8 @@ def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
             raise StoreError(wrong)
         if file.sha256 and facts.sha256 != file.sha256:
             raise StoreError(f"{file.path} was altered after it was written: move it away")
-        yield _completed(pq.ParquetFile(file.path).read(), schema)
-
-
-def write_manifest(target: Path, entries: Sequence[dict[str, Any]]) -> None:
-    """Write the manifest of a folder of large files, whole or not at all."""
-    manifest = {"version": 1, "files": sorted(entries, key=lambda e: e["path"])}
-    write_file(target / MANIFEST, json.dumps(manifest, indent=1))
-
-
-def _completed(table: Any, schema: Any) -> Any:
-    """Return a table with all columns, also those that an earlier EventMQ did not write."""
-    import pyarrow as pa
-
-    for column in schema:
-        if column.name not in table.column_names:
-            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
-    return table.select(schema.names).cast(schema)
+        table = pq.ParquetFile(file.path).read()
+        for column in schema:  # also those that an earlier EventMQ did not write
+            if column.name not in table.column_names:
+                table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+        yield table.select(schema.names).cast(schema)

@@ -7,19 +7,16 @@ read again, since the names of the files have their numbers.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eventmq.sdk.events import HOUR_US, EventColumns
-from eventmq_contrib.journal.sources import check
+from eventmq.sdk.events import HOUR_US, EventColumns, EventRow
+from eventmq_contrib.journal.sources import Source, check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from eventmq.sdk import Clock
-    from eventmq.sdk.events import EventRow
     from eventmq_contrib.journal.folder import JournalFolder
     from eventmq_contrib.journal.redactor import Redactor
-    from eventmq_contrib.journal.sources import Source
 
 __all__ = ["AGE", "ROWS", "Drain"]
 

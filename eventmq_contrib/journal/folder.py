@@ -10,26 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from eventmq.errors import StoreError
-from eventmq.sdk.events import FileName, partition
+from eventmq.sdk.events import EventColumns, FileName, partition
 from eventmq_contrib.atomic import sync_folder, write_file
+from eventmq_contrib.journal.lock import lock_file
 from eventmq_contrib.journal.parquet import encode_events, is_whole
 from eventmq_contrib.journal.seals import SealLog, seal_of
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows
-    fcntl = None  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from eventmq.sdk.events import EventColumns
 
 __all__ = ["JournalFolder"]
 
@@ -48,7 +38,7 @@ class JournalFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: int | None = None
+        self._held = contextlib.ExitStack()
         #: The journal's id, made once per folder; a broker recognises its journal by it.
         self.id = ""
         self._logs: dict[str, SealLog] = {}
@@ -63,30 +53,14 @@ class JournalFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-            self._lock = os.open(self.path / _LOCK, flags, 0o644)
-            self._acquire_lock()
+            hint = ": stop that one, or name another folder with --out"
+            lock = lock_file(self.path / _LOCK, "another eventmq journal", hint)
+            self._held.enter_context(lock)
             self._read_identity()
             self._clear()
         except OSError as error:
             self.close()
             raise self._unwritable(error) from error
-
-    def _acquire_lock(self) -> None:
-        assert self._lock is not None  # noqa: S101 - set by open
-        try:
-            if fcntl is not None:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            self.close()
-            msg = (
-                f"the folder {self.path} is in use by another eventmq journal (process {owner}): "
-                "stop that one, or name another folder with --out"
-            )
-            raise StoreError(msg) from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def _read_identity(self) -> None:
         identity = self.path / _IDENTITY
@@ -107,11 +81,10 @@ class JournalFolder:
             elif FileName.parse(path.name) is None and path.name[:1] not in {"_", "."}:
                 foreign.append(path)
         if foreign:
-            message = (
+            logger.warning(
                 "%d files in the journal's folder were not written by a journal and are left "
-                "alone; the first is %s"
-            )
-            logger.warning(message, len(foreign), foreign[0])
+                "alone; the first is %s", len(foreign), foreign[0],
+            )  # fmt: skip
 
     def _unwritable(self, error: OSError) -> StoreError:
         msg = (
@@ -122,9 +95,7 @@ class JournalFolder:
 
     def close(self) -> None:
         """Free the lock. Idempotent."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._held.close()
 
     # Sealed files
 
@@ -146,11 +117,10 @@ class JournalFolder:
         files = self.sealed(broker_id)
         name, path = max(files, key=lambda item: item[0].last, default=(None, None))
         if path is not None and not is_whole(path):
-            msg = (
+            raise StoreError(
                 f"the newest file, {path}, is torn: move it away, and the journal takes its events "
                 "again, where the broker still has them"
             )
-            raise StoreError(msg)
         log = SealLog(self.path, broker_id)
         try:
             log.open(files)
@@ -175,15 +145,12 @@ class JournalFolder:
         folder = self.path / hour
         data = encode_events(events.values)
         try:
-            self._make(folder)
+            if not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                sync_folder(folder.parent)
+                sync_folder(self.path)
             write_file(folder / str(name), data)
             self._logs[broker_id].append(seal_of(name, hour, data))
         except OSError as error:
             raise self._unwritable(error) from error
         return name
-
-    def _make(self, folder: Path) -> None:
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(folder.parent)
-            sync_folder(self.path)

@@ -7,21 +7,26 @@ and what is missing, is judged without opening a file.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from eventmq.sdk.events import COLUMNS, SCHEMA_VERSION, FileName, partition
-from eventmq_contrib.journal.catalog import JournalError
+from eventmq_contrib.journal.catalog import Catalog, JournalError, JournalFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from eventmq_contrib.journal.catalog import Catalog, JournalFile
     from eventmq_contrib.journal.seals import SealRecord
 
-__all__ = ["Facts", "Inspection", "check_file", "check_version", "facts_of", "inspect", "judge"]
+__all__ = [
+    "Facts", "Inspection", "check_file", "check_version", "facts_of", "inspect", "joined", "judge",
+    "without",
+]  # fmt: skip
 
 #: Columns without which a row is no event. Others may be missing: then they are null.
 _NEEDED = ("broker_id", "seq", "ts_us", "kind")
@@ -97,9 +102,6 @@ def facts_of(path: str, *, checksum: str | None = None) -> Facts:
         checksum: Look at all of its bytes: its SHA-256, "" where none is known. Where it is another
             one, each page and each number is looked at as well.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         if checksum is None:
             return _footer(pq.ParquetFile(path), path)
@@ -124,8 +126,8 @@ def _footer(file: Any, path: str) -> Facts:
     version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
     if not footer.num_rows:
         return Facts(version=version)
-    bounds = [_bounds(file, name) for name in ("seq", "broker_id", "ts_us")]
-    return Facts(footer.num_rows, *bounds[0], bounds[1], bounds[2], version)
+    seq, brokers, times = (_bounds(file, name) for name in ("seq", "broker_id", "ts_us"))
+    return Facts(footer.num_rows, *seq, brokers, times, version)
 
 
 def _foreign(schema: Any, path: str) -> str:
@@ -133,32 +135,25 @@ def _foreign(schema: Any, path: str) -> str:
     for name in _NEEDED:
         if name not in schema.names:
             return f"{path} has no events, it lacks the column {name}"
-    for column in COLUMNS:
-        if column.name in schema.names and str(schema.field(column.name).type) != column.type:
-            kind = schema.field(column.name).type
+    for column in (column for column in COLUMNS if column.name in schema.names):
+        kind = schema.field(column.name).type
+        if str(kind) != column.type:
             return f"{path} has the column {column.name} as {kind}, not {column.type}"
     return ""
 
 
 def _bounds(file: Any, name: str) -> tuple[Any, Any]:
-    import pyarrow.compute as pc
-
     footer = file.metadata
     index = file.schema_arrow.names.index(name)
     groups = [footer.row_group(n).column(index).statistics for n in range(footer.num_row_groups)]
-    if all(statistics is not None and statistics.has_min_max for statistics in groups):
-        return min(statistics.min for statistics in groups), max(
-            statistics.max for statistics in groups
-        )
+    if all(each is not None and each.has_min_max for each in groups):
+        return min(each.min for each in groups), max(each.max for each in groups)
     bounds = pc.min_max(file.read(columns=[name]).column(name)).as_py()
     return bounds["min"], bounds["max"]
 
 
 def _content(file: Any) -> tuple[str, str]:
     """Read everything; return why it cannot be read, and what is wrong with its numbers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         seq = file.read().column("seq").combine_chunks()
     except (pa.ArrowException, OSError) as error:
@@ -184,10 +179,7 @@ def disagreements(file: JournalFile, facts: Facts) -> Iterator[str]:
         facts: What it says of itself.
     """
     if facts.version > SCHEMA_VERSION:
-        yield (
-            f"{file.path} is of a newer EventMQ: its events have schema version {facts.version}, "
-            f"this one knows up to {SCHEMA_VERSION}; update this one"
-        )
+        yield _newer(file.path, facts.version)
         return
     if facts.wrong:
         path = "" if facts.wrong.startswith(file.path) else f"{file.path}: "
@@ -233,11 +225,14 @@ def check_version(path: Path | str, metadata: Mapping[bytes, bytes] | None) -> N
     """
     version = int((metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
     if version > SCHEMA_VERSION:
-        msg = (
-            f"{path} is of a newer EventMQ: its events have schema version {version}, this one "
-            f"knows up to {SCHEMA_VERSION}; update this one"
-        )
-        raise JournalError(msg)
+        raise JournalError(_newer(path, version))
+
+
+def _newer(path: Path | str, version: int) -> str:
+    return (
+        f"{path} is of a newer EventMQ: its events have schema version {version}, this one knows "
+        f"up to {SCHEMA_VERSION}; update this one"
+    )
 
 
 # All of them
@@ -269,10 +264,8 @@ def judge(
         sealed: Up to which number brokers say that their events are sealed, by broker.
     """
     sealed = sealed or {}
-    inspection = Inspection()
-    inspection.damage += [
-        f"{path} is not a file of a journal, by its name: move it away" for path in catalog.foreign
-    ]
+    foreign = "is not a file of a journal, by its name: move it away"
+    inspection = Inspection(damage=[f"{path} {foreign}" for path in catalog.foreign])
     current = catalog.current()
     read = {file.path for file in current}
     for file in (*(entry.file for entry in catalog.large), *catalog.own):
@@ -317,7 +310,7 @@ def _unsealed(file: JournalFile, record: SealRecord | None) -> Iterator[str]:
 
 def _judge_broker(inspection: Inspection, broker: str, catalog: Catalog, sealed: int) -> None:
     record = catalog.logs.get(broker)
-    ranges = _ranges([file for file in inspection.sound if file.broker == broker])
+    ranges = joined(file[1:3] for file in inspection.sound if file.broker == broker)
     begin, end = (ranges[0][0], ranges[-1][1]) if ranges else (1, 0)
     if record is None:
         inspection.unproven.append(
@@ -335,8 +328,10 @@ def _judge_broker(inspection: Inspection, broker: str, catalog: Catalog, sealed:
                 f"the events of the broker {broker} up to {record.unproven} were sealed while "
                 "there was no seal log"
             )
-        newer = [f for f in catalog.own if f[0] == broker and f.first > record.last]
-        newer = [file for file in newer if not file.sha256]
+        newer = [
+            file for file in catalog.own
+            if file.broker == broker and file.first > record.last and not file.sha256
+        ]  # fmt: skip
         if len(newer) > 1 and record.unproven <= record.last:
             numbers = f"{newer[0].first} to {newer[-1].last}"
             inspection.unproven.append(
@@ -351,7 +346,7 @@ def _judge_broker(inspection: Inspection, broker: str, catalog: Catalog, sealed:
         )
     end = max(end, sealed)
     inspection.bounds[broker] = (begin, end)
-    inspection.missing += [(broker, *span) for span in _without(ranges, begin, end)]
+    inspection.missing += [(broker, *span) for span in without(ranges, begin, end)]
 
 
 def _missing_files(
@@ -365,24 +360,27 @@ def _missing_files(
     present = {file[1:3] for file in catalog.own if file.broker == broker}
     for numbers in sorted(record.valid - present):
         seal = record.seals[numbers]
-        if seal.last >= first_kept and _without(ranges, max(seal.first, first_kept), seal.last):
+        if seal.last >= first_kept and without(ranges, max(seal.first, first_kept), seal.last):
             name = FileName(broker, seal.first, seal.last)
             yield f"{catalog.name}/{seal.hour}/{name} was sealed and is gone"
 
 
-def _ranges(files: Sequence[JournalFile]) -> list[tuple[int, int]]:
-    """Return which numbers files have, those that touch each other as one."""
-    ranges: list[tuple[int, int]] = []
-    for file in sorted(files, key=lambda other: other.first):
-        if ranges and file.first <= ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], file.last))
+# Ranges of numbers
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges of numbers in their order, those that touch or overlap as one."""
+    result: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], last))
         else:
-            ranges.append((file.first, file.last))
-    return ranges
+            result.append((first, last))
+    return result
 
 
-def _without(ranges: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
-    """Return what of some numbers is in none of the ranges."""
+def without(ranges: Iterable[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    """Return what of the numbers from ``first`` to ``last`` is in none of some sorted ranges."""
     missing = []
     for begin, end in ranges:
         if begin > last:
@@ -390,6 +388,4 @@ def _without(ranges: Sequence[tuple[int, int]], first: int, last: int) -> list[t
         if begin > first:
             missing.append((first, begin - 1))
         first = max(first, end + 1)
-    if first <= last:
-        missing.append((first, last))
-    return missing
+    return [*missing, *([(first, last)] if first <= last else [])]

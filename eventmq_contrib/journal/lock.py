@@ -1,6 +1,7 @@
-"""The lock of commands that replace or remove files of a journal: compact and forget.
+"""Locks of folders: of a journal, and of the commands that replace or remove its files.
 
-The journal itself only adds files and goes on meanwhile. So do readers.
+While `compact` or `forget` hold theirs, the journal itself goes on, since it only adds files. So do
+readers.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from eventmq.errors import StoreError
 from eventmq.sdk import SystemClock
@@ -18,11 +20,8 @@ try:
 except ImportError:  # pragma: no cover - Windows
     fcntl = None  # type: ignore[assignment]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
-__all__ = ["hold_lock"]
+__all__ = ["hold_lock", "lock_file"]
 
 #: Readers skip names that begin so; a journal that is in the same folder has another lock.
 _LOCK = "_keeping"
@@ -31,11 +30,8 @@ _LOCK = "_keeping"
 TIMEOUT = 60.0
 
 
-@contextlib.contextmanager
-def hold_lock(target: Path, command: str) -> Iterator[None]:
+def hold_lock(target: Path, command: str) -> contextlib.AbstractContextManager[None]:
     """Hold the lock of a folder of large files; wait for another command that has it.
-
-    The system frees it when a process ends, however that ends.
 
     Args:
         target: The folder, made where it is missing.
@@ -46,16 +42,37 @@ def hold_lock(target: Path, command: str) -> Iterator[None]:
         OSError: The folder cannot be written.
     """
     target.mkdir(parents=True, exist_ok=True)
+    hint = f" for more than {TIMEOUT:.0f} seconds: begin this again when that has ended"
+    return lock_file(target / _LOCK, command, hint, timeout=TIMEOUT)
+
+
+@contextlib.contextmanager
+def lock_file(path: Path, owner: str, hint: str, *, timeout: float = 0.0) -> Iterator[None]:
+    """Hold a lock, which the system frees when a process ends, however that ends.
+
+    Args:
+        path: File of the lock, made where it is missing.
+        owner: Who holds it, for the error of another one.
+        hint: End of the error that names the owner.
+        timeout: Seconds to wait for another owner.
+
+    Raises:
+        StoreError: Another one holds it.
+        OSError: The folder cannot be written.
+    """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-    lock = os.open(target / _LOCK, flags, 0o644)
+    lock = os.open(path, flags, 0o644)
     try:
-        end = SystemClock().monotonic() + TIMEOUT
+        end = SystemClock().monotonic() + timeout
         while not _acquired(lock):
             if SystemClock().monotonic() >= end:
-                raise _in_use(target, lock)
-            _pause()
+                other = os.pread(lock, 200, 0).decode(errors="replace").strip()
+                raise StoreError(
+                    f"the folder {path.parent} is in use by {other or 'another process'}{hint}"
+                )
+            time.sleep(0.1)
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{command} (process {os.getpid()})\n".encode(), 0)
+        os.pwrite(lock, f"{owner} (process {os.getpid()})\n".encode(), 0)
         yield
     finally:
         os.close(lock)
@@ -69,16 +86,3 @@ def _acquired(lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _pause() -> None:
-    time.sleep(0.1)
-
-
-def _in_use(target: Path, lock: int) -> StoreError:
-    owner = os.pread(lock, 200, 0).decode(errors="replace").strip() or "another command"
-    msg = (
-        f"the folder {target} is in use by {owner} for more than {TIMEOUT:.0f} seconds: begin "
-        "this again when that has ended"
-    )
-    return StoreError(msg)

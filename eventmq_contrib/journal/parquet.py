@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from eventmq.sdk.events import COLUMNS, SCHEMA_VERSION
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-__all__ = ["arrow_schema", "encode_events", "is_whole", "read_rows", "write_events", "write_tables"]
+__all__ = ["arrow_schema", "encode_events", "is_whole", "write_tables"]
 
 #: First and last bytes of a Parquet file.
 _MAGIC = b"PAR1"
@@ -26,13 +27,15 @@ _LOW_CARDINALITY = [
     if column.type == "string" and column.name not in _HIGH_CARDINALITY
 ]
 
+#: How files are written: with a checksum of each page.
+_OPTIONS = {
+    "compression": "zstd", "use_dictionary": _LOW_CARDINALITY, "write_page_checksum": True,
+}  # fmt: skip
+
 
 def arrow_schema() -> Any:
     """Return the `pyarrow.Schema` of events."""
-    import pyarrow as pa
-
-    types = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64()}
-    fields = [pa.field(c.name, types[c.type], nullable=c.nullable) for c in COLUMNS]
+    fields = [pa.field(c.name, getattr(pa, c.type)(), nullable=c.nullable) for c in COLUMNS]
     return pa.schema(fields, metadata={"eventmq.schema_version": str(SCHEMA_VERSION)})
 
 
@@ -42,27 +45,12 @@ def encode_events(values: Mapping[str, Sequence[Any]]) -> memoryview:
     Args:
         values: As in `eventmq.events.EventColumns`.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = arrow_schema()
     arrays = [pa.array(values[field.name], type=field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema)
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        table, sink, compression="zstd", use_dictionary=_LOW_CARDINALITY, write_page_checksum=True
-    )
+    pq.write_table(table, sink, **_OPTIONS)
     return memoryview(sink.getvalue())
-
-
-def write_events(file: BinaryIO, values: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns of events as one Parquet file.
-
-    Args:
-        file: Open for writing; it stays open.
-        values: As in `eventmq.events.EventColumns`.
-    """
-    file.write(encode_events(values))
 
 
 def write_tables(path: Path, tables: Iterable[Any]) -> None:
@@ -72,28 +60,12 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
         path: Of the file.
         tables: Each a `pyarrow.Table` with all columns, in their order.
     """
-    import pyarrow.parquet as pq
-
     with path.open("wb") as file:
-        with pq.ParquetWriter(
-            file,
-            arrow_schema(),
-            compression="zstd",
-            use_dictionary=_LOW_CARDINALITY,
-            write_page_checksum=True,
-        ) as writer:
+        with pq.ParquetWriter(file, arrow_schema(), **_OPTIONS) as writer:
             for table in tables:
                 writer.write_table(table)
         file.flush()
         os.fsync(file.fileno())
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, for tests and small files."""
-    import pyarrow.parquet as pq
-
-    rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
-    return rows
 
 
 def is_whole(path: Path) -> bool:
@@ -101,5 +73,5 @@ def is_whole(path: Path) -> bool:
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:
             return False
-        file.seek(-4, 2)
+        file.seek(-4, os.SEEK_END)
         return file.read(4) == _MAGIC

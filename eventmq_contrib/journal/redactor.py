@@ -10,6 +10,7 @@ import inspect
 import json
 import logging
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,10 @@ from eventmq.errors import (
     SignatureError,
 )
 from eventmq.sdk import FRAMES_TYPE, EndRow, Envelope, OutcomeReader, is_reference, parse_legacy
-from eventmq.sdk.events import Field
+from eventmq.sdk.events import Block, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from eventmq import EventMQ
-    from eventmq.sdk.events import Block
 
 __all__ = ["MAX_TEXT", "Redactor", "redactor_of"]
 
@@ -95,7 +93,7 @@ class Redactor:
             return None
         try:
             if kind == "result":
-                value = self._result(job_id, content_type, data)
+                value = self._reader.value(EndRow(job_id, "succeeded", content_type, data))
             else:
                 value = self._arguments(task, queue, job_id, content_type, data)
         except BaseException as error:  # noqa: BLE001 - serializers are plugins
@@ -106,9 +104,6 @@ class Redactor:
         except _Refused as error:
             self._warn(kind, task, str(error))
             return None
-
-    def _result(self, job_id: str, content_type: str, data: bytes) -> Any:
-        return self._reader.value(EndRow(job_id, "succeeded", content_type, data))
 
     def _arguments(
         self, task: str, queue: str, job_id: str, content_type: str, data: bytes
@@ -137,8 +132,10 @@ class Redactor:
             text = json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             size = len(text.encode())
         except BaseException as error:
-            message = f"the redactor returned a {type(shown).__name__} that JSON cannot write"
-            raise _Refused(f"{message} ({type(error).__name__})") from error
+            raise _Refused(
+                f"the redactor returned a {type(shown).__name__} that JSON cannot write"
+                f" ({type(error).__name__})"
+            ) from error
         if size > MAX_TEXT:
             raise _Refused(f"the redactor returned more than {MAX_TEXT} bytes of JSON")
         if size > self._room:
@@ -197,7 +194,8 @@ def _function(text: str, source: str) -> Callable[[str, str, Any], object]:
     for part in path.split("."):
         value = getattr(value, part, None)
     if not callable(value) or inspect.iscoroutinefunction(value):
-        msg = f"{setting}: {text} is no function that can be called as redact(task, kind, value)"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"{setting}: {text} is no function that can be called as redact(task, kind, value)"
+        )
     function: Callable[[str, str, Any], object] = value
     return function

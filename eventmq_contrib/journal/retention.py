@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-from datetime import timedelta
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eventmq.errors import StoreError
 from eventmq_contrib.journal.catalog import (
     COMPACTED,
+    HOUR,
     MANIFEST,
     Catalog,
     FolderLocation,
+    JournalFile,
     hour_start,
     unlisted,
+    write_manifest,
 )
-from eventmq_contrib.journal.compaction import write_manifest
 from eventmq_contrib.journal.lock import hold_lock
 from eventmq_contrib.journal.seals import TRIM, write_begins
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from eventmq_contrib.journal.catalog import JournalFile
-
 __all__ = ["forget"]
-
-_HOUR = timedelta(hours=1)
 
 
 def forget(
@@ -76,7 +70,8 @@ def _remove_before(
 ) -> tuple[int, dict[str, int]]:
     catalog = Catalog.read(FolderLocation(journal), location)
     files = [*catalog.own, *(entry.file for entry in catalog.large)]
-    cuts = {broker: _cut(broker, files, catalog, before) for broker in _brokers(files, catalog)}
+    brokers = sorted({file.broker for file in files} | set(catalog.logs))
+    cuts = {broker: _cut(broker, files, catalog, before) for broker in brokers}
     old = [file for file in files if file.last < cuts[file.broker]]
     if before is not None:
         extra = (file for file in unlisted(location, journal) if file.broker in cuts)
@@ -96,28 +91,15 @@ def _remove_before(
     return len(old), {broker: begins[broker] for broker in cuts}
 
 
-def _brokers(files: Iterable[JournalFile], catalog: Catalog) -> list[str]:
-    return sorted({file.broker for file in files} | set(catalog.logs))
-
-
 def _cut(broker: str, files: Iterable[JournalFile], catalog: Catalog, before: float | None) -> int:
     """Return the number such that the files that end before it are forgotten."""
     own = [file for file in files if file.broker == broker]
     if not own:
         return catalog.logs[broker].last + 1
-    bounds = [
-        file.first
-        for file in own
-        if before is None or (hour_start(file) + _HOUR).timestamp() > before
-    ]
-    newest = max((file for file in own if not file.large), key=_last, default=None)
-    if newest is not None:
-        bounds.append(newest.first)
+    bounds = [file.first for file in own if before is None or hour_start(file) + HOUR > before]
+    newest = sorted((file.last, file.first) for file in own if not file.large)[-1:]
+    bounds += [first for _, first in newest]
     return min(bounds, default=max(file.last for file in own) + 1)
-
-
-def _last(file: JournalFile) -> int:
-    return file.last
 
 
 def _remove_entries(location: FolderLocation, paths: set[str]) -> None:

@@ -14,15 +14,13 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from eventmq.sdk.events import FileName
 from eventmq_contrib.atomic import sync_folder, write_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 __all__ = [
     "BEGIN",
@@ -145,7 +143,8 @@ class SealRecord:
             elif "unproven" in entry:
                 self.unproven = max(self.unproven, int(entry["unproven"]))
             elif "restart" in entry:
-                self._restart(int(entry["restart"]))
+                after = int(entry["restart"])
+                self.expect({numbers for numbers in self.valid if numbers[1] <= after}, after)
             elif "first" in entry:
                 self._seal(Seal(*(entry[name] for name in Seal._fields)))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -165,9 +164,6 @@ class SealRecord:
         self.head = min(self.head or seal.first, seal.first)
         self.last = max(self.last, seal.last)
         self.end = max(self.end, seal.last)
-
-    def _restart(self, after: int) -> None:
-        self.expect({numbers for numbers in self.valid if numbers[1] <= after}, after)
 
     def _trim(self, entry: Mapping[str, Any]) -> None:
         self.trimmed = self.last = int(entry["trimmed"])
@@ -273,7 +269,11 @@ class SealLog:
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
-            self._create(max((name.last for name, _ in files), default=0))
+            unproven = max((name.last for name, _ in files), default=0)
+            lines = [{"version": 1, "broker": self._broker}]
+            lines += [{"unproven": unproven}] if unproven else []
+            write_file(self._path, b"".join(map(self._line, lines)))
+            sync_folder(self._folder.parent)
             return
         record = SealRecord.parse(self._broker, data)
         self._chain = record.chain
@@ -285,13 +285,6 @@ class SealLog:
             logger.warning("%s: an audit of this journal is no proof any more", damage)
         self._catch_up(record, sorted(files))
         self._trim()
-
-    def _create(self, unproven: int) -> None:
-        lines = [{"version": 1, "broker": self._broker}]
-        if unproven:
-            lines.append({"unproven": unproven})
-        write_file(self._path, b"".join(map(self._line, lines)))
-        sync_folder(self._folder.parent)
 
     def _catch_up(self, record: SealRecord, files: Sequence[tuple[FileName, Path]]) -> None:
         """Note files that are newer than the log, and that some of the newest are gone."""

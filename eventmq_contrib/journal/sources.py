@@ -21,7 +21,7 @@ _RETRY_AFTER = 10.0
 
 
 class Source(Protocol):
-    """Where events come from. ``broker_id`` is the id of their store."""
+    """Where events come from. ``broker_id`` is the id of their store in them."""
 
     broker_id: str
 
@@ -48,7 +48,7 @@ class BrokerSource:
 
     def __init__(self, app: EventMQ) -> None:
         self._app = app
-        self.broker_id: str = app.ask("ping")["store"]
+        self.broker_id: str = app.ask("ping")["events_id"]
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         """See `Source`."""
@@ -63,7 +63,7 @@ class BrokerSource:
 
 
 class StoreSource:
-    """The event log in a data directory, and its broker, which may be unavailable.
+    """The event log of a store, and its broker, which may be unavailable.
 
     Args:
         reader: Reader of the event log.
@@ -110,8 +110,7 @@ def seal(app: EventMQ, broker_id: str, journal: str, sealed: int) -> None:
         answer = app.ask("events.seal", {"journal": journal, "sealed": sealed})
     except ProtocolError as error:
         if error.code == "journal-taken":
-            msg = f"{error}, and wait for half a minute"
-            raise StoreError(msg) from error
+            raise StoreError(f"{error}, and wait for half a minute") from error
         raise
     _same(broker_id, answer)
     check(broker_id, _head(answer), sealed)
@@ -124,21 +123,19 @@ def check(broker_id: str, head: EventLogHead, sealed: int) -> None:
         StoreError: It has: its store was restored from an earlier time.
     """
     if sealed >= head.next:
-        msg = (
+        raise StoreError(
             f"the journal has events of the broker {broker_id} up to {sealed}, the broker only up "
             f"to {head.next - 1}: its store was put back to an earlier time; name another folder "
             "with --out"
         )
-        raise StoreError(msg)
 
 
 def _same(broker_id: str, answer: dict[str, Any]) -> None:
     if answer["store"] != broker_id:
-        msg = (
+        raise StoreError(
             f"the broker that answers has the store {answer['store']}, not {broker_id}: name the "
             "right one with --broker"
         )
-        raise StoreError(msg)
 
 
 def _head(answer: dict[str, Any]) -> EventLogHead:

@@ -1,107 +1,166 @@
-"""Makes metrics of a broker's status at each scrape.
+"""Makes metrics for Prometheus of the figures of a broker or worker.
 
-``prometheus_client`` is needed to collect, not to import this.
+A broker's are what the CALL ``metrics`` answers (`eventmq.wire.calls`); it has bounded how many
+names there are.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Any
 
-from eventmq.errors import EventMQError
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.utils import floatToGoString
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+__all__ = ["families"]
 
-    from prometheus_client.core import Metric
-
-    from eventmq import EventMQ
-
-__all__ = ["BrokerCollector"]
-
-#: The counters of the broker for jobs that did not end well; ``ended`` is about all.
-_BAD_ENDS = ("failed", "cancelled", "expired")
-
-_ENDS = frozenset({"ended", "succeeded", *_BAD_ENDS})
-
-_STATES = ("waiting", "delayed", "running", "failed")
+Figures = Mapping[str, Any]
 
 _ERRORS = "errors."
 
+#: Counters of the broker that `_jobs` has by task.
+_BY_TASK = frozenset({"ended", "succeeded", "failed", "cancelled", "expired", "retries"})
 
-class BrokerCollector:
-    """A collector of Prometheus; ``eventmq_up`` is 0 while the broker is unavailable.
+#: Other counters that alert rules need from the start: a rate has to see the step from 0.
+_FROM_ZERO = ("failed_forgotten", "lease_lost")
+
+_JOB = ("queue", "task")
+
+_STATES = ("waiting", "delayed", "blocked", "running", "failed")
+
+#: Figure of a queue -> name of its gauge, and help.
+_OF_QUEUE = {
+    "oldest": ("oldest_waiting_seconds", "Seconds that the job has waited that waits longest."),
+    "workers": ("workers", "Workers that serve the queue."),
+    "paused": ("paused", "1 while the queue is paused."),
+}
+
+#: Figure of a broker -> name of its gauge, and help.
+_OF_BROKER = {
+    "started": ("eventmq_broker_start_time_seconds", "Unix time of the broker's start."),
+    "peers": ("eventmq_broker_peers", "Peers that the broker knows."),
+    "sessions": ("eventmq_workers", "Worker sessions."),
+    "unsent_bytes": ("eventmq_broker_unsent_bytes", "Bytes that peers have not read yet."),
+    "epoch": ("eventmq_store_epoch", "Grows with each owner of the store, and each start."),
+}
+
+_WITHOUT_OWNER = "Seconds in which this broker knew of no owner of the shared store at work."
+
+_OUTCOMES = "Jobs that ended, by outcome."
+
+
+def families(figures: Figures | None) -> Iterator[Metric]:
+    """Yield the metrics.
 
     Args:
-        app: Client of the broker.
+        figures: Of a broker or a worker, None where it did not answer.
     """
-
-    def __init__(self, app: EventMQ) -> None:
-        self._app = app
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering does not ask the broker."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the current metrics."""
-        from prometheus_client.core import GaugeMetricFamily
-
-        try:
-            status = self._app.ask("status")
-            queues = self._app.ask("queues")
-            workers = self._app.ask("workers")
-        except EventMQError:
-            yield GaugeMetricFamily("eventmq_up", _UP, 0)
-            return
-        yield GaugeMetricFamily("eventmq_up", _UP, 1)
-        yield from _broker(status, len(workers))
-        yield from _queues(queues)
-        yield from _counters(status["counters"])
-
-
-_UP = "Whether the broker answered."
+    if figures is not None and "worker" in figures:
+        yield from _worker(figures["worker"])
+        return
+    yield GaugeMetricFamily("eventmq_up", "Whether the broker answered.", figures is not None)
+    if figures is None:
+        return
+    info = {"version": figures["version"], "role": figures["role"]}
+    yield InfoMetricFamily("eventmq_broker", "Version and role of the broker.", info)
+    for key, (name, text) in _OF_BROKER.items():
+        yield GaugeMetricFamily(name, text, figures[key])
+    yield CounterMetricFamily(
+        "eventmq_without_owner_seconds", _WITHOUT_OWNER, figures["without_owner"]
+    )
+    for name, value in figures["store"].items():
+        yield GaugeMetricFamily(f"eventmq_store_{name}", "What the store says of itself.", value)
+    commits = HistogramMetricFamily("eventmq_commit_seconds", "How long the store took to commit.")
+    _add(commits, (), figures["commits"])
+    yield commits
+    yield from _jobs(figures["jobs"])
+    yield from _queues(figures["queues"])
+    yield _slots(figures["workers"])
+    yield from _counters(figures["counters"])
 
 
-def _broker(status: Mapping[str, Any], workers: int) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
+def _worker(figures: Figures) -> Iterator[Metric]:
+    yield _slots([(figures["name"], figures["used"], figures["slots"])])
+    online = GaugeMetricFamily(
+        "eventmq_worker_online", "1 while a broker knows the worker.", labels=("worker",)
+    )
+    online.add_metric((figures["name"],), figures["online"])
+    yield online
 
-    started = "Unix time of the broker's start."
-    yield GaugeMetricFamily("eventmq_broker_start_time_seconds", started, status["started"])
-    yield GaugeMetricFamily("eventmq_broker_peers", "Peers that the broker knows.", status["peers"])
-    yield GaugeMetricFamily("eventmq_workers", "Worker sessions.", workers)
+
+def _slots(rows: Iterable[tuple[str, int, int]]) -> Metric:
+    slots = GaugeMetricFamily(
+        "eventmq_worker_slots", "Slots that have a job, and all.", labels=("worker", "state")
+    )
+    for name, used, total in rows:
+        slots.add_metric((name, "used"), used)
+        slots.add_metric((name, "total"), total)
+    return slots
 
 
-def _queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
+def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: list[Any]) -> None:
+    """Add bounds, counts of the buckets and sum."""
+    bounds, counts, total = histogram
+    names = [*map(floatToGoString, bounds), "+Inf"]
+    family.add_metric(labels, list(zip(names, accumulate(counts), strict=True)), total)
 
-    jobs = GaugeMetricFamily("eventmq_queue_jobs", "Jobs by queue.", labels=("queue", "state"))
-    paused = GaugeMetricFamily("eventmq_queue_paused", "1 where paused.", labels=("queue",))
-    served = GaugeMetricFamily("eventmq_queue_workers", "Workers that serve it.", labels=("queue",))
-    for row in queues:
-        name = row["name"]
+
+def _jobs(rows: Iterable[Figures]) -> Iterator[Metric]:
+    submitted = CounterMetricFamily("eventmq_jobs_submitted", "Jobs admitted.", labels=_JOB)
+    ended = CounterMetricFamily("eventmq_jobs", _OUTCOMES, labels=(*_JOB, "outcome"))
+    retries = CounterMetricFamily(
+        "eventmq_job_retries", "Attempts that failed and were repeated.", labels=_JOB
+    )
+    waits = HistogramMetricFamily(
+        "eventmq_job_wait_seconds", "From being ready to the start.", labels=_JOB
+    )
+    runs = HistogramMetricFamily("eventmq_job_run_seconds", "How long jobs ran.", labels=_JOB)
+    for row in rows:
+        labels = (row["queue"], row["task"])
+        submitted.add_metric(labels, row["submitted"])
+        retries.add_metric(labels, row["retried"])
+        for outcome, count in row["outcomes"].items():
+            ended.add_metric((*labels, outcome), count)
+        _add(waits, labels, row["wait"])
+        _add(runs, labels, row["run"])
+    yield from (submitted, ended, retries, waits, runs)
+
+
+def _queues(rows: list[Figures]) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily(
+        "eventmq_queue_jobs", "Jobs of the queue now.", labels=("queue", "state")
+    )
+    demand = GaugeMetricFamily(
+        "eventmq_queue_demand", "Jobs that run or could run now.", labels=("queue",)
+    )
+    for row in rows:
         for state in _STATES:
-            jobs.add_metric((name, state), row[state])
-        paused.add_metric((name,), float(bool(row["paused"])))
-        served.add_metric((name,), row["workers"])
-    yield from (jobs, paused, served)
+            jobs.add_metric((row["name"], state), row[state])
+        demand.add_metric((row["name"],), row["running"] + row["waiting"])
+    yield from (jobs, demand)
+    for key, (name, text) in _OF_QUEUE.items():
+        gauge = GaugeMetricFamily(f"eventmq_queue_{name}", text, labels=("queue",))
+        for row in rows:
+            gauge.add_metric((row["name"],), row[key])
+        yield gauge
 
 
 def _counters(counters: Mapping[str, int]) -> Iterator[Metric]:
-    """Yield what the broker has counted since its start."""
-    from prometheus_client.core import CounterMetricFamily
-
-    ended = CounterMetricFamily("eventmq_jobs_ended", "Jobs that ended.", labels=("state",))
-    bad = {state: counters.get(state, 0) for state in _BAD_ENDS}
-    ended.add_metric(("succeeded",), counters.get("ended", 0) - sum(bad.values()))
-    for state, value in bad.items():
-        ended.add_metric((state,), value)
+    """Yield what else the broker has counted since its start."""
     errors = CounterMetricFamily("eventmq_errors", "ERROR messages sent.", labels=("code",))
     others = CounterMetricFamily(
         "eventmq_broker_events", "What else the broker counts, by its name.", labels=("name",)
     )
-    for name, value in sorted(counters.items()):
+    for name, value in sorted({**dict.fromkeys(_FROM_ZERO, 0), **counters}.items()):
         if name.startswith(_ERRORS):
             errors.add_metric((name.removeprefix(_ERRORS),), value)
-        elif name not in _ENDS:
+        elif name not in _BY_TASK:
             others.add_metric((name,), value)
-    yield from (ended, errors, others)
+    yield from (errors, others)

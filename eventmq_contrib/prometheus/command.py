@@ -1,37 +1,41 @@
-"""The command ``eventmq metrics``: serves the metrics of a broker."""
+"""The command ``eventmq metrics``, and the page of one process (``metrics_bind``)."""
 
 from __future__ import annotations
 
-import re
 import signal
-import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli import FAILED, Command, takes_target
-from eventmq.errors import BindError
+from eventmq.cli import FAILED, Command, at_hangup, takes_target
+from eventmq.errors import SettingsError
 from eventmq_contrib.extras import need
+from eventmq_contrib.prometheus.address import DEFAULT_BIND, shown, split
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
     from eventmq import EventMQ
     from eventmq.cli import Target
 
-__all__ = ["DEFAULT_BIND", "metrics", "serve"]
-
-DEFAULT_BIND = "127.0.0.1:9472"
+__all__ = ["metrics", "serve", "serve_process"]
 
 #: Seconds that a scrape waits for the broker: Prometheus itself waits ten.
 TIMEOUT = 3.0
 
+#: Seconds between two looks whether the command is to end.
+LOOK = 0.5
+
 
 def _address(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, int]:
     """Read ``HOST:PORT``."""
-    found = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:]+)):(\d{1,5})", value)
-    if found is None or int(found[3]) > 65535:  # noqa: PLR2004 - the last port
-        msg = f"{value!r} is not HOST:PORT, as in {DEFAULT_BIND}"
-        raise click.BadParameter(msg, context, parameter)
-    return found[1] or found[2], int(found[3])
+    try:
+        return split(value)
+    except SettingsError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
 
 
 @click.command(cls=Command, exits={FAILED: "the address cannot be used, or the library is missing"})
@@ -39,49 +43,70 @@ def _address(context: click.Context, parameter: click.Parameter, value: str) -> 
     "--bind", metavar="HOST:PORT", default=DEFAULT_BIND, callback=_address, show_default=True,
     help="Where Prometheus asks; port 0 takes a free one.",
 )  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @takes_target
-def metrics(target: Target, bind: tuple[str, int]) -> None:
+def metrics(target: Target, *, bind: tuple[str, int], insecure: bool) -> None:
     """Serve a broker's metrics to Prometheus, until SIGTERM or Ctrl-C.
 
-    Each scrape asks the broker, so there is nothing to set up there. While no broker answers,
-    eventmq_up is 0. A line with "ready" and the real address comes on stdout.
+    The broker is asked when somebody scrapes, at most once a second, so there is nothing to set up
+    there. While no broker answers, eventmq_up is 0. A line with "ready" and the real address comes
+    on stdout. The page is not encrypted and asks for no password, so an address that is not
+    loopback needs --insecure, or the setting of that name.
     """
-    with target.asking(TIMEOUT) as app:
-        serve(app, bind)
+    with target.asking(TIMEOUT, level="warning") as app:
+        serve(app, bind, insecure=insecure or app.settings.insecure)
 
 
-def serve(app: EventMQ, bind: tuple[str, int]) -> None:
+def serve(app: EventMQ, bind: tuple[str, int], *, insecure: bool = False) -> None:
     """Answer scrapes until a signal ends it.
 
     Args:
         app: Client of the broker.
         bind: Host and port.
+        insecure: Other machines may reach the address.
 
     Raises:
+        NotAllowed: They can, and ``insecure`` is false.
         PluginError: ``prometheus_client`` is missing.
         BindError: The address cannot be used.
     """
     need("prometheus_client", user="eventmq metrics", extra="prometheus")
-    from prometheus_client import CollectorRegistry, start_http_server
+    from eventmq.gateway import check_reach
+    from eventmq_contrib.prometheus.server import MetricsServer
 
-    from eventmq_contrib.prometheus.collector import BrokerCollector
-
-    registry = CollectorRegistry()
-    registry.register(BrokerCollector(app))
-    ended = threading.Event()
+    ended: SimpleQueue[None] = SimpleQueue()  # an Event can wait for itself in a signal handler
     for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda *_: ended.set())
-    host, port = bind
+        signal.signal(signum, lambda *_: ended.put(None))
+    at_hangup(lambda: None, lambda: ended.put(None))
+    check_reach(f"tcp://{shown(*bind)}", insecure=insecure)
+    server = MetricsServer(lambda: app.ask("metrics"), *bind)
+    server.bind()
+    server.start()
+    click.echo(f"ready bind={server.url}")
     try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        msg = f"cannot bind {host}:{port}: {error.strerror or error}; name another with --bind"
-        raise BindError(msg) from error
-    shown = f"[{host}]" if ":" in host else host
-    click.echo(f"ready bind=http://{shown}:{server.server_port}/metrics")
-    try:
-        ended.wait()
+        while True:
+            # With a timeout: a signal that another thread was given wakes no wait.
+            with suppress(Empty):
+                ended.get(timeout=LOOK)
+                return
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        server.close()
+
+
+def serve_process(read: Callable[[], Mapping[str, Any]], address: str) -> Callable[[], None]:
+    """Serve the figures of this process until what is returned is called.
+
+    Args:
+        read: Returns the figures; see `eventmq.hookspecs.eventmq_serve_metrics`.
+        address: ``HOST:PORT``.
+
+    Raises:
+        PluginError: ``prometheus_client`` is missing.
+        SettingsError: The address is none.
+    """
+    need("prometheus_client", user="metrics_bind", extra="prometheus")
+    from eventmq_contrib.prometheus.server import MetricsServer
+
+    server = MetricsServer(read, *split(address), of_process=True)
+    server.start()
+    return server.close

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq import hookimpl
 from eventmq.sdk import CommandOption
+from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
     import click
 
     from eventmq.sdk import Factory, WorkerPool
-    from eventmq_contrib.spark.enqueueing import enqueue
     from eventmq_contrib.spark.journal import JournalError, read_journal
     from eventmq_contrib.spark.session import spark_session
-    from eventmq_contrib.spark.source import EventMQDataSource
+    from eventmq_contrib.spark.source import EventMQDataSource, enqueue
 
 __all__ = [
     "EventMQDataSource",
@@ -36,7 +36,7 @@ __all__ = [
 
 _MODULES = {
     "EventMQDataSource": "eventmq_contrib.spark.source",
-    "enqueue": "eventmq_contrib.spark.enqueueing",
+    "enqueue": "eventmq_contrib.spark.source",
     "JournalError": "eventmq_contrib.spark.journal",
     "read_journal": "eventmq_contrib.spark.journal",
     "spark_session": "eventmq_contrib.spark.session",
@@ -46,6 +46,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
     if name in _MODULES:
+        for library in ("pyspark", "pyarrow.parquet"):
+            need(library, user=__name__)
         return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

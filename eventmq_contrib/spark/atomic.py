@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
 from eventmq.errors import StoreError
 from eventmq_contrib.atomic import replacing
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import DataFrame
-
-__all__ = ["write_parquet", "write_parquet_tables", "write_table"]
+__all__ = ["write_parquet", "write_table"]
 
 
-def write_parquet(path: Path, table: Any) -> None:
-    """Write or replace a Parquet file.
-
-    Args:
-        path: Path of the file; the folder is made.
-        table: A `pyarrow.Table`.
-    """
-    write_parquet_tables(path, table.schema, [table])
-
-
-def write_parquet_tables(path: Path, schema: Any, tables: Iterable[Any]) -> None:
+def write_parquet(path: Path, schema: Any, tables: Iterable[Any]) -> None:
     """Write or replace a Parquet file, table by table.
 
     Args:
@@ -35,8 +24,6 @@ def write_parquet_tables(path: Path, schema: Any, tables: Iterable[Any]) -> None
         schema: `pyarrow.Schema` of the file.
         tables: Each a `pyarrow.Table` of these columns; one is in memory at a time.
     """
-    import pyarrow.parquet as pq
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for table in tables:
@@ -61,9 +48,12 @@ def write_table(table: DataFrame, out: str | Path) -> None:
         table.write.mode("overwrite").parquet(str(out))
         return
     folder = Path(out).absolute()
-    if folder.exists() and not (folder / _COMPLETE).is_file() and any(_content(folder)):
-        msg = f"{folder} is there and is no table: name another with --out"
-        raise StoreError(msg)
+    if (
+        folder.exists()
+        and not (folder / _COMPLETE).is_file()
+        and any(folder.iterdir() if folder.is_dir() else [folder])
+    ):
+        raise StoreError(f"{folder} is there and is no table: name another with --out")
     new = folder.with_name(f"_{folder.name}.tmp")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -71,8 +61,7 @@ def write_table(table: DataFrame, out: str | Path) -> None:
         table.write.parquet(f"file://{new}")
         _replace(new, folder)
     except OSError as error:
-        msg = f"cannot write {folder}: {error.strerror or error}"
-        raise StoreError(msg) from error
+        raise StoreError(f"cannot write {folder}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
@@ -85,7 +74,3 @@ def _replace(new: Path, folder: Path) -> None:
         folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _content(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else [folder]

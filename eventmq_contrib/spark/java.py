@@ -10,13 +10,11 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from eventmq.errors import PluginError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 __all__ = ["MIN_VERSION", "Java", "find_java", "java_home", "packaged_java", "write_home"]
 
@@ -76,8 +74,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     if packaged is not None:
         return packaged
     problems = "; ".join(wrong) or "neither JAVA_HOME nor PATH has one"
-    msg = f"Spark needs Java {MIN_VERSION} or newer: {problems}; install one, or "
-    raise PluginError(msg + "pip install '.[spark-jre]'")
+    raise PluginError(
+        f"Spark needs Java {MIN_VERSION} or newer: {problems}; install one, or "
+        "pip install '.[spark-jre]'"
+    )
 
 
 def packaged_java() -> Java | None:

@@ -6,18 +6,20 @@ repeated.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
 from eventmq_contrib.atomic import write_file
 from eventmq_contrib.spark.atomic import write_parquet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame
-
     from eventmq_contrib.spark.waiting import Oldest, WaitingJobs
 
 __all__ = ["LiveTables", "burn_rate", "slo_rows"]
@@ -29,6 +31,14 @@ _KEY = ("start", "queue", "task")
 _BURNS = {"5m": 5, "1h": 60}
 
 _HOUR = timedelta(hours=1)
+
+#: Types of the table ``slo``, since a column of nulls has none.
+_SLO = pa.schema({
+    "queue": pa.string(), "starts": pa.int64(), "good": pa.int64(), "burn_5m": pa.float64(),
+    "burn_1h": pa.float64(), "attainment": pa.float64(), "budget_left": pa.float64(),
+    "target": pa.float64(), "share": pa.float64(), "until": pa.timestamp("us", "UTC"),
+    "waiting": pa.int64(), "oldest": pa.float64(), "oldest_ready": pa.timestamp("us", "UTC"),
+}.items())  # fmt: skip
 
 _Row = dict[str, Any]
 
@@ -56,8 +66,6 @@ class LiveTables:
 
     def update(self, changed: DataFrame, batch: int) -> None:
         """Write changed rows into the tables; for ``foreachBatch``."""
-        import pyarrow as pa
-
         rows: list[_Row] = changed.toArrow().to_pylist()
         hours: dict[datetime, list[_Row]] = {}
         for row in rows:
@@ -66,7 +74,8 @@ class LiveTables:
             hours.setdefault(row["start"].replace(minute=0), []).append(row)
         for hour, additions in sorted(hours.items()):
             merged = {**_by_key(self._hour(hour)), **_by_key(additions)}
-            write_parquet(self._path(hour), pa.Table.from_pylist(list(merged.values())))
+            table = pa.Table.from_pylist(list(merged.values()))
+            write_parquet(self._path(hour), table.schema, [table])
         # Events after the watermark change no row, but may concern waiting jobs.
         waits = self._waiting is not None and self._waiting.advance(batch)
         starts = [*(row["start"] for row in rows), *self._seen()]
@@ -76,8 +85,6 @@ class LiveTables:
 
     def _seen(self) -> list[datetime]:
         """Return the last minute so far, which a batch of older events does not take back."""
-        import pyarrow.parquet as pq
-
         path = self._out / "slo" / "slo.parquet"
         if self._newest is not None or not path.is_file():
             return [self._newest] if self._newest else []
@@ -85,8 +92,6 @@ class LiveTables:
         return [max(ends) - timedelta(minutes=1)]
 
     def _update_slo(self, newest: datetime) -> None:
-        import pyarrow as pa
-
         now = newest.replace(minute=0)
         recent = [*self._hour(now - _HOUR), *self._hour(now)]
         rows = slo_rows(
@@ -94,18 +99,16 @@ class LiveTables:
             waiting=None if self._waiting is None else self._waiting.queues(),
         )  # fmt: skip
         if rows:
-            table = pa.Table.from_pylist(rows, schema=_slo_schema())
-            write_parquet(self._out / "slo" / "slo.parquet", table)
+            path = self._out / "slo" / "slo.parquet"
+            write_parquet(path, _SLO, [pa.Table.from_pylist(rows, schema=_SLO)])
         if self._text is not None:
-            write_file(self._text, "".join(_lines(recent, rows, newest)))
+            write_file(self._text, _text(recent, rows, newest))
 
     def _path(self, hour: datetime) -> Path:
         return self._out / "stats" / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}" / "stats.parquet"
 
     def _hour(self, hour: datetime) -> list[_Row]:
         """Return the rows of an hour as they are."""
-        import pyarrow.parquet as pq
-
         path = self._path(hour)
         if not path.is_file():
             return []
@@ -167,19 +170,6 @@ def _waits(queue: str, waiting: Mapping[str, Oldest] | None) -> _Row:
     return {"waiting": jobs, "oldest": seconds, "oldest_ready": ready}
 
 
-def _slo_schema() -> Any:
-    """Return the types of the table ``slo``, since a column of nulls has none."""
-    import pyarrow as pa
-
-    whole, real, time = pa.int64(), pa.float64(), pa.timestamp("us", "UTC")
-    columns = {
-        "queue": pa.string(), "starts": whole, "good": whole, "burn_5m": real, "burn_1h": real,
-        "attainment": real, "budget_left": real, "target": real, "share": real, "until": time,
-        "waiting": whole, "oldest": real, "oldest_ready": time,
-    }  # fmt: skip
-    return pa.schema(columns.items())
-
-
 def _slo(rows: list[_Row], newest: datetime, target: float, share: float) -> _Row:
     result: _Row = {}
     for name, span in sorted(_BURNS.items(), key=lambda item: item[1]):
@@ -216,57 +206,46 @@ _COUNTS = (
 )  # fmt: skip
 
 
-def _lines(rows: Iterable[_Row], aims: Iterable[_Row], newest: datetime) -> Iterable[str]:
-    """Yield the lines of the text format of Prometheus, version 0.0.4."""
-    rows = list(rows)
-    samples: dict[str, list[str]] = {name: [] for name in _METRICS}
+def _text(rows: Iterable[_Row], levels: Iterable[_Row], newest: datetime) -> str:
+    """Return the text format of Prometheus, version 0.0.4."""
+    samples: dict[str, str] = dict.fromkeys(_METRICS, "")
+    for name, value, labels in _samples(list(rows), levels, newest):
+        if value is not None:
+            number = value if isinstance(value, int) else f"{value:.6f}"
+            samples[name] += f"{name}{_labels(labels)} {number}\n"
+    return "".join(
+        f"# HELP {name} {text}\n# TYPE {name} gauge\n{samples[name]}"
+        for name, text in _METRICS.items()
+    )
+
+
+def _samples(
+    rows: Sequence[_Row], levels: Iterable[_Row], newest: datetime
+) -> Iterator[tuple[str, float | None, dict[str, str]]]:
+    """Yield the metric, the value and the labels of each sample; None is no value."""
     for row in rows:
         if row["start"] == newest - timedelta(minutes=1):
-            _add_minute(samples, row)
-    for row in aims:
-        queue = row["queue"]
-        if row["attainment"] is not None:
-            line = f"{_labels(queue=queue)} {row['attainment']:.6f}"
-            samples["eventmq_slo_attainment"].append(line)
+            of = {"task": row["task"] or "", "queue": row["queue"] or ""}
+            for name in _COUNTS:
+                yield "eventmq_minute_events", row[name], {**of, "kind": name}
+            for measure, mark in product(("wait", "run"), (50, 95, 99)):
+                labels = {**of, "quantile": str(mark / 100)}
+                yield f"eventmq_minute_{measure}_seconds", row[f"{measure}_p{mark}"], labels
+    for row in levels:
+        of, ready = {"queue": row["queue"]}, row["oldest_ready"]
+        yield "eventmq_slo_attainment", row["attainment"], of
         for name in _BURNS:
-            if row[f"burn_{name}"] is not None:
-                line = f"{_labels(queue=queue, window=name)} {row[f'burn_{name}']:.6f}"
-                samples["eventmq_slo_burn_rate"].append(line)
-        _add_waiting(samples, row)
-    at = max((row["newest_us"] for row in rows), default=0) / 1_000_000
-    samples["eventmq_stream_newest_timestamp_seconds"].append(f" {at:.6f}")
-    for name, text in _METRICS.items():
-        yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
-        for sample in samples[name]:
-            yield f"{name}{sample}\n"
+            yield "eventmq_slo_burn_rate", row[f"burn_{name}"], {**of, "window": name}
+        yield "eventmq_waiting_jobs", row["waiting"], of
+        yield "eventmq_oldest_waiting_seconds", row["oldest"], of
+        since = None if ready is None else ready.timestamp()
+        yield "eventmq_oldest_ready_timestamp_seconds", since, of
+    newest_us = max((row["newest_us"] for row in rows), default=0)
+    yield "eventmq_stream_newest_timestamp_seconds", newest_us / 1_000_000, {}
 
 
-def _add_waiting(samples: dict[str, list[str]], row: _Row) -> None:
-    of = _labels(queue=row["queue"])
-    if row["waiting"] is not None:
-        samples["eventmq_waiting_jobs"].append(f"{of} {row['waiting']}")
-    if row["oldest"] is not None:
-        samples["eventmq_oldest_waiting_seconds"].append(f"{of} {row['oldest']:.6f}")
-        ready = f"{of} {row['oldest_ready'].timestamp():.6f}"
-        samples["eventmq_oldest_ready_timestamp_seconds"].append(ready)
-
-
-def _add_minute(samples: dict[str, list[str]], row: _Row) -> None:
-    of = {"task": row["task"] or "", "queue": row["queue"] or ""}
-    for name in _COUNTS:
-        samples["eventmq_minute_events"].append(f"{_labels(**of, kind=name)} {row[name]}")
-    for measure in ("wait", "run"):
-        for mark in (50, 95, 99):
-            value = row[f"{measure}_p{mark}"]
-            if value is not None:
-                line = f"{_labels(**of, quantile=str(mark / 100))} {value:.6f}"
-                samples[f"eventmq_minute_{measure}_seconds"].append(line)
-
-
-def _labels(**values: str) -> str:
+def _labels(labels: Mapping[str, str]) -> str:
     """Return labels, escaped for the format."""
-    pairs = []
-    for name, value in values.items():
-        text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        pairs.append(f'{name}="{text}"')
-    return "{" + ",".join(pairs) + "}"
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    pairs = ",".join(f'{name}="{value.translate(escapes)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""

@@ -8,18 +8,25 @@ reports of finished slices only save requests.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
 from eventmq.errors import BrokerUnavailable, StoreError
-from eventmq_contrib.spark.errors import map_error
+from eventmq_contrib.atomic import write_file
+from eventmq_contrib.spark.atomic import write_table
+from eventmq_contrib.spark.session import map_error
+from eventmq_contrib.spark.source import EventMQDataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from eventmq import EventMQ
 
-    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Replay", "Target"]
+__all__ = ["Replay", "ReplayTarget"]
 
 #: Jobs of a slice; a rate makes it smaller.
 SLICE = 10_000
@@ -30,13 +37,22 @@ _SLICE_SECONDS = 5.0
 _MIN_SLICE = 100
 
 
-class Target(NamedTuple):
+class ReplayTarget(NamedTuple):
     """The broker of a replay: its URL, the paths of key files, and the id of its store."""
 
     broker: str
     key: str
     broker_key: str
     store: str
+
+    @classmethod
+    def of(cls, app: EventMQ) -> ReplayTarget:
+        """Return the broker of an app, which must answer."""
+        settings = app.settings
+        return cls(
+            ",".join(settings.broker), settings.key_file, ",".join(settings.broker_key_file),
+            app.ask("ping")["events_id"],
+        )  # fmt: skip
 
     def options(self) -> dict[str, str]:
         """Return the options of the data source."""
@@ -56,7 +72,7 @@ class Replay:
         StoreError: The folder is of another replay.
     """
 
-    def __init__(self, folder: Path, target: Target, filters: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, target: ReplayTarget, filters: Mapping[str, Any]) -> None:
         self.folder = folder
         self._target = target
         self._description = folder / "replay.json"
@@ -70,11 +86,8 @@ class Replay:
     def _read(self) -> None:
         try:
             description = json.loads(self._description.read_text(encoding="utf-8"))
-            options, self.jobs, self.slices = (
-                description["of"],
-                description["jobs"],
-                description["slices"],
-            )
+            options = description["of"]
+            self.jobs, self.slices = description["jobs"], description["slices"]
         except (ValueError, KeyError, OSError) as error:
             raise StoreError(
                 f"{self._description} is not of a replay: name another --checkpoint"
@@ -83,29 +96,40 @@ class Replay:
             names = ", ".join(
                 n for n in {**options, **self._options} if options.get(n) != self._options.get(n)
             )
-            msg = f"{self.folder} is of a replay with another {names}: name another --checkpoint"
-            raise StoreError(msg)
+            raise StoreError(
+                f"{self.folder} is of a replay with another {names}: name another --checkpoint"
+            )
+
+    def own(self, events: DataFrame) -> DataFrame:
+        """Return the events of the broker, of those of a journal.
+
+        Raises:
+            StoreError: The journal has none.
+        """
+        brokers = sorted(row.broker_id for row in events.select("broker_id").distinct().collect())
+        store = self._target.store
+        if store not in brokers:
+            raise StoreError(
+                f"the journal is of other brokers ({', '.join(brokers) or 'none'}), not of the "
+                f"one that answers, {store}: name the right one with --broker"
+            )
+        return events.where(events.broker_id == store)
 
     def plan(self, jobs: DataFrame, rate: float | None) -> None:
         """Write the plan, the job that failed first at its beginning.
 
         Args:
-            jobs: As from `eventmq_contrib.spark.analyses.replay.failed_jobs`.
+            jobs: As from `eventmq_contrib.spark.analyses.failures.failed_jobs`.
             rate: Jobs per second, for the size of slices.
 
         Raises:
             StoreError: It cannot be written.
         """
-        from pyspark.sql import Window
-        from pyspark.sql import functions as f
-
-        from eventmq_contrib.atomic import write_file
-        from eventmq_contrib.spark.atomic import write_table
-
         size = SLICE if rate is None else min(SLICE, max(_MIN_SLICE, int(rate * _SLICE_SECONDS)))
         position = f.row_number().over(Window.orderBy("ts_us", "job_id")) - 1
-        plan = jobs.select("job_id", "attempt", position.alias("position"))
-        plan = plan.withColumn("slice", f.floor(f.col("position") / size).cast("int"))
+        plan = jobs.select("job_id", "attempt", position.alias("position")).withColumn(
+            "slice", f.floor(f.col("position") / size).cast("int")
+        )
         write_table(plan, self.folder / "plan")
         self.jobs = self._plan_of(jobs.sparkSession).count()
         self.slices = -(-self.jobs // size)
@@ -131,6 +155,7 @@ class Replay:
         Raises:
             BrokerUnavailable: The broker does not answer any more.
         """
+        spark.dataSource.register(EventMQDataSource)
         counts = {"replayed": 0, "before": 0, "unknown": 0}
         for number in range(self.slices):
             report = self.folder / "done" / f"{number:06}.json"
@@ -142,8 +167,6 @@ class Replay:
         return counts
 
     def _slice(self, spark: SparkSession, number: int, report: Path, rate: float | None) -> None:
-        from pyspark.errors import PySparkException
-
         rows = self._plan_of(spark).where(f"slice = {number}").orderBy("position")
         options = {**self._target.options(), "action": "replay", "report": str(report.absolute())}
         if rate is not None:
@@ -154,15 +177,7 @@ class Replay:
         except PySparkException as error:
             if not isinstance(map_error(error), BrokerUnavailable):
                 raise
-            msg = (
-                f"the broker went away at slice {number + 1} of {self.slices}; start it again with "
-            )
             raise BrokerUnavailable(
-                f"{msg}--checkpoint {self.folder}, and the rest is done"
+                f"the broker went away at slice {number + 1} of {self.slices}; start it again "
+                f"with --checkpoint {self.folder}, and the rest is done"
             ) from error
-
-
-def brokers_of(events: DataFrame) -> Iterator[str]:
-    """Yield the ids of the brokers in a journal."""
-    for row in events.select("broker_id").distinct().collect():
-        yield row.broker_id

@@ -5,22 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from eventmq.errors import EventMQError
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from eventmq.errors import (
+    BrokerUnavailable,
+    EventMQError,
+    NotAllowed,
+    SettingsError,
+    StoreError,
+    SubmitError,
+)
 from eventmq_contrib.extras import need
-from eventmq_contrib.spark.errors import map_error
 from eventmq_contrib.spark.java import java_home
 from eventmq_contrib.spark.scratch import make_scratch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pyspark.sql import SparkSession
-
-__all__ = ["SparkFailed", "spark_session", "using_spark"]
+__all__ = ["SparkFailed", "map_error", "spark_session", "using_spark"]
 
 #: Settings for any master: times are in UTC, as in the journal's folders.
 _ALWAYS = {"spark.sql.session.timeZone": "UTC"}
@@ -53,52 +61,35 @@ def spark_session(
         SparkFailed: Spark does not start.
     """
     need("pyspark", user="eventmq spark")
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
     builder = SparkSession.builder.appName(name)
-    if master is not None and master.startswith("sc://"):
-        return _configured(builder.remote(master), {**_ALWAYS, **(config or {})}).getOrCreate()
+    settings: dict[str, Any] = {**_ALWAYS, **(config or {})}
+    connects = master is not None and master.startswith("sc://")
     if master is not None:
-        builder = builder.master(master)
-    if SparkSession.getActiveSession() is not None:
-        return _configured(builder, {**_ALWAYS, **(config or {})}).getOrCreate()
+        builder = builder.remote(master) if connects else builder.master(master)
+    if connects or SparkSession.getActiveSession() is not None:
+        return builder.config(map=settings).getOrCreate()
     scratch = _scratch()
-    builder = _configured(builder, {**_ALWAYS, **_starting(master, scratch), **(config or {})})
+    builder = builder.config(map={**_starting(master, scratch), **settings})
     try:
         with java_home(scratch), _same_python(master):
             session = builder.getOrCreate()
     except PySparkException as error:
-        msg = f"Spark does not start: {error}; what it printed says why"
-        raise SparkFailed(msg) from error
-    if scratch is not None:
-        _delete_at_end(session, scratch)
+        raise SparkFailed(f"Spark does not start: {error}; what it printed says why") from error
+    if scratch is not None:  # the JVM deletes it, when it ends by itself
+        jvm: Any = session._jvm  # noqa: SLF001 - Spark has its hooks there
+        hooks = jvm.org.apache.spark.util.ShutdownHookManager
+        hooks.registerShutdownDeleteDir(jvm.java.io.File(str(scratch)))
     return session
 
 
 def _scratch() -> Path | None:
     """Return a folder for a new JVM, None if one runs already."""
-    from pyspark import SparkContext
-
     if SparkContext._gateway is not None:  # noqa: SLF001 - nothing else says so
         return None
     try:
         return make_scratch()
     except OSError as error:
         raise SparkFailed(f"Spark has no temporary folder: {error}; name one by TMPDIR") from error
-
-
-def _delete_at_end(session: SparkSession, folder: Path) -> None:
-    """Let the JVM of a session delete a folder when it ends by itself."""
-    jvm: Any = session._jvm  # noqa: SLF001 - Spark has its hooks there
-    hooks = jvm.org.apache.spark.util.ShutdownHookManager
-    hooks.registerShutdownDeleteDir(jvm.java.io.File(str(folder)))
-
-
-def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder
 
 
 @contextlib.contextmanager
@@ -152,11 +143,6 @@ def using_spark(master: str | None = None) -> Iterator[SparkSession]:
         PluginError: pyspark or a Java is missing.
         SparkFailed: Spark does not start, or does not finish.
     """
-    need("pyspark", user="eventmq spark")
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
     # Spark would print the error, with the traces of the JVM.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     running = SparkSession.getActiveSession() is not None
@@ -176,3 +162,26 @@ def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     shown = [line for line in lines if not line.startswith(("at ", "JVM stacktrace"))]
     return " ".join(shown[:3]) or type(error).__name__
+
+
+#: A line about an error of EventMQ in the text of one of Spark.
+_LINE = re.compile(r"^\s*eventmq\S*\.(\w+): (.+)$", re.MULTILINE)
+
+_KINDS: Mapping[str, type[EventMQError]] = {
+    "BatchError": SubmitError,
+    "BrokerUnavailable": BrokerUnavailable,
+    "JournalError": StoreError,
+    "NotAllowed": NotAllowed,
+    "SettingsError": SettingsError,
+    "StoreError": StoreError,
+}
+
+
+def map_error(error: Exception) -> EventMQError | None:
+    """Return the EventMQ error that caused an error of Spark, None if it was another one.
+
+    Args:
+        error: An exception of Spark, which contains EventMQ's errors as text.
+    """
+    known = [_KINDS[kind](text) for kind, text in _LINE.findall(str(error)) if kind in _KINDS]
+    return known[-1] if known else None

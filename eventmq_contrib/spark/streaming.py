@@ -7,28 +7,35 @@ a batch after a kill changes nothing. Each event counts exactly once, despite an
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from eventmq.errors import StoreError
 from eventmq.sdk.events import SCHEMA_VERSION, EventKind
 from eventmq_contrib.atomic import write_file
 from eventmq_contrib.spark.analyses.slo import expired_waiting
+from eventmq_contrib.spark.choice import RelativeTimestamp
+from eventmq_contrib.spark.journal import CHECKED, EVENTS, AddressLocation
 from eventmq_contrib.spark.livetables import LiveTables
-from eventmq_contrib.spark.timestamps import texts_of
+from eventmq_contrib.spark.source import EventMQDataSource
 from eventmq_contrib.spark.waiting import EventFilter, WaitingJobs
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
-
-__all__ = ["COLUMNS", "QUANTILES", "BatchReports", "Stream", "minutes", "start_stream"]
+__all__ = [
+    "COLUMNS", "QUANTILES", "BatchReports", "Stream", "minutes", "naming_files", "start_stream",
+]  # fmt: skip
 
 
 #: Columns of events that are read.
@@ -36,6 +43,8 @@ COLUMNS = (
     "broker_id", "seq", "ts_us", "kind", "task", "queue", "bytes_in", "wait_us", "run_us",
     "due_us", "schema_version",
 )  # fmt: skip
+
+_SCHEMA = StructType([field for field in EVENTS if field.name in COLUMNS])
 
 #: Quantiles of waiting and run times.
 QUANTILES = (0.5, 0.95, 0.99)
@@ -61,11 +70,10 @@ _MINUTE = "1 minute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
-    """Options of a stream.
+class Stream(EventFilter):
+    """Options of a stream, beside the journal and what is chosen of it.
 
     Attributes:
-        journal: Folder of the journal, or an address that Spark knows.
         out: Folder of the tables and of the checkpoint.
         trigger: Seconds between two batches.
         watermark: Seconds for which events of another broker may be behind.
@@ -74,13 +82,8 @@ class Stream:
         share: Share of the jobs that must start within it.
         at_once: Most events of a batch.
         prometheus: Path of a text file for Prometheus, or None.
-        queue: Only events of jobs of this queue, or None.
-        task: Only events of jobs of this task, or None.
-        since: Only events of then and later, Unix time in seconds, or None.
-        until: Only events before then, Unix time in seconds, or None.
     """
 
-    journal: str
     out: Path
     trigger: float = 1.0
     watermark: float = 3600.0
@@ -89,32 +92,14 @@ class Stream:
     share: float = 0.95
     at_once: int = 1_000_000
     prometheus: Path | None = None
-    queue: str | None = None
-    task: str | None = None
-    since: float | None = None
-    until: float | None = None
 
 
 def _readable(events: DataFrame) -> DataFrame:
     """Return events; one of a newer EventMQ is an error, as its columns may differ in meaning."""
-    from pyspark.sql import functions as f
-
     options = " is of a newer EventMQ: update this one"
     newer = f.raise_error(f.concat(f.input_file_name(), f.lit(options))).cast("boolean")
     readable = f.col("schema_version") <= SCHEMA_VERSION
     return events.where(f.when(readable, f.lit(True)).otherwise(newer))  # noqa: FBT003 - a literal
-
-
-def _chosen(events: DataFrame, stream: Stream) -> DataFrame:
-    """Return the events that pass the filters of a stream."""
-    for name, value in (("queue", stream.queue), ("task", stream.task)):
-        if value is not None:
-            events = events.where(events[name] == value)
-    if stream.since is not None:
-        events = events.where(events.ts_us >= round(stream.since * 1_000_000))
-    if stream.until is not None:
-        events = events.where(events.ts_us < round(stream.until * 1_000_000))
-    return events
 
 
 def minutes(events: DataFrame, *, target: float) -> DataFrame:
@@ -129,8 +114,6 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
         ``replayed``, ``events``, ``starts`` (jobs that expired waiting included), those in time as
         ``good``, and ``newest_us``, the time of the newest event.
     """
-    from pyspark.sql import functions as f
-
     # Not `stats.cells`: an update has changed rows only, so each must be complete to replace the
     # one before, and the state would have a cell for each bucket of each time.
     kind = f.col("kind")
@@ -144,7 +127,7 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
     marks = f.array(*(f.lit(mark) for mark in QUANTILES))
     task = f.coalesce("task", f.lit("")).alias("task")
     rows = (
-        events.where(events.kind != EventKind.GAP.value)
+        events.where(~events.kind.isin(EventKind.GAP.value, EventKind.OPERATION.value))
         .groupBy(f.window("at", _MINUTE).alias("window"), "queue", task)
         .agg(
             f.count_if(arrived).alias("arrived"),
@@ -162,8 +145,6 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
 
 def _columns(rows: DataFrame) -> list[Column]:
     """Return the columns of the table, computed from counts."""
-    from pyspark.sql import functions as f
-
     ended = f.col("succeeded") + f.col("failed") + f.col("cancelled") + f.col("expired")
     times = [
         (f.col(measure)[index] / 1_000_000).alias(f"{measure}_p{round(100 * mark)}")
@@ -195,29 +176,21 @@ def start_stream(
     _fit_parts(spark)
     rows = minutes(_events(spark, stream), target=stream.target)
     checkpoint = (stream.out / "_checkpoint").absolute()
+    waiting = None  # the files of an address have no order
+    if "://" not in stream.journal:
+        waiting = WaitingJobs(stream, checkpoint, stream.out / "_waiting.parquet")
     consumer = tables(
         stream.out, target=stream.target, share=stream.share, text=stream.prometheus,
-        waiting=_waiting(stream, checkpoint),
+        waiting=waiting,
     )  # fmt: skip
-    writer = rows.writeStream.outputMode("update").foreachBatch(consumer.update)
-    writer = writer.option("checkpointLocation", f"file:{checkpoint}")
+    writer = (
+        rows.writeStream.outputMode("update")
+        .foreachBatch(consumer.update)
+        .option("checkpointLocation", f"file:{checkpoint}")
+    )
     if stream.once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{stream.trigger} seconds").start()
-
-
-def _waiting(stream: Stream, checkpoint: Path) -> WaitingJobs | None:
-    """Return the waiting jobs of a folder; None for an address, whose files have no order."""
-    if "://" in stream.journal:
-        return None
-    since, until = (
-        None if at is None else round(at * 1_000_000) for at in (stream.since, stream.until)
-    )
-    events = EventFilter(
-        journal=stream.journal, queue=stream.queue, task=stream.task, since_us=since,
-        until_us=until,
-    )  # fmt: skip
-    return WaitingJobs(events, checkpoint, stream.out / "_waiting.parquet")
 
 
 def _fit_parts(spark: SparkSession) -> None:
@@ -230,22 +203,24 @@ def _fit_parts(spark: SparkSession) -> None:
 
 def _events(spark: SparkSession, stream: Stream) -> DataFrame:
     """Return the stream of a journal's events, each once, with a watermark on ``at``."""
-    from pyspark.sql import functions as f
-
     far = "://" in stream.journal
     events = _far_files(spark, stream) if far else _files(spark, stream)
-    events = _chosen(events, stream).withColumn("at", f.timestamp_micros("ts_us"))
-    events = events.withWatermark("at", f"{stream.watermark} seconds")
+    events = (
+        stream.of(events)
+        .withColumn("at", f.timestamp_micros("ts_us"))
+        .withWatermark("at", f"{stream.watermark} seconds")
+    )
     return events.dropDuplicatesWithinWatermark(["broker_id", "seq"]) if far else events
 
 
 def _files(spark: SparkSession, stream: Stream) -> DataFrame:
     """Return the events of a folder in the order of their numbers; the offset is one per broker."""
-    from eventmq_contrib.spark.source import EventMQDataSource
-
     spark.dataSource.register(EventMQDataSource)
-    source = spark.readStream.format("eventmq").schema(_schema())
-    source = source.option("maxEventsPerTrigger", stream.at_once)
+    source = (
+        spark.readStream.format("eventmq")
+        .schema(_SCHEMA)
+        .option("maxEventsPerTrigger", stream.at_once)
+    )
     return source.load(str(Path(stream.journal).absolute()))
 
 
@@ -255,26 +230,15 @@ def _far_files(spark: SparkSession, stream: Stream) -> DataFrame:
     Numbers do not tell which events were read, so the state keeps each event until the watermark
     has passed it.
     """
-    from eventmq_contrib.spark.addresses import CHECKED, AddressLocation
-
     AddressLocation(spark, stream.journal).check_stream()
     files = max(1, stream.at_once // _FILE)
-    source = spark.readStream.schema(_schema()).option("maxFilesPerTrigger", files)
-    source = source.option("recursiveFileLookup", "true").option("pathGlobFilter", _SEALED)
+    source = (
+        spark.readStream.schema(_SCHEMA)
+        .option("maxFilesPerTrigger", files)
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", _SEALED)
+    )
     return _readable(source.options(**CHECKED).parquet(stream.journal))
-
-
-def _schema() -> StructType:
-    from pyspark.sql.types import StructType
-
-    from eventmq_contrib.spark.schema import events_type
-
-    return StructType([field for field in events_type() if field.name in COLUMNS])
-
-
-def _address(journal: str) -> str:
-    """Return the location of a journal for Spark: a local folder, or ``s3a://bucket/journal``."""
-    return journal if "://" in journal else f"file:{Path(journal).absolute()}"
 
 
 def _claim(stream: Stream) -> Stream:
@@ -283,15 +247,18 @@ def _claim(stream: Stream) -> Stream:
     Returns:
         The stream, with the timestamps of its first start for texts such as "2h".
     """
-    journal = _address(stream.journal)
-    if "://" not in journal and not Path(stream.journal).is_dir():
-        msg = f"there is no journal in {stream.journal}: name its folder with --journal"
-        raise StoreError(msg)
+    far = "://" in stream.journal
+    journal = stream.journal if far else f"file:{Path(stream.journal).absolute()}"
+    if not far and not Path(stream.journal).is_dir():
+        raise StoreError(f"there is no journal in {stream.journal}: name its folder with --journal")
     description = stream.out / "stream.json"
     options: dict[str, Any] = {
         "journal": journal, "watermark": stream.watermark, "target": stream.target,
         "queue": stream.queue, "task": stream.task, "since": stream.since, "until": stream.until,
-        "words": texts_of(since=stream.since, until=stream.until),
+        "words": {
+            name: at.text for name, at in (("since", stream.since), ("until", stream.until))
+            if isinstance(at, RelativeTimestamp)
+        },
     }  # fmt: skip
     if not description.is_file():
         stream.out.mkdir(parents=True, exist_ok=True)
@@ -303,10 +270,44 @@ def _claim(stream: Stream) -> Stream:
     for name, value in {**options, **same}.items():
         if stored.get(name) != value:
             previous, now = before.get(name, stored.get(name)), words.get(name, value)
-            msg = f"{stream.out} is of a stream with {name} {previous}, not {now}"
-            raise StoreError(f"{msg}: name another folder with --out")
+            raise StoreError(
+                f"{stream.out} is of a stream with {name} {previous}, not {now}"
+                ": name another folder with --out"
+            )
     return dataclasses.replace(stream, **same)
 
+
+# Errors
+
+#: The address of a file in an error of Spark that could not read it.
+_FILE_ADDRESS = re.compile(r"reading file (\w+:/+\S+?\.parquet)")
+
+#: The error about a file that is too new for this EventMQ; see `_readable`.
+_NEWER = re.compile(r"(\w+:/+\S+?\.parquet is of a newer EventMQ: update this one)")
+
+
+@contextlib.contextmanager
+def naming_files() -> Iterator[None]:
+    """Turn an error of Spark about a file into one that names the file.
+
+    Raises:
+        StoreError: A file of the journal is torn, foreign, or of a newer EventMQ.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        newer, file = _NEWER.search(str(error)), _FILE_ADDRESS.search(str(error))
+        if newer is not None:
+            raise StoreError(unquote(newer[1])) from error
+        if file is None:
+            raise
+        raise StoreError(
+            f"{unquote(file[1])} is torn, or no file of a journal: move it away, the others are "
+            "unharmed"
+        ) from error
+
+
+# Reports
 
 #: Spark's operator that has the state.
 _CELLS = "stateStoreSave"

@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from eventmq.sdk.events import STATES
 from eventmq_contrib.spark.analyses.states import READY
-from eventmq_contrib.spark.atomic import write_parquet_tables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from eventmq_contrib.spark.source.files import Slice
+from eventmq_contrib.spark.atomic import write_parquet
+from eventmq_contrib.spark.choice import Choice
+from eventmq_contrib.spark.source.files import Slice, plan, read_slice, sealed_files
 
 __all__ = ["EventFilter", "Oldest", "WaitingJobs"]
 
@@ -37,6 +40,17 @@ _REST = 50
 
 #: Jobs that are written or read at a time, so that memory never has all of them twice.
 _BATCH_ROWS = 65_536
+
+#: Columns of a written state.
+_STATE = pa.schema({
+    "broker_id": pa.string(), "queue": pa.string(), "job_id": pa.string(), "ready_us": pa.int64(),
+}.items())  # fmt: skip
+
+#: Columns of events that are read.
+_READ = pa.schema({
+    "kind": pa.string(), "queue": pa.string(), "task": pa.string(), "job_id": pa.string(),
+    "seq": pa.int64(), "ts_us": pa.int64(),
+}.items())  # fmt: skip
 
 #: Keys of the metadata of a written state.
 _UPTO, _NEWEST = b"eventmq.upto", b"eventmq.newest_us"
@@ -65,30 +79,20 @@ class SliceEvents(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventFilter:
+class EventFilter(Choice):
     """Filter of the events of a journal.
 
     Attributes:
-        journal: Folder of the journal.
-        queue: Only jobs of this queue, or None.
-        task: Only jobs of this task, or None.
-        since_us: Only events from then on, in microseconds, or None.
-        until_us: Only events before then, in microseconds, or None.
+        journal: Folder of the journal, or an address that Spark knows.
     """
 
     journal: str
-    queue: str | None = None
-    task: str | None = None
-    since_us: int | None = None
-    until_us: int | None = None
 
     def between(self, after: Mapping[str, int], upto: Mapping[str, int]) -> Iterable[Slice]:
         """Return the slices with the events between two offsets, by broker and number."""
-        from eventmq_contrib.spark.source.files import plan, sealed_files
-
         return plan(sealed_files(self.journal), after, upto)
 
-    def of(self, part: Slice, after: int | None) -> SliceEvents:
+    def read(self, part: Slice, after: int | None) -> SliceEvents:
         """Return the events of a slice.
 
         Missing numbers are found among all events, whatever the filter.
@@ -97,34 +101,24 @@ class EventFilter:
             part: Slice to read.
             after: Number before it, None at the beginning of the journal.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        from eventmq_contrib.spark.source.files import read_slice
-
-        texts = [pa.field(name, pa.string()) for name in ("kind", "queue", "task", "job_id")]
-        wholes = [pa.field(name, pa.int64()) for name in ("seq", "ts_us")]
-        schema = pa.schema([*texts, *wholes])
-        table = pa.Table.from_batches(read_slice(part, schema), schema)
+        table = pa.Table.from_batches(read_slice(part, _READ), _READ)
         seq = table.column("seq")
         at = pc.field("ts_us")
-        conditions = [pc.field(name) == getattr(self, name) for name in ("queue", "task")
-                  if getattr(self, name) is not None]  # fmt: skip
-        conditions += [at >= self.since_us] if self.since_us is not None else []
         rows = table
-        if self.until_us is not None:
-            rows = rows.filter(at < self.until_us)
+        if self.until is not None:
+            rows = rows.filter(at < round(self.until * 1_000_000))
             # Events that are missing after that time have no effect.
             seq = seq.filter(pc.less_equal(seq, pc.max(rows.column("seq"))))
-        for condition in conditions:
-            rows = rows.filter(condition)
+        if self.since is not None:
+            rows = rows.filter(at >= round(self.since * 1_000_000))
+        for name, value in (("queue", self.queue), ("task", self.task)):
+            if value is not None:
+                rows = rows.filter(pc.field(name) == value)
         return SliceEvents(rows, pc.max(table.column("seq")).as_py(), _whole_from(seq, after))
 
 
 def _whole_from(seq: Any, after: int | None) -> int:
     """Return the number after the last missing one among sorted numbers, 0 if none is missing."""
-    import numpy as np
-
     numbers = seq.to_numpy()
     if not len(numbers):
         return 0
@@ -133,17 +127,15 @@ def _whole_from(seq: Any, after: int | None) -> int:
     return int(breaks[-1]) if len(breaks) else 0
 
 
+@dataclass(slots=True)
 class _ReadyJobs:
     """Waiting jobs of a queue of one broker, in the order in which they became ready."""
 
-    __slots__ = ("latest", "ready", "unordered")
-
-    def __init__(self) -> None:
-        #: Id -> ready time in microseconds.
-        self.ready: dict[str, int] = {}
-        self.latest = 0
-        #: Whether the broker's clock was put back, so that the first may not be the oldest.
-        self.unordered = False
+    #: Id -> ready time in microseconds.
+    ready: dict[str, int] = field(default_factory=dict)
+    latest: int = 0
+    #: Whether the broker's clock was put back, so that the first may not be the oldest.
+    unordered: bool = False
 
     def add(self, job: str, at: int) -> None:
         """Add a waiting job."""
@@ -185,7 +177,7 @@ class WaitingJobs:
             self._upto = self._read()
         upto = _end_of(self._checkpoint, batch)
         for part in self._events.between(self._upto, upto):
-            part_events = self._events.of(part, self._upto.get(part.broker))
+            part_events = self._events.read(part, self._upto.get(part.broker))
             changed |= self._apply(part.broker, part_events)
             if part_events.last is not None:
                 # Not the end of the batch: numbers missing before it show in the next slice.
@@ -211,15 +203,13 @@ class WaitingJobs:
 
     def _apply(self, broker: str, part_events: SliceEvents) -> bool:
         """Apply the events of a slice; return whether that changed anything."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         table = part_events.rows
         if table.num_rows:
             self._newest_us = max(self._newest_us, pc.max(table.column("ts_us")).as_py())
         changed = bool(table.num_rows)
         if part_events.whole_from:
-            changed |= self._forget(broker)
+            removed = [self._lines.pop(key) for key in list(self._lines) if key[0] == broker]
+            changed |= any(line.ready for line in removed)
             table = table.filter(pc.field("seq") >= part_events.whole_from)
         table = table.filter(pc.is_in(table.column("kind"), pa.array(map(str, STATES))))
         ready = pc.is_in(table.column("kind"), pa.array(map(str, READY)))
@@ -234,11 +224,6 @@ class WaitingJobs:
                 line.add(job, at)
         return changed
 
-    def _forget(self, broker: str) -> bool:
-        """Remove all waiting jobs of a broker; return whether there were any."""
-        removed = [self._lines.pop(key) for key in list(self._lines) if key[0] == broker]
-        return any(line.ready for line in removed)
-
     # The state as a file
 
     def _write(self) -> None:
@@ -246,14 +231,12 @@ class WaitingJobs:
         started = time.monotonic()
         self._lines = {key: line for key, line in self._lines.items() if line.ready}
         metadata = {_UPTO: json.dumps(self._upto), _NEWEST: str(self._newest_us)}
-        write_parquet_tables(self._path, _schema().with_metadata(metadata), self._tables())
+        write_parquet(self._path, _STATE.with_metadata(metadata), self._tables())
         ended = time.monotonic()
         self._write_at = ended + max(_WRITE_EVERY, _REST * (ended - started))
 
     def _tables(self) -> Iterator[Any]:
         """Yield the waiting jobs as tables of bounded size."""
-        import pyarrow as pa
-
         for key, line in self._lines.items():
             ids, times = iter(line.ready), iter(line.ready.values())
             while batch := list(islice(ids, _BATCH_ROWS)):
@@ -261,12 +244,10 @@ class WaitingJobs:
                          for name in key]  # fmt: skip
                 ready = pa.array(list(islice(times, len(batch))), pa.int64())
                 columns = [*names, pa.array(batch, pa.string()), ready]
-                yield pa.table(columns, schema=_schema())
+                yield pa.table(columns, schema=_STATE)
 
     def _read(self) -> dict[str, int]:
         """Read the state; return its numbers by broker, none if there is no file."""
-        import pyarrow.parquet as pq
-
         if not self._path.is_file():
             return {}
         file = pq.ParquetFile(self._path)
@@ -288,10 +269,3 @@ def _end_of(checkpoint: Path, batch: int) -> dict[str, int]:
     _, _, offset = text.splitlines()
     upto: dict[str, int] = json.loads(offset)
     return upto
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    texts = [pa.field(name, pa.string()) for name in ("broker_id", "queue", "job_id")]
-    return pa.schema([*texts, pa.field("ready_us", pa.int64())])

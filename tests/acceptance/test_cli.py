@@ -101,6 +101,8 @@ def test_a_signal_stops_a_broker_cleanly(shell: Shell, signum: int) -> None:
     broker = shell.start("broker", "--bind", FREE)
     broker.ready()
     assert 0 == broker.stop(signum)
+    while "the broker has stopped" not in broker.line(err=True):
+        continue
 
 
 def test_a_broker_keeps_its_store_over_a_restart(shell: Shell) -> None:

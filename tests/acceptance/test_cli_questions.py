@@ -27,6 +27,10 @@ def total(prices, *, discount=0.0):
 def broken(what):
     raise ValueError(what)
 """
+WORKERS = (
+    "name session queues tasks running chunks window seen legacy pool slots version runs runs_task "
+    "since"
+)
 JOBS = (
     "id task queue state attempt delivery priority created due expires started ran finished worker "
     "error"
@@ -135,8 +139,8 @@ def test_an_unknown_job_is_exit_code_4(running: Shell) -> None:
     ("command", "columns"),
     [
         ("queues", "name waiting delayed running failed paused workers"),
-        ("workers", "name session queues tasks running chunks window seen legacy"),
-        ("jobs", JOBS),
+        ("workers", WORKERS),
+        ("jobs", f"{JOBS} leased"),
         ("plugins", "name version origin hooks provides in_use"),
         ("settings", "name value source type unit default env"),
     ],
@@ -169,7 +173,36 @@ def test_a_job_is_one_object(running: Shell) -> None:
     assert "raise ValueError(what)" in info["traceback"]
     shown = running.output("job", job).splitlines()
     assert "    Traceback (most recent call last):" in shown
-    assert any(line.startswith("ran ") and line.endswith(" s") for line in shown)
+    assert any(line.startswith("ran ") and line.endswith(("us", "ms")) for line in shown)
+
+
+def test_arguments_are_shown_on_request_by_a_part_of_an_id(running: Shell) -> None:
+    running.run("call", "-A", "shop", "broken", '"out of stock"', "--wait")
+    job = running.json("failed")[0]["id"]
+    for command in (("job",), ("failed", "show")):
+        assert "args" not in running.json(*command, job[-8:])
+        shown = running.json(*command, job[-8:], "--args")
+        assert (job, ["out of stock"], {}) == (shown["id"], shown["args"], shown["kwargs"])
+    assert '\narguments\n    "out of stock"\n' in running.output("job", job[-8:], "--args")
+
+
+def test_a_worker_says_what_it_is(running: Shell) -> None:
+    (worker,) = running.json("workers")
+    versions = running.json("version")
+    assert ("prefork", 1) == (worker["pool"], worker["slots"])
+    assert versions["eventmq"] in {worker["version"], "unknown"}
+    assert (None, None) == (worker["runs"], worker["since"])
+
+
+def test_a_status_begins_with_how_the_broker_is(running: Shell) -> None:
+    running.output("call", "shop.total", "[1]", "--queue", "unserved")
+    lines = running.output("status").splitlines()
+    assert ["broker", "jobs", "oldest", "workers"] == [line.split()[0] for line in lines[:4]]
+    assert "attention: queue unserved: no worker" in lines
+    assert "peers" not in {line.split()[0] for line in lines}
+    assert "counters.admitted" in running.output("status", "--verbose")
+    status = running.json("status")
+    assert 0 < status["oldest_waiting"] <= status["uptime"]
 
 
 def test_the_latest_failure_is_the_first_in_the_list(running: Shell) -> None:
@@ -191,7 +224,8 @@ def test_the_status_and_the_ping_are_one_object(running: Shell) -> None:
     status = running.json("status")
     assert running.environ["EVENTMQ_BROKER"] == status["addresses"]["main"]
     assert "default" in status["connected_queues"]
-    assert {"version", "epoch", "store", "now", "round_trip"} == set(running.json("ping"))
+    expected = {"version", "epoch", "store", "events_id", "now", "round_trip"}
+    assert expected == set(running.json("ping"))
 
 
 # Topics
@@ -235,7 +269,7 @@ def test_a_graph_is_drawn_and_cancelled_whole(running: Shell) -> None:
         ["└─", "shop.total", "delayed"],
     ]
     rows = running.json("job", job_id, "--tree")
-    assert f"{JOBS} place input output handler" == " ".join(rows[0])
+    assert f"{JOBS} place input output handler leased" == " ".join(rows[0])
     assert {"cancelled": 3} == running.json("cancel", "--group", rows[0]["id"])
     assert "3 cancelled" in running.output("job", rows[0]["id"], "--tree")
     code, _ = running.error("cancel", "--group", "nobody-knows-it")

@@ -194,7 +194,7 @@ def test_all_libraries_of_the_package_are_protected() -> None:
     config.read(ROOT / "setup.cfg")
     wanted = [*named(config["options"]["install_requires"]), Requirement("pyspark[connect]")]
     for extra, lines in config["options.extras_require"].items():
-        if extra not in {"bench", "test", "lint", "types", "docs", "dev"}:
+        if extra not in {"bench", "test", "test-core", "lint", "types", "docs", "dev"}:
             wanted += named(lines)
     modules = modules_of(installed(wanted))
     assert {"zmq", "mdurl", "markupsafe", "numpy", "dateutil", "py4j", "google", "grpc"} <= modules

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import signal
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.app import EventMQ
+from eventmq.cli.target import user
 from eventmq.errors import EventMQError, JobCancelled
+from eventmq.events import rows_of
 from tests.support.shell import DEADLINE, Shell, free_port
 
 if TYPE_CHECKING:
@@ -192,7 +196,7 @@ def test_failed_jobs_are_shown_with_all_their_attempts(system: System) -> None:
     assert [1, 2, 3][: len(shown["attempts"])] == [a["attempt"] for a in shown["attempts"]]
     assert "raise OSError" in shown["attempts"][0]["traceback"]
     text = system.output("failed", "show", job.id)
-    assert "failed attempts:" in text
+    assert "\nhistory\n" in text
     assert "raise OSError" in text
     assert [{"id": job.id, "state": "dropped", "was": "failed"}] == system.json(
         "failed", "drop", job.id
@@ -247,3 +251,21 @@ def test_an_unknown_queue_is_exit_code_4(idle: System, command: str) -> None:
 def test_what_is_not_clear_is_exit_code_2(idle: System, arguments: list[str]) -> None:
     code, _ = idle.error(*arguments)
     assert 2 == code
+
+
+def test_the_broker_knows_who_typed_a_command(idle: System) -> None:
+    """As user@host, unless EVENTMQ_ACTOR says another name."""
+    idle.app.send("shop.order", (1,), queue="orders")
+    idle.output("pause", "orders")
+    idle.environ["EVENTMQ_ACTOR"] = "on call: anna"
+    try:
+        idle.output("resume", "orders")
+        idle.output("purge", "orders")
+    finally:
+        del idle.environ["EVENTMQ_ACTOR"]
+    rows = idle.app.ask("events.read", {"after": 0})["rows"]
+    events = [event for first, _, body in rows for event in rows_of("b", first, body)]
+    assert [
+        (event["operation"], event["actor"]) for event in events if event["kind"] == "operation"
+    ] == [("pause", user()), ("resume", "on call: anna"), ("purge", "on call: anna")]
+    assert user() == f"{getpass.getuser()}@{socket.gethostname()}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.wire.calls import MAX_ROWS
+from eventmq.wire.commands import MAX_ROWS
 from tests.support.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
@@ -182,6 +182,28 @@ def test_weights_share_a_worker_between_queues(system: System) -> None:
     emails = sum(n for line, n in ran.items() if line.startswith("email"))
     share = emails / ran.total()
     assert 0.6 < share < 0.9, share
+
+
+def test_weights_hold_when_jobs_suddenly_take_longer(system: System) -> None:
+    """Chunks sized for jobs that took no time would hold hundreds of those that take 20 ms."""
+    system.broker()
+    system.worker("-Q", "email:30,other:10")
+    app = system.app(submit_timeout=30.0)
+    slow = {queue: task(app, "slow").options(queue=queue) for queue in ("email", "other")}
+
+    def run(seconds: float, name: str, jobs: int) -> None:
+        with app.batch():  # both queues have jobs from the same commit on
+            for queue, call in slow.items():
+                for number in range(jobs):
+                    call.delay(f"{name}-{queue}-{number}", seconds)
+
+    run(0.0, "short", 400)
+    until(lambda: len(system.executed()) == 800, "the short jobs ran, and were measured")
+    run(0.02, "long", 400)
+    until(lambda: len(system.executed()) >= 800 + 160, "160 of the long jobs ran")
+    begun = [number for number in system.started() if number.startswith("long")][:160]
+    emails = sum(number.startswith("long-email") for number in begun)
+    assert 100 <= emails <= 140, emails
 
 
 def test_sigterm_under_load_loses_nothing_and_runs_nothing_twice(system: System) -> None:

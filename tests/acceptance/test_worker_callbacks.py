@@ -56,6 +56,11 @@ def child_start():
     note("child-start")
 
 
+@app.on_child_stop
+def child_stop():
+    note("child-stop")
+
+
 @app.task
 def connected():
     logging.getLogger("shop").warning("hello")
@@ -98,10 +103,11 @@ def test_callbacks_run_where_they_should_and_logs_name_their_job(system: System,
     logged = [fields[:-1] for fields in noted(system, "log")]
     assert ["hello", job.id, "survivor.connected", "1"] in logged
     assert ["async", other.id, "survivor.connected_async", "1"] in logged
-    assert noted(system, "worker-stop") == []
+    assert noted(system, "worker-stop") == noted(system, "child-stop") == []
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(DEADLINE) == 0
     assert noted(system, "worker-stop") == [[str(worker.pid)]]
+    assert {pid for (pid,) in noted(system, "child-stop")} == children
 
 
 def test_a_child_that_replaces_another_connects_too(system: System) -> None:

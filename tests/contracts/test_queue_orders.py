@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from eventmq.plugins.routing.strict import Strict
-from eventmq.plugins.routing.weighted_fair import WeightedFair
+from eventmq.plugins.routing import Strict, WeightedFair
 from eventmq.testing import QueueOrderSuite
 
 

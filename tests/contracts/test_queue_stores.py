@@ -5,6 +5,7 @@ from __future__ import annotations
 import apsw
 import pytest
 
+from eventmq.engine import engine, operations, reads
 from eventmq.interfaces import PluginContext
 from eventmq.plugins.queue_stores import memory
 from eventmq.plugins.queue_stores.sqlite import store
@@ -31,7 +32,18 @@ class TestSqlite(QueueStoreSuite):
 
 
 class TestMemory(QueueStoreSuite):
+    """What is read portion by portion has some of few rows."""
+
     durable = False
+
+    @pytest.fixture(autouse=True)
+    def small_portions(self, monkeypatch):
+        for module, name, size in (
+            (operations, "_PORTION", 2), (operations, "_RETRIED_BYTES", 1), (reads, "_PORTION", 2),
+            (engine, "_PAGE", 1),
+        ):  # fmt: skip
+            assert isinstance(getattr(module, name), int)
+            monkeypatch.setattr(module, name, size)
 
     def open_store(self, path, clock):
         options = {"dedupe_window": self.dedupe_window}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from eventmq.plugins.retries.exponential import ExponentialDelay
-from eventmq.plugins.retries.fixed import FixedDelay
-from eventmq.plugins.retries.none import NoRetry
+from eventmq.plugins.retries import ExponentialDelay, FixedDelay, NoRetry
 from eventmq.testing import RetryPolicySuite
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from eventmq.app.broker import PerQueue
-from eventmq.plugins.routing.least_loaded import LeastLoaded
-from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
-from eventmq.plugins.routing.round_robin import RoundRobin
-from eventmq.plugins.routing.sticky import Options, Sticky
+from eventmq.plugins.routing import LeastLoaded, LeastRecentlyUsed, Options, RoundRobin, Sticky
 from eventmq.testing import KeyedRoutingSuite, RoutingStrategySuite
 
 

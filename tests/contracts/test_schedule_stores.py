@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from eventmq.engine import schedules
 from eventmq.errors import EventMQError, QueueFull, StoreError
 from eventmq.plugins.database import connect
-from eventmq.plugins.schedule_stores import table
-from eventmq.plugins.schedule_stores.broker import BrokerSchedules
-from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
+from eventmq.plugins.schedule_stores import BrokerSchedules, SqliteSchedules
 from eventmq.testing import ScheduleStoreSuite
 from eventmq.wire.commands import Error
 from tests.support.broker_harness import Broker
@@ -21,7 +20,7 @@ class ForgetsSoon(ScheduleStoreSuite):
 
     @pytest.fixture(autouse=True)
     def forgets_soon(self, monkeypatch):
-        monkeypatch.setattr(table, "KEPT_TOMBSTONES", 100)
+        monkeypatch.setattr(schedules, "KEPT_TOMBSTONES", 100)
 
 
 class TestMemory(ScheduleStoreSuite):

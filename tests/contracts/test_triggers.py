@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eventmq.plugins.triggers.at import At
-from eventmq.plugins.triggers.cron import Cron
-from eventmq.plugins.triggers.every import Every
+from eventmq.plugins.triggers import At, Cron, Every
 from eventmq.testing import TriggerSuite
 
 

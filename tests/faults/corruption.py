@@ -13,6 +13,7 @@ from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 from eventmq.store.reads import FindJobs
 from tests.faults.crashes import PAGE
 from tests.faults.script import Script, Stuck, finish, run_script
@@ -84,7 +85,9 @@ class Store:
                 chance.randbytes(size) if kind == "garbage" else bytes(size)
             )
         path.write_bytes(data)
-        return f"{kind} at byte {offset} of {path.name}", self._diagnose(folder)
+        end = inspect_log(folder / FILE_NAME) if self.killed else None
+        torn = ", as of a crash" if end is not None and end.beyond == 1 else ""
+        return f"{kind} at byte {offset} of {path.name}{torn}", self._diagnose(folder)
 
     def _diagnose(self, folder: Path) -> Diagnosis:
         tools = SqliteTools(folder / FILE_NAME, durable=True)
@@ -146,5 +149,8 @@ class Store:
 
 
 def is_cut(damage: str) -> bool:
-    """Return whether a damage cut the log."""
-    return damage.startswith("truncate") and damage.endswith("-wal")
+    """Return whether a damage cut the log, or looks like a last commit that was half written.
+
+    So it does where the end of the commit before the last is damaged as well.
+    """
+    return (damage.startswith("truncate") and damage.endswith("-wal")) or "-wal, as of" in damage

@@ -15,7 +15,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from eventmq.plugins.queue_stores.sqlite import checkpoint
+from eventmq.plugins.database import connect
+from eventmq.plugins.queue_stores.sqlite import wal
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 from tests.faults.script import Script, finish, run_script
@@ -51,7 +52,7 @@ class Tape:
         self.folder = folder
         self.ends: list[int] = []
         self.times: list[float] = []
-        with patch.object(checkpoint, "NOTIFY_FRAMES", 1 << 30):  # keep everything in the log
+        with patch.object(wal, "NOTIFY_FRAMES", 1 << 30):  # keep everything in the log
             script = Script(folder / "live")
             path = folder / "live" / FILE_NAME
             log = path.with_name(f"{FILE_NAME}-wal")
@@ -66,9 +67,12 @@ class Tape:
         self.promises, self.requests = script.promises, script.requests
         self.database, self.log = path.read_bytes(), log.read_bytes()
         assert len(self.log) == self.ends[-1]
-        script.close()  # moves everything into the file
-        self.moved = path.read_bytes()
+        script.close()
         shutil.rmtree(folder / "live")
+        path = self.lay("moved", self.log) / FILE_NAME
+        with contextlib.closing(connect(path, busy=0.0)) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.moved = path.read_bytes()
 
     @property
     def frames(self) -> int:

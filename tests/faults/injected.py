@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores.sqlite import checkpoint
+from eventmq.plugins.queue_stores.sqlite import wal
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from tests.faults.crashes import FINAL, Lost, states
 from tests.faults.script import Script, finish, run_script
@@ -98,8 +98,8 @@ def shimmed() -> Iterator[Shim]:
     """Yield a shim, and let the committing thread alone move the log, often."""
     shim = Shim()
     with (
-        patch.object(checkpoint, "NOTIFY_FRAMES", 1 << 30),
-        patch.object(checkpoint, "RESTART_FRAMES", RESTART),
+        patch.object(wal, "NOTIFY_FRAMES", 1 << 30),
+        patch.object(wal, "RESTART_FRAMES", RESTART),
     ):
         try:
             yield shim

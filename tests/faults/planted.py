@@ -27,18 +27,21 @@ from eventmq.broker.graphs import GraphTracker
 from eventmq.broker.limiters import Limiter, Limiters
 from eventmq.broker.maintenance import Retention
 from eventmq.broker.outcomes import Outcomes
-from eventmq.broker.recovery import Recovery
 from eventmq.broker.suspects import Suspects
-from eventmq.errors import QueueFull, StoreError
+from eventmq.client import machine
+from eventmq.engine import CannotUndo, Engine, engine, rows
+from eventmq.engine.rows import Tables
+from eventmq.errors import QueueFull
 from eventmq.job import id_time
-from eventmq.plugins.queue_stores.sqlite import rows, store, wal
+from eventmq.plugins.queue_stores.sqlite import store, wal
 from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory, OpenedFiles
-from eventmq.plugins.queue_stores.sqlite.rows import Tables
-from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.scheduler.clock import GuardedClock
 from eventmq.scheduler.machine import SchedulerMachine
+from eventmq.scheduler.runner import GuardedClock
 from eventmq.store import events
 from eventmq.timekeeping import ClockRecord, StoreTime, Timekeeper
+from eventmq.wire.owner import ACTIVE, Owners
+from eventmq.worker.manager import JobManager
+from eventmq.worker.session import WorkerSession
 from eventmq_contrib.journal import inspection
 from eventmq_contrib.journal.catalog import Catalog
 from eventmq_contrib.journal.seals import SealLog
@@ -98,7 +101,7 @@ def _patience(seconds: float) -> Callable[[Any], Any]:
     """Set the seconds that a restarted broker waits for the sessions of its leases."""
 
     def wrap(original: Any) -> Any:
-        def run(self: Recovery, recovered: Any) -> None:
+        def run(self: BrokerCore, recovered: Any) -> None:
             original(self, recovered)
             for session in self.state.sessions.values():
                 session.reconnect_timeout = seconds
@@ -149,7 +152,7 @@ def _as_it_is(_: Any) -> Any:
 
 
 def _looks_once(original: Any) -> Any:
-    def init(self: SqliteStore, *arguments: Any, **more: Any) -> None:
+    def init(self: Engine, *arguments: Any, **more: Any) -> None:
         original(self, *arguments, **more)
         self._scan_every = float("inf")
 
@@ -159,11 +162,11 @@ def _looks_once(original: Any) -> Any:
 def _by_id_time(_: Any) -> Any:
     """Skip outcomes that are older, by store time, than the wall time in an id."""
 
-    def buckets_of(self: Tables, job_id: str) -> list[int]:
-        oldest = int(((id_time(job_id) or 0.0) - 86_400.0) // self.bucket_seconds)
-        return [bucket for bucket in reversed(self.buckets) if bucket >= oldest]
+    def periods_of(self: Tables, job_id: str) -> list[str]:
+        oldest = int(((id_time(job_id) or 0.0) - 86_400.0) // self.period_seconds)
+        return [name for period, name in reversed(self.periods.items()) if period >= oldest]
 
-    return buckets_of
+    return periods_of
 
 
 def _no_eta(original: Any) -> Any:
@@ -199,7 +202,7 @@ def _without_past(original: Any) -> Any:
 
     def init(self: Tables, *arguments: Any) -> None:
         original(self, *arguments)
-        self.buckets = []
+        self.periods = {}
 
     return init
 
@@ -207,22 +210,25 @@ def _without_past(original: Any) -> Any:
 @contextlib.contextmanager
 def _outcomes_stay() -> Iterator[None]:
     """Delete only outcomes of jobs that ended since the start."""
-    init, drop = Tables.__init__, Tables.drop_buckets_before
+    init, drop = Tables.__init__, Tables.drop_periods_before
 
     def begin(self: Any, *arguments: Any) -> None:
         init(self, *arguments)
-        _kept[id(self)] = list(self.buckets)
+        _kept[id(self)] = list(self.periods)
 
-    def drop_new(self: Any, at: float) -> None:
-        old_buckets = _kept.get(id(self), [])
-        all_buckets, self.buckets = self.buckets, [n for n in self.buckets if n not in old_buckets]
-        drop(self, at)
-        self.buckets = [n for n in all_buckets if n in old_buckets or n in self.buckets]
+    def drop_new(self: Any, at: float) -> float:
+        old_periods = _kept.get(id(self), [])
+        all_periods = self.periods
+        self.periods = {n: name for n, name in all_periods.items() if n not in old_periods}
+        before = drop(self, at)
+        left = {*old_periods, *self.periods}
+        self.periods = {n: name for n, name in all_periods.items() if n in left}
+        return before
 
     _kept: dict[int, list[int]] = {}
     with (
         patch.object(Tables, "__init__", begin),
-        patch.object(Tables, "drop_buckets_before", drop_new),
+        patch.object(Tables, "drop_periods_before", drop_new),
     ):
         yield
 
@@ -230,7 +236,7 @@ def _outcomes_stay() -> Iterator[None]:
 def _leased_now(original: Any) -> Any:
     """Let recovered leases begin at the restart."""
 
-    def run(self: Recovery, recovered: Any) -> None:
+    def run(self: BrokerCore, recovered: Any) -> None:
         original(self, recovered)
         for session in self.state.sessions.values():
             for lease in session.leases.values():
@@ -250,12 +256,11 @@ def _always_full(original: Any) -> Any:
 def _overlooked(original: Any) -> Any:
     """Run on although a commit could not be rolled back."""
 
-    def roll_back(self: SqliteStore, high: str) -> None:
-        with contextlib.suppress(StoreError):
-            original(self, high)
-        self._broken = None
+    def undo(self: Engine, highest: str) -> None:
+        with contextlib.suppress(CannotUndo):
+            original(self, highest)
 
-    return roll_back
+    return undo
 
 
 def _nothing(original: Any) -> Any:
@@ -303,11 +308,11 @@ FAULTS: dict[str, Fault] = {
         "test_a_reply_of_a_revoked_session_changes_nothing_of_the_job_that_another_has",
     ),
     "a restarted broker waits for no session": Fault(
-        bug(Recovery, "run", _patience(1e-9)), _CORE,
+        bug(BrokerCore, "_load", _patience(1e-9)), _CORE,
         "test_after_a_restart_leased_jobs_wait_for_their_session",
     ),
     "a restarted broker waits for a session for ever": Fault(
-        bug(Recovery, "run", _patience(1e9)), _CORE,
+        bug(BrokerCore, "_load", _patience(1e9)), _CORE,
         "test_after_a_restart_jobs_of_a_session_that_stays_away_are_dispatched",
     ),
     # Acknowledgements
@@ -329,7 +334,7 @@ FAULTS: dict[str, Fault] = {
         "test_an_error_of_a_rare_call_ends_the_broker_too[sync]",
     ),
     "a commit that cannot be undone is not the last one": Fault(
-        bug(store.SqliteStore, "_roll_back", _overlooked),
+        bug(Engine, "_undo", _overlooked),
         "tests/unit/plugins/queue_stores/test_errors.py",
         "test_a_second_try_needs_what_was_undone",
     ),
@@ -411,7 +416,7 @@ FAULTS: dict[str, Fault] = {
         "test_each_attempt_waits_from_when_it_was_ready",
     ),
     "a lease begins anew when a broker is restarted": Fault(
-        bug(Recovery, "run", _leased_now), _EVENTS,
+        bug(BrokerCore, "_load", _leased_now), _EVENTS,
         "test_a_lease_began_when_it_was_given_whatever_broker_hears_of_its_end",
     ),
 }  # fmt: skip
@@ -436,11 +441,11 @@ _CLOCKS = {
         "test_a_clock_that_is_set_while_the_broker_is_down",
     ),
     "the id above which no look-up is needed is never computed again": (
-        bug(SqliteStore, "__init__", _looks_once),
+        bug(Engine, "__init__", _looks_once),
         "test_a_clock_a_year_ahead_for_good_does_not_readmit_earlier_ids",
     ),
     "the look-up for duplicates uses the time in an id": (
-        bug(Tables, "buckets_of", _by_id_time),
+        bug(Tables, "periods_of", _by_id_time),
         "test_a_machine_that_was_off_for_a_week_counts_an_hour_first",
     ),
     "time that is added at once is taken for silence": (
@@ -459,7 +464,7 @@ _CLOCKS = {
         "test_jobs_from_after_the_start_do_not_age_by_the_time_off",
     ),
     "waits that began since the machine's start end when its time off counts": (
-        lambda: patch.object(store, "move_waits", lambda *_: None),
+        lambda: patch.object(engine, "move_waits", lambda *_: None),
         "test_jobs_from_after_the_start_do_not_age_by_the_time_off",
     ),
     "tokens come for time that a machine was off before they were taken": (
@@ -488,6 +493,26 @@ FAULTS |= {
 }  # fmt: skip
 
 FAULTS |= {
+    # Brokers that share a store
+    "chunks of an earlier owner are started": Fault(
+        bug(JobManager, "_is_from_old_owner", lambda _: lambda self, epoch: False),
+        "tests/unit/worker/test_owner.py", "test_a_chunk_of_a_lower_epoch_is_ignored",
+    ),
+    "any broker that says so is the owner": Fault(
+        bug(Owners, "owns", lambda _: lambda self, said: said is None or said.role == ACTIVE),
+        "tests/unit/client/test_owners.py", "test_a_lower_epoch_is_not_followed",
+    ),
+    "an owner is trusted without its key": Fault(
+        bug(machine, "untrusted", lambda _: lambda keys, key: ""),
+        "tests/unit/client/test_owners.py",
+        "test_an_owner_that_is_not_trusted_is_not_connected_to",
+    ),
+    "answers that no owner takes are dropped": Fault(
+        bug(WorkerSession, "receive_error", lambda original: lambda self, error, now: original(
+            self, error._replace(code="bad-message"), now)),
+        "tests/unit/worker/test_owner.py",
+        "test_an_answer_that_is_refused_without_an_owner_is_kept",
+    ),
     # The journal and its audit
     "a sealed file is not in the seal log": Fault(
         bug(SealLog, "append", _nothing), "tests/contrib/journal/test_journal.py",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from eventmq.plugins import database
-from eventmq.plugins.queue_stores.sqlite import disk, reading
+from eventmq.plugins.queue_stores.sqlite import disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ class Quota(apsw.VFS):
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Use the quota for readers and for the free space of stores, which get its ``NAME``."""
-        monkeypatch.setattr(reading, "connect", partial(database.connect, vfs=self.NAME))
+        monkeypatch.setattr(database, "connect", partial(database.connect, vfs=self.NAME))
         monkeypatch.setattr(disk.DataDirectory, "free", lambda _: self.free())
 
 

@@ -14,10 +14,9 @@ from unittest.mock import patch
 
 from eventmq.clock import SystemClock
 from eventmq.job import IdFactory, JobRecord, JobState
-from eventmq.plugins.database import all_rows, first_row
-from eventmq.plugins.queue_stores.sqlite import checkpoint
+from eventmq.plugins.database import all_rows, first_row, open_to_read
+from eventmq.plugins.queue_stores.sqlite import wal
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.writes import Admit, Finish, Finished
@@ -92,9 +91,9 @@ def race(folder: Path, commits: int, seed: int = 1, durability: str = "memory") 
     """
     model = _Model(seed)
     with (
-        patch.object(checkpoint, "NOTIFY_FRAMES", WAKE),
-        patch.object(checkpoint, "RESTART_FRAMES", RESTART),
-        patch.object(checkpoint, "WAIT_FRAMES", WAIT),
+        patch.object(wal, "NOTIFY_FRAMES", WAKE),
+        patch.object(wal, "RESTART_FRAMES", RESTART),
+        patch.object(wal, "WAIT_FRAMES", WAIT),
     ):
         store = SqliteStore(folder, SystemClock(), reserve=0, durability=durability)
         store.open()

@@ -15,9 +15,14 @@ from eventmq.graph import Expression, Group, Signature, build
 from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.wire.batches import decode_chunk, decode_exceptions, encode_batch
+from eventmq.wire.batches import (
+    LoggedRow,
+    decode_chunk,
+    decode_exceptions,
+    encode_batch,
+    encode_graph,
+)
 from eventmq.wire.commands import Ack, Request
-from eventmq.wire.graphs import encode_graph
 from tests.support.broker_harness import TASK, Broker, FakeClock, FirstQueue, FirstWorker, row
 
 if TYPE_CHECKING:
@@ -85,7 +90,7 @@ class Script(Broker):
         self.core = BrokerCore(self.limits, FirstWorker(), FirstQueue, version="test")
         recovered = self.store.open()
         self.keeper, self._jumped = recovered.keeper, 0.0
-        self.core.recover(recovered, self.now(), FirstQueue)
+        self.core.recover(recovered, self.now())
         self.sent = {}
         submit = self.store.submit
 
@@ -177,7 +182,9 @@ class Script(Broker):
                 kind = OutcomeKind.RETRY if more else OutcomeKind.FAILED
             if kind is not OutcomeKind.RETRY:
                 ends.append(entry.id)
-            rows.append(row(position, int(kind), entry.id.encode(), content_type="json"))
+            answer = row(position, int(kind), entry.id.encode(), content_type="json")
+            log = b"" if kind is OutcomeKind.SUCCEEDED else b"job %s\n" % entry.id.encode()
+            rows.append(LoggedRow.of(answer, log))
         messages = self.answer(b"worker", chunk, rows)
         if any(isinstance(message, Ack) for message in messages):
             self.promises.settled |= dict.fromkeys(ends, self.commits)

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from eventmq.engine.schedules import ScheduleTable
+from eventmq.engine.tables import SCHEDULE_TABLES
 from eventmq.errors import QueueFull, StoreError
 from eventmq.graph import Group, Signature
 from eventmq.job import OutcomeKind
-from eventmq.plugins.database import change, connect
+from eventmq.plugins.database import SqliteRows, change, connect, definitions
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
-from eventmq.plugins.schedule_stores.table import ScheduleTable
 from eventmq.store.reads import LoadSchedules
 from eventmq.store.writes import Finish
 from eventmq.testing.suites.schedule_store import made
+from eventmq.wire.batches import LoggedRow
 from eventmq.wire.results import RemoteError, decode_error, encode_error
 from tests.support.broker_harness import Broker, chunks, row
 from tests.support.graph_jobs import Worker, submit
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from eventmq.interfaces import Finding
+    from eventmq.store.reports import Finding
 
 
 @pytest.fixture
@@ -224,8 +226,8 @@ def test_an_altered_result_is_an_error_with_the_name_of_its_job(
     [(chunk, _)] = chunks(broker.dispatched)
     broker.answer(b"worker", chunk, [row(result=b"\x05" * (9000 if long else 2))])
     assert broker.call("get", ids=[job_id])[0][1] == "succeeded"
-    [bucket] = broker.store._tables.buckets
-    alter(broker, sql.format(f"outcomes_{bucket}"))
+    [period] = broker.store.engine.tables.periods
+    alter(broker, sql.format(f"outcomes_{period}"))
     error = error_of(broker, job_id)
     assert (error.type, job_id in error.message) == ("eventmq.errors.StoreError", True)
     assert job_id in caplog.text
@@ -255,6 +257,15 @@ def test_an_altered_error_of_an_attempt_is_reported(broker: Broker) -> None:
     broker.answer(b"worker", chunk, [row(0, int(OutcomeKind.RETRY), error, content_type="error")])
     alter(broker, "UPDATE attempts SET error = x'00'")
     assert "is damaged in the store" in str(broker.call("info", id=job_id))
+
+
+def test_an_altered_log_is_reported(broker: Broker) -> None:
+    job_id, _ = broker.submit()
+    broker.worker()
+    broker.answer(b"worker", broker.dispatched[0], [LoggedRow.of(row(), b"sold 3\n")])
+    alter(broker, "UPDATE job_logs SET body = CAST('sold 9' || x'0a' AS BLOB)")
+    [log] = broker.call("info", id=job_id, logs=True)["logs"]
+    assert log["text"].startswith(f"[the record of job {job_id} is damaged in the store")
 
 
 # Graphs
@@ -305,9 +316,11 @@ def test_an_altered_schedule_does_not_fire_and_can_be_defined_again(
 ) -> None:
     """Others fire; the arguments of its job are altered."""
     with closing(connect(tmp_path / "s", busy=0.0)) as db:
-        table = ScheduleTable(db)
+        for statement in [text for table in SCHEDULE_TABLES for text in definitions(table)]:
+            db.execute(statement)
+        table = ScheduleTable(SqliteRows(db, SCHEDULE_TABLES))
         for name in ("good", "bad", "ugly"):
-            assert table.put(made(name), 1.0) == "done"
+            assert table.put(made(name), 1.0)[0] == "done"
         db.execute("UPDATE schedules SET definition = replace(definition, 't', 'u') "
                    "WHERE name = 'bad'")  # fmt: skip
         db.execute("UPDATE schedules SET name = CAST(x'ff' AS TEXT) WHERE name = 'ugly'")
@@ -315,5 +328,5 @@ def test_an_altered_schedule_does_not_fire_and_can_be_defined_again(
         assert "the schedule 'bad' is damaged in the store: define it again" in caplog.text
         with pytest.raises(StoreError, match="'bad' is damaged"):
             table.find("bad")
-        assert table.put(made("bad"), 1.0) == "done"
+        assert table.put(made("bad"), 1.0)[0] == "done"
         assert [row.name for row in table.load(LoadSchedules()).rows] == ["good", "bad"]

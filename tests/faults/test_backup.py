@@ -13,10 +13,11 @@ from click.testing import CliRunner
 
 from eventmq import EventMQ
 from eventmq.cli.program import program
+from eventmq.cli.store import Copies
 from eventmq.clock import SystemClock
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
+from eventmq.plugins.queue_stores.sqlite.reading import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools import copy
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
@@ -209,3 +210,88 @@ def test_a_backup_under_load_has_every_confirmed_job(tmp_path: Path) -> None:
     finally:
         app.close()
         restored.close()
+
+
+def test_copies_are_made_at_times_and_the_newest_are_kept(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no copy, or what a broker was started on, stays."""
+    copies = tmp_path / "copies"
+    (copies / "20200101T000000Z").mkdir(parents=True)  # a copy that was killed
+    (copies / "20200101T000000Z" / ".queue.sqlite.7.tmp").touch()
+    (copies / "20200102T000000Z").mkdir()
+    (copies / "20200102T000000Z" / "ballast").touch()
+    (copies / "notes").mkdir()
+    monkeypatch.setattr("eventmq.cli.store.ticks", lambda every: iter([None] * 3))
+    code, out, errors = run(
+        str(copies), "--data-dir", str(tmp_path / "data"), "--every", "60", "--keep", "2", "--json"
+    )
+    assert (0, "") == (code, errors)
+    made = [Path(json.loads(line)["path"]).parent.name for line in out.splitlines()]
+    assert 4 == len(set(made))
+    assert made == sorted(made), "in order, though all were made within a second"
+    assert {*made[-2:], "20200102T000000Z", "notes"} == {each.name for each in copies.iterdir()}
+    assert audit(copies / made[-1]) == []
+
+
+def test_a_copy_is_the_newest_though_the_clock_was_set_back(script: Script, tmp_path: Path) -> None:
+    (tmp_path / "copies" / "29990101T000000Z").mkdir(parents=True)
+    made = Copies(SqliteTools(tmp_path / "data" / FILE_NAME, durable=True), tmp_path / "copies", 1)
+    assert "29990101T000001Z" == Path(made.make().path).parent.name
+    assert ["29990101T000001Z"] == [each.name for each in (tmp_path / "copies").iterdir()]
+
+
+def test_a_copy_that_fails_is_said_and_tried_again(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But the first one: then nobody has seen it work."""
+    copies, working = tmp_path / "copies", [True, False, True]
+
+    def sync(path: Path) -> None:
+        if not working[0]:
+            raise OSError(28, "No space left on device")
+
+    def ticks(every: float) -> Iterator[None]:
+        assert 60 == every
+        while len(working) > 1:
+            working.pop(0)
+            yield
+
+    monkeypatch.setattr(copy, "sync", sync)
+    monkeypatch.setattr("eventmq.cli.store.ticks", ticks)
+    command = (str(copies), "--data-dir", str(tmp_path / "data"), "--every", "60")
+    code, out, errors = run(*command)
+    assert (0, 2, 1) == (code, len(out.splitlines()), errors.count("error: cannot write"))
+    assert 2 == len(list(copies.iterdir())), "the one that failed left nothing"
+    working[:] = [False]
+    code, out, errors = run(*command)
+    assert (1, "", 1) == (code, out, errors.count("error: cannot write"))
+
+
+def test_copies_come_until_the_command_is_ended(script: Script, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    command = shell.start("backup", "copies", "--data-dir", "data", "--every", "1")
+    try:
+        lines = [command.line() for _ in range(2)]
+        assert 0 == command.stop()
+    finally:
+        shell.close()
+    folders = [Path(line.partition(": ")[0]).parent.name for line in lines]
+    assert folders == sorted(set(folders))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--keep", "3"), "--keep says how many copies of --every are kept"),
+        (("--every", "60", "--replace"), "--every replaces no backup"),
+        (("--every", "0"), "--every"),
+        (("--every", "60", "--keep", "0"), "--keep"),
+    ],
+)
+def test_wrong_options_of_copies_are_wrong_usage(
+    tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    code, _, errors = run(str(tmp_path / "copies"), *options)
+    assert (2, True) == (code, why in errors), errors
+    assert not (tmp_path / "copies").exists()

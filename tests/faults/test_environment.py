@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import EventMQError
+from eventmq.plugins.database import open_to_read
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from tests.support.shell import Shell
 from tests.support.system import System, until
 

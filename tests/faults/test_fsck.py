@@ -14,12 +14,13 @@ from click.testing import CliRunner
 
 from eventmq.cli.program import program
 from eventmq.errors import StoreError
-from eventmq.plugins.database import change, connect
+from eventmq.plugins.database import all_rows, change, connect
+from eventmq.plugins.queue_stores.sqlite.checksums import JOB_CRC, JOB_HEAD, add_checksums
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
-from eventmq.plugins.queue_stores.sqlite.schema import JOB_CRC, JOB_HEAD, add_checksums
+from eventmq.plugins.queue_stores.sqlite.reading import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.fsck import RULES, SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.tools.rules import RULES
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, run_script
 
@@ -76,9 +77,12 @@ DAMAGE = {
     "UPDATE failed SET unique_key = 'other' WHERE seq = (SELECT min(seq) FROM failed)": (
         {"keys"}, True,
     ),
-    "INSERT INTO attempts VALUES (9999, 'gone', 1, 1, 1.0, 1.0, 1.0, 1, 'json', x'', 0,"
+    "INSERT INTO attempts VALUES ('gone', 1, 1, 1.0, 1.0, 1.0, 1, 'json', x'', 0,"
     " data_crc(id_crc('gone'), 'json', x''))": ({"orphans"}, True),
+    "INSERT INTO job_logs VALUES ('gone', 1, 1.0, 1.0, 0,"
+    " data_crc(id_crc('gone'), '1', x'00'), x'00')": ({"orphans"}, True),
     "UPDATE graphs SET remaining = remaining + 1 WHERE ended = 0": ({"graph-counts"}, True),
+    "DELETE FROM graphs WHERE ended = 0": ({"graph-rows", "orphans"}, True),
     "UPDATE joins SET remaining = remaining + 1": ({"join-counts"}, True),
     "DELETE FROM join_arguments": ({"join-arguments"}, False),
     "DELETE FROM joins": ({"blocked", "orphans"}, False),
@@ -105,6 +109,7 @@ DAMAGE = {
         {"checksums"}, False,
     ),
     "UPDATE attempts SET error = x'00'": ({"checksums"}, False),
+    "UPDATE job_logs SET body = x'00'": ({"checksums"}, False),
     "UPDATE join_arguments SET crc = 7": ({"checksums"}, False),
     "UPDATE failed SET state = 2 WHERE seq = (SELECT min(seq) FROM failed)": ({"values"}, False),
     f"UPDATE jobs SET rank = 'x' WHERE seq = {_A_JOB}": ({"values"}, False),
@@ -164,6 +169,20 @@ def test_a_repaired_store_has_an_epoch_that_no_peer_has_seen(folder: Path, value
     store.close()
     assert saved.epoch > 1_700_000_000
     assert len(bytes.fromhex(saved.store_id)) == 8
+
+
+def test_a_graph_whose_row_is_lost_is_made_again_from_its_nodes(folder: Path) -> None:
+    """With its size and what has not ended, and with its handlers and deadlines."""
+    sql = {
+        name: f"SELECT * FROM {name} ORDER BY key"
+        for name in ("graphs", "nodes", "handlers", "deadlines", "joins")
+    }
+    with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
+        before = {name: all_rows(db, select) for name, select in sql.items()}
+    damage(folder, "DELETE FROM graphs WHERE ended = 0")
+    assert tools_of(folder).repair().left == []
+    with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
+        assert {name: all_rows(db, select) for name, select in sql.items()} == before
 
 
 def test_the_copy_that_a_repair_makes_is_private(folder: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from eventmq.errors import StoreError
 from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.database import connect, first_row
-from eventmq.plugins.queue_stores.sqlite import quick_check
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.quick_check import check_quickly
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.tools import files
+from eventmq.plugins.queue_stores.sqlite.tools.files import check_quickly
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
@@ -81,7 +81,7 @@ def test_a_wrong_index_is_refused_and_can_be_rebuilt(folder: Path) -> None:
     offset = data.index(b"q", (number - 1) * PAGE + PAGE // 2)
     data[offset : offset + 1] = b"r"
     path.write_bytes(data)
-    with pytest.raises(StoreError, match=r"the index sqlite_autoindex_queues_1 .*fsck --repair"):
+    with pytest.raises(StoreError, match=r"the index queues_name .*fsck --repair"):
         opened(folder)
 
 
@@ -125,15 +125,15 @@ def test_a_finding_counts_although_the_time_limit_ends_the_check(
     data = bytearray(path.read_bytes())
     data[offset] ^= 1
     path.write_bytes(data)
-    monkeypatch.setattr(quick_check, "_STEPS", 50)
+    monkeypatch.setattr(files, "_STEPS", 50)
     whole = LimitedClock(float("inf"))
     with closing(connect(path, busy=0.0)) as db:
         for cut_off in (False, True):
             looks = LimitedClock(whole.count * 2 // 3) if cut_off else whole
-            monkeypatch.setattr(quick_check, "time", looks)
+            monkeypatch.setattr(files, "time", looks)
             with pytest.raises(StoreError, match="the index jobs_id does not agree"):
                 check_quickly(db, path)
-        monkeypatch.setattr(quick_check, "time", LimitedClock(1))
+        monkeypatch.setattr(files, "time", LimitedClock(1))
         check_quickly(db, path)
     assert " ended after 1 s, before " in caplog.text
 

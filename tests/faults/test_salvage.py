@@ -17,7 +17,7 @@ from eventmq.cli.program import program
 from eventmq.errors import StoreError
 from eventmq.graph import Group, Signature
 from eventmq.job import IdFactory, JobRecord
-from eventmq.plugins.database import DISK_FULL, connect
+from eventmq.plugins.database import DISK_FULL, all_rows, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.schema import buckets
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
@@ -35,7 +35,7 @@ from tests.support.pages import PAGE, leaves, nodes, overwrite
 from tests.support.store_rules import audit
 
 if TYPE_CHECKING:
-    from eventmq.interfaces import Salvaged
+    from eventmq.store.reports import Salvaged
 
 _TASK = "task:shop.add,content-type:msgpack"
 
@@ -199,6 +199,23 @@ def test_altered_rows_are_left_out_and_named(folder: Path, ids: list[str]) -> No
     ]  # fmt: skip
     assert done.lost[0].why == "its checksum is wrong"
     assert len(drained(Path(done.path).parent)) == 198
+
+
+def test_rows_whose_key_has_two_columns_are_kept_as_they_are(tmp_path: Path) -> None:
+    """Of attempts and logs; the second of these columns is no number of a row."""
+    script = Script(tmp_path / "data")
+    run_script(script, 200)
+    script.close()
+    done = SqliteTools(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    found = []
+    for folder in ("data", "new"):
+        with closing(connect(tmp_path / folder / FILE_NAME, busy=0.0)) as db:
+            tables = ("attempts", "job_logs")
+            rows = [all_rows(db, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+        found.append(rows)
+    assert done.lost == []
+    assert found[0] == found[1]
+    assert all(len(rows) > 3 for rows in found[0])
 
 
 def test_commits_in_the_log_are_kept(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.plugins.database import change, connect
+from eventmq.plugins.queue_stores.sqlite.checksums import add_checksums
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.schema import add_checksums, bucket_name, buckets
+from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
 from tests.faults.script import Script, run_script
 from tests.support.store_rules import RULES, audit
 

@@ -13,8 +13,7 @@ import pytest
 
 from eventmq.clock import SystemClock
 from eventmq.errors import PluginError
-from eventmq.execution.context import current_job
-from eventmq.interfaces import PluginContext
+from eventmq.interfaces import PluginContext, current_job
 from eventmq.job import OutcomeKind
 from eventmq.plugins.pools.asyncio import make_asyncio_pool
 from tests.support.worker_harness import (

@@ -346,7 +346,10 @@ def test_a_result_is_read_by_whose_key_submitted_it(house: House, restarted: boo
         assert "not-allowed" == _reads(house, name, job)
         for what in ("state", "cancel"):
             assert "not-allowed" == call(house.peer(name), what, ids=[job])
-        assert "not-allowed" == call(house.peer(name), "info", id=job)
+        for asked in ({}, {"args": True}, {"logs": True}):
+            assert "not-allowed" == call(house.peer(name), "info", id=job, **asked)
+    for name in ("alice", "root"):
+        assert BODY == call(house.peer(name), "info", id=job, args=True)["body"]
     _work_off(house, b'{"value": "hers"}')
     expected = [[job, "succeeded", "plain", b'{"value": "hers"}']]
     assert expected == _reads(house, "alice", job)

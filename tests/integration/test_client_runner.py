@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -20,10 +21,13 @@ from eventmq.client.requests import News, OneWayMessage, PendingSubmit
 from eventmq.clock import SystemClock
 from eventmq.errors import BrokerUnavailable, QueueFull, ResultTimeout
 from eventmq.wire.commands import Publish, Request
-from tests.support.client_harness import DEADLINE, RouterBroker
+from eventmq.wire.owner import ACTIVE, STANDBY, OwnerInfo
+from tests.support.client_harness import DEADLINE, FakeBroker, RouterBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from eventmq.client.client import Steps
 
     MakeRunner = Callable[..., ClientRunner]
 
@@ -78,6 +82,22 @@ def test_a_job_gets_its_receipt(make_runner: MakeRunner, broker: RouterBroker) -
     runner.send(job).wait()
     assert job.store == "s1"
     assert list(broker.broker.jobs) == ["j1"]
+
+
+def test_an_error_names_the_host_that_cannot_be_resolved(
+    make_runner: MakeRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log does so once, however many sockets are made for it."""
+    caplog.set_level(logging.DEBUG, "eventmq.client.io_loop")
+    runner = make_runner("tcp://no-such-host.invalid:47291")
+    job = submit(runner, "j1")
+    job.deadline = runner.deadline(3.0)
+    with pytest.raises(BrokerUnavailable) as caught:
+        runner.send(job).wait()
+    assert "(the host 'no-such-host.invalid' cannot be resolved: " in str(caught.value)
+    lines = [(each.levelname, each.getMessage()) for each in caplog.records]
+    assert ["WARNING"] == [level for level, _ in lines if level != "DEBUG"]
+    assert any("cannot be resolved" in text and "a new socket" in text for _, text in lines)
 
 
 def test_a_refusal_is_raised(make_runner: MakeRunner, broker: RouterBroker) -> None:
@@ -324,6 +344,47 @@ def test_a_silent_broker_gets_a_new_connection(
     assert len(broker.broker.peers) > peers
 
 
+@pytest.fixture
+def standby(broker: RouterBroker) -> Iterator[RouterBroker]:
+    """A second broker of the store that ``broker`` owns, with the same jobs."""
+    owner = OwnerInfo(1, ACTIVE, broker.address, "", "s1")
+    shared = FakeBroker(jobs=broker.broker.jobs, results=broker.broker.results)
+    broker.broker.owner, shared.owner = owner, owner._replace(role=STANDBY)
+    standby = RouterBroker(shared)
+    yield standby
+    standby.stop()
+
+
+def test_an_owner_that_a_standby_names_is_connected_to(
+    make_runner: MakeRunner, broker: RouterBroker, standby: RouterBroker
+) -> None:
+    runner = make_runner(standby.address)
+    runner.send(submit(runner, "j1")).wait()
+    assert "Request" not in standby.broker.kinds()
+    assert list(broker.broker.jobs) == ["j1"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_wait_goes_on_when_a_standby_takes_over(
+    make_runner: MakeRunner, broker: RouterBroker, standby: RouterBroker, *, known: bool
+) -> None:
+    """The owner says nothing any more, and its connection stays; known: as one of the addresses."""
+    runner = make_runner(*([broker.address] if known else []), standby.address)
+    runner.send(submit(runner, "j1")).wait()
+    broker.broker.silent = True
+    call = runner.new_call("get", ids=["j1"], timeout=DEADLINE)
+    runner.begin(call)
+    job = submit(runner, "j2")
+    runner.begin(job)
+    broker.wait_for(lambda silent: silent.kinds()[-1] == "Request")
+    news = OwnerInfo(2, ACTIVE, standby.address, "", "s1")
+    standby.do(lambda: standby.broker.own(news))
+    runner.wait(job)
+    assert job.error is None
+    standby.finish("j1", "succeeded", "msgpack", b"1")
+    assert runner.ask(call).wait() == ["j1", "succeeded", "msgpack", b"1"]
+
+
 def test_a_result_that_is_late_is_a_timeout(make_runner: MakeRunner, broker: RouterBroker) -> None:
     runner = make_runner(broker.address)
     runner.send(submit(runner, "j1")).wait()
@@ -339,7 +400,11 @@ def test_a_call_left_early_is_forgotten_by_the_broker(
     runner.send(submit(runner, "j1")).wait()
     call = runner.new_call("get", ids=["j1", "nobody"], timeout=None)
     runner.begin(call)
-    runner.wait_for(News([call], DEADLINE))
+
+    def first_answer() -> Steps[bool]:
+        return (yield News([call], DEADLINE))
+
+    assert runner.run(first_answer()).wait()
     assert [row[0] for row in call.answers] == ["nobody"]
     runner.forget(call)
     broker.wait_for(lambda fake: not fake.waits)

@@ -62,9 +62,9 @@ class Apps:
         self._apps.append(EventMQ("keyed", **{**self.settings(name), **more}))
         return self._apps[-1]
 
-    def work(self, name: str) -> threading.Event:
+    def work(self, name: str, **more: Any) -> threading.Event:
         """Start a worker; return what is set when a broker knows it."""
-        app, ready = self.app(name), threading.Event()
+        app, ready = self.app(name, **more), threading.Event()
 
         @app.task(name="double")
         def double(value: int) -> int:
@@ -161,6 +161,21 @@ def test_a_secret_key_that_others_can_read_is_not_used(apps: Apps, tmp_path: Pat
     with pytest.raises(KeyFileError, match="chmod 600"):
         app.send("double", (1,))
     app.close()
+
+
+def test_each_address_has_its_own_broker_key(apps: Apps, tmp_path: Path) -> None:
+    """Client and worker reach the second broker with the second key."""
+    public, _ = apps.house.keys.pair("first broker")
+    write_new(tmp_path / "first.key", Certificate(public.decode()), "test")
+    right = apps.settings("web")
+    several = {
+        "broker": ["tcp://127.0.0.1:9", right["broker"]],
+        "broker_key_file": [str(tmp_path / "first.key"), right["broker_key_file"]],
+        "heartbeat_interval": 0.2,
+        "heartbeat_timeout": 1.0,
+    }
+    assert apps.work("work", **several).wait(DEADLINE)
+    assert 4 == apps.app("web", **several).send("double", (2,)).get(timeout=DEADLINE)
 
 
 def test_who_sends_too_much_is_told_so(apps: Apps) -> None:

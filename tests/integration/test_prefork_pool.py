@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import select
@@ -35,6 +36,17 @@ def driver():
     pool.start()
     yield Driver(pool)
     pool.stop(0.0)
+    pool.stop(0.0)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """A driver whose children send no outcome before the end of a chunk, however slow they are."""
+    for name in ("FLUSH_AFTER", "SHOW_AFTER"):
+        monkeypatch.setattr(pool_module, name, math.inf)
+    pool = make_pool(loader="tests.support.worker_harness:load_without_flush")
+    pool.start()
+    yield Driver(pool)
     pool.stop(0.0)
 
 
@@ -211,9 +223,9 @@ def test_a_job_that_closes_the_pipes_is_named_although_it_had_returned(driver):
     assert run(driver, 5, call("echo", 1)) == [1]
 
 
-def test_the_last_job_of_a_chunk_that_closes_the_pipes_is_named(driver):
-    driver.assign(4, NOOP, NOOP, call("close_all"))
-    death = only_death(driver)
+def test_the_last_job_of_a_chunk_that_closes_the_pipes_is_named(patient):
+    patient.assign(4, NOOP, call("sleep", 0.02), call("close_all"))
+    death = only_death(patient)
     assert (death.chunk, death.position, death.started) == (4, 2, 3)
 
 
@@ -221,32 +233,29 @@ def test_no_outcome_is_written_into_a_file_in_the_place_of_a_pipe(driver, tmp_pa
     paths = [str(tmp_path / str(n)) for n in range(50)]
     driver.assign(4, call("close_all", *paths), NOOP)
     assert (only_death(driver).chunk, only_death(driver).position) == (4, 0)
-    assert {Path(path).stat().st_size for path in paths} == {0}
-    assert len(paths) == 50
+    sizes = {path.stat().st_size for path in map(Path, paths) if path.exists()}
+    assert sizes == {0}  # where the job takes long the process ends before it has made all
 
 
-def test_whoever_closes_only_the_pipe_of_results_is_named_if_nothing_else_had_begun(driver):
-    driver.assign(4, call("close_results"))
-    death = only_death(driver)
+def test_whoever_closes_only_the_pipe_of_results_is_named_if_nothing_else_had_begun(patient):
+    patient.assign(4, call("close_results"))
+    death = only_death(patient)
     assert (death.chunk, death.position, death.started) == (4, 0, 1)
-    driver.deaths.clear()
-    driver.assign(5, NOOP, call("close_results"), NOOP)
-    death = only_death(driver)
-    if 5 in driver.rows:  # a slow machine: the first one was answered before
-        assert (death.chunk, death.position) == (5, 1)
-    else:
-        assert (death.chunk, death.position, death.started) == (0, -1, 3), "it can be any of them"
+    patient.deaths.clear()
+    patient.assign(5, NOOP, call("close_results"), NOOP)
+    death = only_death(patient)
+    assert (death.chunk, death.position, death.started) == (0, -1, 3), "it can be any of them"
 
 
 @pytest.mark.parametrize("status", [0, 9])
-def test_a_child_that_ends_before_its_answer_says_how_many_had_begun(driver, status):
-    driver.assign(4, NOOP, call("end_before_the_answer", status), NOOP)
-    driver.assign(5, NOOP)
-    death = only_death(driver)
+def test_a_child_that_ends_before_its_answer_says_how_many_had_begun(patient, status):
+    patient.assign(4, call("sleep", 0.02), call("end_before_the_answer", status), NOOP)
+    patient.assign(5, NOOP)
+    death = only_death(patient)
     assert (death.chunk, death.position, death.started) == (0, -1, 3)
-    driver.deaths.clear()
-    driver.assign(6, call("end_before_the_answer", status))
-    assert only_death(driver).started == 1
+    patient.deaths.clear()
+    patient.assign(6, call("end_before_the_answer", status))
+    assert only_death(patient).started == 1
 
 
 def test_jobs_never_end_the_pool_however_often_they_end_their_process(driver):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import zmq
@@ -21,6 +22,7 @@ from eventmq.plugins.pools.threads import ThreadsPool
 from eventmq.wire import commands
 from eventmq.wire.batches import OutcomeRow, decode_outcomes
 from eventmq.wire.features import Features, Status
+from eventmq.wire.owner import ACTIVE, STANDBY, OwnerInfo
 from eventmq.wire.sockets import NoConnection, open_router
 from eventmq.worker.runner import WorkerRunner
 from eventmq.worker.session import SessionInfo
@@ -67,19 +69,21 @@ class Broker:
             if self.features and isinstance(message, commands.Inform):
                 self.send(commands.Ack("a", message.id, self.features.format().encode()))
         if self.features and self.identity:
-            self.send(commands.Heartbeat("h", "1"))
+            owner = self.features.owner
+            self.send(commands.Heartbeat("h", "1", owner and owner.format()))
 
     def send(self, message):
         with suppress(NoConnection):  # a worker that has ended, or comes back
             self.link.send([self.identity, *message.frames()])
 
-    def welcome(self, epoch=1):
-        self.features = Features(epoch=epoch, store="x", max_frame=1 << 20)
+    def welcome(self, epoch=1, owner=None):
+        self.features = Features(epoch=epoch, store="x", max_frame=1 << 20, owner=owner)
         return Features.parse(self.expect(commands.Inform).features)
 
-    def chunk(self, number, *calls):
+    def chunk(self, number, *calls, epoch=None):
         body, _ = make_chunk(*calls)
-        self.send(commands.Request(f"m{number}", "default", f"chunk:{number}", body))
+        headers = f"chunk:{number}" + (f",epoch:{epoch}" if epoch else "")
+        self.send(commands.Request(f"m{number}", "default", headers, body))
 
     def answers(self, count):
         """Return position and kind of the next answers."""
@@ -227,6 +231,145 @@ def test_a_broker_that_comes_back_gets_the_answers_of_the_same_session(
     after = second.welcome(epoch=2)
     assert (after.session, after.received, after.held) == (before.session, 1, (1,))
     assert second.answers(1) == [(0, OK)]
+
+
+class Store:
+    """Two brokers, ``a`` and ``b``, that share a store."""
+
+    def __init__(self, make_broker):
+        self.a, self.b = self.brokers = make_broker(), make_broker()
+        self.owner = self.a
+        self.epoch = 3
+        self.tell()
+
+    def tell(self, *brokers):
+        """Let brokers, or all of them, say who the owner is."""
+        said = OwnerInfo(self.epoch, STANDBY, self.owner.address, "", "x")
+        for broker in brokers or self.brokers:
+            role = ACTIVE if broker is self.owner else STANDBY
+            features = Features(epoch=self.epoch, store="x", max_frame=1 << 20)
+            broker.features = replace(features, owner=said._replace(role=role))
+
+    def until(self, condition):
+        """Serve both until something is so; return what is so."""
+        deadline = time.monotonic() + PATIENCE
+        while not (found := condition()):
+            assert time.monotonic() < deadline, [broker.messages for broker in self.brokers]
+            for broker in self.brokers:
+                broker.listen()
+        return found
+
+    def served(self, broker):
+        """Wait until the worker takes jobs of a broker; return its last INFORM as a worker."""
+        self.until(lambda: any(isinstance(m, commands.Ready) for m in broker.messages))
+        informs = [m for m in broker.messages if isinstance(m, commands.Inform)]
+        return Features.parse([m for m in informs if m.role == "worker"][-1].features)
+
+    def roles(self, broker):
+        """Return the roles that the worker informed a broker as."""
+        return {m.role for m in broker.messages if isinstance(m, commands.Inform)}
+
+    def answered(self, broker):
+        """Return the jobs that were answered to a broker; confirm them."""
+        replies = [m for m in broker.messages if isinstance(m, commands.Reply)]
+        for reply in replies:
+            broker.send(commands.Ack("a", reply.id))
+        return {
+            (reply.request, row[0]) for reply in replies for row in decode_outcomes(reply.result)
+        }
+
+
+@pytest.fixture
+def store(make_broker):
+    return Store(make_broker)
+
+
+QUICK = {"heartbeat": 0.1, "heartbeat_timeout": 3.0}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_brokers_that_share_a_store_the_owner_gives_the_jobs(store, start, first):
+    """The others are asked who it is, whatever their place among the addresses is."""
+    brokers = [store.brokers[first], store.brokers[1 - first]]
+    start(threads(), [broker.address for broker in brokers], **QUICK)
+    store.served(store.a)
+    store.a.chunk(1, call("echo", 1), epoch=3)
+    store.until(lambda: store.answered(store.a) == {("m1", 0)})
+    store.until(lambda: "client" in store.roles(store.b))
+    assert not any(isinstance(m, commands.Ready) for m in store.b.messages)
+
+
+def test_the_session_goes_on_with_the_next_owner(store, start, tmp_path, caplog):
+    """What runs goes on, and is answered there; the old owner's chunks are ignored."""
+    start(processes(), [broker.address for broker in store.brokers], **QUICK)
+    before = store.served(store.a)
+    store.a.chunk(1, call("hold", str(tmp_path / "gate")), epoch=3)
+    wait_for((tmp_path / "gate.runs").exists)
+    store.until(lambda: store.roles(store.b))
+    store.owner, store.epoch = store.b, 4
+    store.tell(store.b)  # the other one was stopped, and does not know it
+    after = store.served(store.b)
+    assert (after.session, after.received, after.held) == (before.session, 1, (1,))
+    store.a.chunk(2, call("hold", str(tmp_path / "old")), epoch=3)
+    store.until(lambda: "messages of a broker that does not own the store" in caplog.text)
+    store.b.chunk(2, call("echo", 1), epoch=4)
+    (tmp_path / "gate").touch()
+    store.until(lambda: store.answered(store.b) == {("m1", 0), ("m2", 0)})
+    assert not (tmp_path / "old.runs").exists()
+    # And back again, over the first link.
+    store.owner, store.epoch = store.a, 5
+    store.a.messages.clear()
+    store.tell()
+    assert store.served(store.a).session == before.session
+    store.a.chunk(3, call("echo", 1), epoch=5)
+    store.until(lambda: store.answered(store.a) == {("m3", 0)})
+
+
+def test_answers_are_kept_while_there_is_no_owner(store, start, tmp_path):
+    start(processes(), [broker.address for broker in store.brokers], **QUICK)
+    store.served(store.a)
+    store.a.chunk(1, call("hold", str(tmp_path / "gate")), epoch=3)
+    wait_for((tmp_path / "gate.runs").exists)
+    store.until(lambda: store.roles(store.b))
+    store.a.close()
+    store.brokers = [store.b]
+    (tmp_path / "gate").touch()
+    store.owner, store.epoch = store.b, 4
+    store.tell(store.b)
+    store.until(lambda: store.answered(store.b) == {("m1", 0)})
+
+
+def test_an_owner_at_another_address_gives_the_jobs(store, start, caplog):
+    """A standby says where it is."""
+    caplog.set_level(logging.INFO, "eventmq.worker")
+    start(threads(), [store.b.address], **QUICK)
+    store.served(store.a)
+    assert f"the owner of the store is {store.a.address}" in caplog.text
+    store.a.chunk(1, call("echo", 1), epoch=3)
+    store.until(lambda: store.answered(store.a) == {("m1", 0)})
+    store.owner, store.epoch = store.b, 4
+    store.tell()
+    store.served(store.b)
+
+
+def test_an_owner_whose_key_is_not_known_is_not_connected_to(store, start, caplog):
+    said = OwnerInfo(4, STANDBY, store.a.address, "k" * 40, "x")
+    store.b.features = replace(store.b.features, owner=said)
+    start(threads(), [store.b.address], **QUICK)
+    store.until(lambda: "but it has a CURVE key and this peer has none: set key_f" in caplog.text)
+    store.until(lambda: len([m for m in store.b.messages if isinstance(m, commands.Inform)]) > 3)
+    assert store.a.messages == []
+
+
+def test_a_worker_starts_while_its_first_broker_is_away(store, start):
+    """It tries the next one soon, which says who the owner is."""
+    store.owner = store.b
+    store.tell()
+    worker = start(threads(), ["tcp://127.0.0.1:9", store.b.address])
+    began = time.monotonic()
+    store.served(store.b)
+    assert time.monotonic() - began < 10.0  # it waits for 15 s for a broker that it knows
+    wait_for(worker.ready.is_set)
 
 
 def test_it_says_that_it_is_connected_that_this_was_lost_and_that_it_is_back(

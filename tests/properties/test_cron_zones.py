@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from eventmq.plugins.triggers.cron import Cron
+from eventmq.plugins.triggers import Cron
 from tests.support.examples import some
 
 ZONES = [

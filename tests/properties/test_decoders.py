@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from eventmq.errors import KeyFileError, ProtocolError
 from eventmq.headers import parse_headers
-from eventmq.wire import batches, graphs, streams, zap
+from eventmq.wire import batches, streams, zap_thread
 from eventmq.wire.commands import decode
 from eventmq.wire.curve import parse_certificate
 from eventmq.wire.features import Features, Status, parse_queues
 from eventmq.wire.results import decode_error, decode_frames
 from eventmq_contrib.gateways.emp import protocol as emp
 from eventmq_contrib.gateways.majordomo import messages as majordomo
-from eventmq_contrib.gateways.mc0 import messages as mc0
+from eventmq_contrib.gateways.mc0 import machine as mc0
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ OF_FRAMES: list[Callable[[list[bytes]], object]] = [
     decode,
     mc0.decode,
     mc0.identifier,
-    zap.read,
+    zap_thread.read_request,
     lambda frames: majordomo.decode_client(frames, b"MDPC02"),
     lambda frames: majordomo.decode_worker(frames, b"MDPW02"),
 ]
@@ -68,7 +68,7 @@ OF_BYTES: list[Callable[[bytes], object]] = [
     streams.decode_parts,
     streams.decode_progress,
     lambda data: batches.decode_batch(data, 2),
-    lambda data: graphs.decode_graph(data, 2),
+    lambda data: batches.decode_graph(data, 2),
     decode_error,
     decode_frames,
 ]
@@ -107,7 +107,7 @@ def test_no_decoder_is_left_out() -> None:
     named |= {"decode_parts", "decode_progress", "parse_end", "parse_progress"}
     named |= {"decode_chunk", "decode_exceptions", "decode_outcomes", "decode_batch"}
     named |= {"decode_graph"}
-    modules = (mc0, majordomo, emp, batches, graphs, streams)
+    modules = (mc0, majordomo, emp, batches, streams)
     decoders = {
         name
         for module in modules

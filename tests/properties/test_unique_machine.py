@@ -138,7 +138,7 @@ class UniqueMachine(RuleBasedStateMachine):
     @invariant()
     def memory_and_store_count_alike(self) -> None:
         queues = self.broker.core.state.queues
-        for name, stored in self.broker.store._tables.counts().items():
+        for name, stored in self.broker.store.engine.tables.counts().items():
             counts = queues[name].counts
             assert (counts.queued, counts.delayed) == (stored.queued, stored.delayed)
 

@@ -33,6 +33,7 @@ from eventmq.wire.commands import (
     decode,
 )
 from eventmq.wire.features import EXTENSIONS, Features, Status, format_queues, parse_queues
+from eventmq.wire.owner import OwnerInfo
 from eventmq.wire.results import RemoteError, decode_error, encode_error
 from tests.support.examples import examples
 
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 #: A second or less for each test here: encoding is quick, and there are many.
 few = settings(max_examples=examples(150))
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20
+).filter(lambda text: "%00" not in text)
 NAME = TEXT.filter(bool)
 BYTES = st.binary(max_size=40)
 COUNT = st.integers(0, 10**15 - 1)
@@ -150,13 +153,17 @@ def test_headers(headers: Headers) -> None:
 
 NAMES = st.lists(NAME, max_size=4).map(tuple)
 NUMBERS = st.lists(COUNT, max_size=4).map(tuple)
+OWNERS = st.builds(
+    OwnerInfo, COUNT, st.sampled_from(("active", "standby")), TEXT, st.sampled_from(("", "+" * 40)),
+    TEXT,
+)  # fmt: skip
 FEATURES = st.builds(
     Features,
     extensions=st.sets(st.sampled_from(EXTENSIONS)).map(
         lambda names: tuple(name for name in EXTENSIONS if name in names)
     ),
     session=TEXT, name=TEXT, tasks=NAMES, callables=NAMES, received=COUNT, held=NUMBERS,
-    epoch=COUNT, store=TEXT, max_frame=COUNT, publish=TEXT,
+    epoch=COUNT, store=TEXT, max_frame=COUNT, publish=TEXT, owner=st.none() | OWNERS,
 )  # fmt: skip
 
 
@@ -165,6 +172,7 @@ FEATURES = st.builds(
 def test_features(features: Features) -> None:
     """A peer that names its session supports sessions."""
     assume(not features.session or "session" in features.extensions)
+    assume(features.owner is None or "owner" in features.extensions)
     assert Features.parse(features.format()) == features
 
 

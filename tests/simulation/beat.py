@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.client.requests import PendingCall, PendingSubmit
-from eventmq.plugins.schedule_stores.broker import BrokerSchedules
-from eventmq.plugins.triggers.every import Every
+from eventmq.plugins.schedule_stores import BrokerSchedules
+from eventmq.plugins.triggers import Every
 from eventmq.policies import Timing
 from eventmq.schedule import Schedule
 from eventmq.scheduler.runner import BeatRunner

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.broker.core import BrokerCore
 from eventmq.errors import StoreError
-from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
-from eventmq.plugins.routing.weighted_fair import WeightedFair
+from eventmq.plugins.routing import LeastRecentlyUsed, WeightedFair
 from eventmq.store.writes import Announce
 from tests.simulation.auditor import Violation
 from tests.simulation.disk import Crash, open_store
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventmq.broker.limits import Limits
+    from eventmq.interfaces import QueueStore
+    from eventmq.store.recovery import Recovered
+    from eventmq.timekeeping import Timekeeper
     from tests.simulation.disk import Disk
     from tests.simulation.world import World
 
@@ -40,16 +42,21 @@ class BrokerProcess(Process):
         world: Event queue and clock.
         disk: Disk of its store.
         limits: Limits of the broker.
-        after_commit: Called after every commit.
+        after_commit: Called with the core after every commit.
     """
 
     name = "broker"
+    store: QueueStore
 
     #: Called before it opens the store after a crash.
     before_restart: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
-        self, world: World, disk: Disk, limits: Limits, after_commit: Callable[[], None]
+        self,
+        world: World,
+        disk: Disk,
+        limits: Limits,
+        after_commit: Callable[[BrokerCore], None],
     ) -> None:
         super().__init__(world)
         self.disk = disk
@@ -70,16 +77,24 @@ class BrokerProcess(Process):
         if self.crashes:
             self.before_restart()
         self.store = open_store(self.disk, self.clock)
-        self.core = BrokerCore(self.limits, LeastRecentlyUsed(), WeightedFair, version="sim")
-        recovered = self.store.open()
-        self.keeper, self._jumped = recovered.keeper, 0.0
-        self.core.recover(recovered, self._read_clocks(), WeightedFair)
-        self.core.state.write(Announce({}), lambda _: None)
-        self._boot = self.keeper.boot
-        self._wait = 0.0
+        self.core = self._new_core()
+        self._recover(self.store.open())
         self.network.listen()
         self.world.trace(self.name, "starts", f"epoch {self.core.state.epoch}")
         self.wake()
+
+    def _new_core(self) -> BrokerCore:
+        return BrokerCore(self.limits, LeastRecentlyUsed(), WeightedFair, version="sim")
+
+    def _recover(self, recovered: Recovered) -> None:
+        self.keep(recovered.keeper)
+        self.core.recover(recovered, self._read_clocks())
+        self.core.state.write(Announce({}), lambda _: None)
+
+    def keep(self, keeper: Timekeeper) -> None:
+        """Go by the time of a store."""
+        self.keeper, self._jumped = keeper, 0.0
+        self._boot, self._wait = keeper.boot, 0.0
 
     def die(self) -> None:
         if self.alive:
@@ -169,7 +184,7 @@ class BrokerProcess(Process):
         self._jump()
         for write_results in self.store.finished():
             settle(write_results)
-        self.after_commit()
+        self.after_commit(self.core)
 
     def _send(self) -> None:
         for message in self.core.take_deferred_sends():

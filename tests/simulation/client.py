@@ -18,6 +18,8 @@ from tests.simulation.reader import Reader
 from tests.simulation.world import Process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eventmq.broker.limits import Limits
     from eventmq.client.requests import PendingRequest
     from tests.simulation.auditor import Auditor
@@ -44,7 +46,7 @@ class ClientProcess(Process):
 
     Args:
         world: Event queue and clock.
-        network: Network to the broker.
+        networks: Network to each broker.
         auditor: Gets the receipts, results and parts that the client has received.
         number: Number of the client, for its name.
         limits: Limits of the broker; the client uses their intervals.
@@ -52,12 +54,12 @@ class ClientProcess(Process):
     """
 
     def __init__(
-        self, world: World, network: Network, auditor: Auditor, *, number: int, limits: Limits,
-        role: str = "client",
+        self, world: World, networks: Sequence[Network], auditor: Auditor, *, number: int,
+        limits: Limits, role: str = "client",
     ) -> None:  # fmt: skip
         super().__init__(world)
         self.name = f"{role}{number}"
-        self.network = network
+        self.networks = networks
         self.auditor = auditor
         self.limits = limits
         self.role = role
@@ -67,7 +69,7 @@ class ClientProcess(Process):
         """Start the client."""
         self.live()
         self.machine = ClientMachine(
-            ["sim"],
+            [network.address for network in self.networks],
             session=f"{self.name}.{self._life}",
             heartbeat=self.limits.heartbeat_interval,
             heartbeat_timeout=self.limits.heartbeat_timeout,
@@ -75,17 +77,23 @@ class ClientProcess(Process):
         )
         self.readers: list[Reader] = []
         self.world.trace(self.name, "starts")
-        self._open()
+        self.sockets = [self._open(index) for index in range(len(self.networks))]
 
-    def _open(self) -> None:
-        self.socket = Socket(self.network, self)
-        self.machine.opened(0, self.clock.monotonic())
+    def _open(self, index: int) -> Socket:
+        socket = Socket(self.networks[index], self)
+        self.machine.opened(index, self.clock.monotonic())
         self.wake()
+        return socket
+
+    def socket(self, network: Network) -> Socket | None:
+        """Return the socket of a network, None while the process is down."""
+        return self.sockets[self.networks.index(network)] if self.alive else None
 
     def die(self) -> None:
         if self.alive:
             super().die()
-            self.socket.close()
+            for socket in self.sockets:
+                socket.close()
 
     @property
     def idle(self) -> bool:
@@ -94,21 +102,24 @@ class ClientProcess(Process):
 
     def tick(self) -> None:
         machine, now = self.machine, self.clock.monotonic()
-        events, inbox = self.socket.events, self.socket.inbox
-        while events:
-            if events.popleft():
-                machine.restored(0, now)
-            else:
-                machine.lost(0, now)
-        while inbox:
-            machine.received(0, inbox.popleft(), now)
+        for index, socket in enumerate(self.sockets):
+            events, inbox = socket.events, socket.inbox
+            while events:
+                if events.popleft():
+                    machine.restored(index, now)
+                else:
+                    machine.lost(index, now)
+            while inbox:
+                machine.received(index, inbox.popleft(), now)
         machine.tick(now, self.clock.now())
         self._notify_requests()
         while machine.reopen:
-            machine.reopen.clear()
-            self.socket.close()
-            self._open()
-        flushed = machine.flush(0, self.socket.send, now)
+            index = machine.reopen.pop()
+            self.sockets[index].close()
+            self.sockets[index] = self._open(index)
+        flushed = True
+        for index, socket in enumerate(self.sockets):
+            flushed = machine.flush(index, socket.send, now) and flushed
         self._notify_requests()
         wait = machine.next_tick() - now
         if wait != float("inf"):

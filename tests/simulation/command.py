@@ -10,15 +10,18 @@ import signal
 import time
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.run import simulate
 from tests.simulation.shrink import shrink
-from tests.simulation.workload import make_scenario
+from tests.simulation.workload import make_scenario, make_shared_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tests.simulation.scenario import Scenario
 
 __all__ = ["main"]
 
@@ -37,10 +40,10 @@ class Result(NamedTuple):
     counts: dict[str, float]
 
 
-def run_seed(seed: int) -> Result:
+def run_seed(make: Callable[[int], Scenario], seed: int) -> Result:
     """Run the scenario of a seed."""
     logging.disable(logging.CRITICAL)
-    report = simulate(make_scenario(seed))
+    report = simulate(make(seed))
     counts = {
         "jobs": report.jobs, "executions": report.executions, "crashes": report.crashes,
         "seconds": report.seconds,
@@ -48,10 +51,10 @@ def run_seed(seed: int) -> Result:
     return Result(seed, report.failure, counts)
 
 
-def explain(seed: int) -> None:
+def explain(make: Callable[[int], Scenario], seed: int) -> None:
     """Print the history of a seed, made smaller first if the seed fails."""
     logging.disable(logging.CRITICAL)
-    scenario = make_scenario(seed)
+    scenario = make(seed)
     failure = simulate(scenario).failure
     if failure:
         scenario = shrink(scenario, failure)
@@ -62,7 +65,8 @@ def explain(seed: int) -> None:
         print(f"... {len(shown) - MAX_LINES} earlier lines are left out")
     print("\n".join(shown[-MAX_LINES:]))
     print(f"seed {seed}: {report.failure or 'nothing was found'}")
-    print(f"again: python -m tests.simulation --explain {seed}")
+    shared = "--shared " if scenario.brokers > 1 else ""
+    print(f"again: python -m tests.simulation {shared}--explain {seed}")
 
 
 class Progress:
@@ -70,6 +74,7 @@ class Progress:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.path: Path | None = arguments.resume
+        self.shared: bool = arguments.shared
         self.first: int = arguments.first
         self.last: int = arguments.first + arguments.seeds - 1
         self.next = self.first
@@ -79,7 +84,8 @@ class Progress:
             self._read(json.loads(self.path.read_text()))
 
     def _read(self, saved: dict[str, Any]) -> None:
-        if (saved["first"], saved["last"]) != (self.first, self.last):
+        seeds = (saved["first"], saved["last"], saved.get("shared", False))
+        if seeds != (self.first, self.last, self.shared):
             raise SystemExit(
                 f"{self.path} has the progress of seeds {saved['first']} to {saved['last']}"
             )
@@ -100,7 +106,7 @@ class Progress:
         if self.path is not None:
             saved = {
                 "first": self.first, "last": self.last, "next": self.next,
-                "failed": self.failed, "counts": self.counts,
+                "shared": self.shared, "failed": self.failed, "counts": self.counts,
             }  # fmt: skip
             self.path.write_text(json.dumps(saved))
 
@@ -122,15 +128,22 @@ def mapped(workers: int) -> Iterator[Callable[..., Iterable[Result]]]:
     if workers <= 1:
         yield map
         return
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
+    # The handlers of this process are not for its workers, which it ends itself.
+    with multiprocessing.get_context("fork").Pool(workers, _end_quietly) as pool:
         yield lambda function, seeds: pool.imap(function, seeds, chunksize=10)
+
+
+def _end_quietly() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
     arguments = read(argv)
+    make = make_shared_scenario if arguments.shared else make_scenario
     if arguments.explain is not None:
-        explain(arguments.explain)
+        explain(make, arguments.explain)
         return 0
     progress = Progress(arguments)
     for number in (
@@ -141,7 +154,9 @@ def main(argv: Sequence[str]) -> int:
     start = time.perf_counter()
     try:
         with mapped(arguments.workers) as map_seeds:
-            for result in map_seeds(run_seed, range(progress.next, progress.last + 1)):
+            for result in map_seeds(
+                partial(run_seed, make), range(progress.next, progress.last + 1)
+            ):
                 progress.take(result)
                 if result.failure and not arguments.keep_going:
                     break
@@ -149,7 +164,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"interrupted before seed {progress.next}")
     progress.save()
     if progress.failed and not arguments.keep_going:
-        explain(next(iter(progress.failed)))
+        explain(make, next(iter(progress.failed)))
     print(progress.closing(time.perf_counter() - start))
     return 1 if progress.failed else 0
 
@@ -165,6 +180,9 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--resume", type=Path, metavar="FILE", help="save the progress there, and continue from it"
+    )
+    parser.add_argument(
+        "--shared", action="store_true", help="two or three brokers that share their store"
     )
     parser.add_argument("--explain", type=int, metavar="SEED", help="print the history of one seed")
     return parser.parse_args(argv)

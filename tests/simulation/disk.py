@@ -111,7 +111,7 @@ class SimStore(SqliteStore):
         if disk.crashes.get(disk.commits) == "error":
             self._write_results.append(StoreError("the disk gave an I/O error"))
             return
-        self._writes.refuse = disk.low_until > disk.world.now
+        self.engine.refuse(new_jobs=disk.low_until > disk.world.now)
         super().submit(batch)
         disk.committed()
 

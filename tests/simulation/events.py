@@ -37,11 +37,14 @@ def check_events(auditor: Auditor, rows: Sequence[EventRow], stored: Mapping[str
 
 
 def _follow(auditor: Auditor, states: dict[str, JobState], event: Mapping[str, Any]) -> None:
-    kind, job_id = EventKind(event["kind"]), event["job_id"]
+    kind = EventKind(event["kind"])
     to = STATES.get(kind)
     if kind is EventKind.GAP:
         auditor.fail("events were dropped")
-    if to is None or auditor.job(job_id).transient:
+    if to is None:  # some acts are of no job
+        return
+    job_id = event["job_id"]
+    if auditor.job(job_id).transient:
         return
     before = states.get(job_id)
     states[job_id] = to

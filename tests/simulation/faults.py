@@ -16,19 +16,25 @@ if TYPE_CHECKING:
 __all__ = ["Faults", "rough", "sets_clocks"]
 
 #: Faults of which any number may happen without a job running twice.
-_HARMLESS = frozenset({"set_clock", "low", "full", "crash_commit", "crash_sending"})
+_HARMLESS = frozenset({
+    "set_clock", "low", "full", "crash_commit", "crash_sending", "freeze", "lose", "away",
+    "backend", "hand_over",
+})  # fmt: skip
 
 #: Faults of which one may happen without a job running twice, with their longest duration.
 _GENTLE = {"partition": 3.0, "fill_pipes": 9.0, "child": 0.0}
 
 
-def rough(faults: Sequence[Fault]) -> bool:
+def rough(faults: Sequence[Fault], *, shared: bool = False) -> bool:
     """Return whether jobs may run twice: only if a worker is lost, or seems to be.
 
     A broker that was restarted waits for its workers, one that was stopped for a while first reads
-    their messages, and a lost connection is made again.
+    their messages, and a lost connection is made again. Where brokers share a store, workers go
+    over from one to the other with what they have: no fault of a broker makes a job run twice.
     """
     worse = [fault for fault in faults if fault.method not in _HARMLESS]
+    if shared:
+        worse = [fault for fault in worse if not fault.arguments.get("name", "").startswith("b")]
     return len(worse) > 1 or any(map(_is_rough, worse))
 
 
@@ -36,12 +42,13 @@ def sets_clocks(faults: Sequence[Fault]) -> bool:
     """Return whether jobs may start early or late because clocks are set.
 
     The broker ignores a step of its own clock for ten minutes, longer than any run, and after a
-    restart in the same boot.
+    restart in the same boot. So does one that takes a store over from another that it has seen.
     """
     jumps = [fault.arguments for fault in faults if fault.method == "set_clock"]
     reboots = any(fault.method == "power" for fault in faults)
     return any(
-        reboots or jump["name"] != "broker" or abs(jump["seconds"]) <= STEP for jump in jumps
+        reboots or not jump["name"].startswith("broker") or abs(jump["seconds"]) <= STEP
+        for jump in jumps
     )
 
 
@@ -145,6 +152,37 @@ class Faults:
         self.world.trace("disk", "is low for", f"{seconds:.1f}")
         self.simulation.disk.low_until = self._until(seconds)
 
+    # Brokers that share a store
+
+    def freeze(self, name: str, commits: int, when: str, seconds: float) -> None:
+        """Stop a broker for a while before one of its next commits, or between that and sending."""
+        broker = self.simulation.process(name)
+        broker.freezes[broker.commits + commits] = (when, seconds)
+        self._until(seconds + 2.0)
+
+    def lose(self, ahead: int, when: str) -> None:
+        """Lose the connection to the database in a later commit, before or after it is stored."""
+        self.simulation.database.faults += [""] * (ahead - 1) + [when]
+
+    def backend(self) -> None:
+        """End the owner's connection to the database."""
+        database = self.simulation.database
+        lease = database.lease_of(database.row.owner)
+        if lease is not None:
+            self.world.trace("database", "ends the connection of", database.row.owner)
+            lease.disconnect()
+
+    def away(self, seconds: float) -> None:
+        """Take the database away for a while."""
+        database = self.simulation.database
+        self.world.trace("database", "is away for", f"{seconds:.1f}")
+        database.go_away()
+        self.world.at(self._until(seconds), lambda: setattr(database, "down", False))
+
+    def hand_over(self) -> None:
+        """Let the owner give the store up."""
+        self.simulation.broker.hands_over = True
+
     # The network
 
     def cut(self, name: str, arriving: int, noticed: float) -> None:
@@ -152,7 +190,7 @@ class Faults:
         socket = self.simulation.socket(name)
         if socket is not None:
             self.world.trace(name, "loses its connection;", f"the broker sees it in {noticed:.1f}")
-            self.simulation.network.cut(socket, arriving=arriving, noticed=noticed)
+            socket.network.cut(socket, arriving=arriving, noticed=noticed)
             self._lost(name)
             self._until(noticed)
 
@@ -161,24 +199,26 @@ class Faults:
         socket = self.simulation.socket(name)
         if socket is not None:
             self.world.trace(name, "has a half-open connection")
-            self.simulation.network.half_open(socket)
+            socket.network.half_open(socket)
             self._lost(name)
 
     def partition(self, seconds: float) -> None:
         """Partition the network for a while; messages are delayed, not lost."""
         self.world.trace("network", "is partitioned for", f"{seconds:.1f}")
-        self.simulation.network.partition(seconds)
+        for network in self.simulation.networks:
+            network.partition(seconds)
         self._lost("workers")
         self._until(seconds)
 
     def slow(self, latency: float, seconds: float) -> None:
         """Raise the latency of all messages for a while."""
-        network = self.simulation.network
-        network.slow = latency
-        self.world.at(self._until(seconds), lambda: setattr(network, "slow", 0.001))
+        until = self._until(seconds)
+        for network in self.simulation.networks:
+            network.slow = latency
+            self.world.at(until, lambda network=network: setattr(network, "slow", 0.001))
 
     def fill_pipes(self, seconds: float) -> None:
         """Fill the pipes of the ROUTER for a while."""
-        network = self.simulation.network
-        network.filled, network.full = self.world.now, self._until(seconds)
+        for network in self.simulation.networks:
+            network.filled, network.full = self.world.now, self._until(seconds)
         self._lost("workers")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.graph import Chain, Chord, Group, Signature, build, refs_of
+from eventmq.wire.batches import encode_graph
 from eventmq.wire.commands import Request
-from eventmq.wire.graphs import encode_graph
 from tests.simulation.pool import make_body
 
 if TYPE_CHECKING:

@@ -59,12 +59,12 @@ class LegacyWorker(Process):
     """One legacy worker with all its restarts; its arguments are those of `WorkerProcess`."""
 
     def __init__(
-        self, world: World, network: Network, auditor: Auditor, *, number: int, slots: int,
-        queues: tuple[tuple[int, str], ...], limits: Limits,
+        self, world: World, networks: Sequence[Network], auditor: Auditor, *, number: int,
+        slots: int, queues: tuple[tuple[int, str], ...], limits: Limits,
     ) -> None:  # fmt: skip
         super().__init__(world)
         self.name = f"legacy{number}"
-        self.network = network
+        self.networks = networks
         self.auditor = auditor
         self.slots = slots
         self.queues = queues
@@ -83,7 +83,7 @@ class LegacyWorker(Process):
         self._sockets += 1
         # The routing id is a random UUID as text, another one for each socket.
         made = hashlib.sha256(f"{self.name}-{self._sockets}".encode()).digest()
-        self.socket = Socket(self.network, self, str(uuid.UUID(bytes=made[:16], version=4)))
+        self._socket = Socket(self.networks[0], self, str(uuid.UUID(bytes=made[:16], version=4)))
         self._backlog: list[list[bytes]] = []
         self._registered = False
         self._last_received = self._last_heartbeat = self.clock.monotonic()
@@ -91,10 +91,14 @@ class LegacyWorker(Process):
         self._send(Inform(self._id(), queues, "worker"))
         self.wake()
 
+    def socket(self, _: Network) -> Socket | None:
+        """Return its socket, None while the process is down."""
+        return self._socket if self.alive else None
+
     def die(self) -> None:
         if self.alive:
             super().die()
-            self.socket.close()
+            self._socket.close()
             self._running.clear()
             self._waiting.clear()
 
@@ -114,23 +118,23 @@ class LegacyWorker(Process):
 
     def _send(self, message: Inform | Ready | Reply | Heartbeat | Kbai) -> None:
         self._backlog.append(message.frames())
-        while self._backlog and self.socket.send(self._backlog[0]):
+        while self._backlog and self._socket.send(self._backlog[0]):
             self._backlog.pop(0)
 
     def tick(self) -> None:
         now = self.clock.monotonic()
-        while self.socket.inbox:
-            if self._receive(self.socket.inbox.popleft(), now):
-                self.socket.close()
+        while self._socket.inbox:
+            if self._receive(self._socket.inbox.popleft(), now):
+                self._socket.close()
                 self._open()
-        self.socket.events.clear()
+        self._socket.events.clear()
         if now - self._last_received > self.limits.heartbeat_timeout:
-            self.socket.close()
+            self._socket.close()
             self._open()
         if now - self._last_heartbeat >= self.limits.heartbeat_interval:
             self._last_heartbeat = now
             self._send(Heartbeat(self._id(), f"{self.clock.now():.2f}"))
-        while self._backlog and self.socket.send(self._backlog[0]):
+        while self._backlog and self._socket.send(self._backlog[0]):
             self._backlog.pop(0)
         self.wake(0.5)
 

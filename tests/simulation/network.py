@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from eventmq.wire.commands import decode
-from eventmq.wire.identity import PREFIX
+from eventmq.wire.features import ROUTING_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,7 +100,7 @@ class Socket:
         self.network = network
         self.owner = owner
         network.dealers += 1
-        self.identity = identity or f"{PREFIX}client.{network.dealers}"
+        self.identity = identity or f"{ROUTING_PREFIX}client.{network.dealers}"
         self.connection: Connection | None = None
         self.inbox: deque[list[bytes]] = deque()
         #: Monitor events: True for a connection made, False for one lost.
@@ -149,12 +149,18 @@ class Network:
         world: Event queue and clock.
         receive: Called with each message that arrives at the ROUTER, routing id first.
         on_lost: Called when the ROUTER has noticed that a connection was lost.
+        address: Of the broker, for its peers.
     """
 
     def __init__(
-        self, world: World, receive: Callable[[list[bytes]], None], on_lost: Callable[[], None]
+        self,
+        world: World,
+        receive: Callable[[list[bytes]], None],
+        on_lost: Callable[[], None],
+        address: str = "sim",
     ) -> None:
         self.world = world
+        self.address = address
         self.receive = receive
         self.on_lost = on_lost
         self.sockets: list[Socket] = []

@@ -9,7 +9,7 @@ from tests.simulation.scenario import Fault
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ["make_faults"]
+__all__ = ["make_clock_faults", "make_faults", "make_shared_faults"]
 
 #: Seconds by which the clock of the broker's machine is set. The broker ignores them during a run,
 #: except for the smallest, which a time service might make.
@@ -44,6 +44,26 @@ def make_faults(
     maker.peers += [f"legacy{n}" for n in range(legacy)]
     faults = [maker.one(round(draw.random() * end, 3)) for _ in range(count)]
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def make_shared_faults(
+    draw: Random, end: float, *, workers: int, clients: int, brokers: int
+) -> tuple[Fault, ...]:
+    """Return up to six faults before a time, most of them of brokers that share a store."""
+    maker = _SharedFaults(draw, workers, clients, brokers)
+    count = draw.choice((0, 1, 1, 2, 2, 3, 4, 6))
+    faults = [maker.one(round(draw.random() * end, 3)) for _ in range(count)]
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def make_clock_faults(draw: Random, end: float, *, brokers: int) -> tuple[Fault, ...]:
+    """Return up to four faults before a time: clocks of brokers that share a store are set."""
+    faults = []
+    for _ in range(draw.choice((0, 0, 1, 2, 4))):
+        name, seconds = f"broker{draw.randrange(brokers)}", draw.choice(_STEPS)
+        arguments = {"name": name, "seconds": seconds}
+        faults.append(Fault(round(draw.random() * end, 3), "set_clock", arguments))
+    return tuple(faults)
 
 
 class _Faults:
@@ -127,3 +147,45 @@ class _Faults:
 
     def _fill_pipes(self) -> tuple[str, dict[str, Any]]:
         return "fill_pipes", {"seconds": self.draw.choice((0.1, 1.0))}
+
+
+class _SharedFaults(_Faults):
+    """Faults of several brokers and of their database, and some of those of one."""
+
+    def __init__(self, draw: Random, workers: int, clients: int, brokers: int) -> None:
+        super().__init__(draw, workers, clients, 0, relaxed=False, back=False)
+        self.brokers = [f"broker{n}" for n in range(brokers)]
+        self.kinds = [
+            self._kill_broker, self._kill_broker, self._pause_broker, self._freeze, self._freeze,
+            self._freeze, self._lose, self._lose, self._backend, self._away, self._hand_over,
+            self._commit, self._sending, self._kill, self._stop, self._child, self._cut,
+            self._half_open, self._partition, self._slow,
+        ]  # fmt: skip
+
+    def _kill_broker(self) -> tuple[str, dict[str, Any]]:
+        return "kill", {"name": self.draw.choice(self.brokers), "after": self._after()}
+
+    def _pause_broker(self) -> tuple[str, dict[str, Any]]:
+        seconds = self.draw.choice((0.3, 2.0, 7.0, 20.0))
+        return "pause", {"name": self.draw.choice(self.brokers), "seconds": seconds}
+
+    def _freeze(self) -> tuple[str, dict[str, Any]]:
+        return "freeze", {
+            "name": self.draw.choice(self.brokers),
+            "commits": self.draw.randint(1, 6),
+            "when": self.draw.choice(("before", "after")),
+            "seconds": self.draw.choice((0.3, 4.5, 7.0, 20.0)),
+        }
+
+    def _lose(self) -> tuple[str, dict[str, Any]]:
+        when = self.draw.choice(("before", "after"))
+        return "lose", {"ahead": self.draw.randint(1, 6), "when": when}
+
+    def _backend(self) -> tuple[str, dict[str, Any]]:
+        return "backend", {}
+
+    def _away(self) -> tuple[str, dict[str, Any]]:
+        return "away", {"seconds": self._after()}
+
+    def _hand_over(self) -> tuple[str, dict[str, Any]]:
+        return "hand_over", {}

@@ -34,7 +34,8 @@ class Reader:
         self.runner = self.reader = self
         self.parts: list[bytes] = []
         self.over = ""
-        self._job: Any = SimpleNamespace(id=job_id, row=None)
+        origin = SimpleNamespace(task="", results=None)
+        self._job: Any = SimpleNamespace(id=job_id, row=None, origin=origin)
         self._stream: JobStream[Any] = JobStream(self._job, self, 60.0)  # type: ignore[arg-type]
         self._life = client._life
         self._stream._ask()

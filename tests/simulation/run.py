@@ -16,11 +16,14 @@ from tests.simulation.faults import Faults, rough, sets_clocks
 from tests.simulation.fire_times import check_fire_times
 from tests.simulation.graphs import needs_of
 from tests.simulation.legacy import LegacyWorker
+from tests.simulation.owners import SharedBrokerProcess
 from tests.simulation.worker import WorkerProcess
 from tests.simulation.world import EPOCH, Process, World
+from tests.support.shared_store import SharedDatabase
 from tests.support.store_rules import audit_rows
 
 if TYPE_CHECKING:
+    from eventmq.broker.core import BrokerCore
     from tests.simulation.network import Socket
     from tests.simulation.scenario import Fault, Op, Scenario
 
@@ -64,34 +67,45 @@ class Simulation:
     def __init__(self, scenario: Scenario, *, tracing: bool = False) -> None:
         self.scenario = scenario
         self.world = world = World(scenario.seed, tracing=tracing)
-        may_run_twice, clocks_set = rough(scenario.faults), sets_clocks(scenario.faults)
+        shared = scenario.brokers > 1
+        may_run_twice = rough(scenario.faults, shared=shared)
+        clocks_set = sets_clocks(scenario.faults)
         self.auditor = Auditor(world, may_run_twice=may_run_twice, clocks_set=clocks_set)
         self.disk = Disk(world, relaxed=scenario.relaxed)
         limits = Limits(**{**SHORT_INTERVALS, **scenario.limits})
-        self.broker = BrokerProcess(world, self.disk, limits, self._after_commit)
-        self.broker.before_restart = self._check_disk
-        self.network = self.broker.network
+        self.database = SharedDatabase("simulated")
+        self.brokers = [
+            SharedBrokerProcess(world, self.disk, limits, self._after_commit, self.database, number)
+            if shared
+            else BrokerProcess(world, self.disk, limits, self._after_commit)
+            for number in range(scenario.brokers)
+        ]
+        for broker in self.brokers:
+            broker.before_restart = self._check_disk
+            if isinstance(broker, SharedBrokerProcess):
+                broker.before_blind = self._believe_clock
+        self.networks = [broker.network for broker in self.brokers]
         self.clients = [
-            ClientProcess(world, self.network, self.auditor, number=number, limits=limits)
+            ClientProcess(world, self.networks, self.auditor, number=number, limits=limits)
             for number in range(scenario.clients)
         ]
         self.workers = [
             WorkerProcess(
-                world, self.network, self.auditor, number=number, slots=slots, queues=queues,
+                world, self.networks, self.auditor, number=number, slots=slots, queues=queues,
                 limits=limits,
             )
             for number, (slots, queues) in enumerate(scenario.workers)
         ]  # fmt: skip
         self.legacy = [
             LegacyWorker(
-                world, self.network, self.auditor, number=number, slots=slots, queues=queues,
+                world, self.networks, self.auditor, number=number, slots=slots, queues=queues,
                 limits=limits,
             )
             for number, (slots, queues) in enumerate(scenario.legacy)
         ]  # fmt: skip
         self.beats = [
             BeatProcess(
-                world, self.network, self.auditor, number=number, limits=limits, role="scheduler"
+                world, self.networks, self.auditor, number=number, limits=limits, role="scheduler"
             )
             for number in range(scenario.beats)
         ]
@@ -100,7 +114,7 @@ class Simulation:
         self.faults = Faults(self)
         self.processes: dict[str, Process] = {
             process.name: process
-            for process in [self.broker, *self.clients, *self.workers, *self.legacy, *self.beats]
+            for process in [*self.brokers, *self.clients, *self.workers, *self.legacy, *self.beats]
         }
 
     def process(self, name: str) -> Any:
@@ -109,12 +123,23 @@ class Simulation:
 
     def socket(self, name: str) -> Socket | None:
         """Return the socket of a process, None while the process is down."""
-        process = self.process(name)
-        return process.socket if process.alive else None
+        socket: Socket | None = self.process(name).socket(self.broker.network)
+        return socket
 
-    def _after_commit(self) -> None:
-        self.auditor.broker_lives = self.broker.core.state.epoch
-        self.auditor.check_leases(self.broker.core)
+    @property
+    def broker(self) -> BrokerProcess:
+        """The broker that owns the store, as far as brokers know."""
+        return max(
+            self.brokers,
+            key=lambda b: b.alive and not b.core.standby and b.core.state.epoch,
+        )
+
+    def _believe_clock(self) -> None:
+        self.auditor.clocks_set |= any(f.method == "set_clock" for f in self.scenario.faults)
+
+    def _after_commit(self, core: BrokerCore) -> None:
+        self.auditor.broker_lives = core.state.epoch
+        self.auditor.check_leases(core)
 
     def run(self) -> None:
         """Run the scenario to its end, and check what must hold then."""
@@ -151,7 +176,10 @@ class Simulation:
         """End all faults, and start the processes that are down."""
         self.world.trace("world", "is healed")
         self.disk.crashes.clear()
-        self.broker.dies_sending = -1
+        self.database.faults.clear()
+        self.database.down = False
+        for broker in self.brokers:
+            broker.dies_sending = -1
         for process in self.processes.values():
             if not process.alive:
                 process.start()
@@ -183,7 +211,8 @@ class Simulation:
 
     def _resume(self) -> None:
         """Resume paused queues, since a client's request to pause may arrive late."""
-        if not self.broker.alive or self.world.now - self.resumed < 5.0:
+        broker = self.broker
+        if not broker.alive or broker.core.standby or self.world.now - self.resumed < 5.0:
             return
         for name, queue in self.broker.core.state.queues.items():
             if queue.counts.paused:
@@ -194,9 +223,13 @@ class Simulation:
         return not self._unfinished()
 
     def _unfinished(self) -> str:
-        if not self.broker.alive:
+        broker = self.broker
+        if not broker.alive:
             return "the broker is down"
-        core = self.broker.core
+        core = broker.core
+        ownership = broker.store.ownership
+        if core.standby or (ownership is not None and not ownership.connected):
+            return "no broker owns the store"
         for name, queue in core.state.queues.items():
             counts = queue.counts
             if counts.queued or counts.delayed or counts.blocked:
@@ -237,8 +270,8 @@ class Simulation:
         """Return the result."""
         auditor, world = self.auditor, self.world
         return Report(
-            failure, len(auditor.jobs), auditor.executions, self.broker.crashes, world.steps,
-            world.now, world.history,
+            failure, len(auditor.jobs), auditor.executions,
+            sum(broker.crashes for broker in self.brokers), world.steps, world.now, world.history,
         )  # fmt: skip
 
 

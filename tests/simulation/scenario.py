@@ -69,6 +69,7 @@ class Scenario:
         relaxed: Seconds between two syncs of the disk, 0.0 for ``durable``.
         limits: Limits of the broker that differ from the usual ones.
         legacy: Slots and queues of each legacy worker.
+        brokers: Number of brokers; more than one share their store.
     """
 
     seed: int
@@ -81,6 +82,7 @@ class Scenario:
     relaxed: float = 0.0
     limits: dict[str, Any] = field(default_factory=dict)
     legacy: tuple[tuple[int, tuple[tuple[int, str], ...]], ...] = ()
+    brokers: int = 1
 
     @property
     def end(self) -> float:
@@ -105,7 +107,7 @@ class Scenario:
         """Return the scenario as text, one line for each operation and fault."""
         head = f"seed {self.seed}: {self.clients} clients, {self.beats} beats {self.schedules}, "
         head += f"workers {self.workers}, legacy {self.legacy}, relaxed {self.relaxed:g}, "
-        head += f"limits {self.limits}"
+        head += f"limits {self.limits}, brokers {self.brokers}"
         return [head, *map(str, sorted([*self.ops, *self.faults], key=lambda item: item.at))]
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.wire.identity import PREFIX
+from eventmq.wire.features import ROUTING_PREFIX
 from eventmq.worker.manager import JobManager
-from eventmq.worker.runner import MAX_WAIT
-from eventmq.worker.session import SessionInfo
+from eventmq.worker.runner import MAX_WAIT, NEVER, NEXT_AFTER
+from eventmq.worker.session import OwnerListener, SessionInfo
 from tests.simulation.network import Socket
 from tests.simulation.pool import SimPool, timeout_policy
 from tests.simulation.world import Process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eventmq.broker.limits import Limits
+    from eventmq.worker.session import WorkerSession
     from tests.simulation.auditor import Auditor
     from tests.simulation.network import Network
     from tests.simulation.world import World
@@ -21,12 +24,42 @@ if TYPE_CHECKING:
 __all__ = ["WorkerProcess"]
 
 
+class _Beside:
+    """The link to a broker beside that of the session."""
+
+    def __init__(
+        self, network: Network, socket: Socket, session: WorkerSession, now: float
+    ) -> None:
+        self.network = network
+        self.socket = socket
+        self.listener = OwnerListener(session)
+        self.listener.connected(now)
+        self.broken = False
+
+    def step(self, now: float) -> bool:
+        """Do what is due; return False where something came that only the owner may send."""
+        listener, allowed = self.listener, True
+        while self.socket.inbox:
+            allowed = listener.receive(self.socket.inbox.popleft(), now) and allowed
+        while self.socket.events:
+            made = self.socket.events.popleft()
+            if made and self.broken:
+                listener.connected(now)
+            self.broken = not made
+        listener.tick(now)
+        while listener.outbox and self.socket.send(listener.outbox[0]):
+            del listener.outbox[0]
+        return allowed
+
+
 class WorkerProcess(Process):
     """One worker with all its restarts; the order of a tick is that of `eventmq.worker.runner`.
 
+    Of brokers that share a store it is connected to all, as there.
+
     Args:
         world: Event queue and clock.
-        network: Network to the broker.
+        networks: Network to each broker.
         auditor: Gets the start and end of each run.
         number: Number of the worker, for its name.
         slots: Number of slots of its pool.
@@ -35,12 +68,14 @@ class WorkerProcess(Process):
     """
 
     def __init__(
-        self, world: World, network: Network, auditor: Auditor, *, number: int, slots: int,
-        queues: tuple[tuple[int, str], ...], limits: Limits,
+        self, world: World, networks: Sequence[Network], auditor: Auditor, *, number: int,
+        slots: int, queues: tuple[tuple[int, str], ...], limits: Limits,
     ) -> None:  # fmt: skip
         super().__init__(world)
         self.name = f"worker{number}"
-        self.network = network
+        self.networks = networks
+        self._network = networks[0]
+        self._beside: list[_Beside] = []
         self.auditor = auditor
         self.slots = slots
         self.queues = queues
@@ -65,15 +100,28 @@ class WorkerProcess(Process):
         )
         self.world.trace(self.name, "starts")
         self._backlog: list[list[bytes]] = []
-        self._open()
+        self._was_online = False
+        self._connect()
         self.wake()
 
-    def _open(self) -> None:
+    def _open(self, network: Network) -> Socket:
         self._sockets += 1
-        self.socket = Socket(self.network, self, f"{PREFIX}worker.{self.name}-{self._sockets}")
+        return Socket(network, self, f"{ROUTING_PREFIX}worker.{self.name}-{self._sockets}")
+
+    def _connect(self) -> None:
+        self._main = self._open(self._network)
         self._broken = False
-        self.manager.connected(self.clock.monotonic())
+        now = self.clock.monotonic()
+        self._next_at = now + NEXT_AFTER if len(self.networks) > 1 else NEVER
+        self.manager.connected(now)
         self._send()
+
+    def socket(self, network: Network) -> Socket | None:
+        """Return the socket of a network, None while there is none."""
+        if not self.alive:
+            return None
+        links = [(self._network, self._main), *((b.network, b.socket) for b in self._beside)]
+        return next((socket for other, socket in links if other is network), None)
 
     def die(self) -> None:
         """Die by SIGKILL, together with its children."""
@@ -84,7 +132,9 @@ class WorkerProcess(Process):
     def _close(self) -> None:
         self.alive = False
         self.pool.stop()
-        self.socket.close()
+        self._main.close()
+        while self._beside:
+            self._beside.pop().socket.close()
 
     def terminate(self) -> None:
         """Stop as by SIGTERM: running jobs have a grace, the others are handed back."""
@@ -95,13 +145,15 @@ class WorkerProcess(Process):
 
     def tick(self) -> None:
         manager, now = self.manager, self.clock.monotonic()
-        inbox = self.socket.inbox
+        inbox = self._main.inbox
         while inbox:
             manager.receive(inbox.popleft(), now)
         manager.pool_events(self.pool.poll(), now)
         if self._reconnected():
             manager.connected(now)
         manager.tick(now)
+        if manager.session.owner is not None or self._beside:
+            self._follow_owner(now)
         if manager.overdue:
             self.pool.stop()
             manager.pool_events(self.pool.poll(), now)
@@ -111,15 +163,57 @@ class WorkerProcess(Process):
             self.world.trace(self.name, "ends")
             self._close()
             return
-        if manager.lost:
+        self._was_online = self._was_online or manager.online
+        untried = now >= self._next_at and not self._was_online and manager.session.owner is None
+        if manager.lost or untried:
             self._backlog.clear()
-            self.socket.close()
-            self._open()
-        self.wake((int(min(MAX_WAIT, manager.seconds_to_tick(now)) * 1000) + 1) / 1000)
+            self._main.close()
+            if len(self.networks) > 1 and manager.idle and manager.session.owner is None:
+                place = self.networks.index(self._network) + 1
+                self._network = self.networks[place % len(self.networks)]
+            self._connect()
+        wait = min(MAX_WAIT, manager.seconds_to_tick(now))
+        for beside in self._beside:
+            wait = min(wait, max(0.0, beside.listener.next_tick() - now))
+        self.wake((int(wait * 1000) + 1) / 1000)
+
+    def _follow_owner(self, now: float) -> None:
+        """Listen to the other brokers, and go over to the owner."""
+        session = self.manager.session
+        for beside in self._beside:
+            if not beside.step(now):
+                self.manager.ignore_old_owner()
+        if not session.owned:
+            owner = next((each for each in self._beside if each.listener.owned), None)
+            if owner is not None:
+                self._go_over(owner, now)
+            elif session.online:
+                session.wait_for_owner(now)
+        for beside in [each for each in self._beside if each.listener.lost]:
+            self._beside.remove(beside)
+            beside.socket.close()
+        known = [self._network, *(each.network for each in self._beside)]
+        for network in self.networks:
+            if network not in known and session.owner is not None:
+                self._beside.append(_Beside(network, self._open(network), session, now))
+
+    def _go_over(self, owner: _Beside, now: float) -> None:
+        self.world.trace(self.name, "goes over to", owner.network.address)
+        session = self.manager.session
+        self._beside.remove(owner)
+        old = _Beside(self._network, self._main, session, now)
+        old.broken = self._broken
+        self._beside.append(old)
+        self._network, self._main, self._broken = owner.network, owner.socket, owner.broken
+        self._next_at = NEVER
+        self._backlog.clear()
+        session.owner = owner.listener.owner
+        self.manager.connected(now)
+        self._send()
 
     def _reconnected(self) -> bool:
         """Return whether the connection was lost and has been made again."""
-        back, events = False, self.socket.events
+        back, events = False, self._main.events
         while events:
             made = events.popleft()
             back = made and (self._broken or back)
@@ -131,5 +225,5 @@ class WorkerProcess(Process):
         if outbox and not self.manager.online:
             self._backlog.clear()
         self._backlog += outbox
-        while self._backlog and self.socket.send(self._backlog[0]):
+        while self._backlog and self._main.send(self._backlog[0]):
             self._backlog.pop(0)

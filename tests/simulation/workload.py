@@ -9,14 +9,14 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.random_faults import make_faults
+from tests.simulation.random_faults import make_clock_faults, make_faults, make_shared_faults
 from tests.simulation.scenario import LEGACY_HEADERS, JobPlan, Op, Scenario, id_of
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["make_scenario"]
+__all__ = ["make_scenario", "make_shared_scenario"]
 
 #: Seconds in which clients submit jobs.
 DURATION = 12.0
@@ -30,10 +30,15 @@ def make_scenario(seed: int) -> Scenario:
     return _Maker(seed).make()
 
 
+def make_shared_scenario(seed: int) -> Scenario:
+    """Return the scenario of a seed with two or three brokers that share their store."""
+    return _Maker(seed, "shared").make_shared()
+
+
 class _Maker:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kind: str = "scenario") -> None:
         self.seed = seed
-        self.random = Random(f"scenario {seed}")
+        self.random = Random(f"{kind} {seed}")
         self.jobs = 0
         self.at = 0.0
         self.plans: list[JobPlan] = []
@@ -56,7 +61,24 @@ class _Maker:
             operations[n] for n in self.random.sample(sorted(operations), self.random.randint(0, 2))
         ]
 
-    def make(self) -> Scenario:
+    def make_shared(self) -> Scenario:
+        draw, self.legacy = self.random, False
+        ops = self._ops()
+        workers = tuple(self._worker() for _ in range(draw.randint(1, 3)))
+        brokers = draw.choice((2, 2, 3))
+        faults = make_shared_faults(
+            draw, self.at + 3.0, workers=len(workers), clients=self.clients, brokers=brokers
+        )
+        faults += make_clock_faults(Random(f"clocks {self.seed}"), self.at + 3.0, brokers=brokers)
+        limits = self._limits()
+        beats = draw.choice((1, 2)) if draw.random() < 0.05 else 0
+        schedules = tuple((f"s{n}", 1.0) for n in range(3)) if beats else ()
+        return Scenario(
+            self.seed, ops, faults, workers, self.clients, beats, schedules, limits=limits,
+            brokers=brokers,
+        )  # fmt: skip
+
+    def _ops(self) -> tuple[Op, ...]:
         draw = self.random
         ops = []
         for _ in range(draw.randint(2, 7)):
@@ -65,6 +87,11 @@ class _Maker:
             ops.append(operation())
         if self._pause in self.operations:
             ops += [self._call("resume", queue=queue) for queue in self.queues]
+        return tuple(ops)
+
+    def make(self) -> Scenario:
+        draw = self.random
+        ops = self._ops()
         workers = tuple(self._worker() for _ in range(draw.randint(1, 3)))
         legacy = tuple(self._worker() for _ in range(draw.randint(1, 2))) if self.legacy else ()
         beats = draw.choice((1, 2)) if draw.random() < 0.05 else 0
@@ -77,7 +104,7 @@ class _Maker:
             relaxed=bool(relaxed), back=not (self.jobs and self._waits), legacy=len(legacy),
         )  # fmt: skip
         return Scenario(
-            self.seed, tuple(ops), faults, workers, self.clients, beats, schedules, relaxed,
+            self.seed, ops, faults, workers, self.clients, beats, schedules, relaxed,
             limits=self._limits(), legacy=legacy,
         )  # fmt: skip
 

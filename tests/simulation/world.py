@@ -78,8 +78,9 @@ class World:
 class HostClock:
     """The clocks of one machine; its wall clock may be set wrong."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, name: str = "boot") -> None:
         self._world = world
+        self._name = name
         self.wall = EPOCH
         #: Number of times that the machine was booted.
         self.boots = 1
@@ -95,7 +96,7 @@ class HostClock:
         return self._world.now - self._booted
 
     def boot_id(self) -> str:
-        return f"boot-{self.boots}"
+        return f"{self._name}-{self.boots}"
 
     def reboot(self) -> None:
         """Boot the machine again."""

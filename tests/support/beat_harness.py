@@ -11,12 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BrokerUnavailable
-from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
-from eventmq.plugins.triggers.at import At
-from eventmq.plugins.triggers.cron import Cron
-from eventmq.plugins.triggers.every import Every
+from eventmq.plugins.schedule_stores import SqliteSchedules
+from eventmq.plugins.triggers import At, Cron, Every
 from eventmq.policies import Timing
-from eventmq.schedule import Schedule
+from eventmq.schedule import Schedule, ScheduleStore
 from eventmq.scheduler.runner import BATCH, BeatRunner
 from eventmq.testing import FakeClock
 
@@ -118,13 +116,16 @@ class Store:
     def __init__(
         self, shared: SqliteSchedules, broker: Broker, crash: Callable[[str], None], kind: str
     ) -> None:
+        self.shared = shared
+        self.broker = broker
+        self.crash = crash
+        for name in vars(ScheduleStore):  # attributes of its own: a protocol is checked by them
+            if not name.startswith("_") and name != "close":
+                setattr(self, name, self.forward(name))
         if kind == "eager":
             self.begin_advance = self.advance_now
         elif kind == "late":
             self.begin_advance = lambda rows: partial(self.advance, rows)
-        self.shared = shared
-        self.broker = broker
-        self.crash = crash
         self.identity = "shared"
 
     def advance_now(self, rows):
@@ -136,7 +137,7 @@ class Store:
 
         return wait
 
-    def __getattr__(self, name):
+    def forward(self, name):
         method = getattr(self.shared, name)
 
         def call(*arguments):

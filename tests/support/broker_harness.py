@@ -99,14 +99,18 @@ class Broker:
 
     def start(self) -> None:
         """Open the store and recover, as after a restart."""
-        self.store: Any = SqliteStore(
-            self.path, self.clock, durability="memory", reserve=0, events_values=self.values
-        )
+        self.store: Any = self.make_store()
         self.core = BrokerCore(self.limits, FirstWorker(), FirstQueue, version="test")
         recovered = self.store.open()
         self.keeper, self._jumped = recovered.keeper, 0.0
-        self.core.recover(recovered, self.now(), FirstQueue)
+        self.core.recover(recovered, self.now())
         self.sent = {}
+
+    def make_store(self) -> Any:
+        """Return the store, not opened."""
+        return SqliteStore(
+            self.path, self.clock, durability="memory", reserve=0, events_values=self.values
+        )
 
     def crash(self) -> None:
         """End without a word, and start again: all connections are new."""

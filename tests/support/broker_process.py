@@ -14,8 +14,7 @@ from eventmq.broker.limits import Limits
 from eventmq.broker.runner import BrokerRunner
 from eventmq.clock import SystemClock
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
-from eventmq.plugins.routing.weighted_fair import WeightedFair
+from eventmq.plugins.routing import LeastRecentlyUsed, WeightedFair
 
 
 def main(arguments: list[str]) -> None:

@@ -29,6 +29,7 @@ from eventmq.wire.commands import (
     decode,
 )
 from eventmq.wire.features import Features
+from eventmq.wire.owner import STANDBY, OwnerInfo, no_owner
 from eventmq.wire.results import ENDED, ERROR_TYPE, NO_REPLY, RemoteError, encode_error
 from eventmq.wire.sockets import NoConnection, new_context, open_router
 
@@ -68,6 +69,14 @@ class FakeBroker:
     owed: dict[str, bytes] = field(default_factory=dict)
     #: Jobs whose receipt was not sent yet: their REPLY may take its place.
     unconfirmed: dict[str, bytes] = field(default_factory=dict)
+    #: What it says about the owner of a shared store; as a standby it answers only for itself.
+    owner: OwnerInfo | None = None
+
+    def own(self, info: OwnerInfo) -> Sent:
+        """Say something else about the owner, in a HEARTBEAT to all peers."""
+        self.owner = info
+        frames = Heartbeat("b", "0.0", info.format()).frames()
+        return [(peer, frames) for peer in self.peers]
 
     def restart(self) -> None:
         """Forget everything but what is on disk."""
@@ -89,6 +98,8 @@ class FakeBroker:
             return [(peer, Ack("b", message.id, self._features()).frames())]
         if peer not in self.peers:
             return [(peer, Error("b", message.id, "inform-again", "say INFORM first").frames())]
+        if self.owner is not None and self.owner.role == STANDBY and _needs_owner(message):
+            return [(peer, no_owner("b", message.id, self.owner).frames())]
         match message:
             case Request():
                 return self._request(peer, message)
@@ -99,7 +110,9 @@ class FakeBroker:
         return []
 
     def _features(self) -> bytes | None:
-        features = Features(store=self.store, epoch=self.epoch, max_frame=self.max_frame)
+        features = Features(
+            store=self.store, epoch=self.epoch, max_frame=self.max_frame, owner=self.owner
+        )
         return features.format().encode() if self.features else None
 
     def _request(self, peer: bytes, message: Request) -> Sent:
@@ -217,6 +230,11 @@ class FakeBroker:
         return [type(message).__name__ for message in self.received]
 
 
+def _needs_owner(message: Command) -> bool:
+    about_itself = isinstance(message, Call) and message.name in {"ping", "status"}
+    return isinstance(message, Request | Call) and not about_itself
+
+
 class Net:
     """A `ClientMachine` and its brokers on a network without time; ``now`` moves by `advance`."""
 
@@ -288,6 +306,21 @@ class Net:
         """Cut the connection to a broker."""
         self.cut.add(index)
         self.machine.lost(index, self.now)
+        self.run()
+
+    def answer(self, *brokers: FakeBroker) -> None:
+        """Open the sockets that the machine wants opened; the brokers are at new addresses."""
+        self.brokers += brokers
+        self.peer += [0] * len(brokers)
+        while self.machine.reopen:
+            index = self.machine.reopen.pop()
+            self.peer[index] += 1
+            self.machine.opened(index, self.now)
+        self.run()
+
+    def say(self, index: int, info: OwnerInfo) -> None:
+        """Let a broker say something else about the owner of its store."""
+        self.deliver(index, self.brokers[index].own(info))
         self.run()
 
     def restore(self, index: int) -> None:

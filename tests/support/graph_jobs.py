@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.graph import TAKES, Expression, Signature, build, flags_of
 from eventmq.job import OutcomeKind
-from eventmq.wire.batches import decode_chunk, unpack
+from eventmq.wire.batches import decode_chunk, encode_graph, unpack
 from eventmq.wire.commands import Ack, Request
-from eventmq.wire.graphs import encode_graph
 from tests.support.broker_harness import Broker, row
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 from click.testing import CliRunner, Result
 
 from eventmq.cli.program import Program
@@ -14,7 +15,6 @@ from eventmq.store.writes import SealEvents
 from eventmq_contrib.journal import eventmq_add_commands
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder
-from eventmq_contrib.journal.parquet import read_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def rows_in(out: Path) -> list[dict[str, Any]]:
     for path in out.glob("date=*/hour=*/*.parquet"):
         name = FileName.parse(path.name)
         if name is not None:
-            rows = read_rows(path)
+            rows = pq.ParquetFile(path).read().to_pylist()
             assert [row["seq"] for row in rows] == list(range(name.first, name.last + 1))
             events += rows
     events.sort(key=lambda row: row["seq"])

@@ -109,23 +109,23 @@ class Shell:
         self.programs.append(program)
         return program
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = DEADLINE) -> subprocess.CompletedProcess[str]:
         """Run ``eventmq`` with arguments to its end."""
         return subprocess.run(
             [sys.executable, "-m", "eventmq", *arguments],
             cwd=self.folder, env=self.environ, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=DEADLINE, check=False,
+            text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
-    def output(self, *arguments: str) -> str:
+    def output(self, *arguments: str, timeout: float = DEADLINE) -> str:
         """Run a command that succeeds and return what it prints."""
-        done = self.run(*arguments)
+        done = self.run(*arguments, timeout=timeout)
         assert 0 == done.returncode, done.stderr
         return done.stdout
 
-    def json(self, *arguments: str) -> Any:
+    def json(self, *arguments: str, timeout: float = DEADLINE) -> Any:
         """Run a command that succeeds with ``--json``."""
-        return json.loads(self.output(*arguments, "--json"))
+        return json.loads(self.output(*arguments, "--json", timeout=timeout))
 
     def error(self, *arguments: str) -> tuple[int, str]:
         """Run a command that fails; return its exit code and its one line."""

@@ -12,15 +12,20 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from eventmq.engine.schedules import read_row
 from eventmq.errors import EventMQError
-from eventmq.plugins.database import all_rows, first_row
+from eventmq.plugins.database import all_rows, open_to_read
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
 from eventmq.plugins.queue_stores.sqlite.tools import fsck
-from eventmq.plugins.queue_stores.sqlite.tools.rows import add_functions, leases_of, reads
-from eventmq.plugins.queue_stores.sqlite.tools.rule import Rule, run, text_of
-from eventmq.plugins.schedule_stores.table import read_row
+from eventmq.plugins.queue_stores.sqlite.tools.rules import (
+    Rule,
+    add_functions,
+    leases_of,
+    reads,
+    run,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from eventmq.interfaces import Finding
+    from eventmq.store.reports import Finding
 
 __all__ = ["RULES", "audit", "audit_rows"]
 
@@ -101,8 +106,6 @@ def _leased_twice(db: apsw.Connection) -> Iterator[str]:
 
 
 def _unreadable_schedules(db: apsw.Connection) -> Iterator[str]:
-    if first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'schedules'") is None:
-        return
     sql = """SELECT CAST(name AS BLOB), version, last_fire_time, remaining, CAST(last_job AS BLOB),
              definition FROM schedules WHERE removed = 0"""
     for packed, *row in db.execute(sql):

@@ -11,8 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from eventmq.app import EventMQ
-from eventmq.events.columns import rows_of
-from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
+from eventmq.events import rows_of
+from eventmq.plugins.queue_stores.sqlite.reading import SqliteEventLogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

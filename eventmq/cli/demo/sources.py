@@ -57,12 +57,6 @@ _BRANCHES = frozenset({
     ast.match_case,
 })  # fmt: skip
 
-#: Nodes in which nothing that counts can be; most of a tree are these.
-_LEAVES = frozenset({
-    ast.Name, ast.Constant, ast.Load, ast.Store, ast.Del, ast.alias, ast.Pass, ast.Import,
-    ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Break, ast.Continue,
-})  # fmt: skip
-
 
 def measure(source: bytes) -> dict[str, Any]:
     """Return the figures of a source; one that this Python cannot parse has lines only.
@@ -72,62 +66,38 @@ def measure(source: bytes) -> dict[str, Any]:
         ``name line lines branches`` of a function, or None where there is none. The branches of
         a function are those that McCabe's measure counts: decisions, plus 1.
     """
-    figures: dict[str, Any] = dict.fromkeys(COUNTS, 0)
-    figures["lines"] = source.count(b"\n") + (not source.endswith(b"\n"))
-    functions: list[dict[str, Any]] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler, about other people's code
             tree = ast.parse(source)
     except (SyntaxError, ValueError):
         tree = ast.Module([], [])
-    _visit(tree, figures, functions)
-    figures["longest"] = _max_of(functions, "lines")
-    figures["complex"] = _max_of(functions, "branches")
-    return figures
-
-
-def _visit(tree: ast.AST, figures: dict[str, Any], functions: list[dict[str, Any]]) -> None:
-    """Walk over a tree, noting for every node in which function it is."""
-    module = {"name": "", "branches": 0}
-    waiting: list[tuple[ast.AST, dict[str, Any]]] = [(tree, module)]
-    while waiting:
+    functions: list[dict[str, Any]] = []
+    classes = branches = 0
+    waiting: list[tuple[ast.AST, dict[str, Any]]] = [(tree, {"name": "", "branches": 0})]
+    while waiting:  # each node with the function or class that it is in
         node, inside = waiting.pop()
-        kind = type(node)
-        branches = 0
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            figures["functions"] += 1
-            inside = _function(node, inside["name"])
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            name = _dotted(inside["name"], node.name)
+            inside = {"name": name, "line": node.lineno, "lines": lines, "branches": 1}
             functions.append(inside)
         elif isinstance(node, ast.ClassDef):
-            figures["classes"] += 1
+            classes += 1
             inside = {"name": _dotted(inside["name"], node.name), "branches": 0}
-        elif kind in _BRANCHES:
-            branches = 1
-        elif isinstance(node, ast.BoolOp):
-            branches = len(node.values) - 1
-        if branches:
-            figures["branches"] += branches
-            inside["branches"] += branches
-        waiting.extend((child, inside) for child in _children(node))
-
-
-def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Do the same as `ast.iter_child_nodes`, without leaves."""
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if isinstance(value, list):
-            for item in value:
-                if isinstance(item, ast.AST) and type(item) not in _LEAVES:
-                    yield item
-        elif isinstance(value, ast.AST) and type(value) not in _LEAVES:
-            yield value
-
-
-def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, outside: str) -> dict[str, Any]:
-    name = _dotted(outside, node.name)
-    lines = (node.end_lineno or node.lineno) - node.lineno + 1
-    return {"name": name, "line": node.lineno, "lines": lines, "branches": 1}
+        elif type(node) in _BRANCHES or isinstance(node, ast.BoolOp):
+            decisions = len(node.values) - 1 if isinstance(node, ast.BoolOp) else 1
+            branches += decisions
+            inside["branches"] += decisions
+        waiting.extend((child, inside) for child in ast.iter_child_nodes(node))
+    return {
+        "lines": source.count(b"\n") + (not source.endswith(b"\n")),
+        "functions": len(functions),
+        "classes": classes,
+        "branches": branches,
+        "longest": _max_of(functions, "lines"),
+        "complex": _max_of(functions, "branches"),
+    }
 
 
 def _dotted(outside: str, name: str) -> str:

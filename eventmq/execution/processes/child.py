@@ -17,10 +17,10 @@ import select
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from eventmq.execution.context import current
-from eventmq.execution.part_sink import PartSink, Timer
+from eventmq.execution.poolkit import PartSink, Timer
 from eventmq.execution.processes.pipes import (
     CANCEL,
     CANCEL_OFFSET,
@@ -37,15 +37,21 @@ from eventmq.execution.processes.pipes import (
     WORK,
 )
 from eventmq.execution.streaming import cancelled
+from eventmq.interfaces import current
+from eventmq.text import printable
+from eventmq.titles import set_title
 from eventmq.wire.batches import OutcomeRow, decode_chunk, encode_outcomes
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Sequence
 
     from eventmq.execution.executor import Executor
     from eventmq.execution.processes.pipes import ChildPipes
     from eventmq.execution.processes.recycling import ChildRecycling
+    from eventmq.execution.routes import Route
     from eventmq.execution.streaming import Cancellation, PartBatch
+    from eventmq.wire.batches import ChunkEntry
 
 __all__ = ["PoolChild", "SignalAlarm", "install_cancel_handler"]
 
@@ -105,6 +111,9 @@ def install_cancel_handler(executor: Executor, records: mmap.mmap, offset: int) 
 #: Bytes of results that are sent together, not counting the last one.
 FLUSH_BYTES = 128 * 1024
 
+#: Chunk and position where no job is shown.
+NO_JOB = (0, -1)
+
 #: Exit status of a child whose pipes were closed (EX_IOERR of sysexits.h).
 NO_PIPES = 74
 
@@ -141,6 +150,10 @@ class PoolChild:
         self._recycling = recycling
         self._lock = threading.Lock()
         self._chunk = 0
+        #: Number, routes and entries of the chunk that runs.
+        self._running: tuple[int, Sequence[Route], Sequence[ChunkEntry]] = (0, (), ())
+        #: Chunk and position of the job whose task the title of the process shows.
+        self._shown = NO_JOB
         self._rows: list[OutcomeRow] = []
         self._flushed = 0.0
         self._disowned = False
@@ -157,6 +170,7 @@ class PoolChild:
             self._end_without_pipes(self._rows[-1].position if self._rows else -1)
 
     def _serve(self) -> None:
+        set_title("child")
         self._executor.start()
         os.register_at_fork(after_in_child=self._disown)
         self._executor.alarm = SignalAlarm(self._executor.cancellation)
@@ -172,6 +186,8 @@ class PoolChild:
             if len(body) < length or not self._run_chunk(body, first, first + count):
                 break
         self._executor.close()
+        if not self._disowned:
+            self._executor.stop()
 
     # hot loop: python -m benchmarks drain
     def _run_chunk(self, body: bytes, begin: int, end: int) -> bool:
@@ -179,6 +195,7 @@ class PoolChild:
         chunk = self._chunk
         queue, templates, entries, base = decode_chunk(body)
         routes = self._executor.routes(queue, templates)
+        self._running = chunk, routes, entries
         run = self._executor.run
         stop = self._executor.cancellation
         recycling = self._recycling
@@ -262,6 +279,9 @@ class PoolChild:
         with self._lock:
             rows = self._rows[:]  # the other thread may append meanwhile
             self._flushed = time.monotonic()
+            if self._shown is not NO_JOB and not running:
+                self._shown = NO_JOB
+                set_title("child")
             if not rows:
                 return
             if not self._disowned and not self._intact():
@@ -326,14 +346,30 @@ class PoolChild:
 
     def _watch(self) -> None:
         try:
-            while os.read(self._pipes.wakeup, 64):
-                self._sink.credit(*self._credit())
-                self.flush(running=True)
-        except OSError:
+            with suppress(OSError):
+                while os.read(self._pipes.wakeup, 64):
+                    self._sink.credit(*self._credit())
+                    self.flush(running=True)
+                    self._show_task()
+            # A file in the place of the pipe ends as well.
             if not self._disowned and not self._intact():
                 self._end_without_pipes(None)
         finally:
             os._exit(1)  # the manager is gone
+
+    def _show_task(self) -> None:
+        """Show the task of the running job in the title of the process.
+
+        The manager wakes a child whose job has run for a while. Short jobs do not pay for it: they
+        would end before anybody could read the title.
+        """
+        with self._lock:
+            chunk, position, start = RECORD.unpack_from(self._records, self._offset)
+            number, routes, entries = self._running
+            if start and chunk == number and (chunk, position) != self._shown:
+                self._shown = chunk, position
+                task = routes[entries[position].template].task
+                set_title("child", printable(task) or "(legacy)")
 
     def _credit(self) -> tuple[int, int, int]:
         """Return the credit from the manager: a value that was read twice was not half written."""

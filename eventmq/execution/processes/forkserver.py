@@ -27,6 +27,7 @@ from eventmq.execution.processes import control
 from eventmq.execution.processes.child import PoolChild
 from eventmq.execution.processes.pipes import RECORD_SIZE, ChildPipes
 from eventmq.execution.processes.recycling import ChildRecycling
+from eventmq.titles import set_title
 from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -222,10 +223,11 @@ def _leave(code: int) -> None:
 
 def main(control_fd: int, records_fd: int) -> None:
     """Run a fork server on the control socket ``control_fd``."""
-    # Ctrl-C and a SIGTERM to the group reach all processes: only the manager acts on them, and
-    # lets running jobs end.
-    signal.signal(signal.SIGINT, _ignore)
-    signal.signal(signal.SIGTERM, _ignore)
+    # Ctrl-C, the end of a terminal and a SIGTERM to the group reach all processes: only the manager
+    # acts on them, and lets running jobs end.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _ignore)
+    set_title("fork server")
     sock = socket.socket(fileno=control_fd)
     sock.set_inheritable(False)
     records = mmap.mmap(records_fd, 0)

@@ -1,4 +1,4 @@
-"""Pipes and shared memory between the job manager and a child, and a writer that does not block.
+"""Pipes and shared memory between the job manager and a child: what is in them.
 
 A child has four pipes of its own and a record in shared memory:
 
@@ -18,7 +18,6 @@ A child has four pipes of its own and a record in shared memory:
 
 from __future__ import annotations
 
-import os
 from struct import Struct
 from typing import NamedTuple
 
@@ -39,7 +38,6 @@ __all__ = [
     "SKIP",
     "WORK",
     "ChildPipes",
-    "PipeWriter",
 ]
 
 #: Number of the chunk, position of the first job, number of jobs, length of the body.
@@ -91,58 +89,3 @@ class ChildPipes(NamedTuple):
     token: int
     result: int
     wakeup: int
-
-
-class PipeWriter:
-    """Writes to a non-blocking pipe and keeps what does not fit. One thread.
-
-    A reader that is gone is no error: the fork server reports its exit.
-    """
-
-    __slots__ = ("_pending", "fd")
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._pending = bytearray()
-
-    @property
-    def pending(self) -> bool:
-        """Whether bytes wait for space in the pipe."""
-        return bool(self._pending)
-
-    def write(self, *parts: bytes) -> None:
-        """Write now what fits, the rest at the next `flush`."""
-        if self._pending:
-            self._pending += b"".join(parts)
-            return
-        try:
-            written = os.writev(self.fd, parts)
-        except BlockingIOError:
-            written = 0
-        except BrokenPipeError:
-            return
-        if written < sum(map(len, parts)):
-            self._pending += memoryview(b"".join(parts))[written:]
-
-    def flush(self) -> None:
-        """Go on writing what did not fit."""
-        pending = self._pending
-        try:
-            while pending:
-                del pending[: os.write(self.fd, memoryview(pending)[: 1 << 20])]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            pending.clear()
-
-    def take_pending(self) -> bytes:
-        """Return the bytes that were not written yet, and drop them."""
-        pending = bytes(self._pending)
-        self._pending.clear()
-        return pending
-
-    def close(self) -> None:
-        """Close the pipe. Idempotent."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)

@@ -1,7 +1,7 @@
 """Middleware ``log-context``: log records made inside a task say which job they belong to.
 
-Every record of the process gets ``eventmq_job``, ``eventmq_task`` and ``eventmq_attempt``, empty
-outside of jobs, so one format serves clients and workers::
+Every record of the process gets ``eventmq_job``, ``eventmq_task``, ``eventmq_queue`` and
+``eventmq_attempt``, empty outside of jobs, so one format serves clients and workers::
 
     logging.basicConfig(format="%(message)s [%(eventmq_task)s %(eventmq_job)s]")
 
@@ -35,6 +35,7 @@ class _RecordFactory:
         job = current.get(None)
         record.eventmq_job = job.id if job else ""
         record.eventmq_task = job.task if job else ""
+        record.eventmq_queue = job.queue if job else ""
         record.eventmq_attempt = job.attempt if job else ""
         return record
 

@@ -65,7 +65,8 @@ class _SlotThread:
         self._jobs: deque[tuple[AssignedChunk, int]] = deque()
         #: True for every chunk, False for the end.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._current: Running | None = None
+        #: The job that it runs.
+        self.current: Running | None = None
         #: Guards what `interrupt` and `abandon` decide about the job that runs.
         self._lock = threading.Lock()
         self._abandoned = False
@@ -74,11 +75,6 @@ class _SlotThread:
         self._last_notified = 0.0
         name = f"eventmq-slot-{number}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
-
-    @property
-    def current(self) -> Running | None:
-        """The job that it runs."""
-        return self._current
 
     def assign(self, chunk: AssignedChunk) -> None:
         self._jobs.extend((chunk, position) for position in range(chunk.count))
@@ -99,7 +95,7 @@ class _SlotThread:
     def interrupt(self, chunk: int, position: int) -> None:
         """Cancel a job, if it is the running one."""
         with self._lock:
-            if self._current is not None and self._current[:2] == (chunk, position):
+            if self.current is not None and self.current[:2] == (chunk, position):
                 self.executor.cancel()
 
     def abandon(self) -> Running | None:
@@ -107,10 +103,10 @@ class _SlotThread:
         with self._lock:
             self._abandoned = True
             self._jobs.clear()
-            if self._current is not None:
+            if self.current is not None:
                 self.executor.cancel()  # best effort: a coroutine ends, and so the thread
         self.end()
-        return self._current
+        return self.current
 
     def _serve(self) -> None:
         while self._calls.get():
@@ -122,7 +118,7 @@ class _SlotThread:
             chunk, position = job
             row = self._run(chunk, position)
             with self._lock:
-                self._current = None
+                self.current = None
                 self.executor.cancellation.requested = False
                 if self._abandoned:
                     return
@@ -139,7 +135,7 @@ class _SlotThread:
                 chunk, position = self._jobs.popleft()
             except IndexError:
                 return None
-            self._current = Running(chunk.number, position, time.monotonic())
+            self.current = Running(chunk.number, position, time.monotonic())
         return chunk, position
 
     def _run(self, chunk: AssignedChunk, position: int) -> OutcomeRow:
@@ -151,7 +147,7 @@ class _SlotThread:
     # Parts and progress
 
     def _current_job(self) -> tuple[int, int]:
-        current = self._current
+        current = self.current
         return (0, -1) if current is None else current[:2]
 
     def _send_parts(self, job: tuple[int, int], batch: PartBatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.sdk import hookimpl, read_options
+from eventmq.sdk import hookimpl, option, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 __all__ = ["eventmq_queue_stores"]
 
 #: Settings of stores that have files.
-_IGNORED = frozenset(
-    {"directory", "durability", "fsync_interval", "reserve", "page_checksums", "expect_store"}
-)
+_IGNORED = frozenset({
+    "directory", "durability", "fsync_interval", "reserve", "page_checksums", "checkpoints",
+    "expect_store",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of the store. Events are kept as in a file, within less."""
 
-    dedupe_window: float = 86_400.0
-    keep_results: float = 86_400.0
-    events_ring: int = 16 * 1024 * 1024
-    events_cap: int = 64 * 1024 * 1024
-    events_values: int = 0
+    dedupe_window: float = option(86_400.0, ge=0)
+    keep_results: float = option(86_400.0, ge=0)
+    events_ring: int = option(16 * 1024 * 1024, ge=0)
+    events_cap: int = option(64 * 1024 * 1024, ge=0)
+    events_values: int = option(0, ge=0)
 
 
 def make_store(context: PluginContext) -> QueueStore:

@@ -27,8 +27,7 @@ class BrokerResults:
 
     def get(self, reference: bytes) -> bytes:
         """Raise `ResultUnavailable`: there are no references to what the broker keeps."""
-        msg = "a result that the broker keeps has no reference; ask the broker"
-        raise ResultUnavailable(msg)
+        raise ResultUnavailable("a result that the broker keeps has no reference; ask the broker")
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

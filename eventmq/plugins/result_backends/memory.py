@@ -47,8 +47,10 @@ class MemoryResults:
         """Keep a result for ``ttl`` seconds; return its reference, made of the job's id."""
         reference = job_id.encode()
         if len(data) > self._max_bytes:
-            msg = f"the result has {len(data)} bytes; the result backend 'memory' keeps "
-            raise ResultTooLarge(f"{msg}{self._max_bytes} at most: its option max_bytes")
+            raise ResultTooLarge(
+                f"the result has {len(data)} bytes; the result backend 'memory' keeps "
+                f"{self._max_bytes} at most: its option max_bytes"
+            )
         with self._lock:
             self._drop(reference)
             self._kept[reference] = (data, self._monotonic() + ttl)
@@ -65,9 +67,10 @@ class MemoryResults:
                 return data
             self._drop(reference)
         job_id = reference.decode(errors="replace")
-        msg = f"the result of job {job_id!r} is not in this process, or no more: the result "
-        msg += "backend 'memory' keeps results in the process that ran the job, for their ttl"
-        raise ResultUnavailable(msg)
+        raise ResultUnavailable(
+            f"the result of job {job_id!r} is not in this process, or no more: the result "
+            "backend 'memory' keeps results in the process that ran the job, for their ttl"
+        )
 
     def close(self) -> None:
         """Do nothing: other users of the object go on."""

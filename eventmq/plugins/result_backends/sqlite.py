@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -72,13 +72,13 @@ _DDL = (
 _inherited: list[object] = []
 
 
+@dataclass(slots=True)
 class _Home:
     """The connection of one process: it must not be carried over a fork."""
 
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.db: apsw.Connection | None = None
+    pid: int = field(default_factory=os.getpid)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    db: apsw.Connection | None = None
 
 
 class SqliteResults:
@@ -132,15 +132,19 @@ class SqliteResults:
             ResultUnavailable: The file cannot be written.
         """
         if len(data) > self._max_result:
-            msg = f"the result has {len(data)} bytes; the result backend 'sqlite' keeps "
-            raise ResultTooLarge(f"{msg}{self._max_result} at most: its option max_result")
+            raise ResultTooLarge(
+                f"the result has {len(data)} bytes; the result backend 'sqlite' keeps "
+                f"{self._max_result} at most: its option max_result"
+            )
         now = self._now()
         home = self._here()
         try:
             with home.lock:
                 db = self._open(home)
-                sql = "INSERT OR REPLACE INTO results (id, until, data) VALUES (?, ?, ?)"
-                db.execute(sql, (job_id, now + ttl, data))
+                db.execute(
+                    "INSERT OR REPLACE INTO results (id, until, data) VALUES (?, ?, ?)",
+                    (job_id, now + ttl, data),
+                )
                 self._written += len(data)
                 if now >= self._look_at or self._written > self._max_bytes // 16:
                     self._look_at = now + EVERY if self._prune(db, now) else now
@@ -156,19 +160,25 @@ class SqliteResults:
             ResultUnavailable: It is not, or the file is not on this host or cannot be read.
         """
         if not self._path.exists():
-            msg = f"{self._where} are not on this host: the result backend 'sqlite' is for workers "
-            raise ResultUnavailable(msg + "and clients of one host that name the same file")
+            raise ResultUnavailable(
+                f"{self._where} are not on this host: the result backend 'sqlite' is for workers "
+                "and clients of one host that name the same file"
+            )
         job_id = reference.decode(errors="replace")
         home = self._here()
         try:
             with home.lock:
-                sql = "SELECT data FROM results WHERE id = ? AND until > ?"
-                row = first_row(self._open(home), sql, (job_id, self._now()))
+                row = first_row(
+                    self._open(home),
+                    "SELECT data FROM results WHERE id = ? AND until > ?",
+                    (job_id, self._now()),
+                )
         except (OSError, StoreError, *UNREADABLE) as error:
             raise ResultUnavailable(f"{self._where} cannot be read: {error}") from error
         if row is None:
-            msg = f"the result of job {job_id[:80]!r} is not among {self._where}, or no more"
-            raise ResultUnavailable(msg)
+            raise ResultUnavailable(
+                f"the result of job {job_id[:80]!r} is not among {self._where}, or no more"
+            )
         return bytes(row[0])
 
     def close(self) -> None:
@@ -212,14 +222,15 @@ class SqliteResults:
 
     def _prepare(self, db: apsw.Connection) -> None:
         # In this order: another process may be making the tables, and marks the file with them.
-        (tables,) = first_row(db, "SELECT count(*) FROM sqlite_master")
-        (application,) = first_row(db, "PRAGMA application_id")
-        (version,) = first_row(db, "PRAGMA user_version")
+        tables = first_row(db, "SELECT 1 FROM sqlite_master")
+        application, version = db.pragma("application_id"), db.pragma("user_version")
         if application not in {0, APPLICATION_ID} or (not application and tables):
             raise ResultUnavailable(f"{self._path} has no results of EventMQ: name another file")
         if version > SCHEMA_VERSION:
-            msg = f"{self._path} has version {version}, this EventMQ knows up to {SCHEMA_VERSION}"
-            raise ResultUnavailable(f"{msg}: use the newer EventMQ that wrote it, or another file")
+            raise ResultUnavailable(
+                f"{self._path} has version {version}, this EventMQ knows up to {SCHEMA_VERSION}: "
+                "use the newer EventMQ that wrote it, or another file"
+            )
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         if version < SCHEMA_VERSION:
@@ -260,11 +271,8 @@ class SqliteResults:
     @staticmethod
     def _bytes(db: apsw.Connection) -> int:
         """Return how many bytes of the file are in use."""
-        sizes = [
-            first_row(db, f"PRAGMA {name}")[0]
-            for name in ("page_count", "freelist_count", "page_size")
-        ]
-        return int((sizes[0] - sizes[1]) * sizes[2])
+        pages = db.pragma("page_count") - db.pragma("freelist_count")
+        return int(pages * db.pragma("page_size"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,9 @@ class Dill:
             data = self._dumps(value)
         except Exception as error:  # pickling runs any code of the value's class
             kind, path = self._culprit(value)
-            msg = f"dill cannot encode the {kind} at {path}: {type(error).__name__}: {error}"
-            raise SerializationError(msg) from error
+            raise SerializationError(
+                f"dill cannot encode the {kind} at {path}: {type(error).__name__}: {error}"
+            ) from error
         return data, _sign(self._keys[0], envelope, data)
 
     def _culprit(self, value: object) -> tuple[str, str]:
@@ -105,8 +106,10 @@ class Dill:
         try:
             return self._loads(data)
         except Exception as error:  # unpickling runs any code of the value's class
-            msg = f"these {len(data)} bytes cannot be decoded as dill"
-            raise SerializationError(f"{msg}: {type(error).__name__}: {error}") from error
+            raise SerializationError(
+                f"these {len(data)} bytes cannot be decoded as dill: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def _verify(self, data: bytes, envelope: Envelope) -> None:
         job = f"job {envelope.job_id!r}"
@@ -118,11 +121,13 @@ class Dill:
             raise SignatureError(f"{job}: the signature was made with another key or content")
         age = self._now() - envelope.created
         if not age <= self._max_age:
-            msg = f"{job}: the signature is {age:.0f} s old, the limit is {self._max_age:.0f} s"
-            raise SignatureError(msg)
+            raise SignatureError(
+                f"{job}: the signature is {age:.0f} s old, the limit is {self._max_age:.0f} s"
+            )
         if age < -SKEW:
-            msg = f"{job}: the signature was made {-age:.0f} s ahead of this clock; set the clocks"
-            raise SignatureError(msg)
+            raise SignatureError(
+                f"{job}: the signature was made {-age:.0f} s ahead of this clock; set the clocks"
+            )
 
 
 def _sign(key: bytes, envelope: Envelope, data: bytes) -> str:

@@ -3,6 +3,9 @@
 A type is found by exact match, so a subclass is refused instead of losing what it adds. A time
 with a zone keeps its offset, not the name of the zone. Tuples come back as lists, except where a
 list cannot be: as a key of a dict and inside a set, where lists come back as tuples.
+
+What has a plain form (`eventmq.sdk.plain`) is written as that, and comes back as it: annotations of
+tasks turn it back.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
+
+from eventmq.sdk import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +46,16 @@ def freeze(value: Any) -> Any:
     return tuple(map(freeze, value)) if isinstance(value, list) else value
 
 
+def _members(value: Any) -> list[Any]:
+    """Return the members of a set, which are read as members of a set again."""
+    members = list(value)
+    for member in members:
+        if type(member) not in BY_TYPE and isinstance(_plain_or_none(member), dict):
+            kind = type(member).__name__
+            raise TypeError(f"a set has a {kind}, which is written as a dict: give a list of them")
+    return members
+
+
 #: Codes and tags are part of the format: never change or reuse one.
 _EXTENSIONS = (
     Extension(datetime, 1, "datetime", datetime.isoformat, datetime.fromisoformat),
@@ -55,8 +70,8 @@ _EXTENSIONS = (
     ),
     Extension(Decimal, 5, "decimal", str, Decimal),
     Extension(UUID, 6, "uuid", str, UUID),
-    Extension(set, 7, "set", list, lambda plain: set(map(freeze, plain))),
-    Extension(frozenset, 8, "frozenset", list, lambda plain: frozenset(map(freeze, plain))),
+    Extension(set, 7, "set", _members, lambda plain: set(map(freeze, plain))),
+    Extension(frozenset, 8, "frozenset", _members, lambda plain: frozenset(map(freeze, plain))),
     Extension(int, 9, "int", hex, lambda plain: int(plain, 16)),
     Extension(
         complex,
@@ -71,10 +86,19 @@ BY_TYPE = {extension.type: extension for extension in _EXTENSIONS}
 BY_CODE = {extension.code: extension for extension in _EXTENSIONS}
 BY_TAG = {extension.tag: extension for extension in _EXTENSIONS}
 
+
+def _plain_or_none(value: object) -> Any:
+    try:
+        return plain(value)
+    except TypeError:
+        return None
+
+
 _PLAIN = (str, int, float, bytes, bytearray, memoryview, type(None))
 _KNOWN = (
     "None bool int float str bytes list tuple (read as a list) dict set frozenset "
-    "datetime date time timedelta Decimal UUID complex"
+    "datetime date time timedelta Decimal UUID complex, enums, paths, dataclasses, attrs classes, "
+    "msgspec structs and pydantic models"
 )
 
 
@@ -118,7 +142,15 @@ def _wrong(value: object, path: str, outer: set[int]) -> Iterator[str]:
             yield from _wrong(item, place, outer)
         outer.discard(id(value))
     elif type(value) not in BY_TYPE and not isinstance(value, _PLAIN):
-        yield f"{where}; it takes: {_KNOWN}"
+        simple = _plain_or_none(value)
+        if simple is None:
+            yield f"{where}; it takes: {_KNOWN}"
+        elif id(value) in outer:
+            yield f"{where}: it contains itself"
+        else:
+            outer.add(id(value))
+            yield from _wrong(simple, path, outer)
+            outer.discard(id(value))
 
 
 def complaint(name: str, value: object, error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SerializationError
 from eventmq.plugins.serializers.extended import BY_TAG, BY_TYPE, complaint, freeze
-from eventmq.sdk import factory, hookimpl
+from eventmq.sdk import factory, hookimpl, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,8 +46,10 @@ class Json:
         try:
             return _READ(data.decode())
         except Exception as error:
-            msg = f"these {len(data)} bytes cannot be decoded as json"
-            raise SerializationError(f"{msg}: {type(error).__name__}: {error}") from error
+            raise SerializationError(
+                f"these {len(data)} bytes cannot be decoded as json: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def _tagged(tag: str, value: object) -> dict[str, object]:
@@ -70,7 +72,7 @@ def _plain(value: Any) -> Any:
         return _tagged("bytes", base64.b64encode(value).decode())
     extension = BY_TYPE.get(type(value))
     if extension is None:
-        raise TypeError(type(value).__name__)
+        return _plain(plain(value))
     return _tagged(extension.tag, _plain(extension.encode(value)))
 
 

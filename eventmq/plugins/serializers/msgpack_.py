@@ -1,7 +1,8 @@
 """Serializer ``msgpack``, the default: compact, fast, and read by every language.
 
-It takes plain data, and the types of `eventmq.plugins.serializers.extended` as MessagePack
-extension types. Tuples come back as lists, except as keys of dicts and in sets.
+It takes plain data, what has a plain form, and the types of
+`eventmq.plugins.serializers.extended` as MessagePack extension types. Tuples come back as lists,
+except as keys of dicts and in sets.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SerializationError
 from eventmq.plugins.serializers.extended import BY_CODE, BY_TYPE, complaint, freeze
-from eventmq.sdk import factory, hookimpl
+from eventmq.sdk import factory, hookimpl, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +69,7 @@ class Msgpack:
     def _write(self, inner: Sequence[Callable[[Any], Any]], value: object) -> Any:
         extension = BY_TYPE.get(type(value))
         if extension is None:
-            raise TypeError(type(value).__name__)
+            return plain(value)
         if not inner:
             raise RecursionError("sets within sets are nested too deeply")
         return self._extend(extension.code, self._pack(extension.encode(value), default=inner[0]))
@@ -80,8 +81,7 @@ class Msgpack:
     def _read(self, inner: Sequence[Callable[[int, bytes], Any]], code: int, data: bytes) -> Any:
         if not inner:
             raise ValueError("too many levels")
-        plain = self._unpack(data, ext_hook=inner[0], strict_map_key=False)
-        return BY_CODE[code].decode(plain)
+        return BY_CODE[code].decode(self._unpack(data, ext_hook=inner[0], strict_map_key=False))
 
 
 def _frozen_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

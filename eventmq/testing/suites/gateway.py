@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import BindError, NotAllowed
+from eventmq.gateway import Watchable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +109,17 @@ class GatewaySuite:
         gateway = self.new(bind="tcp://0.0.0.0:0", insecure=True)
         gateway.start()
         assert gateway.running()
+
+    def test_its_loops_turn_if_it_can_be_watched(self) -> None:
+        """Each of them, at least once a second: what stands still is stuck."""
+        gateway = self.new()
+        if not isinstance(gateway, Watchable):
+            return
+        gateway.start()
+        first, end = gateway.turns(), time.monotonic() + _DEADLINE
+        while not all(new > old for new, old in zip(gateway.turns(), first, strict=True)):
+            assert time.monotonic() < end, f"{gateway.turns()} turns, and {first} before"
+            time.sleep(0.01)
 
     def test_a_gateway_starts_no_thread_before_start(self) -> None:
         """Making a gateway opens nothing."""

@@ -5,6 +5,7 @@ A pool in other processes loads ``eventmq.testing.suites.pool_tasks:make_executo
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.clock import SystemClock
 from eventmq.errors import SoftTimeLimitExceeded
-from eventmq.execution.context import current_job
 from eventmq.execution.executor import Executor
 from eventmq.execution.spec import TaskSpec
+from eventmq.interfaces import current_job
 from eventmq.registry.manager import PluginManager
 from eventmq.settings import load_settings
 
@@ -68,8 +69,6 @@ def block(path: str, seconds: float) -> str:
 
 async def linger(path: str) -> None:
     """Make a file, then wait until the coroutine is cancelled; make another file then."""
-    import asyncio
-
     _sign(path)
     try:
         await asyncio.sleep(3600.0)
@@ -80,8 +79,6 @@ async def linger(path: str) -> None:
 
 async def late(path: str) -> str:
     """Make a file, then wait in a coroutine; return the exception that ended the wait."""
-    import asyncio
-
     _sign(path)
     try:
         await asyncio.sleep(3600.0)
@@ -158,8 +155,6 @@ def tell(times: int, path: str) -> None:
 
 async def atell(times: int, path: str) -> None:
     """Do the same in a coroutine."""
-    import asyncio
-
     for done in range(times):
         current_job().progress(done + 1, times, "telling")
     while not Path(path).exists():  # noqa: ASYNC110,ASYNC240 - another process makes it

@@ -35,6 +35,14 @@ class QueueOrderSuite:
             weight = next(weight for weight, name in queues if name == chosen)
             order.charge(chosen, weight, random.randint(1, 300))
 
+    def test_jobs_that_are_handed_back_are_tolerated(self) -> None:
+        """Also more than were charged: an order begins anew with the broker."""
+        order = self.make()
+        order.charge("a", 10, 100)
+        for jobs in (-99, -1000):
+            order.charge("a", 10, jobs)
+            assert order.choose([(10, "a"), (20, "b")]) in {"a", "b"}
+
     def test_choosing_without_a_charge_is_legal(self) -> None:
         """The broker charges only for jobs that it dispatched."""
         order = self.make()

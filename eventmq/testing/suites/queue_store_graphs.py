@@ -1,15 +1,17 @@
-"""Conformance tests of queue stores: graphs."""
+"""Conformance tests of queue stores: graphs, the inputs of their jobs, and slices of large ones."""
 
 # ruff: noqa: PLR2004, S101 - suites assert; the expected number is the point
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from eventmq.events import rows_of
-from eventmq.graph import Chain, Expression, Group, Signature, build
+from eventmq.graph import PAGED, Chain, Expression, Group, Signature, build, flags_of
 from eventmq.job import JobState
-from eventmq.store.reads import FindLineage, ListGraph, ReadEvents
+from eventmq.store.reads import FindJobs, FindLineage, ListGraph, ReadEvents, ReadInputs
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
     Admit,
@@ -21,9 +23,10 @@ from eventmq.store.writes import (
     EndDeadlines,
     Finish,
     GraphChanges,
+    PruneFailed,
     WriteResult,
 )
-from eventmq.testing.suites.store_harness import StoreHarness
+from eventmq.testing.suites.queue_store_recovery import StoreHarness
 from eventmq.wire.batches import unpack
 from eventmq.wire.results import decode_error
 
@@ -32,14 +35,27 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import QueueStore
     from eventmq.job import JobRecord
+    from eventmq.store.reads import InputsPage
 
 __all__ = ["GraphTests"]
 
 _A, _B, _C, _D = map(Signature, "abcd")
 
+#: What follows from outcomes outside of graphs.
+_NOTHING = GraphChanges([], [], [])
+
+#: Bytes of a result, and of the largest body.
+_SIZE, _BODY = 1000, 2000
+
 
 def _names(jobs: Sequence[JobRecord]) -> list[str]:
     return sorted(job.headers[5] for job in jobs)
+
+
+def _parts(job: JobRecord) -> tuple[bytes, Any]:
+    """Return the body that a ready job was submitted with, and its input."""
+    body, value = unpack(job.body, "a body")
+    return body, unpack(value, "an input")
 
 
 class GraphTests(StoreHarness):
@@ -69,20 +85,8 @@ class GraphTests(StoreHarness):
 
     def after(self, store: QueueStore, *rows: Any, **more: Any) -> GraphChanges:
         """Commit outcomes, and return the changes that they cause in graphs."""
-        followed: GraphChanges = self.commit(
-            store, Finish(rows), AdvanceGraphs(self.clock.now(), 60.0, 100.0, **more)
-        )[1]
-        return followed
-
-    def states(self, store: QueueStore, jobs: Sequence[JobRecord]) -> list[str]:
-        """Return the states of jobs."""
-        rows = self.find(store, *jobs)
-        return [rows[job.id].job.state.value for job in jobs]
-
-    def counts(self, store: QueueStore) -> QueueCounts:
-        """Return the counts of the queue after a restart."""
-        _, recovered = self.reopen(store)
-        return recovered.counts["q"]
+        advance = AdvanceGraphs(self.clock.now(), 60.0, 100.0, **more)
+        return cast("GraphChanges", self.commit(store, Finish(rows), advance)[1])
 
     # Admission
 
@@ -99,12 +103,10 @@ class GraphTests(StoreHarness):
         self.after(store, *(self.end(job) for job in jobs))
         assert self.commit(store, write) == [WriteResult("same_id")]
 
-    def test_a_graph_with_a_known_id_is_refused_whole(self) -> None:
+    def test_a_graph_with_a_known_id_is_refused_whole(self, store: QueueStore) -> None:
         """None of its jobs is stored."""
-        store = self.begin()
         jobs, write = self.graph(Group((_A, _B)))
-        other = self.job(id=jobs[1].id)
-        self.commit(store, Admit([other]))
+        self.commit(store, Admit([self.job(id=jobs[1].id)]))
         assert self.commit(store, write) == [WriteResult("taken", jobs[1].id)]
         assert self.find(store, jobs[0]) == {}
 
@@ -116,8 +118,7 @@ class GraphTests(StoreHarness):
         followed = self.after(store, self.end(jobs[0], result=b"7", ttl=0.0))
         [ready] = followed.ready
         assert (ready.id, ready.state, followed.ended) == (jobs[1].id, JobState.QUEUED, [])
-        body, value = unpack(ready.body, "a body")
-        assert (body, unpack(value, "an input")) == (b"b", [jobs[0].id, "json", b"7"])
+        assert _parts(ready) == (b"b", [jobs[0].id, "json", b"7"])
         assert ready.rank == int(self.clock.now() * 1_000_000)
 
     def test_a_ready_job_survives_a_restart_with_its_input(self) -> None:
@@ -130,8 +131,7 @@ class GraphTests(StoreHarness):
         store, _ = self.reopen(store)
         record = self.find(store, jobs[2])[jobs[2].id].job
         assert (record.state, record.body) == (JobState.QUEUED, followed.ready[0].body)
-        value = unpack(unpack(record.body, "a body")[1], "an input")
-        assert value == [[jobs[0].id, "json", b"1"], [jobs[1].id, "json", b"2"]]
+        assert _parts(record)[1] == [[jobs[0].id, "json", b"1"], [jobs[1].id, "json", b"2"]]
 
     def test_results_are_in_order_and_nested(self) -> None:
         """Whatever the order in which the members end."""
@@ -139,14 +139,14 @@ class GraphTests(StoreHarness):
         for index in (2, 0):
             assert self.after(store, self.end(jobs[index], result=b"%d" % index)).ready == []
         [ready] = self.after(store, self.end(jobs[1], result=b"1")).ready
-        first, (second, third) = unpack(unpack(ready.body, "a body")[1], "an input")
+        first, (second, third) = _parts(ready)[1]
         assert (first[2], second[2], third[2]) == (b"0", b"1", b"2")
 
     def test_members_that_end_together_count_together(self) -> None:
         """All members that end in one commit are counted."""
         store, jobs, _ = self.started(Chain((Group((_A,) * 50), _B)))
-        followed = self.after(store, *(self.end(job) for job in jobs[:50]))
-        assert [job.id for job in followed.ready] == [jobs[50].id]
+        [ready] = self.after(store, *map(self.end, jobs[:50])).ready
+        assert ready.id == jobs[50].id
 
     def test_a_job_with_an_immutable_signature_keeps_its_body(self) -> None:
         """It waits for the others, and does not take their results."""
@@ -168,9 +168,8 @@ class GraphTests(StoreHarness):
         followed = self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         assert [row.job.id for row in followed.ended] == [jobs[1].id, jobs[2].id]
         assert self.states(store, jobs) == ["failed", "cancelled", "cancelled", "queued"]
-        for row in followed.ended:
-            reason = decode_error(row.result).message
-            assert reason == f"dependency: job {jobs[0].id} failed"
+        reasons = [decode_error(row.result).message for row in followed.ended]
+        assert reasons == [f"dependency: job {jobs[0].id} failed"] * 2
         assert self.counts(store) == QueueCounts(queued=1, failed=1)
 
     def test_every_outcome_but_success_cancels_dependent_jobs(self) -> None:
@@ -179,7 +178,7 @@ class GraphTests(StoreHarness):
             store, jobs, _ = self.started(Chain((Group((_A, _B)), _C)))
             [row] = self.after(store, self.end(jobs[0], end)).ended
             assert (row.job.id, row.state) == (jobs[2].id, JobState.CANCELLED)
-            assert self.after(store, self.end(jobs[1])) == GraphChanges([], [], [])
+            assert self.after(store, self.end(jobs[1])) == _NOTHING
             store.close()
             self.path /= "other"
             self.path.mkdir()
@@ -195,14 +194,13 @@ class GraphTests(StoreHarness):
         followed = self.after(store, self.end(jobs[1], JobState.FAILED))
         assert _names([row.job for row in followed.ended]) == ["b"]
         [ready] = followed.ready
-        value = unpack(unpack(ready.body, "a body")[1], "an input")
-        assert [leaf[2] for leaf in value] == [b"0", b"3"]
+        assert [leaf[2] for leaf in _parts(ready)[1]] == [b"0", b"3"]
 
     def test_a_cancelled_callback_stays_cancelled(self) -> None:
         """The members run on, and nothing follows their end."""
         store, jobs, _ = self.started(Chain((_A, _B)))
         self.after(store, self.end(jobs[1], JobState.CANCELLED))
-        assert self.after(store, self.end(jobs[0])) == GraphChanges([], [], [])
+        assert self.after(store, self.end(jobs[0])) == _NOTHING
 
     def test_many_ready_jobs_are_returned_without_bodies(self) -> None:
         """The broker reads these by `ReadQueued` later."""
@@ -218,19 +216,17 @@ class GraphTests(StoreHarness):
         self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         audit = AuditFields(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
         [affected] = self.commit(store, ApplyToJobs("retry", [jobs[0].id], audit))
-        assert self.after(store, self.end(affected.jobs[0])) == GraphChanges([], [], [])
+        assert self.after(store, self.end(affected.jobs[0])) == _NOTHING
 
     # Handlers
 
     def test_a_handler_is_called_for_the_first_failure(self) -> None:
         """Once, with id, state and error of that job; handlers of outer parts are called too."""
         inner = Group((_A, _B)).on_error(Signature("x"))
-        outer = Chain((inner, _C)).on_error(Signature("y"))
-        store, jobs, _ = self.started(outer)
-        followed = self.after(store, self.end(jobs[1], JobState.FAILED, result=b"why"))
-        assert _names(followed.ready) == ["x", "y"]
-        value = unpack(unpack(followed.ready[0].body, "a body")[1], "an input")
-        assert value == [jobs[1].id, "failed", "json", b"why"]
+        store, jobs, _ = self.started(Chain((inner, _C)).on_error(Signature("y")))
+        ready = self.after(store, self.end(jobs[1], JobState.FAILED, result=b"why")).ready
+        assert _names(ready) == ["x", "y"]
+        assert _parts(ready[0])[1] == [jobs[1].id, "failed", "json", b"why"]
         assert self.after(store, self.end(jobs[0], JobState.FAILED)).ready == []
 
     def test_a_handler_that_was_not_called_is_cancelled_at_the_end(self) -> None:
@@ -300,14 +296,13 @@ class GraphTests(StoreHarness):
     def test_an_ended_graph_is_forgotten_with_its_outcomes(self) -> None:
         """After a restart the store reports that no graph is left."""
         store, jobs, _ = self.started(Chain((_A, _B)))
-        self.after(store, self.end(jobs[0]))
-        self.after(store, self.end(jobs[1]))
+        for job in jobs:
+            self.after(store, self.end(job))
         assert self.commit(store, FindLineage(jobs[0].id))[0] is not None
         self.clock.advance(3 * self.dedupe_window)
         self.commit(store, Finish([]))
         assert self.commit(store, FindLineage(jobs[0].id)) == [None]
-        _, recovered = self.reopen(store)
-        assert recovered.graphs is False
+        assert self.reopen(store)[1].graphs is False
 
     def test_jobs_of_graphs_have_events_with_root_and_parent(self) -> None:
         """Each job has one event when it is admitted, one when it is ready and one when it ends."""
@@ -325,3 +320,219 @@ class GraphTests(StoreHarness):
         assert kinds[3:] == [
             ("succeeded", "a"), ("enqueued", "b"), ("failed", "b"), ("cancelled", "c"),
         ]  # fmt: skip
+
+    # Inputs that are too large for the body of a job
+
+    def chord(
+        self, members: int = 4, takers: int = 1
+    ) -> tuple[QueueStore, list[JobRecord], list[JobRecord]]:
+        """Return a store with a chord whose members have ended, the members, and the takers."""
+        after = _B if takers == 1 else Group((_B,) * takers)
+        store, jobs, _ = self.started(Chain((Group((_A,) * members), after)))
+        rows = [
+            self.end(job, result=bytes([index]) * _SIZE, ttl=0.0)
+            for index, job in enumerate(jobs[:members])
+        ]
+        followed = self.after(store, *rows, max_body=_BODY)
+        assert [job.id for job in followed.ready] == [job.id for job in jobs[members:]]
+        return store, jobs[:members], followed.ready
+
+    def page(
+        self, store: QueueStore, job: JobRecord, cursor: int = 0, max_bytes: int = 10**9
+    ) -> InputsPage:
+        """Return one page of the inputs of a job."""
+        page = self.commit(store, ReadInputs(job.id, cursor, max_bytes))[0]
+        assert page is not None
+        return cast("InputsPage", page)
+
+    def keeps(self, store: QueueStore, job: JobRecord) -> bool:
+        """Return whether the store keeps inputs for a job."""
+        return self.commit(store, ReadInputs(job.id, 0, 1))[0] is not None
+
+    def test_inputs_that_are_too_large_become_ids(self) -> None:
+        """In order, with a flag in the headers; the results are kept although their ttl is 0."""
+        store, members, [taker] = self.chord()
+        assert _parts(taker) == (b"b", [job.id for job in members])
+        assert PAGED in flags_of(taker.headers)
+        assert self.page(store, taker) == (
+            [(job.id, "json", bytes([index]) * _SIZE) for index, job in enumerate(members)],
+            0,
+        )
+
+    def test_inputs_are_read_page_by_page(self) -> None:
+        """A page has as many bytes as requested, or one result."""
+        store, members, [taker] = self.chord()
+        cursor = 0
+        for size, expected in (2 * _SIZE, members[:2]), (1, members[2:3]), (10**9, members[3:]):
+            rows, cursor = self.page(store, taker, cursor, size)
+            assert [row[0] for row in rows] == [job.id for job in expected]
+        assert cursor == 0
+
+    def test_inputs_survive_a_restart(self) -> None:
+        """So does the job that takes them."""
+        store, members, [taker] = self.chord()
+        store, _ = self.reopen(store)
+        assert len(self.page(store, taker).rows) == len(members)
+        record = self.find(store, taker)[taker.id].job
+        assert (record.headers, record.body) == (taker.headers, taker.body)
+
+    def test_inputs_are_deleted_when_their_last_taker_has_ended(self) -> None:
+        """Whatever its outcome."""
+        store, _, [first, second] = self.chord(takers=2)
+        self.after(store, self.end(first))
+        assert (self.keeps(store, first), self.keeps(store, second)) == (False, True)
+        assert len(self.page(store, second).rows) == 4
+        self.commit(store, ApplyToJobs("cancel", [second.id], AuditFields(self.clock.now(), 60.0)))
+        assert not self.keeps(store, second)
+
+    def test_inputs_with_too_many_copies_become_ids(self) -> None:
+        """One limit is for a body, another for all bodies of a join together."""
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 10))))
+        ready = self.after(store, self.end(jobs[0], result=b"x" * 200), max_copies=1000).ready
+        assert [_parts(job)[1] for job in ready] == [jobs[0].id] * 10
+
+    def test_inputs_of_a_failed_job_are_kept_for_its_retry(self) -> None:
+        """Even after its graph has ended, until the retried job ends."""
+        store, members, [taker] = self.chord()
+        self.after(store, self.end(taker, JobState.FAILED))
+        audit = AuditFields(self.clock.now(), 60.0, seq=taker.seq + 1)
+        [affected] = self.commit(store, ApplyToJobs("retry", [taker.id], audit))
+        assert len(self.page(store, taker).rows) == len(members)
+        self.after(store, self.end(affected.jobs[0]))
+        assert not self.keeps(store, taker)
+
+    @pytest.mark.parametrize("action", ["drop", "prune"])
+    def test_inputs_of_a_failed_job_are_deleted_with_it(self, action: str) -> None:
+        """When an operator drops it, or it is pruned: they count towards its bytes."""
+        store, _, [taker] = self.chord()
+        self.after(store, self.end(taker, JobState.FAILED))
+        drop = ApplyToJobs("drop", [taker.id], AuditFields(self.clock.now(), 60.0))
+        self.commit(store, drop if action == "drop" else PruneFailed(0.0, 4 * _SIZE, 100))
+        assert self.find(store, taker) == {}
+        assert not self.keeps(store, taker)
+
+    def test_a_job_with_too_large_inputs_fails(self) -> None:
+        """Jobs that wait for it are cancelled."""
+        store, jobs, _ = self.started(Chain((_A, _B, _C)))
+        followed = self.after(
+            store, self.end(jobs[0], result=b"x" * 2000), max_body=1000, max_input_bytes=1500
+        )
+        assert [row.state.value for row in followed.ended] == ["failed", "cancelled"]
+        error = decode_error(followed.ended[0].result)
+        assert error.type == "eventmq.errors.ResultTooLarge"
+        assert "the limit is 1500, from the setting max_input_bytes" in error.message
+
+    def test_no_inputs_are_kept_for_jobs_that_have_them_in_their_body(self) -> None:
+        """Small inputs are part of the body."""
+        store, (first, second), _ = self.started(Chain((_A, _B)))
+        _, followed, page, stored = self.commit(
+            store, Finish([self.end(first)]), AdvanceGraphs(self.clock.now()),
+            ReadInputs(second.id, 0, 10), FindJobs([second.id]),
+        )  # fmt: skip
+        assert page is None
+        assert followed.ready[0].body == stored[second.id].job.body
+
+    # Large graphs advance in slices, one per commit
+
+    def go_on(
+        self, store: QueueStore, first: GraphChanges, limit: int, **more: int
+    ) -> list[GraphChanges]:
+        """Commit until no change is left; return the changes of each commit."""
+        changes = [first]
+        while changes[-1].unfinished:
+            write = AdvanceGraphs(self.clock.now(), 60.0, 100.0, limit=limit, **more)
+            changes += self.commit(store, write)
+        return changes
+
+    def test_many_jobs_become_ready_in_slices(self) -> None:
+        """In order, each with its input."""
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 7))))
+        changes = self.go_on(store, self.after(store, self.end(jobs[0]), limit=3), 3)
+        assert [len(change.ready) for change in changes] == [3, 3, 1]
+        ready = [job for change in changes for job in change.ready]
+        assert [job.id for job in ready] == [job.id for job in jobs[1:]]
+        assert {job.body for job in ready} == {ready[0].body}
+        assert self.states(store, jobs) == ["succeeded", *["queued"] * 7]
+
+    def test_slices_continue_after_a_restart(self) -> None:
+        """The recovered state says that slices are left."""
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 7))))
+        assert self.after(store, self.end(jobs[0]), limit=3).unfinished
+        store, recovered = self.reopen(store)
+        assert recovered.graphs
+        assert recovered.counts["q"] == QueueCounts(queued=3, blocked=4)
+        [change] = self.commit(store, AdvanceGraphs(self.clock.now(), limit=9))
+        assert [job.id for job in change.ready] == [job.id for job in jobs[4:]]
+        assert not change.unfinished
+
+    def test_a_failure_cancels_in_slices(self) -> None:
+        """All jobs that wait for it, directly or not, with the first failure as the reason."""
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C, _C)))
+        failed = self.end(jobs[0], JobState.FAILED)
+        changes = self.go_on(store, self.after(store, failed, limit=2), 2)
+        assert [len(change.ended) for change in changes] == [2, 2, 2]
+        assert self.states(store, jobs) == ["failed", *["cancelled"] * 6]
+        reasons = {decode_error(row.result).message for change in changes for row in change.ended}
+        assert [reason[:10] for reason in reasons] == ["dependency"]
+        assert self.counts(store) == QueueCounts(failed=1)
+
+    def test_jobs_that_end_between_slices_count(self) -> None:
+        """Jobs of a slice may end before others are ready."""
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C)))
+        self.after(store, self.end(jobs[0]), limit=2)
+        self.go_on(store, self.after(store, *map(self.end, jobs[1:3]), limit=1), 1)
+        assert self.states(store, jobs)[3:] == ["queued", "queued", "blocked"]
+        [ready] = self.after(store, *map(self.end, jobs[3:5]), limit=1).ready
+        assert ready.id == jobs[5].id
+        self.after(store, self.end(jobs[5]))
+        assert self.after(store) == _NOTHING
+
+    def test_results_are_kept_until_the_last_slice(self) -> None:
+        """Even if the jobs of the first slice have ended by then."""
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4))))
+        row = self.end(jobs[0], result=b"x" * 1000)
+        first = self.after(store, row, limit=2, max_copies=1200)
+        second = self.after(store, *map(self.end, first.ready), limit=1, max_copies=1200)
+        changes = self.go_on(store, second, 1, max_copies=1200)
+        last = [job for change in changes for job in change.ready]
+        assert [job.id for job in last] == [job.id for job in jobs[3:]]
+        assert all(PAGED in flags_of(job.headers) for job in (*first.ready, *last))
+        assert [self.page(store, job).rows[0][2] for job in last] == [row.result] * 2
+        self.after(store, *map(self.end, last))
+        assert not any(self.keeps(store, job) for job in jobs)
+
+    def test_large_results_are_deleted_in_slices(self) -> None:
+        """Until none is left."""
+        members, size = 5, 5_000_000
+        store, jobs, _ = self.started(Chain((Group((_A,) * members), _B)))
+        for job in jobs[:members]:
+            changes = self.after(store, self.end(job, result=bytes(size), ttl=0.0), max_body=1000)
+        [taker] = changes.ready
+        changes = self.after(store, self.end(taker))
+        assert changes.unfinished
+        assert not self.keeps(store, taker)
+        assert 1 < len(self.go_on(store, changes, 1000)) <= members
+        assert self.after(store) == _NOTHING
+
+    def test_a_graph_is_cancelled_in_slices(self) -> None:
+        """The last jobs first, so that all have the same reason."""
+        store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4), _C)))
+        audit = AuditFields(self.clock.now(), 60.0, content_type="error", result=b"enough")
+        touched: list[JobRecord] = []
+        for count in (4, 2, 0):
+            write = CancelGraph(jobs[2].id, audit, 4)
+            [(root, affected), changes] = self.commit(store, write, AdvanceGraphs(self.clock.now()))
+            assert (root, len(affected.jobs), changes) == (jobs[0].id, count, _NOTHING)
+            touched += affected.jobs
+        assert {job.id for job in touched} == {job.id for job in jobs}
+        assert {row.result for row in self.find(store, *jobs).values()} == {b"enough"}
+
+    def test_a_deadline_ends_its_part_in_slices(self) -> None:
+        """It stays the next deadline until no job is left."""
+        store, jobs, _ = self.started(Chain((Group((_A,) * 5, deadline=10.0), _B)))
+        now = self.clock.now() + 20.0
+        write = EndDeadlines(now, AuditFields(now, 60.0), 2)
+        for count, more in ((2, True), (2, True), (1, False)):
+            [(affected, deadline), _] = self.commit(store, write, AdvanceGraphs(now))
+            assert (len(affected.jobs), deadline is not None and deadline <= now) == (count, more)
+        assert self.states(store, jobs) == ["cancelled"] * 6

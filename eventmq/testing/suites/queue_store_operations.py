@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from eventmq.job import JobState
-from eventmq.store.reads import History, ListFailed, ReadQueued
+from eventmq.store.reads import History, ListFailed, ReadLogs, ReadQueued
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
     Admit,
@@ -22,6 +22,7 @@ from eventmq.store.writes import (
     ContinueBulkOperation,
     Finish,
     ForgetQueues,
+    JobLog,
     Operation,
     Pause,
     PruneFailed,
@@ -29,7 +30,7 @@ from eventmq.store.writes import (
     SubqueueKey,
     WriteResult,
 )
-from eventmq.testing.suites.store_harness import StoreHarness
+from eventmq.testing.suites.queue_store_recovery import StoreHarness
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OperationTests"]
 
-_FIRST = (-(2**63), -1)
 _ANY = Operation("")
+
+#: Reads the queued jobs of the tests from the first one.
+_QUEUED = ReadQueued("q", SubqueueKey("t"), (-(2**63), -1), 9, 999)
 
 
 class OperationTests(StoreHarness):
@@ -49,8 +52,7 @@ class OperationTests(StoreHarness):
     def apply(self, store: QueueStore, action: str, *ids: str, seq: int = 10_000) -> AffectedJobs:
         """Apply an operation to jobs by id."""
         audit = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
-        affected: AffectedJobs = self.commit(store, ApplyToJobs(action, ids, audit))[0]
-        return affected
+        return cast("AffectedJobs", self.commit(store, ApplyToJobs(action, ids, audit))[0])
 
     def broken(self, store: QueueStore, n: int, **changes: object) -> list[JobRecord]:
         """Admit jobs and let them fail, one per second."""
@@ -60,19 +62,19 @@ class OperationTests(StoreHarness):
             self.clock.advance(1.0)
         return jobs
 
-    def bulk(
-        self, store: QueueStore, operation: Operation, bound: int, *, begin: bool = True
-    ) -> list[int]:
-        """Run a bulk operation to its end; return the number of jobs of each slice."""
-        record = BulkOperation("s", operation, self.clock.now(), bound)
-        if begin:
-            self.commit(store, BeginBulkOperation(record))
-        sizes: list[int] = []
-        for _ in range(100):
-            affected, bulk = self.slice(store, seq=20_000 + 100 * len(sizes))
-            sizes.append(len(affected.jobs))
+    def start(self, store: QueueStore, operation: Operation, last: JobRecord) -> BulkOperation:
+        """Begin a bulk operation on jobs up to the last one, and return it."""
+        record = BulkOperation("s", operation, self.clock.now(), last.seq)
+        return cast("BulkOperation", self.commit(store, BeginBulkOperation(record))[0])
+
+    def run_slices(self, store: QueueStore) -> int:
+        """Run the bulk operation to its end; return how many jobs it affected."""
+        touched = 0
+        for number in range(100):
+            affected, bulk = self.slice(store, seq=20_000 + 100 * number)
+            touched += len(affected.jobs)
             if bulk.done:
-                return sizes
+                return touched
         raise AssertionError("the bulk operation never ends")
 
     def slice(
@@ -80,16 +82,13 @@ class OperationTests(StoreHarness):
     ) -> tuple[AffectedJobs, BulkOperation]:
         """Run one slice of two jobs."""
         audit = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
-        write_result: tuple[AffectedJobs, BulkOperation] = self.commit(
-            store, ContinueBulkOperation("s", audit, excluded, 2)
-        )[0]
-        return write_result
+        sliced = self.commit(store, ContinueBulkOperation("s", audit, excluded, 2))[0]
+        return cast("tuple[AffectedJobs, BulkOperation]", sliced)
 
     # Cancelling
 
-    def test_queued_and_delayed_jobs_can_be_cancelled(self) -> None:
+    def test_queued_and_delayed_jobs_can_be_cancelled(self, store: QueueStore) -> None:
         """The write result has their state before, their number and their queue."""
-        store = self.begin()
         queued, delayed = self.job(), self.delayed(60.0)
         self.commit(store, Admit([queued, delayed]))
         affected = self.apply(store, "cancel", queued.id, delayed.id, "unknown")
@@ -98,30 +97,24 @@ class OperationTests(StoreHarness):
             (delayed.id, JobState.DELAYED, "q", delayed.seq),
         ]
         assert affected.unaffected == {}
-        rows = self.find(store, queued, delayed)
-        assert {f.job.state for f in rows.values()} == {JobState.CANCELLED}
-        assert {(f.content_type, f.result) for f in rows.values()} == {("error", b"why")}
-        assert self.commit(store, ReadQueued("q", SubqueueKey("t"), _FIRST, 9, 999))[0] == (
-            [],
-            False,
-        )
-        _, recovered = self.reopen(store)
-        assert recovered.counts == {"q": QueueCounts()}
+        rows = self.find(store, queued, delayed).values()
+        assert {(f.job.state, f.content_type, f.result) for f in rows} == {
+            (JobState.CANCELLED, "error", b"why")
+        }
+        assert self.commit(store, _QUEUED)[0] == ([], False)
+        assert self.reopen(store)[1].counts == {"q": QueueCounts()}
 
-    def test_ended_jobs_are_not_cancelled(self) -> None:
+    def test_ended_jobs_are_not_cancelled(self, store: QueueStore) -> None:
         """The write result has their states; cancelling twice changes nothing."""
-        store = self.begin()
         jobs = self.admitted(store, 3)
         self.finish(store, self.end(jobs[0]), self.end(jobs[1], JobState.FAILED))
         self.apply(store, "cancel", jobs[2].id)
-        affected = self.apply(store, "cancel", *(job.id for job in jobs))
-        states = ["succeeded", "failed", "cancelled"]
-        expected = {job.id: state for job, state in zip(jobs, states, strict=True)}
-        assert affected == AffectedJobs([], expected)
+        ids = [job.id for job in jobs]
+        expected = dict(zip(ids, ["succeeded", "failed", "cancelled"], strict=True))
+        assert self.apply(store, "cancel", *ids) == AffectedJobs([], expected)
 
-    def test_a_cancelled_job_ends_no_second_time(self) -> None:
+    def test_a_cancelled_job_ends_no_second_time(self, store: QueueStore) -> None:
         """Its lease is over: an outcome or a requeue in the same commit is stale."""
-        store = self.begin()
         (job,) = self.admitted(store, 1)
         audit = AuditFields(self.clock.now(), 60.0)
         writes = (ApplyToJobs("cancel", [job.id], audit), Requeue([job]), Finish([self.end(job)]))
@@ -132,25 +125,23 @@ class OperationTests(StoreHarness):
 
     # Retrying and dropping
 
-    def test_a_failed_job_is_queued_again_as_its_next_attempt(self) -> None:
+    def test_a_failed_job_is_queued_again_as_its_next_attempt(self, store: QueueStore) -> None:
         """With a new number and the same body; its error becomes part of its history."""
-        store = self.begin()
         (job,) = self.broken(store, 1, body=b"body", deaths=2, delivery=4)
         affected = self.apply(store, "retry", job.id, seq=77)
         assert [(j.id, j.seq, j.attempt, j.deaths) for j in affected.jobs] == [(job.id, 77, 2, 0)]
         record = self.find(store, job)[job.id].job
         assert (record.state, record.body, record.attempt) == (JobState.QUEUED, b"body", 2)
-        (claimed,), _ = self.commit(store, ReadQueued("q", SubqueueKey("t"), _FIRST, 9, 999))[0]
+        (claimed,), _ = self.commit(store, _QUEUED)[0]
         assert (claimed.id, claimed.seq) == (job.id, 77)
         (attempt,) = self.commit(store, History(job.id))[0]
         assert (attempt.attempt, attempt.error, attempt.worker) == (1, b"error", "worker-1")
-        store, recovered = self.reopen(store)
+        recovered = self.reopen(store)[1]
         assert recovered.counts == {"q": QueueCounts(queued=1)}
         assert recovered.next_seq > 77  # noqa: PLR2004 - the number above
 
-    def test_only_the_attempt_that_is_named_is_retried(self) -> None:
+    def test_only_the_attempt_that_is_named_is_retried(self, store: QueueStore) -> None:
         """So a repeated request changes nothing."""
-        store = self.begin()
         one, two = self.broken(store, 2)
         write = ApplyToJobs(
             "retry", [one.id, two.id], AuditFields(self.clock.now(), seq=77), [1, 2]
@@ -160,21 +151,17 @@ class OperationTests(StoreHarness):
         assert affected.unaffected == {two.id: "failed"}
         assert self.commit(store, write) == [AffectedJobs([], {one.id: "queued", two.id: "failed"})]
 
-    def test_a_dropped_job_is_unknown(self) -> None:
+    def test_a_dropped_job_is_unknown(self, store: QueueStore) -> None:
         """Its id may be used again."""
-        store = self.begin()
         one, two = self.broken(store, 2)
-        affected = self.apply(store, "drop", one.id)
-        assert [job.id for job in affected.jobs] == [one.id]
+        assert [job.id for job in self.apply(store, "drop", one.id).jobs] == [one.id]
         assert set(self.find(store, one, two)) == {two.id}
         assert self.commit(store, Admit([self.job(id=one.id)])) == [{}]
-        _, recovered = self.reopen(store)
-        assert recovered.counts == {"q": QueueCounts(queued=1, failed=1)}
+        assert self.reopen(store)[1].counts == {"q": QueueCounts(queued=1, failed=1)}
 
     @pytest.mark.parametrize("action", ["retry", "drop"])
-    def test_only_failed_jobs_are_retried_or_dropped(self, action: str) -> None:
+    def test_only_failed_jobs_are_retried_or_dropped(self, store: QueueStore, action: str) -> None:
         """The write result has the states of the others."""
-        store = self.begin()
         waiting, ended = self.admitted(store, 2)
         self.finish(store, self.end(ended))
         affected = self.apply(store, action, waiting.id, ended.id, "unknown")
@@ -182,86 +169,79 @@ class OperationTests(StoreHarness):
 
     # Bulk operations
 
-    def test_a_bulk_operation_runs_in_slices_over_matching_jobs(self) -> None:
+    def test_a_bulk_operation_runs_in_slices_over_matching_jobs(self, store: QueueStore) -> None:
         """Jobs of other queues, later jobs and excluded ones are not affected."""
-        store = self.begin()
         first = self.admitted(store, 3)
         self.admitted(store, 2, queue="other")
         last = self.admitted(store, 2)
         later = self.admitted(store, 1)
-        operation = Operation("cancel", queue="q")
-        self.commit(
-            store, BeginBulkOperation(BulkOperation("s", operation, self.clock.now(), last[1].seq))
-        )
+        self.start(store, Operation("cancel", queue="q"), last[1])
         affected, bulk = self.slice(store, excluded={first[0].seq})
         assert [job.id for job in affected.jobs] == [first[1].id]
         assert (bulk.touched, bulk.done) == (1, False)
-        sizes = self.bulk(store, operation, 0, begin=False)
-        assert sum(sizes) == 3  # noqa: PLR2004 - what is left of five
-        states = [self.state(store, job) for job in (*first, *last, *later)]
-        cancelled = JobState.CANCELLED
-        assert states == [JobState.QUEUED, *[cancelled] * 4, JobState.QUEUED]
+        assert self.run_slices(store) == 3  # noqa: PLR2004 - what is left of five
+        assert self.states(store, [*first, *last, *later]) == [
+            "queued", *["cancelled"] * 4, "queued"
+        ]  # fmt: skip
 
-    def test_a_bulk_operation_continues_after_a_restart(self) -> None:
+    def test_a_bulk_operation_continues_after_a_restart(self, store: QueueStore) -> None:
         """From its stored record; each job is counted once."""
-        store = self.begin()
         jobs = self.admitted(store, 5)
         operation = Operation("cancel", queue="q", reason="purged")
-        record = BulkOperation("s", operation, self.clock.now(), jobs[-1].seq)
-        (bulk,) = self.commit(store, BeginBulkOperation(record))
+        bulk = self.start(store, operation, jobs[-1])
         assert (bulk.id, bulk.operation, bulk.done) == ("s", operation, False)
         self.slice(store)
         store, recovered = self.reopen(store)
         (bulk,) = recovered.bulk_operations
         assert (bulk.operation, bulk.touched, bulk.done) == (operation, 2, False)
-        assert sum(self.bulk(store, operation, 0, begin=False)) == 3  # noqa: PLR2004
+        assert self.run_slices(store) == 3  # noqa: PLR2004 - what is left of five
         store, recovered = self.reopen(store)
         (bulk,) = recovered.bulk_operations
         assert (bulk.touched, bulk.done) == (5, True)
-        assert {self.state(store, job) for job in jobs} == {JobState.CANCELLED}
+        assert self.states(store, jobs) == ["cancelled"] * 5
 
-    def test_a_bulk_operation_begins_once(self) -> None:
+    def test_a_bulk_operation_begins_once(self, store: QueueStore) -> None:
         """A repeated request gets the progress of the first; an unknown operation has no slices."""
-        store = self.begin()
         jobs = self.admitted(store, 2)
         operation = Operation("cancel", queue="q")
-        self.bulk(store, operation, jobs[-1].seq)
-        again = BulkOperation("s", Operation("cancel", task="t"), 0.0, 0)
-        (bulk,) = self.commit(store, BeginBulkOperation(again))
+        self.start(store, operation, jobs[-1])
+        self.run_slices(store)
+        bulk = self.start(store, Operation("cancel", task="t"), jobs[0])
         assert (bulk.operation, bulk.touched, bulk.done) == (operation, 2, True)
-        write = ContinueBulkOperation("other", AuditFields(0.0), (), 2)
-        assert self.commit(store, write) == [(AffectedJobs([], {}), None)]
+        assert self.commit(store, ContinueBulkOperation("other", AuditFields(0.0), (), 2)) == [
+            (AffectedJobs([], {}), None)
+        ]
 
-    def test_a_bulk_operation_on_waiting_jobs_filters_by_task_and_state(self) -> None:
+    def test_a_bulk_operation_on_waiting_jobs_filters_by_task_and_state(
+        self, store: QueueStore
+    ) -> None:
         """A job must match all filters."""
-        store = self.begin()
         self.admitted(store, 2)
         fits = self.delayed(60.0)
         others = [self.job(headers="task:u"), self.delayed(60.0, headers="task:u")]
         self.commit(store, Admit([fits, *others]))
-        operation = Operation("cancel", task="t", state=JobState.DELAYED)
-        assert sum(self.bulk(store, operation, others[-1].seq)) == 1
+        self.start(store, Operation("cancel", task="t", state=JobState.DELAYED), others[-1])
+        assert self.run_slices(store) == 1
         assert self.state(store, fits) is JobState.CANCELLED
 
     @pytest.mark.parametrize("action", ["retry", "drop"])
-    def test_a_bulk_operation_on_failed_jobs_filters_by_queue_and_time(self, action: str) -> None:
+    def test_a_bulk_operation_on_failed_jobs_filters_by_queue_and_time(
+        self, store: QueueStore, action: str
+    ) -> None:
         """Each job is affected once, even if it fails again after its retry."""
-        store = self.begin()
         start = self.clock.now()
-        jobs = self.broken(store, 5)
-        other = self.broken(store, 1, queue="other")
+        jobs = [*self.broken(store, 5), *self.broken(store, 1, queue="other")]
         operation = Operation(action, queue="q", since=start + 1.0, until=start + 4.0)
-        assert sum(self.bulk(store, operation, other[0].seq)) == 3  # noqa: PLR2004
-        failed = JobState.FAILED
-        expected = None if action == "drop" else JobState.QUEUED
-        states = [self.state(store, job) for job in (*jobs, *other)]
+        self.start(store, operation, jobs[-1])
+        assert self.run_slices(store) == 3  # noqa: PLR2004 - those of three seconds
+        failed, expected = JobState.FAILED, None if action == "drop" else JobState.QUEUED
+        states = [self.state(store, job) for job in jobs]
         assert states == [failed, expected, expected, expected, failed, failed]
 
     # Queues
 
-    def test_a_paused_queue_is_paused_after_a_restart(self) -> None:
+    def test_a_paused_queue_is_paused_after_a_restart(self, store: QueueStore) -> None:
         """Even a queue that never had a job."""
-        store = self.begin()
         self.admitted(store, 1)
         assert self.commit(store, Pause("q", True), Pause("new", True)) == [None, None]  # noqa: FBT003
         store, recovered = self.reopen(store)
@@ -270,45 +250,48 @@ class OperationTests(StoreHarness):
             "new": QueueCounts(paused=True),
         }
         self.commit(store, Pause("q", False))  # noqa: FBT003
-        _, recovered = self.reopen(store)
-        assert recovered.counts["q"] == QueueCounts(queued=1)
+        assert self.counts(store) == QueueCounts(queued=1)
 
-    def test_an_empty_queue_can_be_removed_and_used_again(self) -> None:
+    def test_an_empty_queue_can_be_removed_and_used_again(self, store: QueueStore) -> None:
         """Outcomes keep its name. A queue with jobs, even failed ones, or a paused one stays."""
-        store = self.begin()
         now = self.clock.now()
         (old,) = self.admitted(store, 1, queue="old")
         self.finish(store, self.end(old, JobState.SUCCEEDED))
         self.admitted(store, 1, queue="full")
         self.commit(store, Pause("paused", True))  # noqa: FBT003
-        names = ["old", "full", "paused", "never"]
-        assert self.commit(store, ForgetQueues(names, now)) == [["old", "never"]]
+        write = ForgetQueues(["old", "full", "paused", "never"], now)
+        assert self.commit(store, write) == [["old", "never"]]
         assert self.find(store, old)[old.id].job.queue == "old"
         (new,) = self.admitted(store, 1, queue="new")
         store, recovered = self.reopen(store)
         assert sorted(recovered.counts) == ["full", "new", "paused"]
         assert self.find(store, old, new)[old.id].job.queue == "old"
         self.admitted(store, 1, queue="old")
-        store, recovered = self.reopen(store)
-        assert recovered.counts["old"] == QueueCounts(queued=1)
+        assert self.reopen(store)[1].counts["old"] == QueueCounts(queued=1)
 
-    def test_a_queue_with_a_job_in_the_same_commit_is_not_lost(self) -> None:
+    def test_a_queue_with_a_job_in_the_same_commit_is_not_lost(self, store: QueueStore) -> None:
         """Whichever write comes first."""
-        store = self.begin()
-        job = self.job(queue="q")
+        job = self.job()
         removal = ForgetQueues(["q"], self.clock.now())
         assert self.commit(store, Admit([job]), removal) == [{}, []]
-        self.finish(store, self.end(job, JobState.SUCCEEDED))
-        job = self.job(queue="q")
-        assert self.commit(store, removal, Admit([job])) == [["q"], {}]
-        _, recovered = self.reopen(store)
-        assert recovered.counts["q"] == QueueCounts(queued=1)
+        self.finish(store, self.end(job))
+        assert self.commit(store, removal, Admit([self.job()])) == [["q"], {}]
+        assert self.counts(store) == QueueCounts(queued=1)
+
+    def test_a_queue_whose_last_job_ends_in_the_commit_that_removes_it_is_empty(
+        self, store: QueueStore
+    ) -> None:
+        """It has no jobs either when it is used again."""
+        (job,) = self.admitted(store, 1)
+        removal = ForgetQueues(["q", "q"], self.clock.now())
+        assert self.commit(store, Finish([self.end(job)]), removal) == [{}, ["q", "q"]]
+        self.commit(store, Pause("q", True))  # noqa: FBT003
+        assert self.reopen(store)[1].counts == {"q": QueueCounts(paused=True)}
 
     # Failed jobs
 
-    def test_failed_jobs_are_listed_newest_first(self) -> None:
+    def test_failed_jobs_are_listed_newest_first(self, store: QueueStore) -> None:
         """Page by page, without bodies, with their errors."""
-        store = self.begin()
         jobs = self.broken(store, 5, body=b"long")
         seen, cursor = [], ""
         for _ in range(3):
@@ -321,22 +304,18 @@ class OperationTests(StoreHarness):
         assert cursor == ""
         assert self.commit(store, ListFailed(Operation("", queue="no"), "", 2)) == [([], "")]
 
-    def test_failed_jobs_are_pruned_by_age(self) -> None:
+    def test_failed_jobs_are_pruned_by_age(self, store: QueueStore) -> None:
         """The oldest first, up to a limit per commit."""
-        store = self.begin()
         start = self.clock.now()
         jobs = self.broken(store, 4)
-        (pruned,) = self.commit(store, PruneFailed(start + 2.5, 10**9, 2))
-        assert (pruned.queues, pruned.more, pruned.oldest) == ({"q": 2}, True, start + 2.0)
-        (pruned,) = self.commit(store, PruneFailed(start + 2.5, 10**9, 2))
-        assert (pruned.queues, pruned.more, pruned.oldest) == ({"q": 1}, False, start + 3.0)
+        for expected in ({"q": 2}, True, start + 2.0), ({"q": 1}, False, start + 3.0):
+            (pruned,) = self.commit(store, PruneFailed(start + 2.5, 10**9, 2))
+            assert (pruned.queues, pruned.more, pruned.oldest) == expected
         assert set(self.find(store, *jobs)) == {jobs[3].id}
-        _, recovered = self.reopen(store)
-        assert recovered.counts == {"q": QueueCounts(failed=1)}
+        assert self.reopen(store)[1].counts == {"q": QueueCounts(failed=1)}
 
-    def test_failed_jobs_are_pruned_by_bytes(self) -> None:
+    def test_failed_jobs_are_pruned_by_bytes(self, store: QueueStore) -> None:
         """Those stored before a restart count, dropped ones do not."""
-        store = self.begin()
         jobs = self.broken(store, 4, body=b"x" * 1000)
         self.apply(store, "drop", jobs[3].id)
         store, _ = self.reopen(store)
@@ -353,9 +332,8 @@ class OperationTests(StoreHarness):
         now = self.clock.now()
         return Attempt(job.id, number, number, now, now - 2.0, 1.5, "w", "error", b"%d" % number)
 
-    def test_the_last_ten_failed_attempts_are_kept(self) -> None:
+    def test_the_last_ten_failed_attempts_are_kept(self, store: QueueStore) -> None:
         """The oldest first, after a restart, and after the end of the job."""
-        store = self.begin()
         (job,) = self.admitted(store, 1)
         attempts = [self.attempt(job, number) for number in range(1, 14)]
         for attempt in attempts:
@@ -366,17 +344,96 @@ class OperationTests(StoreHarness):
         self.finish(store, self.end(job))
         assert self.commit(store, History(job.id)) == [attempts[3:]]
 
-    def test_a_job_that_has_ended_gets_no_further_history(self) -> None:
+    def log(
+        self, job: JobRecord, number: int, text: bytes = b"said\n", *, until: float = 0.0
+    ) -> JobLog:
+        """Return what an attempt logged, of which a job keeps 1,000 bytes."""
+        return JobLog(job.id, number, self.clock.now(), 60.0, until, 1000, text)
+
+    def logs(self, store: QueueStore, job: JobRecord) -> list[tuple[int, bytes]]:
+        """Return what is kept of what a job logged, by attempt."""
+        return [(log.attempt, log.text) for log in self.commit(store, ReadLogs(job.id))[0]]
+
+    def test_logs_of_attempts_are_kept_as_long_as_the_result(self, store: QueueStore) -> None:
+        """Over a restart, each in the place of an earlier one of the same attempt."""
+        job, other = self.admitted(store, 2)
+        for text in (b"first\n", b"again\n"):
+            job.attempt = 2
+            self.commit(store, Requeue([job], logs=[self.log(job, 1, text)]))
+        store, _ = self.reopen(store)
+        last = self.log(job, 2, b"last\n", until=self.clock.now() + 60.0)
+        self.commit(store, Finish([self.end(job), self.end(other)], logs=[last]))
+        assert self.logs(store, job) == [(1, b"again\n"), (2, b"last\n")]
+        assert self.logs(store, other) == []
+        self.clock.advance(61.0)
+        assert self.logs(store, job) == []
+
+    def test_a_job_that_ends_without_a_log_lets_the_earlier_ones_go(
+        self, store: QueueStore
+    ) -> None:
+        """As one that is cancelled, or has expired, before its next attempt."""
+        (job,) = self.admitted(store, 1)
+        job.attempt = 2
+        self.commit(store, Requeue([job], logs=[self.log(job, 1)]))
+        self.clock.advance(3600.0)
+        assert self.logs(store, job) == [(1, b"said\n")]
+        self.finish(store, self.end(job, JobState.CANCELLED, ttl=0.0))
+        assert self.logs(store, job) == [(1, b"said\n")]
+        self.clock.advance(61.0)
+        self.commit(store)
+        assert self.logs(store, job) == []
+
+    def test_logs_of_a_failed_job_stay_until_it_is_dropped_or_pruned(
+        self, store: QueueStore
+    ) -> None:
+        """They count as bytes of failed jobs; a job that is tried again takes them along."""
+        jobs = self.admitted(store, 3)
+        for job in jobs:
+            end = self.end(job, JobState.FAILED)
+            self.commit(store, Finish([end], logs=[self.log(job, 1, b"x" * 900)]))
+            self.clock.advance(1.0)
+        self.clock.advance(3600.0)
+        assert {1} == {len(self.logs(store, job)) for job in jobs}
+        [again] = self.apply(store, "retry", jobs[2].id).jobs
+        self.finish(store, self.end(again))
+        assert self.logs(store, jobs[2]) == [(1, b"x" * 900)]
+        pruned = self.commit(store, PruneFailed(0.0, 1500, 10))[0]
+        assert (pruned.queues, pruned.more) == ({"q": 1}, False)
+        assert [len(self.logs(store, job)) for job in jobs[:2]] == [0, 1]
+        self.apply(store, "drop", jobs[1].id)
+        assert self.logs(store, jobs[1]) == []
+
+    def test_the_logs_of_the_last_attempts_are_kept(self, store: QueueStore) -> None:
+        """What makes room for later ones is empty; of more than ten the first are gone."""
+        (job,) = self.admitted(store, 1)
+        texts = [*(b"%d\n" % number for number in range(1, 11)), b"x" * 400, b"y" * 400]
+        for job.attempt, text in enumerate(texts, 2):
+            log = self.log(job, job.attempt - 1, text)
+            self.commit(store, Requeue([job], logs=[log]))
+        assert self.logs(store, job) == [*enumerate(texts, 1)][2:]
+        job.attempt = 14
+        self.commit(store, Requeue([job], logs=[self.log(job, 13, b"y" * 900)]))
+        kept = self.logs(store, job)
+        assert kept[-3:] == [(11, b""), (12, b""), (13, b"y" * 900)]
+        assert all(not text for _, text in kept[:-1])
+
+    def test_a_job_that_has_ended_gets_no_further_log(self, store: QueueStore) -> None:
+        """What is stale changes nothing."""
+        (job,) = self.admitted(store, 1)
+        self.finish(store, self.end(job))
+        self.commit(store, Requeue([job], logs=[self.log(job, 1)]))
+        self.commit(store, Finish([self.end(job)], logs=[self.log(job, 1)]))
+        assert self.logs(store, job) == []
+
+    def test_a_job_that_has_ended_gets_no_further_history(self, store: QueueStore) -> None:
         """A requeue after its end is stale."""
-        store = self.begin()
         (job,) = self.admitted(store, 1)
         self.finish(store, self.end(job))
         self.commit(store, Requeue([job], [self.attempt(job, 1)]))
         assert self.commit(store, History(job.id)) == [[]]
 
-    def test_the_history_is_deleted_with_its_job(self) -> None:
+    def test_the_history_is_deleted_with_its_job(self, store: QueueStore) -> None:
         """When it is dropped, or pruned as a failed job."""
-        store = self.begin()
         jobs = self.admitted(store, 2)
         for job in jobs:
             job.attempt = 2

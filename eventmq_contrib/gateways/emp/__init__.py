@@ -47,8 +47,7 @@ def make_gateway(context: PluginContext) -> Gateway:
     """
     from eventmq.gateway import gateway_options
     from eventmq_contrib.gateways.emp.client import server_context
-    from eventmq_contrib.gateways.emp.operations import EmpOperations
-    from eventmq_contrib.gateways.emp.server import EmpGateway, EmpOptions
+    from eventmq_contrib.gateways.emp.server import EmpGateway, EmpOperations, EmpOptions
 
     options = gateway_options(context, EmpOptions)
     tls = server_context(options.tls_cert, options.tls_key, options.tls_ca)

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BrokerUnavailable, PluginError
 from eventmq.gateway import LoopThread
-from eventmq_contrib.gateways.emp.connection import EmpConnection, EmpLimits
-from eventmq_contrib.gateways.emp.protocol import EmpError, EmpErrorCode, EmpFailure, EmpResult
+from eventmq_contrib.gateways.emp.protocol import (
+    EmpConnection,
+    EmpError,
+    EmpErrorCode,
+    EmpFailure,
+    EmpLimits,
+    EmpResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -70,8 +76,7 @@ class EmpPeer:
 
     async def run(self) -> None:
         """Serve until either side ends the connection. Raises nothing but cancellation."""
-        parts = [self._read(), self._tick(), self._work()]
-        tasks = [asyncio.ensure_future(part) for part in parts]
+        tasks = [asyncio.ensure_future(part) for part in (self._read(), self._tick(), self._work())]
         try:
             await self._flush()
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -313,8 +318,9 @@ class EmpClient:
             self._thread.run(self._start())
         except asyncio.TimeoutError:
             self._thread.stop()
-            msg = f"{self._address} did not shake hands within {self._timeout:g} s"
-            raise BrokerUnavailable(msg) from None
+            raise BrokerUnavailable(
+                f"{self._address} did not shake hands within {self._timeout:g} s"
+            ) from None
         except (OSError, EmpError) as error:
             self._thread.stop()
             raise BrokerUnavailable(f"cannot talk EMP to {self._address}: {error}") from error
@@ -332,8 +338,7 @@ class EmpClient:
         """Make a connection; return what runs it."""
         more: dict[str, Any] = {}
         if self._tls is not None:
-            name = self._server_name or self._host
-            more = {"ssl": self._tls, "server_hostname": name}
+            more = {"ssl": self._tls, "server_hostname": self._server_name or self._host}
         opened = asyncio.open_connection(self._host, self._port, **more)
         reader, writer = await asyncio.wait_for(opened, self._timeout)
         peer = EmpPeer(reader, writer, self._limits, self._handle)
@@ -432,8 +437,9 @@ class EmpClient:
                 raise
             raise BrokerUnavailable(f"the connection ended: {error}") from error
         except (OSError, concurrent.futures.CancelledError) as error:
-            msg = f"the connection ended: {error or 'the client was closed'}"
-            raise BrokerUnavailable(msg) from error
+            raise BrokerUnavailable(
+                f"the connection ended: {error or 'the client was closed'}"
+            ) from error
         if result.ok:
             return result.data
         raise EmpFailure(result.code, result.description, result.data)

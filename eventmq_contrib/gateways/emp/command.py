@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli import FAILED, NO_BROKER, NOT_FOUND, Command, to_json
+from eventmq.cli import FAILED, NO_BROKER, NOT_FOUND, Command, printable, to_json
 
 if TYPE_CHECKING:
     import ssl
@@ -62,10 +62,11 @@ def call(
             click.echo(to_json(client.call(op, found, timeout=timeout)))
     except EmpFailure as failure:
         about = f" {to_json(failure.data)}" if failure.data else ""
-        click.echo(f"error: {failure.code}: {failure.description}{about}", err=True)
+        text = printable(f"{failure.code}: {failure.description}{about}")
+        click.echo(f"error: {text}", err=True)
         return NOT_FOUND if failure.code in _NOT_FOUND else FAILED
     except BrokerUnavailable as error:  # a server of EMP: there is no hint how to start it
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {printable(str(error))}", err=True)
         return NO_BROKER
     return None
 
@@ -78,8 +79,10 @@ def _data(text: str | None) -> dict[str, Any] | None:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        msg = f"the data is no JSON object: {text}; write '{{\"name\": 1}}'"
-        raise click.UsageError(msg, ctx=click.get_current_context())
+        raise click.UsageError(
+            f"the data is no JSON object: {text}; write '{{\"name\": 1}}'",
+            ctx=click.get_current_context(),
+        )
     return value
 
 

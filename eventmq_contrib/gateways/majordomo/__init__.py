@@ -61,8 +61,9 @@ def _serve(service: Any) -> TaskRole:
     from eventmq.sdk import frames_task
 
     if not isinstance(service, str) or not 0 < len(service) <= MAX_SERVICE:
-        msg = f"majordomo is {service!r}; allowed is: text of 1 to {MAX_SERVICE} characters"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"majordomo is {service!r}; allowed is: text of 1 to {MAX_SERVICE} characters"
+        )
     what = f"the majordomo service {service!r}"
     return TaskRole(what=what, queue=service, serves=frames_task(service))
 

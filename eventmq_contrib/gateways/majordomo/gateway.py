@@ -167,8 +167,9 @@ class MajordomoGateway:
         """Bind and serve; return the addresses for clients and for workers."""
         options = self._options
         if "memory://" in self._app.settings.broker:
-            msg = "the gateway majordomo works for a broker that it can connect to, not memory://"
-            raise NotAllowed(msg)
+            raise NotAllowed(
+                "the gateway majordomo works for a broker that it can connect to, not memory://"
+            )
         for address in () if self._keys else options.addresses.values():
             check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
         self._loop.start()
@@ -184,6 +185,10 @@ class MajordomoGateway:
     def running(self) -> bool:
         """Return whether it serves."""
         return self._router.running() and self._loop.running()
+
+    def turns(self) -> Sequence[int]:
+        """Return how often its loops have turned."""
+        return self._router.turns(), self._loop.turns()
 
     def stop(self, grace: float) -> None:
         """Disconnect workers, hand their jobs back, forget clients; jobs go on. Idempotent."""
@@ -275,15 +280,12 @@ class MajordomoGateway:
                     seen += 1
                     if seen > sent:
                         sent = seen
-                        self._router.call(partial(self._part, job_id, part))
+                        self._send_part(job_id, part)
                 return
             except StreamRestarted:
                 seen = 0
             except EventMQError:
                 return  # its end says how it ended
-
-    def _part(self, job_id: str, body: list[bytes], _: float) -> None:
-        self._machine.part(job_id, body)
 
     async def _await(self, job_id: str, job: Any) -> None:
         try:
@@ -292,6 +294,9 @@ class MajordomoGateway:
             self._finish(job_id, _failure(_code(error), str(error)))
         else:
             self._finish(job_id, _reply_of(lambda: value))
+
+    def _send_part(self, job_id: str, body: list[bytes]) -> None:
+        self._router.call(lambda _: self._machine.part(job_id, body))
 
     def _finish(self, job_id: str, body: list[bytes]) -> None:
         self._router.call(lambda _: self._machine.finished(job_id, body))
@@ -369,7 +374,9 @@ class MajordomoGateway:
             self._session_ends.popleft()
         if len(self._session_ends) >= ENDING:
             return False
-        over: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
+        over: Callable[[], Any] = partial(
+            self._router.call, lambda _: self._machine.session_ended(worker)
+        )
         session = PeerWorker(
             self._app, service, name=f"majordomo:{service}:{worker}",
             context=self._router.context, ask=partial(self._ask, worker), ended=over,
@@ -393,9 +400,6 @@ class MajordomoGateway:
     def result_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
         """Hand on what a worker has done."""
         self._workers[worker].answer(job_id, body)
-
-    def _over(self, worker: int) -> None:
-        self._machine.session_ended(worker)
 
     def detach(self, worker: int, *, died: bool) -> None:
         """End the session of a worker."""

@@ -205,8 +205,7 @@ class MajordomoMachine:
             limits = self._limits
             name = limits.client_name if port == FRONT else limits.worker_name
             if (known := detect_version(rest, name)) is not None:
-                what = "its messages are dropped"
-                self._warn_version(port, known, what)
+                self._warn_version(port, known, "its messages are dropped")
 
     def _warn_version(self, port: str, known: messages.OtherVersion, what: str) -> None:
         """Log once that a peer speaks another version; it has a new identity at every connect."""
@@ -215,12 +214,14 @@ class MajordomoMachine:
         if too_long or key in self._other_versions or len(self._other_versions) >= MAX_WARNINGS:
             return
         self._other_versions.add(key)
-        told = f"{known.version} ({known.sign}), and this gateway speaks {_SPOKEN}"
         _log.warning(
-            "a peer on the %s port for the service %s speaks %s; %s",
+            "a peer on the %s port for the service %s speaks %s (%s), and this gateway speaks %s; "
+            "%s",
             port,
             known.service,
-            told,
+            known.version,
+            known.sign,
+            _SPOKEN,
             what,
         )
 
@@ -291,8 +292,7 @@ class MajordomoMachine:
             self._reply(request, body, final=False)
 
     def _reply(self, request: ClientRequest, body: Sequence[bytes], *, final: bool) -> None:
-        name = self._limits.client_name
-        frames = answer(name, request.service, request.id, body, final=final)
+        frames = answer(self._limits.client_name, request.service, request.id, body, final=final)
         if request.empty:
             frames.insert(0, b"")
         if request.client in self._kept_by_client:
@@ -314,11 +314,13 @@ class MajordomoMachine:
             case Ping():
                 self._send_command(identity, "PONG", empty=worker.empty)
             case Heartbeat():
-                known = messages.OtherVersion(
-                    messages.RFC_18, worker.service, "it sends HEARTBEAT, 05"
+                self._warn_version(
+                    BACK,
+                    messages.OtherVersion(
+                        messages.RFC_18, worker.service, "it sends HEARTBEAT, 05"
+                    ),
+                    "it is kept while it sends that, hears none, and will leave and come again",
                 )
-                what = "it is kept while it sends that, hears none, and will leave and come again"
-                self._warn_version(BACK, known, what)
             case Disconnect():
                 self._remove(worker, died=False)
             case Partial() as part if self._fits(worker, part):
@@ -346,25 +348,30 @@ class MajordomoMachine:
     ) -> None:
         if isinstance(message, Disconnect):
             return
-        full = len(self._workers) >= self._limits.workers
-        if not isinstance(message, Ready) or full:
-            if full:
-                _log.warning("a worker is turned away: there are %d", len(self._workers))
+        worker = self._admit(identity, message, now, empty=empty)
+        if worker is None:
             self._send_command(identity, "DISCONNECT", empty=empty)
-            return
+        else:
+            self._workers[identity] = self._by_number[worker.number] = worker
+            _log.info("a worker serves %s", worker.service)
+
+    def _admit(
+        self, identity: bytes, message: WorkerMessage, now: float, *, empty: bool
+    ) -> _Worker | None:
+        """Return a new worker with a session, None for a peer that is none, or one too many."""
+        if len(self._workers) >= self._limits.workers:
+            _log.warning("a worker is turned away: there are %d", len(self._workers))
+            return None
+        if not isinstance(message, Ready):
+            return None
         if message.service.startswith(MMI):
             _log.warning("a worker is turned away: services of the name %s* are ours", MMI)
-            self._send_command(identity, "DISCONNECT", empty=empty)
-            return
+            return None
         if len(message.service.encode()) > self._limits.id:
             raise ProtocolError(f"a service has at most {self._limits.id} bytes")
         self._numbers += 1
         worker = _Worker(self._numbers, identity, message.service, now, empty)
-        if not self._jobs.attach(worker.number, message.service):
-            self._send_command(identity, "DISCONNECT", empty=empty)
-            return
-        self._workers[identity] = self._by_number[worker.number] = worker
-        _log.info("a worker serves %s", message.service)
+        return worker if self._jobs.attach(worker.number, message.service) else None
 
     @staticmethod
     def _fits(worker: _Worker, part: Partial) -> bool:

@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING
 from eventmq.errors import ContentError, EventMQError
 from eventmq.gateway import WITH_KEYS, RouterLoop, check_reach, split_address
 from eventmq.sdk import option
-from eventmq_contrib.gateways.mc0.machine import Mc0Limits, Mc0Machine
-from eventmq_contrib.gateways.mc0.messages import command_of, origin_of, publication_of
+from eventmq_contrib.gateways.mc0.machine import (
+    Mc0Limits,
+    Mc0Machine,
+    command_of,
+    origin_of,
+    publication_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from eventmq import EventMQ, Message, Subscription
     from eventmq.gateway import GatewayAuthenticator
     from eventmq.sdk import Clock
-    from eventmq_contrib.gateways.mc0.messages import Mc0Message, Publication
+    from eventmq_contrib.gateways.mc0.machine import Mc0Message, Publication
 
 __all__ = ["Mc0Gateway", "Mc0Options"]
 
@@ -135,6 +140,10 @@ class Mc0Gateway:
     def running(self) -> bool:
         """Return whether it serves."""
         return self._router.running()
+
+    def turns(self) -> Sequence[int]:
+        """Return how often its loop has turned."""
+        return (self._router.turns(),)
 
     def stop(self, grace: float) -> None:
         """Stop serving; publish what waits, within the grace. Idempotent."""

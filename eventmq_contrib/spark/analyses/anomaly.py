@@ -8,30 +8,28 @@ anomalous each time until its history has grown along.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
 from eventmq.sdk.events import HOUR_US, EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import pandas as pd
-    from pyspark.sql import DataFrame
-
-    Values = np.ndarray[Any, np.dtype[np.float64]]
+from eventmq_contrib.spark.analyses import MIN_HISTORY, THRESHOLD
 
 __all__ = [
     "ANOMALIES",
-    "MIN_HISTORY",
-    "THRESHOLD",
     "anomalous_hours",
     "anomaly",
     "between",
     "hours",
 ]
 
+
+Values: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 #: Columns of the table -> Spark type.
 ANOMALIES = {
@@ -66,8 +64,6 @@ def anomalous_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) 
     Returns:
         ``ANOMALIES``.
     """
-    import pandas as pd
-
     task = frame["task"].iloc[0]
     rows = [
         {"task": task, **row}
@@ -78,8 +74,6 @@ def anomalous_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) 
 
 def _whole(frame: pd.DataFrame) -> pd.DataFrame:
     """Return all complete hours of a task in order, including those without a job."""
-    import numpy as np
-
     first, last = int(frame["hour_us"].min()) + HOUR_US, int(frame["last_us"].iloc[0])
     every: Any = np.arange(first, last, HOUR_US, dtype=np.int64)
     whole = frame.set_index("hour_us")[["ended", "failed", "wait_us"]].reindex(every)
@@ -88,8 +82,6 @@ def _whole(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Iterator[dict[str, Any]]:
-    import numpy as np
-
     at = hours.index.to_numpy(np.int64)
     ended, failed = hours["ended"].to_numpy(np.float64), hours["failed"].to_numpy(np.float64)
     share = np.divide(failed, ended, out=np.full(len(at), np.nan), where=ended > 0)
@@ -113,8 +105,6 @@ def _compared(
     name: str, value: float, before: Values, jobs: float, threshold: float
 ) -> dict[str, Any] | None:
     """Return the row of an anomalous value, None for a usual one."""
-    import numpy as np
-
     median = float(np.median(before))
     mad = float(np.median(np.abs(before - median)))
     spread = max(_NORMAL * mad, _floor(name, median, jobs))
@@ -159,12 +149,6 @@ def _why(row: dict[str, Any], when: int) -> str:
     )
 
 
-#: Robust z-score above which an hour is anomalous.
-THRESHOLD = 5.0
-
-#: Weeks of history that an hour needs before it can be anomalous.
-MIN_HISTORY = 4
-
 #: Accuracy of `percentile_approx`: the error of a rank is 1/ACCURACY.
 _ACCURACY = 10_000
 
@@ -176,8 +160,6 @@ def hours(events: DataFrame) -> DataFrame:
         ``task hour_us ended failed wait_us``: the start of the hour, how many jobs ended and failed
         in it, and the median of their waiting times, null if none is known.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     failed = F.col("kind") == str(EventKind.FAILED)
     ended = events.where(failed | (F.col("kind") == str(EventKind.SUCCEEDED)))
     hour = (F.col("ts_us") - F.pmod("ts_us", F.lit(HOUR_US))).alias("hour_us")
@@ -205,14 +187,11 @@ def anomaly(
         ``ANOMALIES``; ``measure`` is ``rate`` (jobs that ended in the hour), ``wait`` (median, in
         seconds) or ``failures`` (share); ``low`` and ``high`` bound the usual values.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     last = events.agg(F.max("ts_us").alias("ts")).select(
         (F.col("ts") - F.pmod("ts", F.lit(HOUR_US))).alias("last_us")
     )
 
     def judged(frame: pd.DataFrame) -> pd.DataFrame:
-
         return anomalous_hours(frame, threshold=threshold, min_history=min_history)
 
     schema = ", ".join(f"{name} {kind}" for name, kind in ANOMALIES.items())

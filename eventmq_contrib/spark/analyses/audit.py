@@ -1,37 +1,44 @@
-"""Audit: proves that every accepted job has ended, or says in which state it is."""
+"""Audit: proves that every accepted job has ended, or says in which state it is.
+
+Missing numbers of events are found in blocks: the count of a block shows whether it is complete,
+and only rows of incomplete blocks are sorted. So a complete journal costs one small aggregation.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
 from eventmq.sdk.events import ENDS, EventKind
-from eventmq_contrib.spark.analyses.numbers import gaps, numbers
+from eventmq_contrib.journal.inspection import joined, without
+from eventmq_contrib.spark.analyses import LISTED, STUCK_AFTER
 from eventmq_contrib.spark.analyses.states import RUNNING, double_leased, ended, kind_of, lives
+from eventmq_contrib.spark.choice import Choice
+from eventmq_contrib.spark.journal import Evidence, gather
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from eventmq_contrib.spark.analyses.numbers import Numbers
-    from eventmq_contrib.spark.evidence import Evidence
-
-__all__ = ["LISTED", "STUCK_AFTER", "Audit", "audit", "audit_journal", "job_states"]
+__all__ = [
+    "Audit",
+    "Numbers",
+    "audit",
+    "audit_journal",
+    "gaps",
+    "job_states",
+    "numbers",
+]
 
 #: Conclusions of an audit, the best first.
 CLEAN = "clean"
 COMPLETE = "complete as far as its own seals reach; not anchored"
 UNPROVEN = "nothing found; not proven"
 UNSOUND = "not sound"
-
-#: Seconds without an event after which a job that has a worker is stuck.
-STUCK_AFTER = 60.0
-
-#: Most ids in a list.
-LISTED = 1000
 
 #: Most ranges of possibly altered events in which orphans are searched.
 _SUSPECTS = 100
@@ -159,12 +166,11 @@ def audit(
         jobs: Rows of `states.lives` for the queue and task, if they were computed before.
         evidence: Findings about the files of the journal.
     """
+    choice = Choice(since=since, until=until, queue=queue, task=task)
     bounds = {} if evidence is None else evidence.files.bounds
     brokers = numbers(events, bounds)
     damage = _damage(events, listed, evidence)
-    for name, value in (("queue", queue), ("task", task)):
-        if value is not None:
-            events = events.where(events[name] == value)
+    events = choice.jobs(events)
     complete = [
         broker.broker_id for broker in brokers
         if bounds.get(broker.broker_id, (0, 0))[0] == 1 and not broker.last_absent
@@ -173,11 +179,7 @@ def audit(
         events, brokers, stuck_after=stuck_after, jobs=jobs, complete=complete,
         suspect=() if evidence is None else evidence.files.suspect,
     )  # fmt: skip
-    if since is not None:
-        states = states.where(states.first_us >= round(since * 1_000_000))
-    if until is not None:
-        states = states.where(states.first_us < round(until * 1_000_000))
-    digest = _digest(states).persist()
+    digest = _digest(choice.times(states, "first_us")).persist()
     try:
         return _summed(digest, events, sum(broker.missing for broker in brokers), listed, damage)
     finally:
@@ -204,8 +206,6 @@ def job_states(
         ``state`` is a name of a count of `Audit`; ``suspect`` is true if a job has more than one
         end or lease, so that it may be double-leased; ``orphan`` if it was never admitted.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     kind = "broker_id string, broker_us long, missing long, last_missing long, last_dropped long"
     brokers = events.sparkSession.createDataFrame([tuple(broker) for broker in numbered], kind)
     jobs = (lives(events) if jobs is None else jobs).join(F.broadcast(brokers), "broker_id")
@@ -222,8 +222,6 @@ def _orphan(complete: Sequence[str], suspect: Sequence[tuple[str, int, int]]) ->
     The only event of a transient job is its end, so a job with nothing but an end counts only if
     that event may have been altered.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     first, broker, seq = kind_of(F.col("first")), F.col("broker_id"), F.col("first_seq")
     altered = F.lit(False)  # noqa: FBT003 - a literal
     for broker_id, low, limit in suspect[:_SUSPECTS]:
@@ -234,8 +232,6 @@ def _orphan(complete: Sequence[str], suspect: Sequence[tuple[str, int, int]]) ->
 
 
 def _state(stuck_after: float) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     last, first = kind_of(F.col("last")), F.col("first_seq")
     silent = F.col("broker_us") - F.col("last_us") >= round(stuck_after * 1_000_000)
     return (
@@ -253,8 +249,6 @@ def _digest(states: DataFrame) -> DataFrame:
 
     So all queries about states read a few rows, and jobs are aggregated once.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     detailed = states.suspect | states.orphan | states.state.isin("stuck", "lost")
     names = ("broker_id", "job_id", "first_seq")
     details = [F.when(detailed, states[name]).alias(name) for name in names]
@@ -264,15 +258,11 @@ def _digest(states: DataFrame) -> DataFrame:
 def _summed(
     digest: DataFrame, events: DataFrame, missing: int, listed: int, damage: Mapping[str, Any]
 ) -> Audit:
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     flags = [F.sum(digest[name].cast("int")) for name in ("suspect", "orphan")]
     rows = digest.groupBy("state").agg(F.sum("n"), *flags).collect()
     counts = {state: n for state, n, *_ in rows}
-    double: list[str] = []
-    n_double = 0
-    if any(suspects for *_, suspects, _ in rows):
-        n_double, double = _doubled(digest, events, listed)
+    suspected = any(suspects for *_, suspects, _ in rows)
+    n_double, double = _doubled(digest, events, listed) if suspected else (0, [])
     names = ("succeeded", "failed", "cancelled", "expired", "waiting", "running", "stuck", "lost")
     ids = _oldest(digest, counts, listed)
     orphans = sum(n for *_, n in rows)
@@ -287,10 +277,20 @@ def _summed(
 
 def _damage(events: DataFrame, listed: int, evidence: Evidence | None) -> dict[str, Any]:
     """Return the problems of files and events, by the names of the fields of `Audit`."""
-    kinds, unknown = _unknown_kinds(events)
+    strange = events.where(~events.kind.isin([kind.value for kind in EventKind]))
+    found = strange.groupBy("broker_id", "kind").agg(
+        F.count("*").alias("n"), F.min("seq").alias("first"), F.max("seq").alias("last")
+    )
+    kinds = sorted(found.collect())
+    unknown = [
+        f"{row.n} events of the broker {row.broker_id} between {row.first} and {row.last} have the "
+        f"unknown kind {row.kind!r}"
+        for row in kinds
+    ]
+    n_unknown = sum(row.n for row in kinds)
     if evidence is None:
         return {
-            "unknown_kinds": kinds, "conflicts": 0, "damaged": len(unknown), "proven": False,
+            "unknown_kinds": n_unknown, "conflicts": 0, "damaged": len(unknown), "proven": False,
             "anchored": False, "damage": tuple(unknown[:listed]),
             "unproven": ("the files of the journal were not looked at",), "unanchored": (),
         }  # fmt: skip
@@ -298,47 +298,20 @@ def _damage(events: DataFrame, listed: int, evidence: Evidence | None) -> dict[s
     files = evidence.files
     damaged = [*files.damage, *_missing(files.missing, events), *unknown]
     return {
-        "unknown_kinds": kinds, "conflicts": conflicts, "damaged": len(damaged) + conflicts,
+        "unknown_kinds": n_unknown, "conflicts": conflicts, "damaged": len(damaged) + conflicts,
         "proven": not files.unproven, "anchored": not files.unanchored,
         "damage": tuple([*damaged, *clashes][:listed]), "unproven": tuple(files.unproven[:listed]),
         "unanchored": tuple(files.unanchored[:listed]),
     }  # fmt: skip
 
 
-def _unknown_kinds(events: DataFrame) -> tuple[int, list[str]]:
-    """Return how many events have a kind that does not exist, and a sentence for each of these."""
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
-    strange = events.where(~events.kind.isin([kind.value for kind in EventKind]))
-    rows = strange.groupBy("broker_id", "kind").agg(
-        F.count("*").alias("n"), F.min("seq").alias("first"), F.max("seq").alias("last")
-    )
-    kinds = sorted(rows.collect())
-    return sum(row.n for row in kinds), [
-        f"{row.n} events of the broker {row.broker_id} between {row.first} and {row.last} have the "
-        f"unknown kind {row.kind!r}"
-        for row in kinds
-    ]
-
-
 def _missing(ranges: Sequence[tuple[str, int, int]], events: DataFrame) -> list[str]:
     """Return a sentence for each range of numbers that is in no file and in no gap."""
-    if not ranges:
-        return []
-    known_gaps = gaps(events)
-    missing = []
-    for broker, first, last in ranges:
-        for _, begin, end in (gap for gap in known_gaps if gap[0] == broker):
-            if begin <= first <= end:
-                first = end + 1  # noqa: PLW2901 - the rest of it
-            elif first < begin <= last:
-                missing.append((broker, first, begin - 1))
-                first = end + 1  # noqa: PLW2901 - the rest of it
-        if first <= last:
-            missing.append((broker, first, last))
+    known = gaps(events) if ranges else []
     return [
-        f"the events {first} to {last} of the broker {broker} are missing"
-        for broker, first, last in missing
+        f"the events {begin} to {end} of the broker {broker} are missing"
+        for broker, first, last in ranges
+        for begin, end in without([gap[1:] for gap in known if gap[0] == broker], first, last)
     ]
 
 
@@ -358,40 +331,179 @@ def audit_journal(
     Raises:
         JournalError: There is no journal, or it has no events.
     """
-    from eventmq_contrib.spark.evidence import gather
-
     evidence = gather(spark, journal, sealed=sealed)
     return audit(evidence.events, evidence=evidence, **choice)
 
 
 def _oldest(digest: DataFrame, counts: Mapping[str, int], limit: int) -> dict[str, tuple[str, ...]]:
     """Return the ids of stuck and lost jobs by state, in one query."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
-    listed: dict[str, list[str]] = {"stuck": [], "lost": []}
-    if listed.keys() & counts.keys():
+    states = {"stuck", "lost"}
+    rows: list[Row] = []
+    if states & counts.keys():
         order = Window.partitionBy("state").orderBy("broker_id", "first_seq")
-        position = F.row_number().over(order)
-        listed_rows = digest.where(digest.state.isin(*listed)).withColumn("position", position)
-        rows = (
-            listed_rows.where(F.col("position") <= limit)
-            .orderBy("position")
-            .select("state", "job_id")
+        listed = digest.where(digest.state.isin(*states)).withColumn(
+            "position", F.row_number().over(order)
         )
-        for state, job_id in rows.collect():
-            listed[state].append(job_id)
-    return {state: tuple(ids) for state, ids in listed.items()}
+        rows = listed.where(F.col("position") <= limit).orderBy("position").collect()
+    return {state: tuple(row.job_id for row in rows if row.state == state) for state in states}
 
 
 def _doubled(digest: DataFrame, events: DataFrame, limit: int) -> tuple[int, list[str]]:
     """Return how many jobs are double-leased, and the ids of some."""
     keys = ["broker_id", "job_id"]
     suspects = digest.where(digest.suspect).select(*keys, "first_seq")
-    doubled = double_leased(events.join(suspects, keys, "left_semi")).join(suspects, keys)
-    doubled = doubled.orderBy("broker_id", "first_seq").select("job_id").persist()
+    doubled = (
+        double_leased(events.join(suspects, keys, "left_semi"))
+        .join(suspects, keys)
+        .orderBy("broker_id", "first_seq")
+        .select("job_id")
+        .persist()
+    )
     try:
         n = doubled.count()
         return n, [row.job_id for row in doubled.take(limit)]
     finally:
         doubled.unpersist()
+
+
+# Missing numbers
+
+#: Numbers in a block, as a power of two: those of a full file.
+_BITS = 16
+
+
+class Numbers(NamedTuple):
+    """Missing numbers of one broker.
+
+    Attributes:
+        broker_id: Id of the broker.
+        last_us: Time of its last event, in microseconds.
+        missing: Count of numbers between the first and the last that are neither there nor in a
+            gap.
+        last_missing: Highest of them, 0 for none.
+        last_dropped: Highest number that is in a gap and not there, 0 for none.
+    """
+
+    broker_id: str
+    last_us: int
+    missing: int
+    last_missing: int
+    last_dropped: int
+
+    @property
+    def last_absent(self) -> int:
+        """Highest number that is not there, 0 for none."""
+        return max(self.last_missing, self.last_dropped)
+
+
+def numbers(
+    events: DataFrame, bounds: Mapping[str, tuple[int, int]] | None = None
+) -> list[Numbers]:
+    """Return the missing numbers of each broker, sorted by broker.
+
+    Args:
+        events: All events of a time range, each once.
+        bounds: Broker -> first and last number that must be there, as far as they are known.
+    """
+    blocks = events.groupBy("broker_id", _block()).agg(
+        F.min("seq").alias("first"), F.max("seq").alias("last"), F.count("*").alias("n"),
+        F.max("ts_us").alias("last_us"),
+    )  # fmt: skip
+    bounds = bounds or {}
+    own: dict[str, list[Row]] = {broker: [] for broker in bounds}
+    for block in sorted(blocks.collect()):
+        own.setdefault(block.broker_id, []).append(block)
+    between, torn = [], []
+    for broker, rows in own.items():
+        spans = [(row.first, row.last) for row in rows]
+        known = [*spans, *([bounds[broker]] if broker in bounds else [])]
+        first, last = min(first for first, _ in known), max(last for _, last in known)
+        between += [(broker, *hole) for hole in without(spans, first, last)]
+        torn += [(broker, row.block) for row in rows if row.n < row.last - row.first + 1]
+    absent: dict[str, Row] = {}
+    if between or torn:
+        rows_absent = _absent(events, torn, between).collect()
+        absent = {row.broker_id: row for row in rows_absent}
+    return [
+        Numbers(
+            broker, max((row.last_us for row in rows), default=0),
+            *(absent[broker][1:] if broker in absent else (0, 0, 0)),
+        )
+        for broker, rows in sorted(own.items())
+    ]  # fmt: skip
+
+
+def _block() -> Column:
+    return F.shiftright("seq", _BITS).alias("block")
+
+
+def gaps(events: DataFrame) -> list[tuple[str, int, int]]:
+    """Return the gaps that gap events report; adjacent ones are joined.
+
+    Returns:
+        Broker, first and last number, in their order.
+    """
+    rows = (
+        events.where(events.kind == EventKind.GAP.value)
+        .select("broker_id", "gap_first", "gap_last")
+        .dropna()
+        .distinct()
+    )
+    own = groupby(sorted(map(tuple, rows.collect())), key=itemgetter(0))
+    return [(broker, *gap) for broker, told in own for gap in joined(each[1:] for each in told)]
+
+
+def _absent(
+    events: DataFrame, torn: Sequence[tuple[str, int]], between: Sequence[tuple[str, int, int]]
+) -> DataFrame:  # fmt: skip
+    """Return a row per broker that lacks numbers: (broker, missing, last missing, last dropped)."""
+    session = events.sparkSession
+    kind = "broker_id string, gap_first long, gap_last long"
+    gap_rows = F.broadcast(session.createDataFrame(gaps(events), kind))
+    holes = _holes(events, torn, between).alias("hole")
+    meets = (
+        (F.col("hole.broker_id") == gap_rows.broker_id)
+        & (gap_rows.gap_first <= F.col("hole.last")) & (gap_rows.gap_last >= F.col("hole.first"))
+    )  # fmt: skip
+    # Without a gap these are null; least and greatest alone would leave nulls out.
+    matched = F.col("gap_first").isNotNull()
+    top = F.when(matched, F.least("last", "gap_last"))
+    bottom = F.when(matched, F.greatest("first", "gap_first"))
+    whole = (F.col("gap_first") <= F.col("last")) & (F.col("last") <= F.col("gap_last"))
+    judged = holes.join(gap_rows, meets, "left").groupBy("hole.broker_id", "first", "last").agg(
+        F.coalesce(F.sum(top - bottom + 1), F.lit(0)).alias("told"),
+        F.max(top).alias("dropped"),
+        # Gaps do not touch: if one covers the end of a hole, what is before it is in no gap.
+        F.coalesce(F.min(F.when(whole, F.col("gap_first") - 1)), F.col("last")).alias("end"),
+    )  # fmt: skip
+    missing = F.col("last") - F.col("first") + 1 - F.col("told")
+    return judged.groupBy("broker_id").agg(
+        F.sum(missing).alias("missing"),
+        F.coalesce(F.max(F.when(missing > 0, F.col("end"))), F.lit(0)).alias("last_missing"),
+        F.coalesce(F.max("dropped"), F.lit(0)).alias("last_dropped"),
+    )  # fmt: skip
+
+
+def _holes(
+    events: DataFrame, torn: Sequence[tuple[str, int]], between: Sequence[tuple[str, int, int]]
+) -> DataFrame:
+    """Return the ranges of numbers that are not there: (broker, first, last).
+
+    Args:
+        events: As of `numbers`.
+        torn: Blocks inside of which numbers are missing.
+        between: Ranges that are missing between blocks, and at the ends.
+    """
+    session = events.sparkSession
+    holes = session.createDataFrame(list(between), "broker_id string, first long, last long")
+    if not torn:
+        return holes
+    torn_blocks = session.createDataFrame(list(torn), "broker_id string, block long")
+    rows = events.select("broker_id", "seq", _block()).join(
+        F.broadcast(torn_blocks), ["broker_id", "block"], "left_semi"
+    )
+    order = Window.partitionBy("broker_id", "block").orderBy("seq")
+    inside = rows.select(
+        "broker_id", (F.lag("seq").over(order) + 1).alias("first"), (F.col("seq") - 1).alias("last")
+    )
+    return holes.unionByName(inside.where("first <= last"))

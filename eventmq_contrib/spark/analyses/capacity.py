@@ -7,19 +7,15 @@ and use no Spark.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapreplace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-from eventmq_contrib.spark.analyses.executions import executions
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import pandas as pd
-    from pyspark.sql import DataFrame
-
-    Times = np.ndarray[Any, np.dtype[np.int64]]
+from eventmq_contrib.spark.analyses.states import executions
 
 __all__ = [
     "MAX_SLOTS",
@@ -34,6 +30,8 @@ __all__ = [
     "workers",
 ]
 
+
+Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 #: Columns of `capacity` -> Spark type.
 QUEUES = {
@@ -72,8 +70,6 @@ def waits(ready: Times, run: Times, slots: int) -> Times:
 
 def _simulated(ready: Times, run: Times, slots: int, limit: tuple[int, int] | None) -> Times | None:
     """Return the waits, or None if more than ``limit[1]`` jobs waited longer than ``limit[0]``."""
-    import numpy as np
-
     if slots == 1:  # Lindley's recursion, unrolled
         end = np.cumsum(run)
         idle = np.maximum.accumulate(ready - (end - run))
@@ -126,8 +122,10 @@ def min_slots(ready: Times, run: Times, target: float, guess: int) -> tuple[int,
     tried: dict[int, Times | None] = {}
 
     def meets(slots: int) -> bool:
-        tried[slots] = times = _met(ready, run, slots, limit, target)
-        return times is not None
+        times = _simulated(ready, run, slots, limit)
+        met = times is not None and bool(np.percentile(times, _PERCENT) <= target)
+        tried[slots] = times if met else None
+        return met
 
     low, high = 0, max(1, min(guess, MAX_SLOTS))
     while not meets(high):
@@ -142,19 +140,8 @@ def min_slots(ready: Times, run: Times, target: float, guess: int) -> tuple[int,
     return high, times
 
 
-def _met(
-    ready: Times, run: Times, slots: int, limit: tuple[int, int], target: float
-) -> Times | None:
-    import numpy as np
-
-    times = _simulated(ready, run, slots, limit)
-    return times if times is not None and np.percentile(times, _PERCENT) <= target else None
-
-
 def max_concurrent(started: Times, ended: Times) -> int:
     """Return the most runs that overlapped; one that ends when another starts does not count."""
-    import numpy as np
-
     starts = np.sort(started)
     over = np.searchsorted(np.sort(ended), starts, side="right")
     return max(1, int((np.arange(1, len(starts) + 1) - over).max()))
@@ -170,9 +157,6 @@ def queue_table(
         target_p95: Target in seconds.
         slots: Numbers of slots to try.
     """
-    import numpy as np
-    import pandas as pd
-
     ready, started, run = _columns(frame, "ready_us", "started_us", "run_us")
     order = np.lexsort((started, ready))
     ready, started, run = ready[order], started[order], run[order]
@@ -211,8 +195,6 @@ def _tried(
 
 
 def _measured(slots: int, ready: Times, waited: Times, run: Times) -> dict[str, Any]:
-    import numpy as np
-
     span = max(1, int((ready + waited + run).max() - ready.min()))
     p50, p95, p99, longest = (np.percentile(waited, p) / _SECOND for p in (50, 95, 99, 100))
     return {
@@ -229,8 +211,6 @@ def worker_table(frame: pd.DataFrame) -> pd.DataFrame:
     Args:
         frame: ``worker_id started_us run_us`` of its runs, one or more.
     """
-    import pandas as pd
-
     worker = frame["worker_id"].iloc[0]
     started, run = _columns(frame, "started_us", "run_us")
     slots = max_concurrent(started, started + run)
@@ -282,13 +262,9 @@ def workers(events: DataFrame, *, runs: DataFrame | None = None) -> DataFrame:
         ``WORKERS``; ``slots`` is the most jobs that it ran at once, ``span_s`` the time from its
         first start to its last end.
     """
-
-    def judged(frame: pd.DataFrame) -> pd.DataFrame:
-        return worker_table(frame)
-
     runs = executions(events) if runs is None else runs
     runs = runs.select("worker_id", "started_us", "run_us")
-    return runs.groupBy("worker_id").applyInPandas(judged, _schema(WORKERS)).orderBy("worker")
+    return runs.groupBy("worker_id").applyInPandas(worker_table, _schema(WORKERS)).orderBy("worker")
 
 
 def _schema(columns: dict[str, str]) -> str:

@@ -8,15 +8,12 @@ bounds as of one exchange of NTP: RFC 5905, section 8.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from eventmq_contrib.spark.analyses import TOLERANCE
 
-__all__ = ["TOLERANCE", "clocks", "sentence", "wrong_clocks"]
-
-#: Seconds; clocks that NTP keeps differ by less.
-TOLERANCE = 0.5
+__all__ = ["clocks", "sentence", "wrong_clocks"]
 
 
 def clocks(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
@@ -31,8 +28,6 @@ def clocks(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
         events: Each of them once.
         tolerance: Seconds up to which a clock is right.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     runs = events.where("started_us IS NOT NULL AND host IS NOT NULL")
     ended = runs.started_us + F.coalesce("run_us", F.lit(0))
     zero = F.lit(0)

@@ -1,15 +1,14 @@
-"""Failures: errors by task and release, and jobs whose workers died."""
+"""Failures: errors by task and release, jobs whose workers died, and failed jobs to be replayed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
 from eventmq.sdk.events import EventKind
+from eventmq_contrib.spark.choice import Choice
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-__all__ = ["failures", "killers"]
+__all__ = ["failed_jobs", "failures", "killers", "summary"]
 
 #: The error of a job whose process died.
 WORKER_LOST = "eventmq.errors.WorkerLost"
@@ -29,11 +28,10 @@ def failures(events: DataFrame) -> DataFrame:
     Args:
         events: Each of them once.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     failed = events.kind == EventKind.FAILED.value
-    rows = _labelled(events.where(failed | (events.kind == EventKind.RETRY.value)))
-    rows = rows.where("fingerprint IS NOT NULL")
+    rows = _labelled(events.where(failed | (events.kind == EventKind.RETRY.value))).where(
+        "fingerprint IS NOT NULL"
+    )
     helped = rows.join(_successes(events), ["broker_id", "job_id", "attempt"], "left")
     retried = (F.col("kind") == EventKind.RETRY.value).cast("long")
     table = helped.groupBy(*_ERROR).agg(
@@ -50,8 +48,6 @@ def failures(events: DataFrame) -> DataFrame:
 
 
 def _labelled(events: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     return events.select(
         "broker_id", "job_id", "attempt", "kind", "ts_us", "worker_id",
         F.col("error_fingerprint").alias("fingerprint"),
@@ -61,15 +57,11 @@ def _labelled(events: DataFrame) -> DataFrame:
 
 
 def _or_empty(name: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     return F.coalesce(name, F.lit("")).alias(name)
 
 
 def _successes(events: DataFrame) -> DataFrame:
     """Return the attempts that were followed by a successful one."""
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     later = events.where((events.kind == EventKind.SUCCEEDED.value) & (events.attempt > 1))
     before = (later.attempt - 1).alias("attempt")
     return later.select("broker_id", "job_id", before, F.lit(1).alias("helped")).distinct()
@@ -80,9 +72,6 @@ def _marked_new(table: DataFrame, events: DataFrame) -> DataFrame:
 
     Releases of a task follow each other by the times of their first events.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     begins = events.where("job_id IS NOT NULL").groupBy(_or_empty("task"), _or_empty("release"))
     releases = begins.agg(F.min("ts_us").alias("begun"))
     of_task = Window.partitionBy("task")
@@ -102,8 +91,6 @@ def killers(events: DataFrame) -> DataFrame:
     Args:
         events: Each of them once.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     rows = _labelled(events.where(
         (events.kind == EventKind.LEASE_LOST.value)
         | ((events.kind == EventKind.FAILED.value) & (events.error_type == WORKER_LOST))
@@ -120,3 +107,62 @@ def killers(events: DataFrame) -> DataFrame:
         F.timestamp_micros(F.max("ts_us")).alias("last_seen"),
     )  # fmt: skip
     return table.orderBy(F.desc("deaths"), F.desc("lost"), "task", "release")
+
+
+# Failed jobs, to be queued again
+
+#: Kinds that do not change the state of a job, but for the operation that drops it.
+_NOTHING = (EventKind.GAP.value, EventKind.DUPLICATE.value, EventKind.OPERATION.value)
+
+
+def failed_jobs(
+    events: DataFrame,
+    *,
+    queue: str | None = None,
+    task: str | None = None,
+    error: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+) -> DataFrame:
+    """Return the jobs whose last event is a final failure.
+
+    Args:
+        events: All events of a journal, or of the jobs in question.
+        queue: Only jobs of this queue.
+        task: Only jobs of this task.
+        error: Only jobs with an error of this type: a dotted name, or its last part.
+        since: Only jobs that failed then or later, Unix time in seconds.
+        until: Only jobs that failed before then, Unix time in seconds.
+
+    Returns:
+        Rows of ``broker_id job_id attempt queue task error_type ts_us``, where the attempt is the
+        one that failed and ``ts_us`` is when it did.
+    """
+    names = ("kind", "attempt", "queue", "task", "error_type", "ts_us")
+    dropped = F.coalesce(events.operation == "drop", F.lit(False))  # noqa: FBT003 - a literal
+    last = (
+        events.where(events.job_id.isNotNull() & (~events.kind.isin(*_NOTHING) | dropped))
+        .groupBy("broker_id", "job_id")
+        .agg(F.max_by(F.struct(*names), "seq").alias("last"))
+        .select("broker_id", "job_id", *(f"last.{name}" for name in names))
+        .where(F.col("kind") == EventKind.FAILED.value)
+    )
+    last = Choice(queue=queue, task=task, since=since, until=until).of(last)
+    if error is not None:
+        short = F.substring_index("error_type", ".", -1)
+        last = last.where((F.col("error_type") == error) | (short == error))
+    return last.drop("kind")
+
+
+def summary(jobs: DataFrame) -> DataFrame:
+    """Return the number of failed jobs by queue, task and error, the highest first.
+
+    Args:
+        jobs: As from `failed_jobs`.
+    """
+    counts = jobs.groupBy("queue", "task", F.col("error_type").alias("error")).agg(
+        F.count("*").alias("jobs"),
+        F.timestamp_micros(F.min("ts_us")).alias("first"),
+        F.timestamp_micros(F.max("ts_us")).alias("last"),
+    )
+    return counts.orderBy(F.desc("jobs"), "queue", "task", "error")

@@ -1,32 +1,38 @@
-"""Report: the numbers and texts of the page of `eventmq spark report`."""
+"""Report: the numbers and texts of the page of `eventmq spark report`.
+
+Values over time are in even spans. Spark aggregates by span; the few thousand rows that remain are
+merged here.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
 from eventmq.errors import StoreError
 from eventmq.sdk.events import EventKind
-from eventmq_contrib.spark.analyses import capacity
-from eventmq_contrib.spark.analyses.anomaly import MIN_HISTORY, anomaly, between
-from eventmq_contrib.spark.analyses.audit import audit
+from eventmq_contrib.spark.analyses import MIN_HISTORY, capacity
+from eventmq_contrib.spark.analyses.anomaly import anomaly, between
+from eventmq_contrib.spark.analyses.audit import Numbers, audit, numbers
 from eventmq_contrib.spark.analyses.clocks import sentence, wrong_clocks
-from eventmq_contrib.spark.analyses.executions import FEW, executions, is_silent
 from eventmq_contrib.spark.analyses.failures import failures
-from eventmq_contrib.spark.analyses.numbers import Numbers, numbers
-from eventmq_contrib.spark.analyses.slo import Objective, slo
-from eventmq_contrib.spark.analyses.states import lives
-from eventmq_contrib.spark.analyses.timeline import timeline
+from eventmq_contrib.spark.analyses.slo import Objective, slo, still_known
+from eventmq_contrib.spark.analyses.states import FEW, executions, is_silent, lives
+from eventmq_contrib.spark.analyses.stats import QUANTILES
+from eventmq_contrib.spark.choice import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from eventmq_contrib.spark.journal import Evidence
 
-    from pyspark.sql import DataFrame
+__all__ = ["MAX_ROWS", "OTHERS", "QUEUES", "SPANS", "report", "timeline"]
 
-    from eventmq_contrib.spark.evidence import Evidence
-
-__all__ = ["MAX_ROWS", "Choice", "report"]
+Values: TypeAlias = dict[str, list[float | None]]
 
 #: Most rows of a table of the page; further ones are counted.
 MAX_ROWS = 20
@@ -36,41 +42,8 @@ _OF_RUNS = (
     "task", "queue", "worker_id", "kind", "ready_us", "started_us", "run_us", "wait_us",
 )  # fmt: skip
 
-_SECOND = 1e6
-_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_SECOND = 1_000_000
 _ACCURACY = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Part of a journal that is reported.
-
-    Attributes:
-        since: Only events from then on, Unix time in seconds, or None.
-        until: Only events before then, Unix time in seconds, or None.
-        queue: Only jobs of this queue, or None.
-        task: Only jobs of this task, or None.
-    """
-
-    since: float | None = None
-    until: float | None = None
-    queue: str | None = None
-    task: str | None = None
-
-    def of(self, events: DataFrame) -> DataFrame:
-        """Return the events of the choice."""
-        if self.since is not None:
-            events = events.where(events.ts_us >= round(self.since * _SECOND))
-        if self.until is not None:
-            events = events.where(events.ts_us < round(self.until * _SECOND))
-        return self.jobs(events)
-
-    def jobs(self, events: DataFrame) -> DataFrame:
-        """Return the events of the choice's jobs, of any time."""
-        for name, value in (("queue", self.queue), ("task", self.task)):
-            if value is not None:
-                events = events.where(events[name] == value)
-        return events
 
 
 def report(
@@ -97,12 +70,15 @@ def report(
     result = {**_whole(selected), "target_p95": target_p95, "min_history": MIN_HISTORY}
     first, last = (round(result[name] * _SECOND) for name in ("first", "last"))
     target = objective or Objective()
-    brokers = numbers(replace(choice, queue=None, task=None).of(events))
+    brokers = numbers(choice.times(events))
     executed = executions(selected, few=result.pop("silent") <= FEW).select(*_OF_RUNS)
     with _kept(executed) as runs, _kept(lives(selected, "queue")) as jobs:
         parts: Mapping[str, Callable[[], dict[str, Any]]] = {
             "the audit": lambda: {"audit": _audited(events, choice, jobs, evidence)},
-            "clocks": lambda: {"clocks": _clocks(events)},
+            "clocks": lambda: {"clocks": [
+                sentence(row.host, row.broker_id, row.early_s, row.late_s)
+                for row in wrong_clocks(events).limit(MAX_ROWS).collect()
+            ]},
             "what happened when": lambda: {
                 "timeline": timeline(selected, first, last, runs=runs, jobs=jobs, brokers=brokers)
             },
@@ -110,8 +86,10 @@ def report(
             "service levels": lambda: {"slo": _levels(selected, target, last, jobs, brokers)},
             "failures": lambda: _failed(selected),
             "capacity": lambda: _capacity(selected, target_p95, runs),
-            "odd hours": lambda: _odd(choice.jobs(events), choice),
-        }
+            "odd hours": lambda: _cut("anomalies", _rows(
+                between(anomaly(choice.jobs(events)), choice.since, choice.until)
+            )),
+        }  # fmt: skip
         for part, analyse in parts.items():
             progress(part)
             result |= analyse()
@@ -121,8 +99,6 @@ def report(
 @contextlib.contextmanager
 def _kept(table: DataFrame) -> Iterator[DataFrame]:
     """Persist a table that several parts use, on disk, not in memory."""
-    from pyspark import StorageLevel
-
     table.persist(StorageLevel.DISK_ONLY)
     try:
         yield table
@@ -131,8 +107,6 @@ def _kept(table: DataFrame) -> Iterator[DataFrame]:
 
 
 def _whole(events: DataFrame) -> dict[str, Any]:
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     [about] = events.agg(
         F.count("*").alias("events"), F.count_distinct("broker_id").alias("brokers"),
         F.min("ts_us").alias("first"), F.max("ts_us").alias("last"),
@@ -141,13 +115,11 @@ def _whole(events: DataFrame) -> dict[str, Any]:
     if not about["events"]:
         raise StoreError("there is no event of this time, queue and task: nothing to report")
     first, last = about["first"] / _SECOND, about["last"] / _SECOND
-    times = {"first": first, "last": last, "seconds": last - first}
-    return {**{name: about[name] for name in ("events", "brokers", "silent")}, **times}
+    return {**about.asDict(), "first": first, "last": last, "seconds": last - first}
 
 
-def _odd(events: DataFrame, choice: Choice) -> dict[str, Any]:
-    rows = between(anomaly(events), choice.since, choice.until).collect()
-    return _cut("anomalies", [row.asDict() for row in rows])
+def _rows(table: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in table.collect()]
 
 
 def _cut(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -166,19 +138,9 @@ def _audited(
     return {**result.as_dict(), "sound": result.sound}
 
 
-def _clocks(events: DataFrame) -> list[str]:
-    """Return a sentence for each host whose clock is wrong."""
-    return [
-        sentence(row.host, row.broker_id, row.early_s, row.late_s)
-        for row in wrong_clocks(events).limit(MAX_ROWS).collect()
-    ]
-
-
 def _tasks(runs: DataFrame) -> dict[str, Any]:
     """Return a row per task and queue, and one for all under ``whole``."""
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
-    shares = list(_SHARES.values())
+    shares = list(QUANTILES.values())
     rolled = runs.groupingSets([["task", "queue"], []], "task", "queue")
     rows = rolled.agg(
         F.count("*").alias("runs"),
@@ -193,7 +155,7 @@ def _tasks(runs: DataFrame) -> dict[str, Any]:
             **{
                 f"{measure}_{share}_s": value / _SECOND
                 for measure in ("wait", "run")
-                for share, value in zip(_SHARES, row[measure] or (), strict=False)
+                for share, value in zip(QUANTILES, row[measure] or (), strict=False)
             },
         }
         for row in rows
@@ -208,21 +170,18 @@ def _levels(
 ) -> list[dict[str, Any]]:
     target = {"share": objective.share, "within": objective.within}
     table = slo(events, objective, now=last / _SECOND, jobs=jobs, brokers=brokers)
-    rows = [row.asDict() for row in table.collect()]
     return [
         {**row, **target, "met": (row["attainment"] or 0.0) >= objective.share}
-        for row in sorted(rows, key=lambda row: -row["starts"])
+        for row in sorted(_rows(table), key=lambda row: -row["starts"])
         if row["starts"] or row["waiting"]
     ]
 
 
 def _failed(events: DataFrame) -> dict[str, Any]:
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     table = failures(events)
     for name in ("first_seen", "last_seen"):
         table = table.withColumn(name, F.unix_micros(name) / _SECOND)
-    rows = [row.asDict() for row in table.limit(MAX_ROWS + 1).collect()]
+    rows = _rows(table.limit(MAX_ROWS + 1))
     max_attempts = max((row["attempts"] for row in rows), default=1)
     result = _cut("failures", [{**row, "length": row["attempts"] / max_attempts} for row in rows])
     if len(rows) > MAX_ROWS:
@@ -231,17 +190,15 @@ def _failed(events: DataFrame) -> dict[str, Any]:
 
 
 def _capacity(events: DataFrame, target_p95: float, runs: DataFrame) -> dict[str, Any]:
-    table = capacity.capacity(events, target_p95=target_p95, runs=runs)
-    rows = [row.asDict() for row in table.collect()]
+    rows = _rows(capacity.capacity(events, target_p95=target_p95, runs=runs))
     needed = {row["queue"]: row["slots"] for row in rows if row["what"] == "needed"}
     queues = [
-        {**row, "needed": needed.get(row["queue"])} for row in rows if row["what"] == "recorded"
-    ]
-    workers = [row.asDict() for row in capacity.workers(events, runs=runs).collect()]
-    workers.sort(key=lambda row: -row["jobs"])
+        {**row, "needed": needed.get(row["queue"])}
+        for row in sorted(rows, key=lambda row: -row["jobs"]) if row["what"] == "recorded"
+    ]  # fmt: skip
+    workers = sorted(_rows(capacity.workers(events, runs=runs)), key=lambda row: -row["jobs"])
     slots = sum(row["slots"] * row["span_s"] for row in workers)
     busy = sum(row["busy_s"] for row in workers)
-    queues.sort(key=lambda row: -row["jobs"])
     return {
         **_cut("capacity", queues), **_cut("workers", workers),
         "utilisation": busy / slots if slots else None,
@@ -259,3 +216,206 @@ def _total(result: dict[str, Any]) -> dict[str, Any]:
         "wait_p95_s": whole.get("wait_p95_s"), "run_p95_s": whole.get("run_p95_s"),
         "utilisation": result["utilisation"],
     }  # fmt: skip
+
+
+# Values over time
+
+#: Most spans of a timeline.
+SPANS = 80
+
+#: Number of queues with values of their own; the others are merged under this name.
+QUEUES = 6
+OTHERS = "(others)"
+
+#: Allowed seconds of a span; longer ones are whole weeks.
+_WIDTHS = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
+)  # fmt: skip
+_WEEK = 604_800
+
+#: Kind -> its name in the plot.
+_SHOWN = {
+    str(EventKind.SUCCEEDED): "succeeded", str(EventKind.RETRY): "tried again",
+    str(EventKind.FAILED): "failed",
+    str(EventKind.CANCELLED): "cancelled", str(EventKind.EXPIRED): "expired",
+}  # fmt: skip
+
+
+class Spans(NamedTuple):
+    """Even spans of time: start of the first, length of each (microseconds), and their number."""
+
+    begin: int
+    width: int
+    n: int
+
+    def of(self, column: Column) -> Column:
+        """Return the span of a time; times outside belong to the first or the last span."""
+        index = F.floor((column - F.lit(self.begin)) / F.lit(self.width)).cast("int")
+        return F.greatest(F.lit(0), F.least(F.lit(self.n - 1), index))
+
+
+def _spans(first: int, last: int) -> Spans:
+    whole = (last - first) / _SECOND
+    width = next((w for w in _WIDTHS if whole / w < SPANS), None)
+    if width is None:
+        width = _WEEK * -(-int(whole) // (_WEEK * (SPANS - 1)))
+    begin = first // (width * _SECOND) * width * _SECOND
+    return Spans(begin, width * _SECOND, (last - begin) // (width * _SECOND) + 1)
+
+
+def timeline(
+    events: DataFrame, first: int, last: int, *, runs: DataFrame | None = None,
+    jobs: DataFrame | None = None, brokers: Iterable[Numbers] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the values of each span of time.
+
+    Args:
+        events: Rows of a journal.
+        first: Time of the first event, in microseconds.
+        last: Time of the last event, in microseconds.
+        runs: Rows of `executions`, if they were computed before.
+        jobs: Rows of `states.lives` with queues, if they were computed before.
+        brokers: Numbers of all brokers, if ``events`` are a part of them.
+
+    Returns:
+        ``times`` (Unix time, when each span begins), ``width`` (seconds), and by name a value for
+        each span: ``ended`` (jobs), ``came`` (jobs by queue), ``waited`` and ``ran`` (percentiles,
+        seconds), ``ages`` (seconds that the oldest job waits at the end of the span, by queue),
+        ``working`` (jobs that ran at once on average, by queue).
+    """
+    spans = _spans(first, last)
+    runs = executions(events) if runs is None else runs
+    jobs = lives(events, "queue") if jobs is None else jobs
+    arrivals: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
+    ended = {name: [0.0] * spans.n for name in _SHOWN.values()}
+    for row in _counts(events, spans):
+        arrivals[row["queue"]][row["span"]] += row["came"]
+        if row["kind"] in _SHOWN:
+            ended[_SHOWN[row["kind"]]][row["span"]] += row["n"]
+    busiest = sorted(arrivals, key=lambda name: (-sum(arrivals[name]), name))[:QUEUES]
+    started = runs.withColumn("span", spans.of(runs.started_us))
+    # Not by queue in the same pass: Spark would sort so many groups of percentiles, not hash them.
+    times = started.groupBy("span").agg(*(
+        F.percentile_approx(name, list(QUANTILES.values()), _ACCURACY).alias(name)
+        for name in ("wait_us", "run_us")
+    )).collect()  # fmt: skip
+    waiting = [tuple(row) for row in started.groupBy("queue", "span").agg(_ready()).collect()]
+    waiting += _unstarted(jobs, spans, numbers(events) if brokers is None else brokers)
+    return {
+        "times": [(spans.begin + k * spans.width) / _SECOND for k in range(spans.n)],
+        "width": spans.width / _SECOND,
+        "ended": {name: values for name, values in ended.items() if any(values)},
+        "came": _merged(arrivals, busiest, sum),
+        "waited": _lines(times, "wait_us", spans.n),
+        "ran": _lines(times, "run_us", spans.n),
+        "ages": _merged(_ages(waiting, spans, last), busiest, max),
+        "working": _merged(_working(runs, spans), busiest, sum),
+    }
+
+
+def _counts(events: DataFrame, spans: Spans) -> list[Any]:
+    admitted = F.col("kind").isin([str(EventKind.ENQUEUED), str(EventKind.DELAYED)])
+    return (
+        events.groupBy(
+            spans.of(F.col("ts_us")).alias("span"), "kind",
+            F.coalesce("queue", F.lit("")).alias("queue"),
+        )
+        .agg(
+            F.count("*").alias("n"),
+            # Only the event of an admission has the size of the arguments.
+            F.count_if(admitted & F.col("bytes_in").isNotNull()).alias("came"),
+        )
+        .collect()
+    )  # fmt: skip
+
+
+def _ready() -> Column:
+    return F.min("ready_us").alias("ready_us")
+
+
+def _lines(measured: Iterable[Any], column: str, n: int) -> Values:
+    """Return the percentiles of each span, None if nothing started."""
+    values: Values = {name: [None] * n for name in QUANTILES}
+    for row in measured:
+        for name, value in zip(QUANTILES, row[column], strict=True):
+            values[name][row["span"]] = value / _SECOND
+    return values
+
+
+# Waiting jobs
+
+
+def _unstarted(
+    jobs: DataFrame, spans: Spans, brokers: Iterable[Numbers]
+) -> list[tuple[str, int, int]]:
+    """Return (queue, span of the end, ready since) of jobs that never ran.
+
+    Of each queue and span only the oldest. Jobs that still wait have an end after all spans; they
+    are left out if their end may be among missing numbers.
+    """
+    over = spans.of(F.col("gone_us"))
+    span = F.when(F.col("gone_us").isNull(), F.lit(spans.n)).otherwise(over).alias("span")
+    never = jobs.where((F.col("runs") == 0) & F.col("ready_us").isNotNull())
+    columns = ("queue", "gone_us", "ready_us")
+    withdrawn = never.where(F.col("gone_us").isNotNull()).select(*columns)
+    waiting = still_known(never.where(F.col("gone_us").isNull()), brokers).select(*columns)
+    rows = (
+        withdrawn.unionByName(waiting)
+        .groupBy(F.coalesce("queue", F.lit("")).alias("queue"), span)
+        .agg(_ready())
+    )
+    return [(row["queue"], row["span"], row["ready_us"]) for row in rows.collect()]
+
+
+def _ages(
+    waiting: Iterable[tuple[str, int, int]], spans: Spans, last: int
+) -> dict[str, list[float]]:
+    """Return how old the oldest waiting job is at the end of each span.
+
+    A job that starts in a later span and was ready before the end of this one is waiting then, so
+    only the earliest ready time among later starts is needed.
+    """
+    oldest: dict[str, list[float]] = defaultdict(lambda: [float("inf")] * (spans.n + 1))
+    for queue, span, ready in waiting:
+        if span is not None:
+            oldest[queue][span] = min(oldest[queue][span], ready)
+    ages = {}
+    for queue, earliest in oldest.items():
+        for k in range(spans.n - 1, -1, -1):
+            earliest[k] = min(earliest[k], earliest[k + 1])
+        ends = [min(spans.begin + (k + 1) * spans.width, last) for k in range(spans.n)]
+        ages[queue] = [
+            max(0.0, (end - ready) / _SECOND) for end, ready in zip(ends, earliest[1:], strict=True)
+        ]
+    return ages
+
+
+# Busy slots
+
+
+def _working(runs: DataFrame, spans: Spans) -> dict[str, list[float]]:
+    """Return how many jobs ran at once on average: run time in a span, divided by its length."""
+    ended = F.col("started_us") + F.col("run_us")
+    span = F.explode(F.sequence(spans.of(F.col("started_us")), spans.of(ended))).alias("span")
+    begin = F.lit(spans.begin) + F.col("span").cast("long") * spans.width
+    inside = F.least("ended_us", begin + spans.width) - F.greatest("started_us", begin)
+    rows = (
+        runs.select("queue", "started_us", ended.alias("ended_us"), span)
+        .groupBy("queue", "span")
+        .agg(F.sum(F.greatest(F.lit(0), inside)).alias("busy_us"))
+    )
+    working: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
+    for row in rows.collect():
+        working[row["queue"]][row["span"]] = row["busy_us"] / spans.width
+    return working
+
+
+def _merged(
+    by_queue: dict[str, list[float]], names: Sequence[str], together: Callable[[Any], float]
+) -> dict[str, list[float]]:
+    """Return the values of some queues, and those of all others merged."""
+    merged = {name: by_queue[name] for name in names if name in by_queue}
+    others = [values for name, values in by_queue.items() if name not in merged]
+    if others:
+        merged[OTHERS] = [together(values) for values in zip(*others, strict=True)]
+    return merged

@@ -6,19 +6,15 @@ makes the table from counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
 from eventmq.sdk.events import EventKind
-from eventmq_contrib.spark.analyses.numbers import numbers
+from eventmq_contrib.spark.analyses.audit import Numbers, numbers
 from eventmq_contrib.spark.analyses.states import READY, kind_of, lives, number_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import Column, DataFrame
-
-    from eventmq_contrib.spark.analyses.numbers import Numbers
 
 __all__ = [
     "Objective",
@@ -56,8 +52,6 @@ def expired_waiting() -> Column:
     A job that expired before it was ready has the time at which it would have been (``due_us``); no
     worker was late for it.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     return (F.col("kind") == EventKind.EXPIRED.value) & F.col("due_us").isNull()
 
 
@@ -72,8 +66,6 @@ def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:
             of the event as a timestamp.
         objective: Service level objective.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     at = F.col("at") if "at" in events.columns else F.timestamp_micros("ts_us")
     good = events.wait_us <= round(objective.within * 1_000_000)
     counts = (
@@ -97,8 +89,6 @@ def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
         objective: Service level objective, as for the counts.
         now: Unix time in seconds at which the last five minutes and the last hour end.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     step = int(now // STEP) * STEP
     allowed = 1.0 - objective.share
 
@@ -131,8 +121,6 @@ def oldest_waiting(
         jobs: Rows of `states.lives` with queues, if they were computed before.
         brokers: Numbers of all brokers, if ``events`` are a part of them.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     jobs = lives(events, "queue") if jobs is None else jobs
     waiting = jobs.where(kind_of(jobs.last).isin([kind.value for kind in READY]))
     waiting = still_known(waiting, numbers(events) if brokers is None else brokers)
@@ -143,8 +131,6 @@ def oldest_waiting(
 
 def still_known(jobs: DataFrame, known_brokers: Iterable[Numbers]) -> DataFrame:
     """Return the jobs after whose last event no number of their broker is missing."""
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     holes = [
         (broker.broker_id, broker.last_absent) for broker in known_brokers if broker.last_absent
     ]
@@ -168,8 +154,6 @@ def slo(
         jobs: As for `oldest_waiting`.
         brokers: As for `oldest_waiting`.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     if now is None:
         [[last]] = events.agg(F.max("ts_us")).collect()
         now = (last or 0) / 1e6

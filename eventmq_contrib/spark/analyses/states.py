@@ -1,20 +1,26 @@
-"""States and leases of jobs, from their events."""
+"""States, leases and runs of jobs, from their events.
+
+`executions` has one row for each run of a job whose run time is known; `capacity` and `report`
+count them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
 from eventmq.sdk.events import ENDS, STATES, EventKind
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 __all__ = [
+    "COLUMNS",
+    "FEW",
     "READY",
     "RUNNING",
     "WAITING",
     "double_leased",
     "ended",
+    "executions",
+    "is_silent",
     "kind_of",
     "lives",
     "number_of",
@@ -62,8 +68,6 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
         ``gone_us``, the last times at which it became ready and ended, null if it did not;
         ``runs``, the number of events of starts.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     rows = of_jobs(events)
     # Two facts in one number: Spark updates aggregates of numbers in place.
     code = F.col("seq") * _ROOM + F.array_position(F.array(*map(F.lit, _KINDS)), rows.kind)
@@ -82,15 +86,11 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
 
 def kind_of(last: Column) -> Column:
     """Return the kind of the last event of a row of `lives`."""
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     return F.element_at(F.array(*map(F.lit, _KINDS)), F.pmod(last, F.lit(_ROOM)).cast("int"))
 
 
 def number_of(last: Column) -> Column:
     """Return the number of the last event of a row of `lives`."""
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     return F.shiftright(last, _BITS)
 
 
@@ -117,9 +117,6 @@ def double_leased(events: DataFrame) -> DataFrame:
 
 def _numbered(events: DataFrame) -> DataFrame:
     """Return the events with the number of their job's life, which grows when it is replayed."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     order = Window.partitionBy(*_JOB).orderBy("seq")
     rows = of_jobs(events).select(
         *_JOB, "seq", "ts_us", "kind", "leased_us", "delivery", "worker_id"
@@ -138,11 +135,9 @@ def _late(rows: DataFrame) -> DataFrame:
 
     Jobs without an admission are left out, since their lives cannot be told apart.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
-    before = Window.partitionBy(*_JOB, "life").orderBy("seq")
-    before = before.rowsBetween(Window.unboundedPreceding, -1)
+    before = (
+        Window.partitionBy(*_JOB, "life").orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
+    )
     over = rows.withColumn("over", F.max(ended(rows.kind)).over(before))
     dated = over.leased_us.isNotNull() | ended(over.kind)
     return over.where(over.over & dated & over.admitted).select(*_JOB)
@@ -150,15 +145,87 @@ def _late(rows: DataFrame) -> DataFrame:
 
 def _overlapping(rows: DataFrame) -> DataFrame:
     """Return the jobs with a lease that begins before another one is over."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     leases = (
         rows.where("leased_us IS NOT NULL")
         .groupBy(*_JOB, "life", "delivery", "worker_id")
         .agg(F.min("leased_us").alias("begin"), F.max("ts_us").alias("end"))
     )
-    order = Window.partitionBy(*_JOB, "life").orderBy("begin", "end")
-    order = order.rowsBetween(Window.unboundedPreceding, -1)
+    order = (
+        Window.partitionBy(*_JOB, "life")
+        .orderBy("begin", "end")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
     latest = leases.withColumn("latest", F.max("end").over(order))
     return latest.where(latest.begin < latest.latest).select(*_JOB)
+
+
+# Runs
+
+#: Most events whose jobs' ids are broadcast, some ten MiB.
+FEW = 100_000
+
+#: Columns of the result.
+COLUMNS = (
+    "broker_id", "job_id", "task", "queue", "worker_id", "attempt", "kind",
+    "ready_us", "started_us", "run_us", "wait_us",
+)  # fmt: skip
+
+
+def is_silent() -> Column:
+    """Return whether an event describes a run without its waiting time."""
+    has_run = F.col("started_us").isNotNull() & F.col("run_us").isNotNull()
+    return has_run & F.col("wait_us").isNull()
+
+
+def executions(events: DataFrame, *, few: bool = False) -> DataFrame:
+    """Return the runs of jobs.
+
+    In journals of earlier versions the event of a run that was not the last (`retry`) has no
+    waiting time; it is computed from the event that made the job ready. A run that was lost with
+    its worker has no row, since its run time is not known.
+
+    Args:
+        events: Rows of a journal.
+        few: Whether at most ``FEW`` events are `is_silent`: then only events of their jobs are
+            shuffled.
+
+    Returns:
+        ``COLUMNS``; times in microseconds since 1970 by the worker's clock, spans in microseconds,
+        none of them null.
+    """
+    runs = events.where(F.col("started_us").isNotNull() & F.col("run_us").isNotNull())
+    measured, other = runs.where("wait_us IS NOT NULL"), events.where(is_silent())
+    wait = F.greatest(F.lit(0), F.col("wait_us"))
+    picked: list[Column | str] = [
+        "broker_id", "job_id", "attempt", "kind", "started_us",
+        *(F.coalesce(name, F.lit("")).alias(name) for name in ("task", "queue", "worker_id")),
+        (F.col("started_us") - wait).alias("ready_us"),
+        F.greatest(F.lit(0), F.col("run_us")).alias("run_us"), wait.alias("wait_us"),
+    ]  # fmt: skip
+    all_runs = measured.select(*picked).unionByName(
+        _with_wait(events, other, few=few).select(*picked)
+    )
+    return all_runs.select(*COLUMNS)
+
+
+def _with_wait(events: DataFrame, runs: DataFrame, *, few: bool) -> DataFrame:
+    """Return runs with their waiting times, computed from the events that made the jobs ready."""
+    silent = runs.alias("run")
+    kinds = [str(kind) for kind in READY]
+    made_ready = events.where(F.col("kind").isin(kinds)).select(
+        "broker_id", "job_id", F.col("seq").alias("ready_seq"), F.col("ts_us").alias("ready_ts")
+    )
+    if few:
+        jobs = F.broadcast(runs.select("broker_id", "job_id").distinct())
+        made_ready = made_ready.join(jobs, ["broker_id", "job_id"], "left_semi")
+    before = F.col("ready_seq") < F.col("run.seq")
+    ready_ts = F.max_by(F.when(before, F.col("ready_ts")), F.when(before, F.col("ready_seq")))
+    columns = [name for name in silent.columns if name not in {"broker_id", "job_id", "seq"}]
+    since = (
+        silent.join(made_ready, ["broker_id", "job_id"], "left")
+        .groupBy("broker_id", "job_id", "run.seq")
+        .agg(ready_ts.alias("ready_ts"), *(F.first(name).alias(name) for name in columns))
+    )
+    waited = F.col("started_us") - F.col("ready_ts")
+    leased = F.col("started_us") - F.col("leased_us")
+    return since.withColumn("wait_us", F.coalesce(waited, leased, F.lit(0)))

@@ -2,24 +2,35 @@
 
 Computed in two steps. `cells` counts, and its counts can be added, from batches and streams.
 `stats_of` makes the table from counts, which is cheap.
+
+Times are counted in buckets that are 1 % wide, so that percentiles are computed in batches and
+streams. A bucket gives its times to within 0.5 %, and the buckets of two tables can be added. So
+the percentiles of any group need a few hundred counts and no sorting, and are within 0.5 % of the
+exact ones. (Masson, Rim, Lee: DDSketch, VLDB 2019.)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
 from eventmq.sdk.events import ENDS, EventKind
-from eventmq_contrib.spark.analyses.buckets import QUANTILES, bucket, percentiles, ranked
+from eventmq_contrib.spark.analyses import PERIODS
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import Column, DataFrame
-
-__all__ = ["CELL", "PERIODS", "cells", "stats", "stats_of"]
-
-#: Names of periods -> their length in seconds.
-PERIODS = {"minute": 60, "hour": 3600}
+__all__ = [
+    "CELL",
+    "QUANTILES",
+    "bucket",
+    "cells",
+    "percentiles",
+    "ranked",
+    "seconds_of",
+    "stats",
+    "stats_of",
+]
 
 #: Columns that identify a cell; counts of the same cell can be added.
 CELL = ("start", "queue", "task", "what", "bucket")
@@ -42,8 +53,6 @@ def cells(events: DataFrame, period: str = "minute") -> DataFrame:
             column: the time of the event as a timestamp.
         period: One of `PERIODS`; ``start`` is the beginning of the period of an event.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     at = F.col("at") if "at" in events.columns else F.timestamp_micros("ts_us")
     start = F.window(at, f"{PERIODS[period]} seconds")
     kind = events.kind
@@ -81,8 +90,6 @@ def stats_of(counts: DataFrame, period: str = "minute") -> DataFrame:
         counts: As from `cells`; those of the same cell are added.
         period: Period of the counts.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     added = ranked(counts.groupBy(*CELL).agg(F.sum("n").alias("n")), [*_KEYS, "what"])
 
     def count(what: str) -> Column:
@@ -97,8 +104,6 @@ def stats_of(counts: DataFrame, period: str = "minute") -> DataFrame:
 
 
 def _columns(period: str) -> Sequence[Column | str]:
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     ended = F.col("succeeded") + F.col("failed") + F.col("cancelled") + F.col("expired")
     done = F.col("succeeded") + F.col("failed")
     times = [f"{name}_{end}" for name in ("wait", "run") for end in QUANTILES]
@@ -113,3 +118,61 @@ def _columns(period: str) -> Sequence[Column | str]:
 def stats(events: DataFrame, period: str = "minute") -> DataFrame:
     """Return the table made from events: see `cells` and `stats_of`."""
     return stats_of(cells(events, period), period)
+
+
+# Buckets
+
+#: Ratio of the ends of a bucket.
+WIDTH = 1.01
+
+#: Suffix of a column -> its percentile.
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def bucket(micros: Column) -> Column:
+    """Return the bucket of a time in microseconds: -1 for none at all, null for null."""
+    power = F.floor(F.log(micros.cast("double")) / math.log(WIDTH)).cast("int")
+    return F.when(micros > 0, power).when(micros.isNotNull(), F.lit(-1))
+
+
+def seconds_of(number: Column) -> Column:
+    """Return the representative time of a bucket, in seconds."""
+    # The point with the same ratio to both ends.
+    middle = F.pow(F.lit(WIDTH), number) * (2 * WIDTH / (WIDTH + 1) / 1e6)
+    return F.when(number < 0, F.lit(0.0)).otherwise(middle)
+
+
+def ranked(counts: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return counts with ``upto``, the number of times up to a bucket, and ``all``.
+
+    Args:
+        counts: ``keys``, ``bucket`` and ``n``, the number of times in the bucket; one row per
+            group and bucket.
+        keys: Columns of the groups.
+    """
+    group = Window.partitionBy(*keys)
+    upto, everything = F.sum("n").over(group.orderBy("bucket")), F.sum("n").over(group)
+    return counts.withColumn("upto", upto).withColumn("all", everything)
+
+
+def percentiles(name: str, condition: Column) -> list[Column]:
+    """Return the percentiles of a group as aggregates of `ranked`, in seconds, defined as numpy's.
+
+    Args:
+        name: Prefix of the columns: ``wait`` gives ``wait_p50``, ``wait_p95``, ``wait_p99``.
+        condition: Rows that count.
+    """
+    value, everything = seconds_of(F.col("bucket")), F.col("all")
+
+    def at(rank: Column) -> Column:
+        """Return the time with a rank, counted from 0."""
+        in_bucket = condition & (rank < F.col("upto")) & (rank >= F.col("upto") - F.col("n"))
+        return F.max(F.when(in_bucket, value))
+
+    columns = []
+    for end, q in QUANTILES.items():
+        position = (everything - 1) * q
+        low, high = at(F.floor(position)), at(F.ceil(position))
+        part = F.max(F.when(condition, position - F.floor(position)))
+        columns.append((low + (high - low) * part).alias(f"{name}_{end}"))
+    return columns

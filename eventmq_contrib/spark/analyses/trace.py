@@ -3,25 +3,29 @@
 `events_of` finds the events of the tree, `hops` makes jobs of them, `critical` computes the
 critical path, and `about` and `drawn` make rows and a drawing. All but the first are plain Python:
 a tree fits into memory, or is cut with a warning.
+
+`chrome_trace` exports it in the Trace Event Format, for chrome://tracing and Perfetto: complete
+events (``X``) for runs, nestable asynchronous ones (``b`` and ``e``) for waiting, flows (``s`` and
+``f``) from a job to those below it, metadata (``M``) for names. Complete events of one thread must
+nest, so runs of one worker that overlap get threads of their own. The document: "Trace Event
+Format", sections "JSON Object Format", "Complete Events", "Async Events", "Flow Events" and
+"Metadata Events".
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+from rich.text import Text
 
 from eventmq.cli import printable
 from eventmq.errors import JobNotFound
 from eventmq.sdk.events import ENDS, STATES, EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql import DataFrame
-    from rich.text import Text
-
-    Row = Mapping[str, Any]
 
 __all__ = [
     "BESIDE",
@@ -30,6 +34,7 @@ __all__ = [
     "Run",
     "Step",
     "about",
+    "chrome_trace",
     "critical",
     "drawn",
     "events_of",
@@ -37,6 +42,8 @@ __all__ = [
     "hops",
 ]
 
+
+Row: TypeAlias = Mapping[str, Any]
 
 #: Most events of a tree that are read.
 MAX_EVENTS = 200_000
@@ -47,7 +54,7 @@ _DEEP = 64
 _COLUMNS = (
     "broker_id", "seq", "ts_us", "kind", "job_id", "root_id", "parent_id", "task", "queue",
     "attempt", "delivery", "worker_id", "error_type", "wait_us", "run_us", "leased_us",
-    "started_us", "due_us",
+    "started_us", "due_us", "actor", "operation",
 )  # fmt: skip
 
 
@@ -74,8 +81,8 @@ class Hop:
         submitted_us: Time of its first event.
         ready_us: Time at which it could first start; None if it never could.
         ended_us: Time of its end; None if it has not ended.
-        ready_seq: Number of the event that made it ready.
         blocked: Whether it waited for other jobs at first.
+        acts: What people did to it, as texts such as ``cancel by anna@host``.
     """
 
     id: str
@@ -86,10 +93,10 @@ class Hop:
     submitted_us: int
     ready_us: int | None = None
     ended_us: int | None = None
-    ready_seq: int = 0
     blocked: bool = False
     error: str = ""
     runs: list[Run] = field(default_factory=list)
+    acts: list[str] = field(default_factory=list)
 
     @property
     def waited_us(self) -> int:
@@ -132,20 +139,21 @@ def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> lis
     Raises:
         JobNotFound: The journal has no event of this job.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    def read(condition: Any) -> list[dict[str, Any]]:
-        rows = events.where(condition).select(*_COLUMNS).limit(limit + 1).collect()
-        return [row.asDict() for row in rows]
+    def read(rows: DataFrame) -> list[dict[str, Any]]:
+        return [row.asDict() for row in rows.select(*_COLUMNS).limit(limit + 1).collect()]
 
-    own = read(F.col("job_id") == job_id)
+    def read_job(job_id: str) -> list[dict[str, Any]]:
+        return read(events.where(F.col("job_id") == job_id))
+
+    own = read_job(job_id)
     if not own:
         raise JobNotFound(f"the journal has no event of a job {job_id}: see --since and --queue")
     roots = {row["root_id"] for row in own if row["root_id"]}
-    top, own = _climbed(own, read, job_id) if not roots else (job_id, own)
+    top, own = _climbed(own, read_job, job_id) if not roots else (job_id, own)
     roots = roots or {row["root_id"] for row in own if row["root_id"]} or {top}
-    job_events = read(F.col("root_id").isin(list(roots)) | F.col("job_id").isin([top, *roots]))
-    job_events += own
+    related = F.col("root_id").isin(list(roots)) | F.col("job_id").isin([top, *roots])
+    job_events = [*read(events.where(related)), *own]
     below = {row["job_id"] for row in job_events}
     for _ in range(_DEEP):  # children without a root
         if not below or len(job_events) > limit:
@@ -153,26 +161,23 @@ def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> lis
         seen_ids = {row["job_id"] for row in job_events}
         ids = events.sparkSession.createDataFrame([(i,) for i in sorted(below)], "up string")
         orphans = events.where(F.col("root_id").isNull() & F.col("parent_id").isNotNull())
-        rows = orphans.join(F.broadcast(ids), F.col("parent_id") == F.col("up"), "left_semi")
-        more = rows.select(*_COLUMNS).limit(limit + 1).collect()
-        job_events += [row.asDict() for row in more]
+        more = read(orphans.join(F.broadcast(ids), F.col("parent_id") == F.col("up"), "left_semi"))
+        job_events += more
         below = {row["job_id"] for row in more} - seen_ids
     once = {(row["broker_id"], row["seq"]): row for row in job_events}
     return [once[key] for key in sorted(once)][: limit + 1]
 
 
 def _climbed(
-    rows: list[dict[str, Any]], read: Any, job_id: str
+    rows: list[dict[str, Any]], read: Callable[[str], list[dict[str, Any]]], job_id: str
 ) -> tuple[str, list[dict[str, Any]]]:
     """Return the topmost ancestor of a job, and the events of the ancestors."""
-    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
-
     ancestors, top, seen = list(rows), job_id, {job_id}
     for _ in range(_DEEP):
         parent = next((row["parent_id"] for row in rows if row["parent_id"]), None)
         if parent is None or parent in seen:
             break
-        rows = read(F.col("job_id") == parent)
+        rows = read(parent)
         if not rows:
             break
         ancestors += rows
@@ -212,6 +217,8 @@ def hops(rows: Iterable[Row]) -> dict[str, Hop]:
 def _apply(hop: Hop, row: Row, ready: dict[str, int]) -> None:
     """Apply an event to its job."""
     kind, at = row["kind"], row["ts_us"]
+    if row.get("operation") and hop.acts[-1:] != [act := _act(row)]:  # the act, and what it caused
+        hop.acts.append(act)
     if kind in STATES:
         hop.state = str(STATES[EventKind(kind)])
     if row["started_us"] and row["run_us"] is not None:
@@ -224,11 +231,15 @@ def _apply(hop: Hop, row: Row, ready: dict[str, int]) -> None:
     }:
         ready[hop.id] = at
         if hop.ready_us is None:
-            hop.ready_us, hop.ready_seq = at, row["seq"]
+            hop.ready_us = at
     if kind == EventKind.REPLAYED:
         hop.ended_us = None
     if kind in ENDS:
         hop.ended_us, hop.error = at, row["error_type"] or ""
+
+
+def _act(row: Row) -> str:
+    return f"{row['operation']} by {row['actor']}" if row["actor"] else str(row["operation"])
 
 
 def _run(row: Row, ready: int | None) -> Run:
@@ -265,10 +276,10 @@ def critical(hops: Mapping[str, Hop]) -> list[Step]:
     Args:
         hops: Jobs of the trace, as from `hops`.
     """
-    ended = [hop for hop in hops.values() if hop.ended_us is not None]
-    if not ended:
-        return []
+    ended = (hop for hop in hops.values() if hop.ended_us is not None)
     by_end = sorted(ended, key=lambda hop: hop.ended_us or 0)
+    if not by_end:
+        return []
     hop, to_us = by_end[-1], by_end[-1].ended_us or 0
     steps: list[Step] = []
     seen: set[str] = set()
@@ -352,6 +363,7 @@ def hop_rows(hops: Mapping[str, Hop]) -> list[dict[str, Any]]:
             "ended": None if hop.ended_us is None else hop.ended_us / _SECOND,
             "waited_s": hop.waited_us / _SECOND, "ran_s": hop.ran_us / _SECOND,
             "worker": hop.runs[-1].worker if hop.runs else "", "error": hop.error,
+            "acts": ", ".join(hop.acts),
         }
         for hop in hops.values()
     ]  # fmt: skip
@@ -365,8 +377,6 @@ def drawn(trace: Mapping[str, Any]) -> Iterator[Text]:
     Args:
         trace: Summary of the trace, as from `about`.
     """
-    from rich.text import Text
-
     states = ", ".join(f"{n} {state}" for state, n in trace["states"].items())
     duration = "" if trace["seconds"] is None else f", {_span(trace['seconds'])}"
     yield Text(f"trace {printable(trace['id'])}: {states}{duration}")
@@ -407,15 +417,14 @@ def _follows(child: Row, row: Row) -> bool:
 
 
 def _label(row: Row, *, marked: bool, requested: bool) -> Text:
-    from rich.text import Text
-
     label = Text(printable(row["task"]) or "(legacy job)", style="bold" if requested else "")
     label.append(" * " if marked else "  ", style="bold")
     label.append(row["state"], style=_COLOURS.get(row["state"], ""))
     tries = f", {row['attempts']} attempts" if row["attempts"] > 1 else ""
-    spans = f"  waited {_span(row['waited_s'])}, ran {_span(row['ran_s'])}{tries}  "
-    label.append(spans)
+    label.append(f"  waited {_span(row['waited_s'])}, ran {_span(row['ran_s'])}{tries}  ")
     label.append(f"{printable(row['queue'])}  {row['id']}", style="dim")
+    if row["acts"]:
+        label.append(f"  {printable(row['acts'])}", style="yellow")
     if row["error"]:
         label.append(f"  {printable(row['error'])}", style="red")
     return label
@@ -426,3 +435,104 @@ def _span(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:.3g} s" if seconds < 60 else f"{seconds / 60:.1f} min"  # noqa: PLR2004
+
+
+# Export for chrome://tracing and Perfetto
+
+#: Process number of the queues; the numbers of hosts follow.
+_QUEUES = 1
+
+
+def chrome_trace(hops: Mapping[str, Hop]) -> dict[str, Any]:
+    """Return the trace as an object for JSON; times count from the first event.
+
+    Args:
+        hops: Jobs of the trace, as from `hops`.
+    """
+    begins = (run.ready_us for hop in hops.values() for run in hop.runs)
+    zero = min([*(hop.submitted_us for hop in hops.values()), *begins], default=0)
+    threads = _Threads()
+    events = list(_waiting(hops, zero))
+    starts: dict[str, dict[str, Any]] = {}
+    runs = ((hop, run) for hop in hops.values() for run in hop.runs)
+    for hop, run in sorted(runs, key=lambda each: (each[1].started_us, each[0].id)):
+        event = {**_about(hop, run, zero), **threads.place(run)}
+        starts.setdefault(hop.id, event)
+        events.append(event)
+    events += _flows(hops, starts)
+    names = [_named("process_name", "queues", pid=_QUEUES), *threads.names()]
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
+
+
+def _about(hop: Hop, run: Run, zero: int) -> dict[str, Any]:
+    args = {"job": hop.id, "queue": hop.queue, "attempt": run.attempt, "outcome": run.kind}
+    return {
+        "name": hop.task or "(legacy job)", "cat": "run", "ph": "X", "ts": run.started_us - zero,
+        "dur": run.ended_us - run.started_us,
+        "args": {**args, "error": run.error} if run.error else args,
+    }  # fmt: skip
+
+
+def _waiting(hops: Mapping[str, Hop], zero: int) -> Iterator[dict[str, Any]]:
+    """Yield a pair of events for each time that a job waited, below its queue."""
+    queues = {name: n for n, name in enumerate(sorted({h.queue for h in hops.values()}), 1)}
+    for name, n in queues.items():
+        yield _named("thread_name", name or "(no queue)", pid=_QUEUES, tid=n)
+    for hop in hops.values():
+        for n, run in enumerate(hop.runs):
+            common = {
+                "name": f"{hop.task or '(legacy job)'} waits", "cat": "wait", "pid": _QUEUES,
+                "tid": queues[hop.queue], "id": f"{hop.id}/{n}",
+            }  # fmt: skip
+            yield {**common, "ph": "b", "ts": run.ready_us - zero, "args": {"job": hop.id}}
+            yield {**common, "ph": "e", "ts": run.started_us - zero, "args": {}}
+
+
+def _flows(
+    hops: Mapping[str, Hop], starts: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the two ends of an arrow from the first run of each job to those of its children."""
+    for hop in hops.values():
+        above, target = starts.get(hop.parent), starts.get(hop.id)
+        if above is None or target is None:
+            continue
+        common = {"name": "submits", "cat": "flow", "id": hop.id}
+        at = min(above["ts"] + above["dur"], target["ts"])
+        yield {**common, "ph": "s", "pid": above["pid"], "tid": above["tid"], "ts": at}
+        yield {
+            **common, "ph": "f", "bp": "e", "pid": target["pid"], "tid": target["tid"],
+            "ts": target["ts"],
+        }  # fmt: skip
+
+
+def _named(kind: str, name: str, **ids: int) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "args": {"name": name}, **ids}
+
+
+class _Threads:
+    """Gives each run a process, its worker's host, and a thread in which nothing overlaps it."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, int] = {}
+        #: Worker -> its threads, and the times from which they are free.
+        self._free: dict[str, list[tuple[int, int]]] = {}
+        self._threads: list[tuple[int, int, str]] = []
+
+    def place(self, run: Run) -> dict[str, int]:
+        """Return ``pid`` and ``tid`` of a run; runs are passed in the order of their starts."""
+        host = run.worker.rpartition(":")[0] or run.worker or "(unknown)"
+        pid = self._hosts.setdefault(host, _QUEUES + 1 + len(self._hosts))
+        threads = self._free.setdefault(run.worker, [])
+        for n, (tid, free) in enumerate(threads):
+            if free <= run.started_us:
+                threads[n] = (tid, run.ended_us)
+                return {"pid": pid, "tid": tid}
+        tid = len(self._threads) + 1
+        threads.append((tid, run.ended_us))
+        self._threads.append((pid, tid, f"{run.worker or '(unknown)'} slot {len(threads)}"))
+        return {"pid": pid, "tid": tid}
+
+    def names(self) -> list[dict[str, Any]]:
+        """Return the events that name processes and threads."""
+        hosts = [_named("process_name", host, pid=pid) for host, pid in self._hosts.items()]
+        return hosts + [_named("thread_name", s, pid=pid, tid=n) for pid, n, s in self._threads]

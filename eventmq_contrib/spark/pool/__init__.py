@@ -41,12 +41,16 @@ def make_spark_pool(context: PluginContext) -> WorkerPool:
     """
     options = PoolOptions.of(context, Options)
     if options.own.master.startswith("sc://"):
-        msg = "it runs a process on each executor, which Spark Connect cannot start: name the "
-        raise PluginError(f"{msg}master itself, such as spark://host:7077")
+        raise PluginError(
+            "it runs a process on each executor, which Spark Connect cannot start: name the "
+            "master itself, such as spark://host:7077"
+        )
     if not options.loader or not options.arguments.get("path", "nowhere"):
-        msg = "it loads the app on the executors and must know where that is: name it as "
-        raise PluginError(f"{msg}path='module:attribute', or use the pool 'threads'")
+        raise PluginError(
+            "it loads the app on the executors and must know where that is: name it as "
+            "path='module:attribute', or use the pool 'threads'"
+        )
+    need("pyspark", user="the pool 'spark'")
     from eventmq_contrib.spark.pool.pool import SparkPool
 
-    need("pyspark", user="the pool 'spark'")
     return SparkPool(options)

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import logging
 import re
+import select
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from eventmq.errors import PluginError
-from eventmq.sdk import Wakeup
-from eventmq_contrib.spark.pool.frames import Ticket
-from eventmq_contrib.spark.pool.link import SlotLink
-from eventmq_contrib.spark.pool.remote import serve
-from eventmq_contrib.spark.pool.slot import SparkSlot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    from eventmq.sdk import PoolEvent, PoolOptions, Running
+from eventmq.sdk import PoolEvent, PoolOptions, Running, Wakeup
+from eventmq_contrib.spark.pool.remote import Ticket, serve
+from eventmq_contrib.spark.pool.slot import SlotLink, SparkSlot
+from eventmq_contrib.spark.session import spark_session
 
 __all__ = ["SparkPool"]
 
@@ -116,10 +112,6 @@ class SparkPool:
             raise
 
     def _begin_spark(self) -> SparkContext:
-        from pyspark.sql import SparkSession
-
-        from eventmq_contrib.spark.session import spark_session
-
         self._own = SparkSession.getActiveSession() is None
         # Spark would handle Ctrl-C itself; the worker must end its jobs first.
         main = threading.current_thread() is threading.main_thread()
@@ -140,11 +132,10 @@ class SparkPool:
             self._link.endpoint, self._link.public_key, identity, token, self._loader,
             self._arguments, self._start_timeout, self._link_timeout, tuple(sys.path),
         )  # fmt: skip
-        thread = threading.Thread(
+        self._threads[identity] = threading.Thread(
             target=self._serve, args=(identity, ticket), name=f"eventmq-{identity}", daemon=True
         )
-        self._threads[identity] = thread
-        thread.start()
+        self._threads[identity].start()
 
     def _serve(self, identity: str, ticket: Ticket) -> None:
         """Let Spark run the task of a slot to its end."""
@@ -169,16 +160,13 @@ class SparkPool:
                     raise PluginError(f"slot {slot.number} of the pool 'spark': {slot.ended}")
             if time.monotonic() > deadline:
                 ready = len(used) - len(missing)
-                msg = (
+                raise PluginError(
                     f"{ready} of {len(used)} slots were there within {self._start_timeout:g} s "
                     "(pool option start_timeout): each needs a core of the cluster, see -c"
                 )
-                raise PluginError(msg)
             self._wait(0.1)
 
     def _wait(self, seconds: float) -> None:
-        import select
-
         select.select([self._wakeup.fd], [], [], seconds)
 
     # Work
@@ -280,15 +268,6 @@ class SparkPool:
         """Return the events of the slots; handle the tasks that have ended."""
         self._wakeup.clear()
         ended, self._ended_tasks = self._ended_tasks, []
-        events = self._receive()
-        for identity, reason in ended:  # after their messages
-            self._threads.pop(identity, None)
-            slot = self._of(identity)
-            if slot is not None:
-                events += self._task_ended(slot, reason)
-        return events
-
-    def _receive(self) -> list[PoolEvent]:
         assert self._link is not None  # noqa: S101 - there from the start on
         events: list[PoolEvent] = []
         while self._link.inbox:
@@ -297,15 +276,17 @@ class SparkPool:
             event = slot.receive(name, about) if slot is not None else None
             if event is not None:
                 events.append(event)
+        for identity, reason in ended:  # after their messages
+            self._threads.pop(identity, None)
+            slot = self._of(identity)
+            if slot is not None:
+                slot.ended = slot.ended or reason
+                if self._state == "running":
+                    events.append(self._lose(slot, slot.ended))
         return events
 
     def _of(self, identity: str) -> SparkSlot | None:
         return next((slot for slot in self._slots if slot.identity == identity), None)
-
-    def _task_ended(self, slot: SparkSlot, reason: str) -> list[PoolEvent]:
-        """Record the end of a slot's task; return its death if it should have gone on."""
-        slot.ended = slot.ended or reason
-        return [self._lose(slot, slot.ended)] if self._state == "running" else []
 
     def _lose(self, slot: SparkSlot, reason: str) -> PoolEvent:
         """Return the death of a slot, which is started anew."""
@@ -344,18 +325,11 @@ class SparkPool:
                 self._cancel(slot)
         for slot in self._slots:
             slot.send("stop", grace)
-        while any(slot.up and not (slot.bye or slot.ended) for slot in self._slots):
-            if time.monotonic() > deadline:
-                break
+        while time.monotonic() <= deadline and any(
+            slot.up and not (slot.bye or slot.ended) for slot in self._slots
+        ):
             self._events += self._listen()
             self._wait(0.05)
-        self._end_spark()
-        if self._link is not None:
-            self._link.close()
-        self._wakeup.close()
-        self._state = "stopped"
-
-    def _end_spark(self) -> None:
         for slot in self._slots:
             if not slot.bye:
                 self._cancel(slot)
@@ -364,6 +338,10 @@ class SparkPool:
         if self._own and self._session is not None:
             with suppress(Exception):  # it may have been lost
                 self._session.stop()
+        if self._link is not None:
+            self._link.close()
+        self._wakeup.close()
+        self._state = "stopped"
 
 
 def _each(tickets: Iterable[Ticket]) -> Iterator[int]:

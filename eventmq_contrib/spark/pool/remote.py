@@ -2,6 +2,14 @@
 
 It sends the events of the pool back. It ends when the manager asks for it, when the manager is
 silent for too long, or with its executor; the process that runs jobs ends with it.
+
+Messages between the two are MessagePack lists. To the slot: ``assign epoch chunk count body``,
+``take number``, ``keep number``, ``interrupt chunk position``, ``credit chunk position taken``,
+``kill``, ``stop grace``, ``ping``. From it: ``hello token pid``, ``failed text``, ``event name
+fields...``, ``note chunk position seconds``, ``taken number count``, ``bye``. The epoch is the
+number of deaths that the slot has reported: a chunk with an earlier epoch was assigned before the
+manager knew of a death, and is lost. ``keep`` cancels the request ``take`` of that number, where
+the slot was silent for too long.
 """
 
 from __future__ import annotations
@@ -9,21 +17,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+import zmq
+
+from eventmq import sdk
 from eventmq.errors import EventMQError
-from eventmq_contrib.spark.pool.frames import pack, pack_event, unpack
+from eventmq.sdk import JobsEnded, PartsYielded, PoolEvent, ProcessPool, ProgressReported, SlotDied
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import zmq
-
-    from eventmq.sdk import ProcessPool
-    from eventmq_contrib.spark.pool.frames import Ticket
-
-__all__ = ["ALIVE_EVERY", "Remote", "serve"]
+__all__ = ["ALIVE_EVERY", "Remote", "Ticket", "pack", "pack_event", "read_event", "serve", "unpack"]
 
 #: Seconds after which each side sends a sign of life.
 ALIVE_EVERY = 1.0
@@ -37,11 +42,63 @@ _SETTLE_TIME = 0.3
 #: Milliseconds between two checks of the running job: soon after a change, and later.
 _SOON, _LATER = 5, 50
 
+_EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (
+    JobsEnded, SlotDied, ProgressReported, PartsYielded,
+)}  # fmt: skip
+
+_FIELDS = {name: [field.name for field in fields(kind)] for name, kind in _EVENTS.items()}
+
+
+class Ticket(NamedTuple):
+    """Parameters of a slot; they travel with the Spark task."""
+
+    #: Address and public key of the manager.
+    endpoint: str
+    server_key: bytes
+    #: Identity of the slot, and the token that authenticates it.
+    identity: str
+    token: str
+    #: Makes the executor of jobs, and its keyword arguments.
+    loader: str
+    arguments: Mapping[str, Any]
+    start_timeout: float
+    #: Seconds of silence after which the other side is taken for lost.
+    link_timeout: float
+    #: Folders that modules are searched in last, where they exist.
+    path: tuple[str, ...]
+
+
+def pack(*message: object) -> bytes:
+    """Encode a message."""
+    return sdk.pack(message)
+
+
+def unpack(data: bytes) -> list[Any]:
+    """Decode a message."""
+    message: list[Any] = sdk.unpack(data, "a message of a slot")
+    return message
+
+
+def pack_event(event: PoolEvent) -> bytes:
+    """Encode a pool event."""
+    name = type(event).__name__
+    return pack("event", name, *(getattr(event, field) for field in _FIELDS[name]))
+
+
+def read_event(slot: int, name: str, values: list[Any]) -> PoolEvent:
+    """Return the event of a pool on an executor, as that of a slot of this pool."""
+    decoded = dict(zip(_FIELDS[name], values, strict=True)) | {"slot": slot}
+    if "positions" in decoded:
+        decoded["positions"] = tuple(decoded["positions"])
+    event: PoolEvent = _EVENTS[name](**decoded)
+    return event
+
+
+# The task
+
 
 def serve(ticket: Ticket) -> Iterator[int]:
     """Serve one slot; the function of a Spark task."""
-    import zmq
-
     sys.path += [
         folder for folder in ticket.path if folder not in sys.path and Path(folder).is_dir()
     ]
@@ -56,8 +113,6 @@ def serve(ticket: Ticket) -> Iterator[int]:
 
 
 def _serve(ticket: Ticket, sock: zmq.Socket[bytes]) -> int:
-    from eventmq.sdk import ProcessPool
-
     pool = ProcessPool(
         concurrency=1, loader=ticket.loader, arguments=ticket.arguments,
         start_timeout=ticket.start_timeout,
@@ -104,8 +159,6 @@ class Remote:
 
     def run(self) -> int:
         """Serve until the end; return how often the slot has died."""
-        import zmq
-
         poller = zmq.Poller()
         for descriptor in (self._sock, *self._pool.filenos()):
             poller.register(descriptor, zmq.POLLIN)
@@ -115,14 +168,12 @@ class Remote:
             self._receive()
             if self._ended:
                 break
-            self._send_events()
+            self._send_running()
             if time.monotonic() - self._last_seen > self._link_timeout:
                 break
         return self._deaths
 
     def _receive(self) -> None:
-        import zmq
-
         while self._sock.poll(0, zmq.POLLIN):
             name, *arguments = unpack(self._sock.recv())
             now = time.monotonic()
@@ -133,10 +184,9 @@ class Remote:
         if self._withdrawal and time.monotonic() >= self._settled_at:
             self._withdraw(self._withdrawal)
 
-    def _send_events(self) -> None:
+    def _send_running(self) -> None:
         """Send the events, the running job when it changes, and signs of life."""
-        for event in self._pool.poll():
-            self._event(event)
+        self._send_events()
         running = self._pool.running(0)
         running_job = (0, -1) if running is None else (running.chunk, running.position)
         now = time.monotonic()
@@ -148,11 +198,12 @@ class Remote:
                 pack("note", *running_job, 0.0 if running is None else now - running.since)
             )
 
-    def _event(self, event: Any) -> None:
-        self._changed_at = time.monotonic()
-        if type(event).__name__ == "SlotDied":
-            self._deaths += 1
-        self._sock.send(pack_event(event))
+    def _send_events(self) -> None:
+        for event in self._pool.poll():
+            self._changed_at = time.monotonic()
+            if isinstance(event, SlotDied):
+                self._deaths += 1
+            self._sock.send(pack_event(event))
 
     def _assign(self, epoch: int, chunk: int, count: int, body: bytes) -> None:
         self._changed_at = time.monotonic()
@@ -171,13 +222,11 @@ class Remote:
         self._withdrawal = 0
         count = self._pool.take_back(0)
         # Earlier events are sent first.
-        for event in self._pool.poll():
-            self._event(event)
+        self._send_events()
         self._sock.send(pack("taken", request, count))
 
     def _stop(self, grace: float) -> None:
         self._pool.stop(grace)
-        for event in self._pool.poll():
-            self._event(event)
+        self._send_events()
         self._sock.send(pack("bye"))
         self._ended = True

@@ -1,26 +1,108 @@
-"""Slot of the pool ``spark`` in the job manager; a Spark task on an executor serves it."""
+"""Slots of the pool ``spark`` in the job manager, which Spark tasks serve, and the link to these.
+
+The link is one socket with one thread, encrypted by CURVE: the public key of this end, made at its
+start, travels with the Spark tasks, and so does a token that authenticates each slot.
+"""
 
 from __future__ import annotations
 
 import hmac
 import secrets
+import socket
+import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
-from eventmq.sdk import JobsEnded, Running, SlotDied
-from eventmq_contrib.spark.pool.frames import read_event
+import zmq
 
-if TYPE_CHECKING:
-    from eventmq.sdk import PoolEvent
-    from eventmq_contrib.spark.pool.link import SlotLink
+from eventmq.sdk import JobsEnded, PoolEvent, Running, SlotDied, Wakeup
+from eventmq_contrib.spark.pool.remote import ALIVE_EVERY, pack, read_event, unpack
 
-__all__ = ["SparkSlot"]
+__all__ = ["SlotLink", "SparkSlot"]
+
+#: Seconds that `SlotLink.close` waits for the last messages to leave.
+_LINGER = 1.0
 
 
-class _Assigned(NamedTuple):
-    chunk: int
-    jobs: int
-    body: bytes
+class SlotLink:
+    """Sends and receives messages; all methods may be called from any thread.
+
+    Args:
+        host: Address of this machine to listen at.
+        notify: Called in the thread of the link when messages have come.
+
+    Attributes:
+        inbox: Messages that have come, as (identity, message) pairs.
+    """
+
+    def __init__(self, host: str, notify: Callable[[], None]) -> None:
+        self.inbox: deque[tuple[str, list[Any]]] = deque()
+        self._notify = notify
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = int(_LINGER * 1000)
+        self._socket.rcvhwm = self._socket.sndhwm = 0
+        self._socket.router_mandatory = True
+        self.public_key, self._socket.curve_secretkey = zmq.curve_keypair()
+        self._socket.curve_publickey = self.public_key
+        self._socket.curve_server = True
+        port = self._socket.bind_to_random_port(f"tcp://{socket.gethostbyname(host)}")
+        self.endpoint = f"tcp://{host}:{port}"
+        self._outbox: deque[tuple[str, bytes]] = deque()
+        self._wakeup = Wakeup()
+        #: Identities of the slots that are sent pings.
+        self.peers: set[str] = set()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="eventmq-spark-link", daemon=True)
+        self._thread.start()
+
+    def send(self, identity: str, *message: object) -> None:
+        """Send a message; it is dropped if the slot is gone."""
+        self._outbox.append((identity, pack(*message)))
+        self._wakeup.set()
+
+    def close(self) -> None:
+        """Send the waiting messages and end; a second call does nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        self._wakeup.set()
+        self._thread.join()
+        self._socket.close()
+        self._context.term()
+        self._wakeup.close()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        ping_at, ended = 0.0, False
+        while not ended:
+            poller.poll(int(ALIVE_EVERY * 1000))
+            self._wakeup.clear()
+            ended = self._ended
+            if time.monotonic() >= ping_at:
+                ping_at = time.monotonic() + ALIVE_EVERY
+                self._outbox.extend((identity, pack("ping")) for identity in list(self.peers))
+            while self._outbox:
+                identity, data = self._outbox.popleft()
+                with suppress(zmq.ZMQError):  # the slot is gone: the pool notices its silence
+                    self._socket.send_multipart([identity.encode(), data])
+            self._receive_all()
+
+    def _receive_all(self) -> None:
+        received = False
+        while self._socket.poll(0, zmq.POLLIN):
+            identity, data = self._socket.recv_multipart()
+            # The sender is not authenticated yet: a malformed message must not end this thread.
+            with suppress(Exception):
+                self.inbox.append((identity.decode(), unpack(data)))
+                received = True
+        if received:
+            self._notify()
 
 
 class SparkSlot:
@@ -45,8 +127,8 @@ class SparkSlot:
         self._link = link
         self._generation = 0
         self.identity = ""
-        #: Chunks that were assigned before the task had connected.
-        self._waiting: list[_Assigned] = []
+        #: Chunk, body and number of jobs of what was assigned before the task had connected.
+        self._waiting: list[tuple[int, bytes, int]] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -90,7 +172,7 @@ class SparkSlot:
         if self.up:
             self.send("assign", self._deaths, chunk, count, body)
         else:
-            self._waiting.append(_Assigned(chunk, count, body))
+            self._waiting.append((chunk, body, count))
 
     def request_withdrawal(self) -> None:
         """Ask the task to withdraw the jobs that have not started."""
@@ -116,7 +198,7 @@ class SparkSlot:
     def withdraw(self) -> int:
         """Withdraw the chunks that are kept; return how many jobs they have."""
         waiting, self._waiting = self._waiting, []
-        return sum(assigned.jobs for assigned in waiting)
+        return sum(count for _, _, count in waiting)
 
     # From the task
 
@@ -126,7 +208,7 @@ class SparkSlot:
         if name in {"hello", "failed"}:
             self._hello(name, *about)
         elif not self.up:  # it has not shown its token
-            pass
+            return None
         elif name == "note":
             chunk, position, seconds = about
             runs = position >= 0
@@ -155,7 +237,7 @@ class SparkSlot:
         self._link.peers.add(self.identity)
         waiting, self._waiting = self._waiting, []
         for assigned in waiting:
-            self.assign(assigned.chunk, assigned.body, assigned.jobs)
+            self.assign(*assigned)
 
     def _event(self, event: PoolEvent) -> PoolEvent:
         if isinstance(event, JobsEnded):

@@ -1,51 +1,36 @@
 """The data source ``eventmq`` of Spark: reads journals and brokers, writes jobs.
 
-Spark pickles what is here for its executors, which need EventMQ installed as well. Modules of this
-package can be imported where pyspark is missing: the classes that inherit from those of pyspark are
-made when they are first used, and everything else is imported inside methods, so that a Spark task
-loads only what it uses.
+Spark pickles what is here for its executors, which need EventMQ installed as well. Readers and
+writers are imported inside methods, so that a Spark task loads only what it uses.
 """
 
 from __future__ import annotations
 
-import types
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
 
-    from pyspark.sql.datasource import (
-        DataSource,
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
-    from pyspark.sql.types import StructType
+from eventmq.errors import SettingsError
+from eventmq_contrib.spark.source.ids import EPOCH, with_ids
+from eventmq_contrib.spark.source.options import Reading, Streaming, Writing, read_options
 
-    #: ``spark.read``, ``spark.readStream``, ``df.write`` and ``df.writeStream`` of ``eventmq``.
-    #: Register it once per session: ``spark.dataSource.register(EventMQDataSource)``. It is made
-    #: when it is first used, with pyspark.
-    EventMQDataSource: type[DataSource]
-
-__all__ = ["EventMQDataSource", "spark_class"]
+__all__ = ["EventMQDataSource", "enqueue"]
 
 
-def __getattr__(name: str) -> Any:
-    """Make the class when it is first used; Spark's processes find it here by its name, too."""
-    if name != "EventMQDataSource":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = spark_class(Format, "DataSource")
-    made.__module__, made.__name__, made.__qualname__ = __name__, name, name
-    globals()[name] = made
-    return made
+class EventMQDataSource(DataSource):
+    """``spark.read``, ``spark.readStream``, ``df.write`` and ``df.writeStream`` of ``eventmq``.
 
-
-class Format:
-    """Methods of `EventMQDataSource`, as pyspark's ``DataSource`` defines them."""
-
-    options: MutableMapping[str, str]
+    Register it once per session: ``spark.dataSource.register(EventMQDataSource)``.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -58,50 +43,40 @@ class Format:
         Raises:
             SettingsError: An option is unknown, or its value is not allowed.
         """
-        from eventmq_contrib.spark.schema import events_type
-        from eventmq_contrib.spark.source.reader import OF_BROKER
+        from eventmq_contrib.spark.source.reader import EVENTS, OF_BROKER
 
         # A stream is of events; its options are checked by its reader.
         table = self.options.get("table", "events").lower()
         of_journal = "journal" in self.options or "path" in self.options
-        return events_type() if of_journal else OF_BROKER.get(table, events_type())
+        return EVENTS if of_journal else OF_BROKER.get(table, EVENTS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
-        from eventmq_contrib.spark.source.options import Reading, read_options
         from eventmq_contrib.spark.source.reader import BrokerReader, JournalReader
 
         options = read_options(Reading, self.options, subject="a reader")
-        kind = JournalReader if options.journal else BrokerReader
-        return spark_class(kind, "DataSourceReader")(options, schema)  # type: ignore[no-any-return]
+        return (JournalReader if options.journal else BrokerReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a journal that grows."""
-        from eventmq_contrib.spark.source.options import Streaming, read_options
         from eventmq_contrib.spark.source.stream import JournalStream
 
         options = read_options(Streaming, self.options, subject="a stream reader")
-        kind = spark_class(JournalStream, "DataSourceStreamReader", "SupportsTriggerAvailableNow")
-        return kind(options, schema)  # type: ignore[no-any-return]
+        return JournalStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return the writer of jobs."""
         from eventmq_contrib.spark.source.writer import JobWriter
 
-        kind = spark_class(JobWriter, "DataSourceArrowWriter")
-        return kind(self._writing(overwrite=overwrite), schema)  # type: ignore[no-any-return]
+        return JobWriter(self._writing(overwrite=overwrite), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001 - Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001 - Spark's name
         """Return the writer of the jobs of a stream."""
         from eventmq_contrib.spark.source.writer import StreamJobWriter
 
-        kind = spark_class(StreamJobWriter, "DataSourceStreamArrowWriter")
-        return kind(self._writing(overwrite=overwrite), schema)  # type: ignore[no-any-return]
+        return StreamJobWriter(self._writing(overwrite=overwrite), schema)
 
-    def _writing(self, *, overwrite: bool) -> Any:
-        from eventmq.errors import SettingsError
-        from eventmq_contrib.spark.source.options import Writing, read_options
-
+    def _writing(self, *, overwrite: bool) -> Writing:
         if overwrite:
             raise SettingsError('jobs cannot be overwritten; allowed is: mode("append")')
         # Spark's own, for what it keeps of a stream.
@@ -109,18 +84,68 @@ class Format:
         return read_options(Writing, own, subject="a writer")
 
 
-@lru_cache(maxsize=32)
-def spark_class(kind: type, *names: str) -> Any:
-    """Return a class that inherits from one of ours and from classes of pyspark.
+def enqueue(
+    task: str, *, query_id: str | None = None, **options: object
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for ``foreachBatch`` that submits one job per row, each once.
 
-    Spark pickles it by value, and the methods of ``kind`` by name.
+    A batch that is repeated after a kill or an error submits nothing twice: the id of a job is
+    derived from the id of the query, the number of the batch, the content of the row, and its
+    ordinal among equal rows. The id of a query is kept in its checkpoint. The rows must be the same
+    when a batch is repeated; columns such as ``rand()`` change them.
 
     Args:
-        kind: Our class; its methods come first.
-        *names: Classes in `pyspark.sql.datasource`, or in its module of streams.
-    """
-    from pyspark.sql import datasource
-    from pyspark.sql.streaming import datasource as streaming
+        task: Name of the task.
+        query_id: Replaces the id of the query, for Spark Connect, which does not reveal it, and to
+            continue with another checkpoint.
+        **options: Options of the writer, such as ``broker``, ``argColumns``, ``queue`` and
+            ``rate``, except those about ids.
 
-    bases = [getattr(datasource, name, None) or getattr(streaming, name) for name in names]
-    return types.new_class(f"Spark{kind.__name__}", (kind, *bases))
+    Returns:
+        A function of a DataFrame and the number of a batch, which can be pickled. It returns when
+        the broker has confirmed all jobs of the batch.
+
+    Raises:
+        SettingsError: An option is about ids.
+    """
+    for name in options:
+        if name.lower() in {"idcolumns", "idspace", "idtime", "action"}:
+            raise SettingsError(f"enqueue makes ids itself: it takes no option {name!r}")
+    texts = {name: str(value) for name, value in options.items()}
+    return functools.partial(_submit, task=task, query_id=query_id, options=texts)
+
+
+def _submit(
+    rows: DataFrame, batch: int, *, task: str, query_id: str | None, options: dict[str, str]
+) -> None:
+    """Submit the rows of a batch, and return when the broker has confirmed all.
+
+    Args:
+        rows: Rows of the batch.
+        batch: Number of the batch.
+        task: As of `enqueue`.
+        query_id: As of `enqueue`.
+        options: As of `enqueue`, as texts.
+
+    Raises:
+        SettingsError: The id of the query is not known, or there is a column job_id.
+        PySparkException: A job was not confirmed; the query can be started again.
+    """
+    if "job_id" in rows.columns:
+        raise SettingsError("enqueue makes ids itself: rename or drop the column job_id")
+    query = query_id or _query_of(rows)
+    rows.sparkSession.dataSource.register(EventMQDataSource)
+    writer = with_ids(rows, f"{query}|{batch}|{task}", EPOCH + batch).write
+    writer.format("eventmq").options(**options, task=task).mode("append").save()
+
+
+def _query_of(rows: DataFrame) -> str:
+    """Return the id of the running query, which its checkpoint keeps."""
+    context = getattr(rows.sparkSession, "_sc", None)
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    if not query:
+        raise SettingsError(
+            "Spark does not say the id of the query here: enqueue(..., query_id=...), which must "
+            "be the same whenever the query is started again"
+        )
+    return str(query)

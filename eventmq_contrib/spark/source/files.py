@@ -6,17 +6,13 @@ opened to choose. Events that are in two files are read from the first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from eventmq.errors import SettingsError, StoreError
 from eventmq_contrib.journal.catalog import Catalog, FolderLocation
-from eventmq_contrib.spark.journal import check_version, folder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from eventmq_contrib.journal.catalog import JournalFile
+from eventmq_contrib.spark.journal import JournalFile, check_version, folder_of
 
 __all__ = [
     "Slice",
@@ -60,11 +56,10 @@ def sealed_files(journal: str, after: Mapping[str, int] | None = None) -> list[J
     for broker, number in (after or {}).items():
         begin = catalog.begins.get(broker, 0)
         if begin > number + 1:
-            msg = (
+            raise StoreError(
                 f"the events {number + 1} to {begin - 1} of the broker {broker} were forgotten "
                 "before this stream had read them: begin another one, with a new checkpoint"
             )
-            raise StoreError(msg)
     return files
 
 
@@ -76,10 +71,9 @@ def folder_here(journal: str) -> Path:
     """
     folder = folder_of(journal)
     if folder is None:
-        msg = (
+        raise SettingsError(
             f"the format reads folders, not {journal}: eventmq_contrib.spark.read_journal reads it"
         )
-        raise SettingsError(msg)
     return folder
 
 
@@ -117,10 +111,8 @@ def latest(
         begin = end.get(file.broker, 0)
         if file.last <= begin:
             continue
-        if not limit:
-            end[file.broker] = file.last
-            continue
-        remaining = limit - sum(number - after.get(broker, 0) for broker, number in end.items())
+        done = sum(number - after.get(broker, 0) for broker, number in end.items())
+        remaining = limit - done if limit else file.last
         if remaining > 0:
             end[file.broker] = min(file.last, max(begin, file.first - 1) + remaining)
     return end
@@ -185,8 +177,9 @@ def read_slice(part: Slice, schema: Any, kinds: Sequence[str] = ()) -> Iterator[
         table = file.read(columns=list(dict.fromkeys([*names, "seq", "kind"])))
         seq = table.column("seq")
     except (pa.ArrowException, KeyError, OSError) as error:
-        msg = f"{part.path} is torn, or no file of a journal: move it away; the others are unharmed"
-        raise StoreError(msg) from error
+        raise StoreError(
+            f"{part.path} is torn, or no file of a journal: move it away; the others are unharmed"
+        ) from error
     check_version(part.path, file.schema_arrow.metadata)
     table = table.filter(pc.and_(pc.greater_equal(seq, part.first), pc.less_equal(seq, part.last)))
     if kinds:

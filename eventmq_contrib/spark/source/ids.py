@@ -8,18 +8,30 @@ or by a whole program, submits ids that the broker already has.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
 
 from eventmq.errors import SettingsError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-__all__ = ["EPOCH", "derived_id", "derived_ids", "unix_ms"]
+__all__ = ["EPOCH", "derived_id", "derived_ids", "unix_ms", "with_ids"]
 
 #: Milliseconds with which ids begin where the rows say no time: the year 2000.
 EPOCH = 946_684_800_000
+
+#: Options for writing values that determine ids, without loss of precision.
+_EXACT = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+
+#: Intermediate columns.
+_CONTENT, _ORDINAL, _DIGEST = "_eventmq_content", "_eventmq_ordinal", "_eventmq_digest"
 
 #: Of the twelve hex digits.
 _MOST_MS = (1 << 48) - 1
@@ -53,8 +65,10 @@ def derived_ids(
     """
     for index, key in enumerate(zip(*keys, strict=True)):
         if None in key:
-            msg = "a row has no value in a column of idColumns, so that it has no id"
-            raise SettingsError(f"{msg}; fill it in or leave the row out")
+            raise SettingsError(
+                "a row has no value in a column of idColumns, so that it has no id"
+                "; fill it in or leave the row out"
+            )
         text = f"{space}\0{_plain(key)!r}"
         yield derived_id(text, EPOCH if times is None else times[index])
 
@@ -80,13 +94,38 @@ def unix_ms(value: Any) -> int:
         value = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
         ms = int(value.timestamp() * 1000)
     elif isinstance(value, date):
-        ms = (
-            int(datetime(value.year, value.month, value.day, tzinfo=timezone.utc).timestamp())
-            * 1000
-        )
+        midnight = datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
+        ms = int(midnight.timestamp()) * 1000
     else:
-        msg = f"the column of idTime has {value!r}; allowed is: a timestamp or date in every row"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"the column of idTime has {value!r}; allowed is: a timestamp or date in every row"
+        )
     if not 0 <= ms <= _MOST_MS:
         raise SettingsError(f"the column of idTime has {value!r}, which is before 1970")
     return ms
+
+
+def with_ids(rows: DataFrame, space: str, ms: int) -> DataFrame:
+    """Return rows with a column ``job_id``, the same for the same rows.
+
+    Args:
+        rows: Rows of one batch.
+        space: Name space of the ids.
+        ms: Milliseconds with which the ids begin.
+    """
+    content = f.sha2(f.to_json(f.struct(*rows.columns), _EXACT), 256)
+    equal = Window.partitionBy(_CONTENT).orderBy(_CONTENT)
+    text = f.concat_ws("|", f.lit(space), _CONTENT, f.col(_ORDINAL).cast("string"))
+    # The variant of RFC 9562 is in two bits; the other two of the digit are of the digest.
+    digit = f.conv(f.substring(_DIGEST, 4, 1), 16, 10).cast("int").bitwiseAND(3) + 8
+    job_id = f.concat(
+        f.lit(f"{ms:012x}7"), f.substring(_DIGEST, 1, 3), f.lower(f.hex(digit)),
+        f.substring(_DIGEST, 5, 15),
+    )  # fmt: skip
+    return (
+        rows.withColumn(_CONTENT, content)
+        .withColumn(_ORDINAL, f.row_number().over(equal))
+        .withColumn(_DIGEST, f.sha2(text, 256))
+        .withColumn("job_id", job_id)
+        .drop(_CONTENT, _ORDINAL, _DIGEST)
+    )

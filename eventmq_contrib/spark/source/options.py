@@ -7,6 +7,7 @@ the web page of a query, so no option takes key material: keys are named by the 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -15,8 +16,6 @@ from eventmq.errors import SettingsError, did_you_mean
 from eventmq.sdk import option, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from eventmq import EventMQ
 
 __all__ = [
@@ -57,7 +56,7 @@ class Connection:
     Attributes:
         broker: URL, or several with commas; else the settings of the process.
         key: Path of the own secret key, the same on every machine.
-        broker_key: Path of the broker's public key.
+        broker_key: Path of the broker's public key, or several as in the setting broker_key_file.
         timeout: Seconds to wait for a receipt or an answer.
     """
 
@@ -174,8 +173,9 @@ def read_options(kind: type[_T], options: Mapping[str, str], *, subject: str) ->
         except ValueError as error:
             secret = declared.name in {"key", "brokerKey"}
             shown = "what was given" if secret else f"{text[:80]!r}"
-            msg = f"option {declared.name!r} cannot be {shown}; allowed is: {error}"
-            raise SettingsError(msg) from None
+            raise SettingsError(
+                f"option {declared.name!r} cannot be {shown}; allowed is: {error}"
+            ) from None
     return kind(**values)
 
 
@@ -210,8 +210,10 @@ def connected(options: Connection) -> Iterator[EventMQ]:
     app = EventMQ("spark", **{name: value for name, value in settings.items() if value is not None})
     try:
         if "memory://" in app.settings.broker:
-            msg = "the broker memory:// lives inside one process, and Spark's are others; name one "
-            raise SettingsError(msg + 'that they reach: option("broker", "tcp://127.0.0.1:47291")')
+            raise SettingsError(
+                "the broker memory:// lives inside one process, and Spark's are others; name one "
+                'that they reach: option("broker", "tcp://127.0.0.1:47291")'
+            )
         yield app
     finally:
         app.close()

@@ -6,23 +6,30 @@ and a later query silently has too few rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
 from eventmq.errors import SettingsError
+from eventmq.sdk import decode_error
+from eventmq.sdk.events import EventColumns
+from eventmq_contrib.journal.inspection import check_file
+from eventmq_contrib.journal.sources import BrokerSource
+from eventmq_contrib.spark.journal import EVENTS, journal_files
+from eventmq_contrib.spark.source.files import Slice, bundles, folder_here, plan, read_slice
+from eventmq_contrib.spark.source.options import Reading, connected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql.datasource import InputPartition
-    from pyspark.sql.types import StructType
-
     from eventmq import EventMQ
-    from eventmq_contrib.spark.source.files import Slice
-    from eventmq_contrib.spark.source.options import Reading
 
 __all__ = [
     "ENDED",
+    "EVENTS",
     "JOBS",
     "OF_BROKER",
     "QUEUES",
@@ -31,7 +38,6 @@ __all__ = [
     "arrow_type",
     "job_rows",
     "pieces",
-    "queue_rows",
 ]
 
 
@@ -48,19 +54,15 @@ _PAGE_BYTES = 4 * 1024 * 1024
 
 def pieces(parts: Iterable[list[Slice] | str | None]) -> list[InputPartition]:
     """Return one partition per task of Spark: slices of files, or one request to the broker."""
-    from pyspark.sql.datasource import InputPartition
-
     return [InputPartition(part) for part in parts]
 
 
 def arrow_type(schema: StructType) -> Any:
     """Return the `pyarrow.Schema` with which Spark takes batches of rows."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     return to_arrow_schema(schema, timezone="UTC")
 
 
-class JournalReader:
+class JournalReader(DataSourceReader):
     """Reads events of a journal, one file after the other, each event once.
 
     Raises:
@@ -69,8 +71,10 @@ class JournalReader:
 
     def __init__(self, options: Reading, schema: StructType) -> None:
         if options.table not in _KINDS:
-            msg = f"a journal has no table {options.table!r}, which says what is now: name a broker"
-            raise SettingsError(f"{msg}; a journal has {', '.join(_KINDS)}")
+            raise SettingsError(
+                f"a journal has no table {options.table!r}, which says what is now: name a broker"
+                f"; a journal has {', '.join(_KINDS)}"
+            )
         if options.queue or options.task:
             raise SettingsError(
                 "queue and task are of what a broker lists; of a journal filter rows"
@@ -86,10 +90,6 @@ class JournalReader:
             StoreError: There is no journal, it has no events, it lacks its beginning, or a file is
                 not what its name says.
         """
-        from eventmq_contrib.journal.inspection import check_file
-        from eventmq_contrib.spark.journal import journal_files
-        from eventmq_contrib.spark.source.files import bundles, folder_here, plan
-
         files = journal_files(folder_here(self.folder))
         for file in files:
             check_file(file)
@@ -97,13 +97,11 @@ class JournalReader:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the events of one piece."""
-        from eventmq_contrib.spark.source.files import read_slice
-
         for part in partition.value:
             yield from read_slice(part, arrow_type(self.schema), self.kinds)
 
 
-class BrokerReader:
+class BrokerReader(DataSourceReader):
     """Reads a table that a broker has.
 
     A change during the read may be in the table or not: the pages of a listing are of different
@@ -128,38 +126,25 @@ class BrokerReader:
             BrokerUnavailable: The broker does not answer.
             NotAllowed: The key may not do this.
         """
-        from eventmq_contrib.spark.source.options import connected
-
         with connected(self.options) as app:
-            if self.options.table == "events":
+            table = self.options.table
+            if table == "events":
                 yield from self._events(app)
+            elif table == "queues":
+                yield from ([row[name] for name in _QUEUE] for row in app.ask("queues"))
             else:
-                yield from self._rows(app, partition.value)
-
-    def _rows(self, app: Any, state: str | None) -> Iterator[tuple[Any, ...]]:
-        options = self.options
-        if options.table == "queues":
-            yield from queue_rows(app)
-            return
-        listing = "failed" if options.table == "failed" else "jobs"
-        filters = {"queue": options.queue, "task": options.task, "state": state}
-        yield from job_rows(app, listing, filters)
+                filters = {"queue": self.options.queue, "task": self.options.task}
+                listing = "failed" if table == "failed" else "jobs"
+                yield from job_rows(app, listing, {**filters, "state": partition.value})
 
     def _events(self, app: Any) -> Iterator[Any]:
         """Yield the events that the broker still keeps: those that no journal has sealed."""
-        import pyarrow as pa
-
-        from eventmq.sdk.events import EventColumns
-
-        schema, after = arrow_type(self.schema), 0
-        while True:
-            answer = app.ask("events.read", {"after": after, "bytes": _PAGE_BYTES})
+        schema, source, after = arrow_type(self.schema), BrokerSource(app), 0
+        while rows := source.read(after, _PAGE_BYTES)[0]:
             columns = EventColumns()
-            for first, count, body in answer["rows"]:
-                columns.add(answer["store"], first, body)
-                after = first + count - 1
-            if not answer["rows"]:
-                return
+            for row in rows:
+                columns.add(source.broker_id, row.first, row.body)
+            after = rows[-1].first + rows[-1].events - 1
             arrays = [pa.array(columns.values[field.name], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -206,8 +191,6 @@ def job_rows(app: EventMQ, listing: str, filters: Mapping[str, Any]) -> Iterator
 
 
 def _job(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    from eventmq.sdk import decode_error
-
     error = decode_error(row["error"]) if row["error"] else None
     return (
         row["id"], row["task"] or None, row["queue"], row["state"], row["attempt"],
@@ -220,9 +203,3 @@ def _job(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _time(seconds: float) -> datetime | None:
     return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
-
-
-def queue_rows(app: EventMQ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the queues."""
-    for row in app.ask("queues"):
-        yield tuple(row[name] for name in _QUEUE)

@@ -7,7 +7,17 @@ never change, so that the events between two offsets are the same at every read.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
 
 from eventmq.errors import SettingsError
 from eventmq_contrib.spark.source.files import (
@@ -21,12 +31,6 @@ from eventmq_contrib.spark.source.files import (
 from eventmq_contrib.spark.source.reader import arrow_type, pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql.datasource import InputPartition
-    from pyspark.sql.streaming.datasource import ReadLimit
-    from pyspark.sql.types import StructType
-
     from eventmq_contrib.journal.catalog import JournalFile
     from eventmq_contrib.spark.source.options import Streaming
 
@@ -36,7 +40,7 @@ __all__ = ["GAP_TIMEOUT", "JournalStream"]
 GAP_TIMEOUT = 60.0
 
 
-class JournalStream:
+class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what a journal seals.
 
     Raises:
@@ -45,8 +49,9 @@ class JournalStream:
 
     def __init__(self, options: Streaming, schema: StructType) -> None:
         if not options.journal:
-            msg = 'a stream is of a journal, which keeps everything: option("journal", "DIR")'
-            raise SettingsError(msg)
+            raise SettingsError(
+                'a stream is of a journal, which keeps everything: option("journal", "DIR")'
+            )
         self.folder = options.journal
         self.start = options.start
         self.at_once = options.at_once
@@ -61,20 +66,17 @@ class JournalStream:
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of one batch."""
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-
         return ReadMaxRows(self.at_once) if self.at_once else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Return the offset at which the next batch ends."""
-        files = self._in_order(start)
-        if self._target is not None:
-            files = [file for file in files if file.first <= self._target.get(file.broker, 0)]
+        files, target = self._in_order(start), self._target
         max_rows = getattr(limit, "max_rows", 0)
+        if target is None:
+            return latest(files, start, max_rows)
+        files = [file for file in files if file.first <= target.get(file.broker, 0)]
         end = latest(files, start, max_rows)
-        if self._target is None:
-            return end
-        return {broker: min(seq, self._target.get(broker, seq)) for broker, seq in end.items()}
+        return {broker: min(seq, target.get(broker, seq)) for broker, seq in end.items()}
 
     def _in_order(self, start: dict[str, int]) -> list[JournalFile]:
         """Return the files of each broker before the first gap that may still be filled.
@@ -86,10 +88,12 @@ class JournalStream:
         self._holes = {
             hole: now - GAP_TIMEOUT if noticed is None else noticed.get(hole, now) for hole in gaps
         }
-        open_: dict[str, int] = {}
-        for (broker, number), since in sorted(self._holes.items(), reverse=True):
-            if now - since < GAP_TIMEOUT:
-                open_[broker] = number
+        # Of several in a broker the first one counts.
+        open_ = {
+            broker: number
+            for (broker, number), since in sorted(self._holes.items(), reverse=True)
+            if now - since < GAP_TIMEOUT
+        }
         return [
             file for file in files if file.broker not in open_ or file.first < open_[file.broker]
         ]

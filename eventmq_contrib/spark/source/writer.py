@@ -10,23 +10,27 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
 from eventmq.errors import SettingsError, did_you_mean
+from eventmq.sdk import MAX_IDS
+from eventmq_contrib.atomic import write_file
 from eventmq_contrib.spark.source.ids import derived_ids, unix_ms
-from eventmq_contrib.spark.source.options import moment
+from eventmq_contrib.spark.source.options import Writing, connected, moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql.datasource import WriterCommitMessage
-    from pyspark.sql.types import StructType
-
     from eventmq import EventMQ
-    from eventmq_contrib.spark.source.options import Writing
 
-__all__ = ["JobWriter", "Pace", "Shape", "StreamJobWriter", "replay", "submit", "total"]
+__all__ = ["JobWriter", "Shape", "StreamJobWriter", "paced", "replay", "submit", "total"]
 
 
 #: The column with the ids of jobs.
@@ -34,6 +38,13 @@ JOB_ID = "job_id"
 
 #: Columns of a replay.
 REPLAY = (JOB_ID, "attempt")
+
+_TWO_IDS = "idColumns and a column job_id both say the ids of jobs; allowed is one of them"
+
+_NO_ID = (
+    "nothing says the ids of jobs, and a Spark task that is retried would make each job anew: "
+    'name columns that are a key with option("idColumns", "a,b"), or add a column job_id'
+)
 
 #: Longest time of one part where the rate is limited, in seconds.
 _STEP = 0.25
@@ -64,23 +75,20 @@ class Shape(NamedTuple):
             return cls((), (), job_id=True)
         if options.task is None:
             raise SettingsError('no task is named: option("task", "shop.send")')
+        at = options.id_time
+        time_column = () if at is None or moment(at) is not None else (at,)
         for option, named in (
             ("argColumns", options.arguments), ("kwargColumns", options.keywords),
-            ("idColumns", options.ids), ("idTime", _time_column(options)),
+            ("idColumns", options.ids), ("idTime", time_column),
         ):  # fmt: skip
             _named(f"option {option!r}", named or (), columns)
         has_id = JOB_ID in columns
         if has_id == (options.ids is not None):
-            raise SettingsError(_no_id(has_id=has_id))
+            raise SettingsError(_TWO_IDS if has_id else _NO_ID)
         keywords = options.keywords or ()
         if options.arguments is None and options.keywords is None:
             keywords = tuple(name for name in columns if name != JOB_ID)
         return cls(options.arguments or (), keywords, has_id)
-
-
-def _time_column(options: Writing) -> tuple[str, ...]:
-    text = options.id_time
-    return () if text is None or moment(text) is not None else (text,)
 
 
 def _named(subject: str, names: Iterable[str], columns: Sequence[str]) -> None:
@@ -89,46 +97,29 @@ def _named(subject: str, names: Iterable[str], columns: Sequence[str]) -> None:
             raise SettingsError(f"{subject} needs a column {name!r}; {did_you_mean(name, columns)}")
 
 
-def _no_id(*, has_id: bool) -> str:
-    if has_id:
-        return "idColumns and a column job_id both say the ids of jobs; allowed is one of them"
-    return (
-        "nothing says the ids of jobs, and a Spark task that is retried would make each job anew: "
-        'name columns that are a key with option("idColumns", "a,b"), or add a column job_id'
-    )
-
-
-class Pace:
-    """Limits the rate at which rows are sent.
+def paced(batches: Iterable[Any], rate: float, max_size: int) -> Iterator[Any]:
+    """Yield batches cut into parts, each when it may be sent.
 
     Args:
+        batches: Batches of rows, each a `pyarrow.RecordBatch`.
         rate: Rows per second, 0.0 for no limit.
-        max_size: Rows of a part.
+        max_size: Rows of a part at most.
     """
-
-    def __init__(self, rate: float, max_size: int) -> None:
-        self.rate = rate
-        #: Rows of a part.
-        self.size = min(max_size, max(1, int(rate * _STEP))) if rate else max_size
-        self._begin = time.monotonic()
-        self._sent = 0
-
-    def parts(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield batches cut into parts, each when it may be sent."""
-        for batch in batches:
-            for start in range(0, batch.num_rows, self.size):
-                part = batch.slice(start, self.size)
-                if self.rate:
-                    ahead = self._begin + self._sent / self.rate - time.monotonic()
-                    time.sleep(max(0.0, ahead))
-                self._sent += part.num_rows
-                yield part
+    size = min(max_size, max(1, int(rate * _STEP))) if rate else max_size
+    begin, sent = time.monotonic(), 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, size):
+            part = batch.slice(start, size)
+            if rate:
+                time.sleep(max(0.0, begin + sent / rate - time.monotonic()))
+            sent += part.num_rows
+            yield part
 
 
 def submit(app: EventMQ, options: Writing, shape: Shape, batches: Iterator[Any]) -> dict[str, int]:
     """Submit a job per row; return the number of jobs."""
     call, name, n = options.call(), options.task or "", 0
-    for part in Pace(options.rate, options.in_flight).parts(batches):
+    for part in paced(batches, options.rate, options.in_flight):
         columns = {field: part.column(field) for field in part.schema.names}
         arguments = [columns[field].to_pylist() for field in shape.arguments]
         named = [columns[field].to_pylist() for field in shape.keywords]
@@ -173,11 +164,8 @@ def replay(app: EventMQ, options: Writing, _: Shape, batches: Iterator[Any]) -> 
         Number of jobs that were ``replayed``, that had been replayed or changed ``before``, and
         that the broker no longer has: ``unknown``.
     """
-    from eventmq.sdk import MAX_IDS
-
     counts = Counter(replayed=0, before=0, unknown=0)
-    pace = Pace(options.rate, min(options.in_flight, MAX_IDS))
-    for part in pace.parts(batches):
+    for part in paced(batches, options.rate, min(options.in_flight, MAX_IDS)):
         rows = dict(zip(*(part.column(name).to_pylist() for name in REPLAY), strict=True))
         answers = app.ask("retry", {"ids": list(rows), "attempts": list(rows.values())})
         for _id, state, previous in answers:
@@ -194,30 +182,8 @@ def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sums)
 
 
-def write(options: Writing, shape: Shape, batches: Iterator[Any]) -> WriterCommitMessage:
-    """Send the rows of one Spark task to the broker; return when all are confirmed.
-
-    Returns:
-        A message with ``counts``: the number of ``jobs``, or the counts that `replay` returns.
-
-    Raises:
-        BatchError: Some jobs were not confirmed.
-        BrokerUnavailable: The broker does not answer.
-        SettingsError: A row has no id.
-    """
-    from pyspark.sql.datasource import WriterCommitMessage
-
-    from eventmq_contrib.spark.source.options import connected
-
-    written = WriterCommitMessage()
-    send = replay if options.action == "replay" else submit
-    with connected(options) as app:
-        vars(written)["counts"] = send(app, options, shape, batches)
-    return written
-
-
-class JobWriter:
-    """Writes a DataFrame.
+class _Writer:
+    """Sends rows to the broker.
 
     Raises:
         SettingsError: The columns do not fit the options; nothing was sent.
@@ -228,26 +194,32 @@ class JobWriter:
         self.shape = Shape.of(options, schema.fieldNames())
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one Spark task."""
-        return write(self.options, self.shape, iterator)
+        """Write the rows of one Spark task; return when all are confirmed.
+
+        Returns:
+            A message with ``counts``: the number of ``jobs``, or the counts that `replay` returns.
+
+        Raises:
+            BatchError: Some jobs were not confirmed.
+            BrokerUnavailable: The broker does not answer.
+            SettingsError: A row has no id.
+        """
+        written = WriterCommitMessage()
+        send = replay if self.options.action == "replay" else submit
+        with connected(self.options) as app:
+            vars(written)["counts"] = send(app, self.options, self.shape, iterator)
+        return written
+
+
+class JobWriter(_Writer, DataSourceArrowWriter):
+    """Writes a DataFrame."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Write the report if one is configured; the broker has confirmed all rows."""
-        if self.options.report is None:
-            return
-        from eventmq_contrib.atomic import write_file
-
-        counts = total(vars(message)["counts"] for message in messages if message is not None)
-        write_file(Path(self.options.report), json.dumps(counts))
+        if self.options.report is not None:
+            counts = total(vars(message)["counts"] for message in messages if message is not None)
+            write_file(Path(self.options.report), json.dumps(counts))
 
 
-class StreamJobWriter:
-    """Writes the batches of a stream; as `JobWriter`."""
-
-    def __init__(self, options: Writing, schema: StructType) -> None:
-        self.options = options
-        self.shape = Shape.of(options, schema.fieldNames())
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one Spark task."""
-        return write(self.options, self.shape, iterator)
+class StreamJobWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a stream."""

@@ -11,8 +11,22 @@ import pytest
 from click.testing import CliRunner
 from eventmq import EventMQ
 from eventmq.cli import NO_BROKER, main
+from eventmq.testing import CommandSuite
 
 from eventmq_command_example import plugin
+from eventmq_command_example.command import backlog
+
+
+class TestBacklog(CommandSuite):
+    """It is a command as the others are."""
+
+    def make(self):
+        """Return the command."""
+        return backlog
+
+    def prepare(self, app):
+        """Let a job wait."""
+        app.send("shop.send", queue="mail")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from eventmq.app import EventMQ
 from eventmq.registry.names import GATEWAY
 from tests.contrib.gateways.farm import Farm
 from tests.contrib.gateways.raw_dealer import RawDealer
+from tests.support.shared_brokers import Shop
 
 
 @pytest.fixture
@@ -75,3 +76,11 @@ def dealer(context):
 def farm():
     with ExitStack() as stack:
         yield Farm(stack)
+
+
+@pytest.fixture
+def shop():
+    """Brokers that share a store, and apps of theirs."""
+    shop = Shop()
+    yield shop
+    shop.close()

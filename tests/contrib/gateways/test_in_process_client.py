@@ -16,7 +16,7 @@ def serve(client, until):
     """Run the loop of a gateway that has nothing but this client."""
     while not until():
         items, wait = client.poll_items(0.0)
-        ready = zmq_poll(list(items), min(10, int(wait * 1000)))
+        ready = zmq_poll(list(items), int(1000 * min(wait, 0.01)))  # it may wait for ever
         client.step(ready, {source for source, _ in ready}, 0.0)
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def quiet_signals() -> Iterator[None]:
     """Give signals back that a command took."""
-    old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    taken = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    old = {number: signal.getsignal(number) for number in taken}
     yield
     for number, handler in old.items():
         signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 from eventmq import EventMQ
 from eventmq.errors import BrokerUnavailable, StoreError
 from eventmq.plugins.database import connect
-from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
+from eventmq.plugins.queue_stores.sqlite.reading import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.schema import SCHEMA_VERSION
 from eventmq_contrib.journal.command import run
 from eventmq_contrib.journal.drain import Drain
@@ -293,17 +294,20 @@ def test_no_event_is_lost_or_doubled_where_processes_are_killed(tmp_path: Path) 
 
 
 def test_files_are_sealed_as_often_as_wanted(tmp_path: Path) -> None:
-    """Also where there is next to nothing in them: streams see what is sealed."""
+    """Also where there is next to nothing in them, and behind a SIGHUP, which changes nothing."""
     system = System(tmp_path)
     out = tmp_path / "journal"
     try:
         system.broker()
         system.app().send("nobody.knows", (1,), queue="parked")
-        system.start(
+        journal, _ = system.start(
             "-p", "eventmq_contrib.journal", "journal", "--data-dir", str(tmp_path / "data"),
             "--out", str(out), "--seal-after", "0.2",
         )  # fmt: skip
+        journal.send_signal(signal.SIGHUP)
         until(lambda: names_of(out), "a sealed file", 20.0)
+        journal.send_signal(signal.SIGTERM)
+        assert journal.wait(20.0) == 0
     finally:
         system.stop()
     assert names_of(out) == [(1, 1)]

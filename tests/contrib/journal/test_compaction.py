@@ -13,11 +13,10 @@ import pytest
 
 from eventmq.clock import SystemClock
 from eventmq.errors import StoreError
-from eventmq_contrib.journal import compaction, lock, retention
+from eventmq_contrib.journal import compaction, lock, parquet, retention
 from eventmq_contrib.journal.catalog import Catalog, FolderLocation
 from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.journal.lock import hold_lock
-from eventmq_contrib.journal.parquet import read_rows
 from eventmq_contrib.journal.retention import forget
 from tests.support.broker_harness import Broker
 from tests.support.journal_harness import command, drained, failure
@@ -52,7 +51,11 @@ def now(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compacted(out: Path) -> list[dict[str, Any]]:
     manifest = json.loads((out / "manifest.json").read_text())
-    rows = [row for entry in manifest["files"] for row in read_rows(out / entry["path"])]
+    rows = [
+        row
+        for entry in manifest["files"]
+        for row in pq.ParquetFile(out / entry["path"]).read().to_pylist()
+    ]
     return sorted(rows, key=lambda row: row["seq"])
 
 
@@ -72,7 +75,7 @@ def test_each_hour_that_has_ended_is_compacted(broker: Broker, tmp_path: Path) -
     assert sorted(out.glob("date=*/hour=*/*")) == before
     rows = compacted(tmp_path / "compacted")
     assert [row["seq"] for row in rows] == list(range(1, 10))
-    small = [row for path in before[:5] for row in read_rows(path)]
+    small = [row for path in before[:5] for row in pq.ParquetFile(path).read().to_pylist()]
     assert rows == sorted(small, key=lambda row: row["seq"])
 
 
@@ -374,7 +377,7 @@ def test_a_compaction_waits_for_another_command(
         waited.append((tmp_path / "compacted" / "manifest.json").exists())
         other.close()
 
-    monkeypatch.setattr(lock, "_pause", ends)
+    monkeypatch.setattr(lock.time, "sleep", lambda _: ends())
     assert Compaction(out).run(broker.clock.time) == (2, 1)
     assert waited == [False]
 
@@ -450,3 +453,26 @@ def test_there_must_be_a_journal_to_compact(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[")
     with pytest.raises(StoreError, match="is not the manifest of a compaction"):
         Compaction(tmp_path, tmp_path).run(0.0)
+
+
+@pytest.mark.usefixtures("now")
+def test_files_of_an_earlier_version_are_read_beside_those_of_this_one(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 1 had no actor and no operation: they are null."""
+    out = tmp_path / "journal"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(parquet, "SCHEMA_VERSION", 1)
+        known = [c for c in parquet.COLUMNS if c.name not in {"actor", "operation"}]
+        earlier.setattr(parquet, "COLUMNS", known)
+        broker.submit()
+        drained(broker, out)
+    broker.call("pause", queue="default", actor="anna")
+    drained(broker, out)
+    versions = [pq.read_schema(path).metadata for path in sorted(out.rglob("*.parquet"))]
+    assert [v[b"eventmq.schema_version"] for v in versions] == [b"1", b"2"]
+    broker.clock.time += 7200.0
+    command("journal", "compact", "--out", str(out))
+    first, second = compacted(tmp_path / "compacted")
+    assert (first["kind"], first["operation"], first["actor"]) == ("enqueued", None, None)
+    assert (second["kind"], second["operation"], second["actor"]) == ("operation", "pause", "anna")

@@ -199,7 +199,7 @@ def test_a_journal_that_begins_late_says_what_is_missing(broker: Broker, out: Pa
     work(broker, 4)
     db = broker.store._db
     db.execute("DELETE FROM events WHERE first < 5")
-    broker.store._event_log.reload()
+    broker.store.engine.event_log.reload()
     drained(broker, out)
     drained(broker, out)
     rows = rows_in(out)
@@ -210,12 +210,12 @@ def test_a_journal_that_begins_late_says_what_is_missing(broker: Broker, out: Pa
 def test_a_file_ends_where_numbers_are_missing(broker: Broker, out: Path) -> None:
     work(broker, 4)
     drained(broker, out, rows=3)
-    broker.store._event_log.reload()
+    broker.store.engine.event_log.reload()
     for _ in range(4):
         broker.submit()
     db = broker.store._db
     db.execute("DELETE FROM events WHERE first IN (9, 10)")
-    broker.store._event_log.reload()
+    broker.store.engine.event_log.reload()
     drained(broker, out)
     assert names_of(out) == [(1, 3), (4, 6), (7, 8), (11, 12)]
 

@@ -23,7 +23,6 @@ from eventmq_contrib.journal.command import run
 from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder
-from eventmq_contrib.journal.parquet import read_rows
 from eventmq_contrib.journal.redactor import MAX_TEXT, Redactor, redactor_of
 from eventmq_contrib.journal.sources import BrokerSource
 from tests.support.broker_harness import TASK, Broker, row
@@ -194,10 +193,14 @@ def test_the_columns_are_written_plainly_and_compaction_keeps_them(
     }
     assert "RLE_DICTIONARY" in encodings["kind"]
     assert "RLE_DICTIONARY" not in {*encodings["arguments"], *encodings["result"]}
-    small = [event for path in sorted(out.rglob("*.parquet"))[:2] for event in read_rows(path)]
+    small = [
+        event
+        for path in sorted(out.rglob("*.parquet"))[:2]
+        for event in pq.ParquetFile(path).read().to_pylist()
+    ]
     assert Compaction(out, tmp_path / "large").run(broker.clock.time) == (2, 1)
     [large] = (tmp_path / "large").rglob("*.parquet")
-    assert read_rows(large) == small
+    assert pq.ParquetFile(large).read().to_pylist() == small
     assert [event["result"] is not None for event in small] == [False, True, False, True]
 
 

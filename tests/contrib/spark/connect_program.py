@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq_contrib.spark import EventMQDataSource, read_journal
-from eventmq_contrib.spark.evidence import gather
+from eventmq_contrib.spark.journal import gather
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

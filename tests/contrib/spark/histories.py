@@ -350,7 +350,7 @@ def frame(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
     import pyarrow as pa
 
     from eventmq_contrib.journal.parquet import arrow_schema
-    from eventmq_contrib.spark.schema import EVENTS
+    from eventmq_contrib.spark.journal import EVENTS
 
     table = pa.Table.from_pylist(list(rows), schema=arrow_schema().remove_metadata())
     return spark.createDataFrame(table, schema=EVENTS)
@@ -368,7 +368,7 @@ def write_journal(
         sealed: With seal logs, as a journal makes them.
     """
     from eventmq.events import HOUR_US, FileName, partition
-    from eventmq_contrib.journal.parquet import write_events
+    from eventmq_contrib.journal.parquet import encode_events
     from eventmq_contrib.journal.seals import SealLog, seal_of
 
     logs: dict[str, SealLog] = {}
@@ -378,7 +378,7 @@ def write_journal(
         path = folder / partition(part[0]["ts_us"]) / str(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
-            write_events(file, {name: [row.get(name) for row in part] for name in _names()})
+            file.write(encode_events({n: [row.get(n) for row in part] for n in _names()}))
         if sealed:
             if name.broker not in logs:
                 logs[name.broker] = SealLog(folder, name.broker)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from eventmq.events import COLUMNS, HOUR_US
+from eventmq.events import COLUMNS, HOUR_US, SCHEMA_VERSION
 from eventmq_contrib.journal.catalog import JournalError
 from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.spark.analyses.audit import audit_journal
@@ -98,7 +98,7 @@ def row_cut(path: Path) -> None:
 def newer_rows(path: Path) -> None:
     table = pq.ParquetFile(path).read()
     place = table.column_names.index("schema_version")
-    versions = pa.array([2] * table.num_rows, pa.int32())
+    versions = pa.array([SCHEMA_VERSION + 1] * table.num_rows, pa.int32())
     pq.write_table(table.set_column(place, table.schema.field(place), versions), path)
     newer(path)
 
@@ -121,7 +121,7 @@ def removed(path: Path) -> None:
         (emptied, "b-1-5.parquet: it is empty or torn, or no file of a journal"),
         (torn, "b-1-5.parquet: it is empty or torn, or no file of a journal"),
         (row_cut, "b-1-5.parquet has 4 events, not 5 as its name says"),
-        (newer_rows, "b-1-5.parquet is of a newer EventMQ: its events have schema version 2"),
+        (newer_rows, "b-1-5.parquet is of a newer EventMQ: its events have schema version 3"),
         (other_columns, "b-1-5.parquet: it has no events, columns of them are missing"),
         (renamed, "part-0000.parquet is not a file of a journal, by its name"),
         (removed, "lacks its beginning: the events 1 to 5 of the broker b"),

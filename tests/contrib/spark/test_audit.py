@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from eventmq.events import ENDS
-from eventmq_contrib.spark.analyses.audit import audit, job_states
-from eventmq_contrib.spark.analyses.numbers import numbers
+from eventmq_contrib.spark.analyses.audit import audit, job_states, numbers
 from eventmq_contrib.spark.analyses.states import double_leased
 from eventmq_contrib.spark.command import spark as group
 from tests.contrib.spark import oracle

@@ -20,7 +20,7 @@ from eventmq_contrib.spark.analyses.capacity import (
     waits,
     worker_table,
 )
-from eventmq_contrib.spark.analyses.executions import executions
+from eventmq_contrib.spark.analyses.states import executions
 from tests.contrib.spark.histories import START_US, frame, story
 
 if TYPE_CHECKING:

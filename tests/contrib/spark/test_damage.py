@@ -449,7 +449,7 @@ def test_files_from_before_the_log_stay_unproven_until_they_are_forgotten(journa
     [said] = unproven(journal)
     assert said.endswith("up to 46 were sealed while there was no seal log")
     hour = path_of(journal, 23).parent
-    assert forget(journal, before=hour_start(files_of(journal)[-1]).timestamp())[0] == 3
+    assert forget(journal, before=hour_start(files_of(journal)[-1]))[0] == 3
     assert hour.is_dir()
     assert unproven(journal) == [said]
 
@@ -576,7 +576,7 @@ def test_where_a_log_begins_and_ends_is_known_without_reading_all_of_it(journal:
 
 
 def test_what_was_forgotten_is_not_missing(journal: Path) -> None:
-    last = hour_start(files_of(journal)[-1]).timestamp()
+    last = hour_start(files_of(journal)[-1])
     [(_, begin)] = forget(journal, before=last)[1].items()
     assert (begin, unproven(journal)) == (23, [])
     path_of(journal, 23).unlink()
@@ -590,7 +590,7 @@ def test_what_was_forgotten_is_not_missing(journal: Path) -> None:
 
 def trim(journal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Forget the first hour, and let the journal leave its lines out of the log; return that."""
-    forget(journal, before=hour_start(files_of(journal)[-1]).timestamp(), trim_seals=True)
+    forget(journal, before=hour_start(files_of(journal)[-1]), trim_seals=True)
     monkeypatch.setattr(seals, "TRIM_BYTES", 0)
     reopened(journal)
     [log] = (journal / "_seals").glob("*.jsonl")
@@ -698,7 +698,7 @@ def test_a_log_keeps_lines_that_are_needed_or_damaged(
     data = log.read_bytes()
     back = path_of(journal, 1)
     content = back.read_bytes()
-    forget(journal, before=hour_start(files_of(journal)[-1]).timestamp(), trim_seals=True)
+    forget(journal, before=hour_start(files_of(journal)[-1]), trim_seals=True)
     reopened(journal)
     assert log.read_bytes() == data, "less than a MiB"
     monkeypatch.setattr(seals, "TRIM_BYTES", 0)
@@ -765,7 +765,7 @@ def test_tables_refuse_a_journal_without_its_beginning(spark: SparkSession, jour
 
 def test_a_stream_does_not_pass_over_what_was_forgotten_before_it_came(journal: Path) -> None:
     broker = files_of(journal)[0].broker
-    forget(journal, before=hour_start(files_of(journal)[-1]).timestamp())
+    forget(journal, before=hour_start(files_of(journal)[-1]))
     for read in ({}, {broker: 22}, {broker: 46}):
         assert [file.first for file in sealed_files(str(journal), read)] == [23, 33, 43]
     with pytest.raises(StoreError, match=r"the events 12 to 22 of the broker .* were forgotten"):

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eventmq.events import COLUMNS, HOUR_US
+from eventmq.events import COLUMNS, HOUR_US, SCHEMA_VERSION
 from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.spark import EventMQDataSource
-from eventmq_contrib.spark.journal import JournalError, journal_files, read_journal
-from eventmq_contrib.spark.schema import EVENTS
+from eventmq_contrib.spark.journal import EVENTS, JournalError, journal_files, read_journal
 from eventmq_contrib.spark.source.files import plan, sealed_files
 from tests.contrib.spark.histories import START_US, frame, story, write_journal
 
@@ -147,6 +146,14 @@ def test_compacted_files_of_another_journal_do_not_count(tmp_path: Path) -> None
     assert {file.broker for file in journal_files(tmp_path / "one")} == {"b"}
 
 
+def test_a_file_in_no_folder_of_an_hour_is_named(tmp_path: Path) -> None:
+    write_journal(tmp_path, numbered("b", range(1, 4)))
+    [file] = tmp_path.glob("date=*/hour=*/*.parquet")
+    file.parent.rename(file.parent.with_name("hour=noon"))
+    with pytest.raises(JournalError, match=r"hour=noon/b-1-3.* is in no folder of an hour"):
+        journal_files(tmp_path)
+
+
 def test_time_queue_and_task_choose(spark: SparkSession, tmp_path: Path) -> None:
     """Hours that have nothing of the time are not opened."""
     for hour in range(4):
@@ -252,7 +259,8 @@ def other_types(path: Path) -> None:
 
 def newer(path: Path) -> None:
     table = pq.ParquetFile(path).read()
-    pq.write_table(table.replace_schema_metadata({"eventmq.schema_version": "2"}), path)
+    metadata = {"eventmq.schema_version": f"{SCHEMA_VERSION + 1}"}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +271,7 @@ def newer(path: Path) -> None:
         (spoil_footer, "torn"),
         (other_columns, "lacks the column broker_id"),
         (other_types, "column seq as string, not int64"),
-        (newer, "schema version 2, this one knows up to 1; update"),
+        (newer, "schema version 3, this one knows up to 2; update"),
     ],
 )
 def test_a_torn_or_foreign_file_is_named(tmp_path: Path, spoil: Any, said: str) -> None:

@@ -18,11 +18,9 @@ from eventmq.testing import FakeClock, WorkerPoolSuite
 from eventmq.testing.suites.pool_tasks import LOADER
 from eventmq_contrib.spark.pool import make_spark_pool
 from eventmq_contrib.spark.pool import pool as module
-from eventmq_contrib.spark.pool.frames import pack, pack_event, unpack
-from eventmq_contrib.spark.pool.link import SlotLink
 from eventmq_contrib.spark.pool.pool import SparkPool, _end_text
-from eventmq_contrib.spark.pool.remote import Remote
-from eventmq_contrib.spark.pool.slot import SparkSlot
+from eventmq_contrib.spark.pool.remote import Remote, pack, pack_event, unpack
+from eventmq_contrib.spark.pool.slot import SlotLink, SparkSlot
 from tests.support.system import until
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.writes import Admit, Finish, Finished, SealEvents
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq_contrib.spark import eventmq_add_commands, replaying
-from eventmq_contrib.spark.analyses.replay import failed_jobs, summary
+from eventmq_contrib.spark.analyses.failures import failed_jobs, summary
 from eventmq_contrib.spark.journal import read_journal
 from tests.contrib.spark.histories import frame
 from tests.support.system import System

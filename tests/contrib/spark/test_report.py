@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.errors import StoreError
-from eventmq_contrib.spark.analyses.audit import audit
-from eventmq_contrib.spark.analyses.executions import executions
-from eventmq_contrib.spark.analyses.numbers import numbers
-from eventmq_contrib.spark.analyses.report import MAX_ROWS, Choice, report
+from eventmq_contrib.spark.analyses.audit import audit, numbers
+from eventmq_contrib.spark.analyses.report import MAX_ROWS, QUEUES, SPANS, Choice, report, timeline
 from eventmq_contrib.spark.analyses.slo import Objective, slo
-from eventmq_contrib.spark.analyses.timeline import QUEUES, SPANS, timeline
+from eventmq_contrib.spark.analyses.states import executions
 from tests.contrib.spark.histories import frame, story
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 
 from eventmq.errors import PluginError
 from eventmq_contrib.spark.analyses.clocks import sentence
-from eventmq_contrib.spark.page.html import page
-from eventmq_contrib.spark.page.plots import SIZE, lines, number, seconds, stacked
+from eventmq_contrib.spark.page import SIZE, lines, number, page, seconds, stacked
 
 START = 1_795_248_000.0
 

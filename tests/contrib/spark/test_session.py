@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -59,17 +60,33 @@ def test_public_names_load_when_they_are_used() -> None:
         public.nothing  # noqa: B018 - that it is not there
 
 
-def test_each_module_of_commands_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own name, with the shared options and a help text."""
-    ctx = click.Context(group.spark)
-    for name in group.spark.list_commands(ctx):
-        command = group.spark.get_command(ctx, name)
-        assert command is not None
+def test_every_command_has_the_shared_options_and_a_help_text() -> None:
+    names = "anomaly audit capacity clocks failures replay report slo stats stream trace"
+    assert sorted(group.spark.commands) == names.split()
+    for name, command in group.spark.commands.items():
         assert (command.name, bool(command.help)) == (name, True)
         options = {option for param in command.params for option in param.opts}
         assert options >= {"--journal", "--since", "--until", "--queue", "--task"}
         assert options >= {"--master", "--out", "--json"}
-    assert group.spark.get_command(ctx, "nothing") is None
+
+
+def test_help_needs_no_spark_and_a_command_without_it_names_the_extra() -> None:
+    code = """
+import sys
+sys.modules |= {"pyspark": None, "pyarrow": None}
+from click.testing import CliRunner
+from eventmq_contrib.spark.command import spark
+print(CliRunner().invoke(spark, ["audit", "--help"]).exit_code)
+print(repr(CliRunner().invoke(spark, ["stats", "--journal", "j"]).exception))
+import eventmq_contrib.spark as public
+try:
+    public.read_journal
+except Exception as error:
+    print(repr(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "0"
+    assert done.stdout.count("pip install '.[spark]'") == 2
 
 
 # Tables

@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from eventmq_contrib.spark.enqueueing import enqueue, with_ids
-from eventmq_contrib.spark.source import EventMQDataSource
+from eventmq_contrib.spark.source import EventMQDataSource, enqueue
+from eventmq_contrib.spark.source.ids import with_ids
 from eventmq_contrib.spark.source.reader import job_rows
 from tests.support.system import System, until
 

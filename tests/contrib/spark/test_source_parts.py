@@ -18,7 +18,7 @@ from eventmq.errors import BrokerUnavailable, SettingsError, StoreError
 from eventmq.events import SCHEMA_VERSION
 from eventmq.job import id_time
 from eventmq_contrib.journal.catalog import JournalFile, sort_key
-from eventmq_contrib.spark.errors import map_error
+from eventmq_contrib.spark.session import map_error
 from eventmq_contrib.spark.source import stream as stream_module
 from eventmq_contrib.spark.source.files import (
     Slice,
@@ -38,7 +38,7 @@ from eventmq_contrib.spark.source.options import (
     moment,
     read_options,
 )
-from eventmq_contrib.spark.source.writer import Pace, Shape
+from eventmq_contrib.spark.source.writer import Shape, paced
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -292,7 +292,7 @@ def test_columns_that_an_older_version_did_not_write_are_null(tmp_path: Path) ->
 def test_rows_go_out_no_faster_than_the_rate() -> None:
     batch: Any = pa.record_batch({"x": list(range(30))})
     begin = time.monotonic()
-    sizes = [part.num_rows for part in Pace(100.0, 4000).parts([batch, batch.slice(0, 5)])]
+    sizes = [part.num_rows for part in paced([batch, batch.slice(0, 5)], 100.0, 4000)]
     took = time.monotonic() - begin
     assert sizes == [25, 5, 5]
     # The last part goes when the thirty before it are due.
@@ -301,7 +301,7 @@ def test_rows_go_out_no_faster_than_the_rate() -> None:
 
 def test_without_a_rate_parts_are_of_what_may_be_in_flight() -> None:
     batch: Any = pa.record_batch({"x": list(range(30))})
-    assert [part.num_rows for part in Pace(0.0, 20).parts([batch])] == [20, 10]
+    assert [part.num_rows for part in paced([batch], 0.0, 20)] == [20, 10]
 
 
 # What is behind an error of Spark

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eventmq.cli.program import Program
+from eventmq.events import SCHEMA_VERSION
 from eventmq_contrib.spark import eventmq_add_commands
 from eventmq_contrib.spark.analyses.slo import oldest_waiting
 from eventmq_contrib.spark.analyses.stats import stats
@@ -252,7 +253,8 @@ def test_an_address_is_read_in_any_order_and_what_is_there_twice_counts_once(
     check(out, rows)
     result = stream(address, out, "--since", "521w")
     assert (result.exit_code, "with since 520w, not 521w: name" in result.stderr) == (1, True)
-    write_journal(tmp_path / "journal", [{**rows[-1], "seq": 999, "schema_version": 2}])
+    newer_row = {**rows[-1], "seq": 999, "schema_version": SCHEMA_VERSION + 1}
+    write_journal(tmp_path / "journal", [newer_row])
     result = stream(address, out, "--since", "520w")
     assert (result.exit_code, "b-999-999.parquet is of a newer" in result.stderr) == (1, True)
 

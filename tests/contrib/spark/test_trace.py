@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventmq.errors import JobNotFound
-from eventmq_contrib.spark.analyses.chrome import chrome_trace
-from eventmq_contrib.spark.analyses.trace import about, critical, drawn, events_of, hops
+from eventmq_contrib.spark.analyses.trace import (
+    about,
+    chrome_trace,
+    critical,
+    drawn,
+    events_of,
+    hops,
+)
 from tests.contrib.spark.histories import frame
 
 if TYPE_CHECKING:
@@ -113,6 +119,20 @@ def test_every_attempt_counts() -> None:
     assert ("failed", "builtins.ValueError") == (hop.state, hop.error)
     [step] = critical({"a": hop})
     assert (16_000_000, 3_000_000) == (step.to_us - step.from_us, step.ran_us)
+
+
+def test_what_was_done_to_a_job_is_said_once() -> None:
+    """An act has an event, and so has what it caused."""
+    story = Story()
+    story.event(0, "enqueued", "a")
+    for kind in ("operation", "cancelled"):
+        story.event(5, kind, "a", operation="cancel", actor="anna@host")
+    for kind in ("operation", "replayed"):
+        story.event(9, kind, "a", operation="retry", actor=None)
+    [hop] = hops(story.rows).values()
+    assert (["cancel by anna@host", "retry"], "queued") == (hop.acts, hop.state)
+    told = about("a", {"a": hop}, [])
+    assert "cancel by anna@host, retry" in "\n".join(line.plain for line in drawn(told))
 
 
 def test_a_job_that_was_blocked_waits_from_when_it_was_released() -> None:

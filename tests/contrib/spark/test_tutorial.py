@@ -10,10 +10,10 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from eventmq_contrib.journal.parquet import read_rows
 from eventmq_contrib.spark.command import spark as group
 from tests.contrib.spark.test_report_page import read
 from tests.support.page_files import ROOT, write_files
@@ -99,7 +99,9 @@ def test_the_way_from_the_shop_to_the_report(
 def check_report(found: dict[str, Any], folder: Path) -> None:
     """Compare what a report says with the rows of the journal, and look at its page."""
     rows = [
-        row for path in folder.glob("journal/date=*/hour=*/*.parquet") for row in read_rows(path)
+        row
+        for path in folder.glob("journal/date=*/hour=*/*.parquet")
+        for row in pq.ParquetFile(path).read().to_pylist()
     ]
     kinds = Counter(row["kind"] for row in rows)
     assert len(rows) == found["events"]

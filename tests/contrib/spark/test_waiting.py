@@ -170,7 +170,7 @@ def test_what_is_missing_after_the_chosen_time_changes_nothing_of_it(tmp_path: P
     query = Query(
         tmp_path, [line(1, "enqueued", "j1", second=0), line(4, "enqueued", "j2", second=9)]
     )
-    found = query.make(until_us=START_US + 5_000_000)
+    found = query.make(until=START_US / 1e6 + 5)
     found.advance(query.go({"b": 4}))
     assert found.queues() == {"q": Oldest(1, START_US, 0.0)}
 
@@ -236,7 +236,7 @@ def test_only_what_is_chosen_waits(tmp_path: Path) -> None:
         history.job(waits if n % 2 else fails, at=2.0 * n)
     query = Query(tmp_path, history.rows)
     since, until = START_US + 20_000_000, START_US + 90_000_000
-    found = query.make(queue="email", task="shop.a", since_us=since, until_us=until)
+    found = query.make(queue="email", task="shop.a", since=since / 1e6, until=until / 1e6)
     found.advance(query.go({"b": len(query.rows)}))
     some = [row for row in query.rows if since <= row["ts_us"] < until]
     chosen = [row for row in some if (row["queue"], row["task"]) == ("email", "shop.a")]

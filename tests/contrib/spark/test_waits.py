@@ -9,8 +9,8 @@ import pytest
 
 from eventmq.job import OutcomeKind
 from eventmq_contrib.spark.analyses.capacity import capacity
-from eventmq_contrib.spark.analyses.executions import executions
 from eventmq_contrib.spark.analyses.slo import Objective, slo
+from eventmq_contrib.spark.analyses.states import executions
 from eventmq_contrib.spark.analyses.stats import stats
 from eventmq_contrib.spark.journal import read_journal
 from tests.contrib.spark.test_stream import stream

@@ -77,11 +77,32 @@ def test_the_decorators_give_the_function_back():
     assert app.on_worker_start(fail) is fail
     assert app.on_worker_stop(fail) is fail
     assert app.on_child_start(fail) is fail
+    assert app.on_child_stop(fail) is fail
+
+
+def test_a_process_that_ran_jobs_ends_once(callbacks):
+    """Not one that ran none, such as the worker's own where the pool has processes."""
+    callbacks.child_stop += [lambda: callbacks.calls.append("child-stop")]
+    callbacks.end_child()
+    assert callbacks.calls == []
+    callbacks.child()
+    callbacks.end_child()
+    callbacks.end_child()
+    assert callbacks.calls == ["child", "child-stop"]
+
+
+def test_a_failure_at_the_end_of_a_child_is_logged_and_the_others_run(callbacks, caplog):
+    callbacks.child_stop += [fail, lambda: callbacks.calls.append("child-stop")]
+    callbacks.child()
+    callbacks.end_child()
+    assert callbacks.calls == ["child", "child-stop"]
+    assert "fail of on_child_stop failed" in caplog.text
 
 
 def test_an_app_without_any_gives_its_pools_nothing_to_call():
-    app = EventMQ("x")
-    assert app.make_executor()._on_start is None
+    executor = EventMQ("x").make_executor()
+    assert (executor._on_start, executor._on_stop) == (None, None)
+    executor.stop()
 
 
 def test_an_app_with_its_worker_in_the_process_runs_all_of_them():
@@ -89,6 +110,7 @@ def test_an_app_with_its_worker_in_the_process_runs_all_of_them():
     with EventMQ("both", broker="memory://") as app:
         app.on_worker_start(lambda: calls.append("start"))
         app.on_child_start(lambda: calls.append("child"))
+        app.on_child_stop(lambda: calls.append("child-stop"))
         app.on_worker_stop(lambda: calls.append("stop"))
         task = app.task(name="task")(lambda: list(calls))
         assert sorted(task.delay().get()) == ["child", "start"]
@@ -96,7 +118,7 @@ def test_an_app_with_its_worker_in_the_process_runs_all_of_them():
     for thread in threading.enumerate():
         if thread.name == "eventmq-worker":
             thread.join(20)
-    assert calls == ["start", "child", "stop"]
+    assert calls == ["start", "child", "child-stop", "stop"]
 
 
 def test_an_app_inside_a_test_runs_none():

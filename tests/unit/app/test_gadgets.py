@@ -21,8 +21,8 @@ import msgpack
 import pytest
 
 from eventmq.app import EventMQ
+from eventmq.engine.schedules import read_row
 from eventmq.errors import ContentError, JobFailed, ProtocolError, SettingsError
-from eventmq.plugins.schedule_stores.table import read_row
 from eventmq.wire.commands import Schedule
 from eventmq.wire.outcomes import EndRow, OutcomeReader, failure
 from eventmq.wire.results import decode_error

@@ -127,6 +127,7 @@ def _said(value):
     [
         (Strategy(chosen=KeyError("x")), "failed in 'choose': KeyError: 'x'"),
         (Strategy(chosen=None), "failed in 'choose': TypeError"),
+        (Strategy(chosen=[]), "it returned no session for the queue 'q', whose jobs would wait"),
         (Strategy(chosen=["c"]), "it returned 'c', which is no session offered"),
         (Strategy(chosen=["a", "a"]), "it returned 'a' 2 times, with a credit of 1"),
         (Strategy(key=KeyError("x")), "failed in 'key': KeyError: 'x'"),

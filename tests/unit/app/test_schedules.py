@@ -12,9 +12,9 @@ import pytest
 
 from eventmq.app import EventMQ
 from eventmq.app.beat import BrokerBeatClient
-from eventmq.app.schedules import ScheduleNotFound
 from eventmq.app.wiring import Triggers
-from eventmq.errors import SettingsError
+from eventmq.errors import ScheduleNotFound, SettingsError
+from eventmq.events import rows_of
 from eventmq.graph import Signature
 from eventmq.policies import Timing, at, cron, every
 from eventmq.scheduler.machine import SchedulerMachine
@@ -37,6 +37,44 @@ def app() -> Iterator[EventMQ]:
 
 def add(a: int, b: int = 0) -> int:
     return a + b
+
+
+# Who did it
+
+
+def acts(app: EventMQ) -> list[tuple[Any, ...]]:
+    """Return what was done in the broker: operation, actor and schedule."""
+    rows = app.ask("events.read", {"after": 0})["rows"]
+    events = [event for first, _, body in rows for event in rows_of("b", first, body)]
+    return [
+        (event["operation"], event.get("actor"), event.get("schedule_id"))
+        for event in events if event["kind"] == "operation"
+    ]  # fmt: skip
+
+
+def test_the_setting_says_who_changes_schedules_and_jobs() -> None:
+    """What was done is told apart: one call of the broker saves, enables and disables."""
+    with EventMQ("shop", broker="memory://", actor="anna@host") as app:
+        task = app.task(name="add")(add)
+        app.schedule("nightly", task.s(1), cron("0 3 * * *"))
+        app.schedules.disable("nightly")
+        app.schedules.disable("nightly")
+        app.schedules.enable("nightly")
+        app.schedules.run("nightly")
+        app.unschedule("nightly")
+        task.options(countdown=99).delay(1).cancel()
+        assert acts(app) == [
+            *((what, "anna@host", "nightly") for what in ("schedule", "disable", "enable", "run")),
+            ("unschedule", "anna@host", "nightly"), ("cancel", "anna@host", None),
+        ]  # fmt: skip
+
+
+def test_a_program_says_nobody_unless_it_is_told(app: EventMQ) -> None:
+    """An argument of the call wins."""
+    app.task(name="add")(add).delay(1).get()
+    app.ask("pause", {"queue": "default"})
+    app.ask("resume", {"queue": "default", "actor": "bob"})
+    assert acts(app) == [("pause", None, None), ("resume", "bob", None)]
 
 
 # Signatures

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -310,7 +311,7 @@ def test_values_that_have_their_type_and_lists_of_texts_load_no_library() -> Non
     """What programs hand over is typed already, and most variables are text: 5 ms a start."""
     program = """
 import sys
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from eventmq.conversion import option, read_options
 from eventmq.settings import load_settings
 @dataclass
@@ -345,3 +346,32 @@ def test_bounds_are_kept(bounds: dict[str, Any], good: Any, bad: Any) -> None:
     assert declared["one"].read(good) == good
     with pytest.raises(ValueError, match=re.escape(declared["one"].allowed)):
         declared["one"].read(bad)
+
+
+@dataclass
+class Numbers:
+    pauses: tuple[float, ...] = option((), unit="s")
+    weights: Mapping[str, float] = field(default_factory=dict)
+    counts: tuple[int, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("pauses", [1.0, math.nan], "a list of numbers"),
+        ("pauses", [1.0, math.inf], "a list of numbers"),
+        ("pauses", [1.0, 1e12], "a list of numbers: the largest number is 1000000000"),
+        ("weights", {"a": math.inf}, "a table of numbers"),
+        ("counts", (1, 10**30), f"a list of whole numbers: the largest number is {2**63 - 1}"),
+    ],
+    ids=str,
+)
+def test_numbers_in_lists_and_tables_have_the_bounds_of_numbers(name, value, said) -> None:
+    with pytest.raises(PluginError) as caught:
+        read_options(Numbers, {name: value}, owner="plugin 'demo'")
+    assert str(caught.value).startswith(f"option {name!r} of plugin 'demo' must be {said}")
+
+
+def test_the_largest_numbers_are_allowed() -> None:
+    read = read_options(Numbers, {"pauses": [1e9], "counts": [2**63 - 1]}, owner="plugin 'demo'")
+    assert (read.pauses, read.counts) == ((1e9,), (2**63 - 1,))

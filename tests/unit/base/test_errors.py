@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import sys
+import traceback
 
 import pytest
 
@@ -88,6 +90,17 @@ def test_fields_hold_the_data() -> None:
     assert errors.ProtocolError("no").code == "bad-message"
     assert errors.JobNotFound("1").job_id == "1"
     assert errors.BatchError("no", jobs=(("j", "refused", None),)).jobs == [("j", "refused", None)]
+
+
+def test_a_failed_job_that_nothing_catches_shows_the_traceback_of_the_worker() -> None:
+    """As a note, which `traceback` shows from Python 3.11 on, and other tools before."""
+    failed = errors.JobFailed("no", remote_traceback='  File "shop.py", line 3, in sell\n')
+    note = 'Traceback of the worker:\n\n  File "shop.py", line 3, in sell'
+    assert failed.__notes__ == [note]
+    assert pickle.loads(pickle.dumps(failed)).__notes__ == [note]
+    if sys.version_info >= (3, 11):
+        assert note in "".join(traceback.format_exception(failed))
+    assert not hasattr(errors.JobFailed("no"), "__notes__")
 
 
 def test_the_nearest_name_is_suggested_else_all() -> None:

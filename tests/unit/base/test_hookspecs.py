@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from eventmq import hookspecs
+from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
 from eventmq.interfaces import CommandOption, TaskRole
 from eventmq.registry.manager import PluginManager
@@ -192,6 +193,26 @@ def test_eventmq_configure_gets_the_app():
     seen = []
     manage("eventmq_configure", lambda app: seen.append(app + "!")).configure()
     assert seen == ["app!"]
+
+
+def test_eventmq_serve_metrics_gets_the_figures_and_the_address():
+    """Of several plugins each serves, and each is ended."""
+    ended = []
+
+    def serve(address, read):
+        return lambda: ended.append((address, read()["peers"]))
+
+    end = manage("eventmq_serve_metrics", serve).serve_metrics(lambda: {"peers": 2}, "here:1")
+    assert ended == []
+    end()
+    end()
+    assert ended == [("here:1", 2)]
+
+
+def test_eventmq_serve_metrics_is_needed_where_an_address_is_set():
+    manager = manage("eventmq_serializers", lambda: {"probe": Probe})
+    with pytest.raises(PluginError, match="no plugin serves metrics"):
+        manager.serve_metrics(dict, "here:1")
 
 
 def test_eventmq_add_commands_gets_the_group_of_commands():

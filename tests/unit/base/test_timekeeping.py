@@ -14,9 +14,11 @@ from eventmq.timekeeping import (
     STEP,
     ClockRecord,
     GuardedWall,
+    Passed,
     Reading,
     StoreTime,
     Timekeeper,
+    say_time,
 )
 
 WALL, BOOT = 1_800_000_000.0, 5_000.0
@@ -201,6 +203,23 @@ def test_the_hour_is_of_one_run() -> None:
     assert time.unconfirmed == WEEK - AT_ONCE
 
 
+#: What a standby knows that saw its owner end two minutes ago.
+KNOWN = Passed(100.0, 150.0)
+
+
+@pytest.mark.parametrize(("ahead", "passed"), [(120, 120), (DAY, 100), (3000, 100), (-DAY, 100)])
+def test_after_a_takeover_the_clock_is_believed_where_it_says_what_was_seen(ahead, passed) -> None:
+    """Else no more has passed than surely has, and nothing is unconfirmed."""
+    time = StoreTime(Reading(WALL + ahead, 7.0, "b"), record(), KNOWN)
+    assert time.now == WALL + passed
+    assert time.unconfirmed == 0.0
+
+
+def test_what_was_seen_does_not_count_on_the_same_machine() -> None:
+    time = StoreTime(Reading(WALL, BOOT + 3, "a"), record(), KNOWN)
+    assert time.now == WALL + 3
+
+
 # Guarded wall time
 
 
@@ -268,6 +287,18 @@ def test_a_beat_takes_the_difference_to_its_broker_for_a_step() -> None:
     assert guarded.advance(WALL + DAY + SETTLED, BOOT + SETTLED) == DAY
     guarded.expect(WALL + DAY + SETTLED + 30, WALL + DAY + SETTLED, BOOT + SETTLED)
     assert (guarded.now, guarded.step) == (WALL + DAY + SETTLED, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "passed"), [(120, 120), (3000, 100), (DAY, 100), (-DAY, 100), (-120, 100)]
+)
+def test_after_a_takeover_a_clock_counts_at_once_where_it_says_what_was_seen(ahead, passed) -> None:
+    """Else as a step does, ten minutes later."""
+    wall = GuardedWall(Reading(WALL + ahead, 7.0, "b"), record(), KNOWN)
+    assert wall.now == WALL + passed
+    assert bool(wall.step) is (ahead != passed)
+    wall.advance(WALL + ahead + SETTLED, 7.0 + SETTLED)
+    assert wall.now == WALL + ahead + SETTLED
 
 
 # Both
@@ -452,3 +483,9 @@ def test_many_additions_become_one_by_which_nothing_ages_sooner() -> None:
 def test_a_record_that_cannot_be_read_is_refused(values) -> None:
     with pytest.raises(ValueError, match="record of the store's clocks"):
         ClockRecord.of(values)
+
+
+@pytest.mark.parametrize("timestamp", [float("inf"), float("nan"), 1e18])
+def test_a_time_that_no_calendar_has_is_said_as_it_is(timestamp: float) -> None:
+    """As a trigger that reckons wrongly may give it; saying so must not fail."""
+    assert f"Unix time {timestamp:g}" == say_time(timestamp)

@@ -100,6 +100,38 @@ def test_ratios_are_of_medians_and_of_what_both_measured() -> None:
     ]
 
 
+def test_what_keeps_jobs_in_postgresql_is_compared_as_well() -> None:
+    figures = Figures("drain")
+    figures.add(**{"eventmq per_second": 100.0, "eventmq-postgresql per_second": 50.0})
+    figures.add(**{"pgqueuer per_second": 10.0})
+    assert list(ratios(figures, "drain", ["eventmq-postgresql", "pgqueuer"])) == [
+        "  drain per_second: 10 times that of pgqueuer",
+        "  drain per_second: with PostgreSQL 5 times that of pgqueuer",
+    ]
+
+
+def test_two_systems_on_one_kind_of_server_name_its_package_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def version(query: list[str], **_: object) -> str:
+        asked.append(query[-1])
+        return "15\n"
+
+    monkeypatch.setattr(subprocess, "check_output", version)
+    versions = servers.server_versions(["postgresql", "eventmq-postgresql", "none"])
+    assert versions == {"postgresql": "15"}
+    assert asked == ["postgresql"]
+
+
+def test_so_many_processes_of_a_worker_are_started_and_waited_for(tmp_path: Path) -> None:
+    code = f"import os; open(f'{tmp_path}/{{os.getpid()}}', 'w').close()"
+    command = [sys.executable, "-m", "benchmarks.peers.several", "3", "-c", code]
+    subprocess.run(command, check=True, cwd=ROOT)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_a_server_that_is_not_there_is_named_with_its_package() -> None:
     with pytest.raises(servers.Missing, match="apt-get install no-such-package"):
         servers.program("no-such-server", "no-such-package")

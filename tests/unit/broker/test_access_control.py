@@ -9,9 +9,8 @@ import pytest
 from eventmq.broker.authenticator import AccessControl
 from eventmq.broker.grants import REMOTE, Grant
 from eventmq.graph import Plan
-from eventmq.wire.batches import pack
+from eventmq.wire.batches import encode_graph, pack
 from eventmq.wire.commands import Call, Disconnect, Error, Heartbeat, Inform, Ready, Request
-from eventmq.wire.graphs import encode_graph
 from tests.support.broker_harness import Broker
 
 if TYPE_CHECKING:
@@ -179,10 +178,16 @@ def test_who_is_not_touched_by_a_change_stays(make) -> None:
 def test_bad_arguments_are_told_of_as_without_keys(make) -> None:
     """The check of owners makes no other errors, and no exceptions."""
     guarded = make(EVERYBODY)
-    for arguments in ({"ids": 7}, {"ids": [7]}, {"ids": ["x"] * 1001}, {}, {"ids": None}):
+    nul = {"ids": ["a\0b"]}  # a store may not be able to look for it
+    for arguments in (nul, {"ids": 7}, {"ids": [7]}, {"ids": ["x"] * 1001}, {}, {"ids": None}):
         assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "get", pack(arguments))))
     assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "get", pack([1]))))
     assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "info", pack({"id": b"x"}))))
+    now = guarded.broker.clock.now()
+    guarded.access.receive("main", [b"peer", *Call("c", "get", pack(nul)).frames()], "A", now)
+    assert not guarded.core.state.writes
+    guarded.broker.tick()
+    assert ["bad-arguments"] == codes(guarded.broker.took(b"peer"))
     assert ["unknown-call"] == codes(guarded.say("A", Call("c", "dance", pack({}))))
     assert ["job-not-found"] == codes(guarded.say("A", Call("c", "info", pack({"id": "x"}))))
 

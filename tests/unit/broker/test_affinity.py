@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from eventmq.plugins.routing.sticky import Sticky
+from eventmq.plugins.routing import Sticky
 from eventmq.wire.batches import OutcomeRow
 from eventmq.wire.commands import Heartbeat, Ready
 from eventmq.wire.features import Status

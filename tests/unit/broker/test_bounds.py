@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -73,6 +74,11 @@ LONG = "x" * 256
         Inform("1", "", "client", Features(name=LONG).format()),
         Inform("1", "", "worker", "x" * 3001),
         Inform("1", "x" * 3001, "worker"),
+        Inform("1", f'[[1, "q"], [1, "{LONG}"]]', "worker"),
+        Request("1", "q", f"task:{'x' * 1025},content-type:msgpack", b""),
+        Request("1", "q", f"{TASK},unique:{'x' * 1025}", b""),
+        Request("1", "q", f"{TASK},limit-key:{'x' * 1025}", b""),
+        Request("1", "q", f"{TASK},limit-key:{quote('€' * 342)}", b""),
     ],
 )
 def test_what_is_too_long_is_refused_as_too_large(

@@ -12,7 +12,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
-from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
+from eventmq.plugins.routing import LeastRecentlyUsed
 from eventmq.wire.batches import decode_exceptions, encode_batch, encode_outcomes, pack, unpack
 from eventmq.wire.commands import (
     Ack,
@@ -261,8 +261,7 @@ def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
 
 #: The modules of the broker that a job meets on its way, where nothing else is going on.
 ON_THE_WAY = {
-    "admission", "calls", "core", "dispatch", "outcomes", "peers", "queues", "state", "subqueues",
-    "waiters",
+    "admission", "core", "dispatch", "outcomes", "peers", "queues", "state", "waiters",
 }  # fmt: skip
 
 
@@ -896,6 +895,8 @@ def test_too_many_peers_are_told_so(tmp_path: Path) -> None:
         ([b"", b"eMQP/1.0", b"REQUEST", b"1", b"q", b"batch:2", b"x"], "bad-body"),
         ([b"", b"eMQP/1.0", b"CALL", b"1", b"dance", b"\x80"], "unknown-call"),
         ([b"", b"eMQP/1.0", b"CALL", b"1", b"get", b"\x80"], "bad-arguments"),
+        ([b"", b"eMQP/1.0", b"CALL", b"1", b"get", b"\x81\xa3ids\x91\xa1\x00"], "bad-arguments"),
+        ([b"", b"eMQP/1.0", b"REQUEST", b"1", b"q", b"task:%00", b""], "not-utf8"),
         ([b"", b"eMQP/1.0", b"INFORM", b"1", b"", b"king"], "bad-role"),
         ([b"", b"eMQP/1.0", b"CANCEL", b"1", b"", b"", b""], "not-allowed"),
         ([b""], "envelope"),

@@ -8,8 +8,7 @@ import pytest
 
 from eventmq.app import EventMQ
 from eventmq.broker.limits import Limits
-from eventmq.events import EventColumns, rows_of
-from eventmq.events.packed import Field, unpack_blocks
+from eventmq.events import EventColumns, Field, rows_of, unpack_blocks
 from eventmq.graph import Signature
 from eventmq.interfaces import PluginContext
 from eventmq.job import JobRecord, OutcomeKind
@@ -297,7 +296,7 @@ def test_the_setting_decides_and_a_row_fits_a_frame(
     """The broker imports nothing: there is no such module."""
     app = EventMQ("shop", data_dir=str(tmp_path), **settings)
     runner = app.make_broker(binds={})
-    assert runner.store._events[2] == most
+    assert runner.store.engine._events[2] == most
     app.close()
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from eventmq.broker.admission import Admission
 from eventmq.broker.limits import Limits
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
+from eventmq.schedule import Schedule
 from eventmq.wire.batches import encode_outcomes, pack
 from eventmq.wire.commands import (
     Ack,
@@ -291,8 +293,72 @@ def test_a_legacy_worker_keeps_its_slot_where_the_job_for_it_is_refused(broker: 
     """The disk was nearly full in the commit that was to admit and to lease it."""
     broker.tell(b"old", Inform("1", '[[10, "default"]]', "worker"))
     broker.tell(b"old", Ready("2"))
-    broker.store._writes.refuse = True
+    broker.store.engine.refuse(new_jobs=True)
     broker.tell(b"c", Request(broker.new_id(), "default", "ack-requested", b"[]"))
-    broker.store._writes.refuse = False
+    broker.store.engine.refuse(new_jobs=False)
     broker.tell(b"c", Request(broker.new_id(), "default", "ack-requested", b"[]"))
     assert [type(m) for m in broker.took(b"old") if isinstance(m, Request)] == [Request]
+
+
+def test_what_the_store_cannot_keep_is_refused_and_nothing_else(broker: Broker) -> None:
+    """Numbers that are too large, in one turn with jobs of others, some of them leased at once."""
+    broker.worker(window=3)
+    row = ["s", 0, None, 1 << 63, "", pack(Schedule(name="s", trigger="every:{}").definition())]
+    broker.core.schedules.check = lambda trigger: None
+    text = f"{TASK},ack-requested"
+    asked = [
+        (b"a", Request("first", "", text, b"x")),
+        (b"b", Call("save", "schedules.save", pack({"rows": [[row, None]]}))),
+        (b"c", Call("read", "events.read", pack({"after": (1 << 63) - 1}))),
+        (b"d", Request("second", "", text, b"x")),
+    ]
+    for peer, _ in asked:
+        broker.tell(peer, Inform("i", "", "client", Features().format()))
+    for peer, message in asked:
+        broker.put(peer, message)
+    broker.tick()
+    for peer, request in ((b"b", "save"), (b"c", "read")):
+        [error] = broker.took(peer)
+        assert isinstance(error, Error)
+        assert (error.request, error.code) == (request, "bad-value")
+    for peer in (b"a", b"d"):
+        assert [type(each) for each in broker.took(peer)] == [Ack]
+    [first, second] = broker.dispatched
+    ids = [entry.id for _, index in chunks([first, second]) for entry in index.entries]
+    assert ids == ["first", "second"]
+    broker.crash()
+    assert broker.call("state", ids=ids) == [["first", "running"], ["second", "running"]]
+
+
+def test_a_job_that_the_store_cannot_keep_is_not_started(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease is taken back, and the error says so; another one of the same turn runs."""
+    broker.worker(window=2)
+    made = Admission._job_factory
+
+    def make(self: Admission, *args: Any) -> Any:
+        factory = made(self, *args)
+
+        def job(job_id: str, body: bytes, seq: int) -> Any:
+            made = factory(job_id, body, seq)
+            made.attempt = 1 << 63 if job_id == "bad" else 1
+            return made
+
+        return job
+
+    monkeypatch.setattr(Admission, "_job_factory", make)
+    for job_id in ("bad", "good"):
+        broker.put(b"client", Request(job_id, "", f"{TASK},ack-requested", b"x"))
+    broker.tick()
+    answers = {type(each): each for each in broker.took(b"client")}
+    assert answers[Error].code == "bad-value"
+    assert answers[Error].request == "bad"
+    assert answers[Ack].acked == "good"
+    assert broker.call("state", ids=["bad", "good"]) == [["bad", ""], ["good", "running"]]
+    [queue] = broker.call("queues")
+    assert (queue["waiting"], queue["running"]) == (0, 1)
+    [(chunk, index)] = chunks(broker.dispatched)
+    assert [entry.id for entry in index.entries] == ["good"]
+    broker.answer(b"worker", chunk, [row()])
+    assert broker.call("state", ids=["good"]) == [["good", "succeeded"]]

@@ -28,11 +28,11 @@ def may(check, *arguments) -> bool:
 
 #: Command -> roles.
 TABLE = {
-    c.Inform: "client worker scheduler gateway admin",
-    c.Heartbeat: "client worker scheduler gateway admin",
-    c.Hello: "client worker scheduler gateway admin",
-    c.Kbai: "client worker scheduler gateway admin",
-    c.Call: "client worker scheduler gateway admin",
+    c.Inform: "client worker scheduler gateway admin broker",
+    c.Heartbeat: "client worker scheduler gateway admin broker",
+    c.Hello: "client worker scheduler gateway admin broker",
+    c.Kbai: "client worker scheduler gateway admin broker",
+    c.Call: "client worker scheduler gateway admin broker",
     c.Request: "client scheduler gateway admin",
     c.Publish: "client scheduler gateway admin",
     c.Schedule: "client scheduler gateway admin",
@@ -57,7 +57,7 @@ def test_there_is_a_rule_for_every_command_of_the_broker() -> None:
 
 #: Role of INFORM -> roles of the key.
 INFORMS = {
-    "client": "client worker scheduler gateway admin",
+    "client": "client worker scheduler gateway admin broker",
     "worker": "worker gateway",
     "scheduler": "scheduler",
 }
@@ -71,7 +71,9 @@ def test_a_peer_is_what_its_key_says(said: str, role: str) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_that_act_or_show_the_jobs_of_all_are_for_admins(name: str) -> None:
-    acts = CALLS[name].role == "admin" or name in {"jobs", "failed", "workers", "status"}
+    acts = CALLS[name].role == "admin" or name in {
+        "jobs", "failed", "metrics", "workers", "status"
+    }  # fmt: skip
     lease = name in {"schedules.lease", "schedules.advance"}
     held = name in {"begin", "inputs"}
     assert (not acts and not lease and not held) == may(grant("client").check_call, name)

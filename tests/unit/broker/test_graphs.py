@@ -269,6 +269,46 @@ def test_a_graph_that_is_cancelled_at_once_leaves_no_results(broker: Broker) -> 
     assert (states(broker, ids), broker.store._db.execute(held).fetchone()) == ("scc", (0,))
 
 
+def test_a_result_is_not_held_for_a_callback_that_was_cancelled(broker: Broker) -> None:
+    ids = submit(broker, Group((A, B, D)) | C)
+    [(chunk, _)] = chunks(broker.worker(b"w", "w"))
+    broker.answer(b"w", chunk, [row(kind=OutcomeKind.FAILED)])
+    broker.ready(b"w", 1)
+    broker.answer(b"w", broker.dispatched[-1], [row()])
+    held = "SELECT count(*) FROM member_results"
+    assert (states(broker, ids), broker.store._db.execute(held).fetchone()) == ("fsrc", (0,))
+
+
+@pytest.mark.parametrize(("policy", "ends"), [("continue", "cq"), ("cancel", "cc")])
+def test_what_many_ends_cause_is_read_together(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, policy: str, ends: str
+) -> None:
+    """A store behind a network is asked as often for many graphs as for a few."""
+    store = broker.store.engine.tables.store
+    asked: list[str] = []
+
+    def noted(verb: str, read: Any) -> Any:
+        def ask(*args: Any, **more: Any) -> Any:
+            before = len(asked)
+            answer = read(*args, **more)
+            asked[before:] = [f"{verb} {args[0]}"]  # what it asks itself does not count
+            return answer
+
+        return ask
+
+    for verb in ("get", "scan", "heads", "measure"):
+        monkeypatch.setattr(store, verb, noted(verb, getattr(store, verb)))
+    reads = []
+    expression = Group((A,), on_failure=policy) | Signature("b", immutable=True)
+    for count in (2, 10, 60):  # the names of tasks are new to the first
+        ids = [submit(broker, expression) for _ in range(count)]
+        asked.clear()
+        broker.call("cancel", ids=[jobs[0] for jobs in ids])
+        reads.append(list(asked))
+        assert {states(broker, jobs) for jobs in ids} == {ends}
+    assert reads[1] == reads[2]
+
+
 def test_a_graph_can_be_looked_at(broker: Broker) -> None:
     ids = submit(broker, Group((A, B)) | C)
     run(broker, lambda text: text == "b")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.broker.idle_queues import SLICE
 from eventmq.broker.limits import Limits
+from eventmq.broker.maintenance import QUEUES_AT_ONCE
 from eventmq.plugins.database import first_row
 from eventmq.wire.batches import encode_batch, encode_exceptions
 from eventmq.wire.commands import Ack, Error, Heartbeat, Inform, Request
@@ -184,7 +184,7 @@ def test_a_forgotten_queue_comes_back_with_its_next_job_and_is_served(small: Bro
 
 def test_many_are_forgotten_a_slice_at_a_time(tmp_path: Path) -> None:
     broker = Broker(tmp_path, Limits(max_new_queues=10_000))
-    count = 2 * SLICE + 10
+    count = 2 * QUEUES_AT_ONCE + 10
     templates = [(f"q{n}", TASK) for n in range(count)]
     ids = [broker.new_id() for _ in templates]
     body = encode_batch(templates, [(ids[n], n, b"x") for n in range(count)])
@@ -195,7 +195,7 @@ def test_many_are_forgotten_a_slice_at_a_time(tmp_path: Path) -> None:
     for _ in range(140):
         idle(broker, 5.0)
         sizes.add(len(broker.core.state.queues))
-    assert sizes == {count, count - SLICE, 10, 0}
+    assert sizes == {count, count - QUEUES_AT_ONCE, 10, 0}
     broker.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,11 @@ from eventmq.broker.core import BrokerCore
 from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
 from eventmq.errors import KeyFileError, NotAllowed
-from eventmq.wire import zap
+from eventmq.wire import zap_thread
 from eventmq.wire.connections import Connections
-from eventmq.wire.curve import fingerprint
+from eventmq.wire.curve import Certificate, fingerprint, write_new
 from eventmq.wire.sockets import new_context, open_router
-from eventmq.wire.zap_thread import KeyRing, ZapThread, has_keys
+from eventmq.wire.zap_thread import KeyRing, ZapThread, has_keys, reread_keys
 from tests.support.broker_harness import FirstQueue, FirstWorker
 from tests.support.keyed_broker import Keys
 
@@ -41,6 +42,45 @@ def looked(ring: KeyRing) -> Any:
     """Return the grants after a look at the directory, however soon after the last."""
     ring._refresh_at = 0.0
     return ring.refresh()
+
+
+# SIGHUP
+
+
+def test_keys_are_read_again_on_request_though_their_files_look_as_before(keys: Keys) -> None:
+    """Of the same size and time, as some tools write files; a look at the folder sees nothing."""
+    alice = keys.authorize("alice", "client")
+    ring = ring_of(keys)
+    path = keys.clients / "alice.key"
+    before = path.stat()
+    path.write_text(path.read_text().replace('"client"', '"worker"'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert before.st_size == path.stat().st_size
+    assert looked(ring)[alice.key] == alice
+    assert reread_keys()
+    assert looked(ring)[alice.key].roles == {"worker"}
+
+
+def test_a_changed_key_of_the_server_itself_waits_for_a_restart(
+    keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring = ring_of(keys)
+    before = ring.broker
+    ring.reread()
+    looked(ring)
+    assert "restart" not in caplog.text
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    own = keys.folder / "broker.key_secret"
+    own.unlink()
+    write_new(own, Certificate(public, secret), "test")
+    ring.reread()
+    looked(ring)
+    assert "the server's own key has changed: that counts after a restart" in caplog.text
+    own.unlink()
+    ring.reread()
+    looked(ring)
+    assert "the server's own key cannot be read, the one in use stays" in caplog.text
+    assert before == ring.broker
 
 
 # The directory
@@ -179,9 +219,11 @@ def request(key: bytes = b"k" * 32, **more: bytes) -> list[bytes]:
 
 
 def test_an_authentication_request_is_read_and_answered() -> None:
-    assert zap.AuthenticationRequest(b"7", b"eventmq", "10.0.0.1", b"k" * 32) == zap.read(request())
-    assert [b"1.0", b"7", b"200", b"OK", b"user", b""] == zap.accept(b"7", "user")
-    assert [b"1.0", b"7", b"400", b"why", b"", b""] == zap.refuse(request(), "why")
+    assert zap_thread.AuthenticationRequest(
+        b"7", b"eventmq", "10.0.0.1", b"k" * 32
+    ) == zap_thread.read_request(request())
+    assert [b"1.0", b"7", b"200", b"OK", b"user", b""] == zap_thread.accept(b"7", "user")
+    assert [b"1.0", b"7", b"400", b"why", b"", b""] == zap_thread.refuse(request(), "why")
 
 
 @pytest.mark.parametrize(
@@ -190,8 +232,8 @@ def test_an_authentication_request_is_read_and_answered() -> None:
      request()[:6], [*request(), b"more"]],
 )  # fmt: skip
 def test_a_request_that_is_not_about_curve_is_refused(frames: list[bytes]) -> None:
-    assert zap.read(frames) is None
-    assert b"400" == zap.refuse(frames)[2]
+    assert zap_thread.read_request(frames) is None
+    assert b"400" == zap_thread.refuse(frames)[2]
 
 
 @pytest.fixture
@@ -207,7 +249,7 @@ def test_the_thread_answers_refuses_and_outlives_nonsense(
     alice = keys.authorize("alice", "client")
     thread = ZapThread(context, ring_of(keys))
     asking = context.socket(zmq.REQ)
-    asking.connect(zap.ADDRESS)
+    asking.connect(zap_thread.ADDRESS)
 
     def ask(frames: list[bytes]) -> tuple[bytes, bytes]:
         asking.send_multipart(frames)

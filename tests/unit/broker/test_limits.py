@@ -62,10 +62,10 @@ def test_rows_of_full_buckets_are_forgotten(broker: Broker) -> None:
     submit(broker, 1, f"{_TASK},limit-rate:10/s")
     workers = Workers(broker, "a")
     workers.finish()
-    assert len(broker.store._limits.rows()) == 1
+    assert len(broker.store.engine.limits.rows()) == 1
     workers.wait(65.0)
     submit(broker, 1, _OTHER)
-    assert broker.store._limits.rows() == []
+    assert broker.store.engine.limits.rows() == []
     assert broker.core.state.limiters.of == {}
 
 

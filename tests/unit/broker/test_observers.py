@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq import EventMQ, hookimpl
 from eventmq.broker.runner import Observers
-from eventmq.events.packed import gap, pack_blocks
+from eventmq.events import gap, pack_blocks
 from eventmq.store.reads import EventRow
 
 if TYPE_CHECKING:

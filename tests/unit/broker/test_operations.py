@@ -168,7 +168,7 @@ def test_a_purge_ends_what_waits_and_leaves_what_runs(broker: Broker) -> None:
     assert set(states(broker, other)) == {"queued"}
     assert queue(broker) | {"workers": 0} == {
         "name": "default", "waiting": 0, "delayed": 0, "running": 1, "failed": 0,
-        "paused": False, "workers": 0, "limits": "",
+        "paused": False, "workers": 0, "limits": "", "waited": 0.0,
     }  # fmt: skip
     assert chunks(broker.answer(b"worker", chunk, [row()])) == []
     assert states(broker, [running]) == ["succeeded"]

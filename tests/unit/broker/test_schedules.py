@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.errors import SettingsError
-from eventmq.plugins.schedule_stores.broker import BrokerSchedules
+from eventmq.plugins.schedule_stores import BrokerSchedules
 from eventmq.wire.batches import pack
 from eventmq.wire.commands import Ack, Error, Inform, Reply, Schedule
 from eventmq.wire.features import Features

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventmq.broker import status
+from eventmq.broker import calls
 from eventmq.wire.commands import Admin, Inform, Kbai, Ready, Reply, Request
 from eventmq.wire.features import Features
 from tests.support.broker_harness import Broker, chunks, row
@@ -116,7 +116,7 @@ def test_a_worker_that_is_away_is_not_connected(broker: Broker) -> None:
 
 def test_workers_that_have_gone_are_forgotten_in_the_end(broker: Broker, monkeypatch) -> None:
     """The first ones: a broker runs for years."""
-    monkeypatch.setattr(status, "REMEMBERED", 2)
+    monkeypatch.setattr(calls, "FORMER_WORKERS", 2)
     for n in range(4):
         submit(broker)
         identity = f"w{n}".encode()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.broker.limits import Limits
+from eventmq.broker.peers import Eligibility
 from eventmq.broker.queues import Queue
-from eventmq.broker.subqueues import Eligibility, Load, Subqueue
+from eventmq.broker.subqueues import Load, Subqueue
 from eventmq.job import JobRecord, JobState
 from eventmq.store.writes import SubqueueKey
 from eventmq.wire.batches import decode_exceptions, encode_batch

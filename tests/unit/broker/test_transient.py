@@ -53,7 +53,7 @@ def stored(broker: Broker) -> dict[str, int]:
     """Return the numbers of rows that the store has."""
     db = broker.store._db
     names = ["jobs", "failed", "chunks"]
-    names += [f"outcomes_{n}" for n in broker.store._tables.buckets]
+    names += [f"outcomes_{n}" for n in broker.store.engine.tables.periods]
     return {name: db.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in names}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from urllib.parse import quote
 
 import pytest
 
@@ -45,7 +46,7 @@ def sent(broker: Broker) -> list[str]:
 def counts(broker: Broker) -> tuple[int, int, int]:
     """Return waiting, delayed and running jobs, after a look that memory and store agree."""
     [queue] = broker.call("queues")
-    there = broker.store._tables.counts()["default"]
+    there = broker.store.engine.tables.counts()["default"]
     kept = broker.core.state.queues["default"].counts
     assert (there.queued, there.delayed) == (kept.queued, kept.delayed)
     return queue["waiting"], queue["delayed"], queue["running"]
@@ -310,3 +311,29 @@ def test_other_headers_are_no_key() -> None:
     assert unique_rule("x-note:unique:a") is None
     with pytest.raises(ProtocolError, match="unique-states is 'x'"):
         unique_rule("unique:a,unique-states:x")
+
+
+@pytest.mark.parametrize("name", ["unique", "limit-key", "task"])
+def test_a_key_is_bounded_in_bytes(broker: Broker, name: str) -> None:
+    """No index has place for every text: 1,024 bytes are taken, and refused is what has more.
+
+    The error says how long it may be, and how long it is. A batch is refused whole.
+    """
+    fits = quote("€" * 341 + "x")
+    others = "content-type:msgpack" if name == "task" else TASK
+    refused = []
+    for job_id in ("a", "b"):
+        text = f"{others},ack-requested,{name}:{fits}{'y' if job_id == 'b' else ''}"
+        refused.append(broker.tell(b"client", Request(job_id, "q", text, b"x")))
+    [[stored], [error]] = refused
+    assert isinstance(stored, Ack)
+    assert isinstance(error, Error)
+    assert error.code == "too-large"
+    assert "at most 1,024 bytes" in error.text
+    assert "1,025" in error.text
+    templates = [("q", TASK), ("q", f"{others},{name}:{fits}y")]
+    body = encode_batch(templates, [("c", 0, b"x"), ("d", 1, b"x")])
+    [error] = broker.tell(b"client", Request("m", "", "batch:2", body))
+    assert isinstance(error, Error)
+    assert error.code == "too-large"
+    assert states(broker, "a", "b", "c", "d") == ["queued", "", "", ""]

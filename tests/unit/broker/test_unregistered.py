@@ -21,7 +21,7 @@ from eventmq.wire.commands import (
     Request,
     Schedule,
 )
-from eventmq.wire.identity import is_ours, is_version_0_3, routing_id
+from eventmq.wire.features import is_ours, is_version_0_3, routing_id
 from tests.support.broker_harness import Broker
 
 #: Routing ids as EventMQ 0.3 makes them, of another implementation, and of ours.

@@ -51,6 +51,21 @@ def test_a_broker_on_the_command_line_wins(cli: Cli, monkeypatch) -> None:
     assert ("tcp://127.0.0.1:2", "argument") == (rows[0]["value"], rows[0]["source"])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [["--broker", "tcp://a:1,tcp://b:1"], ["--broker", "tcp://a:1", "--broker", "tcp://b:1"]],
+)
+def test_several_brokers_are_named_one_by_one_or_together(cli: Cli, options: list[str]) -> None:
+    rows = cli.json("settings", "--json", *options)
+    assert "tcp://a:1,tcp://b:1" == rows[0]["value"]
+
+
+def test_a_broker_that_is_named_twice_is_wrong_usage(cli: Cli) -> None:
+    result = cli.run("settings", "--broker", "tcp://a:1", "--broker", "tcp://a:1")
+    assert result.exit_code == 2
+    assert "at least one, none twice" in result.stderr
+
+
 def test_a_table_in_a_pipe_is_plain_columns(cli: Cli) -> None:
     lines = cli.run("settings").stdout.splitlines()
     assert ["name", "value", "source", "type", "unit", "default", "env"] == lines[0].split()

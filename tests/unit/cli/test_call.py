@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,6 +74,18 @@ def test_without_wait_the_id_is_printed(cli: Cli) -> None:
     assert 32 == len(printed.strip())
 
 
+def test_who_does_not_wait_any_longer_is_told_which_job_goes_on(cli: Cli, monkeypatch) -> None:
+    def interrupted(job, timeout=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eventmq.client.handle.Job.get", interrupted)
+    result = cli.run("call", "-A", "shop", "total", "[1]", "--wait")
+    assert re.search(
+        r"^not waiting any longer; .*: eventmq job [0-9a-f]{32}$", result.stderr, re.MULTILINE
+    )
+    assert result.exit_code not in {0, 1}
+
+
 def test_what_json_has_no_form_for_is_printed_as_text(cli: Cli) -> None:
     assert {"bytes": "a", "text": "é"} == call(cli, "odd")
 
@@ -81,7 +94,14 @@ def test_what_json_has_no_form_for_is_printed_as_text(cli: Cli) -> None:
     ("arguments", "said"),
     [
         (["total", "hello"], "argument 1 is not JSON: hello; if it is a text, write '\"hello\"'"),
-        (["total", "[1]", "of=x"], "the argument 'of' is not JSON: x"),
+        (
+            ["total", "[1]", "of=x"],
+            "the argument 'of' is not JSON: x; if it is a text, write 'of=\"x\"'",
+        ),
+        (["total", "['x']"], "argument 1 is not JSON: ['x']; JSON writes it as '[\"x\"]'"),
+        (["total", "of={'a': None}"], "JSON writes it as 'of={\"a\": null}'"),
+        (["total", "{'a': b}"], "if it is a text, write '\"{'\"'\"'a'\"'\"': b}\"'"),
+        (["total", "{1, 2}"], "if it is a text, write '\"{1, 2}\"'"),
         (["total", "discount=1", "[1]"], "argument 2, [1], stands after one with a name"),
         (["total", "[1]", "--wiat"], "--wiat"),
         (["total"], "task shop.total: missing a required argument: 'prices'"),
@@ -137,3 +157,40 @@ def test_queues_that_are_limited_say_so(cli: Cli) -> None:
     assert header.split()[-1] == "limits"
     assert next(line for line in lines if line.startswith("mail")).split()[-1] == "rate=5/s"
     assert "limits" not in cli.run("queues", "-A", "shop").stdout
+
+
+TYPED = """
+from dataclasses import dataclass
+from enum import Enum
+
+from eventmq import EventMQ
+
+app = EventMQ("typed", broker="memory://")
+
+
+class Size(Enum):
+    LARGE = "L"
+
+
+@dataclass
+class Item:
+    name: str
+    size: Size
+
+
+@app.task
+def pack(item: Item) -> list[Item]:
+    assert item.size is Size.LARGE
+    return [item]
+"""
+
+
+def test_arguments_become_what_the_task_says_and_its_result_is_plain_again(cli: Cli) -> None:
+    """What does not fit is wrong usage, and nothing is submitted."""
+    cli.write("typed.py", TYPED)
+    given = '{"name": "hat", "size": "L"}'
+    found = cli.json("call", "-A", "typed", "pack", given, "--wait")
+    assert [{"name": "hat", "size": "L"}] == found
+    code, message = cli.error("call", "-A", "typed", "pack", '{"name": "hat", "size": 3}')
+    assert 2 == code
+    assert "task typed.pack: argument 'item.size': expected str, got int" in message

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.errors import HookError, PluginCollision
+from eventmq.errors import HookError, PluginCollision, PluginError
 from eventmq.interfaces import CommandOption
 from eventmq.registry.names import GATEWAY, WORKER_POOL
 from tests.support.cli_harness import Cli, open_cli
-from tests.support.plugin_harness import managing, providing  # noqa: F401 - the fixture `manage`
+from tests.support.plugin_harness import (
+    implementing,
+    managing,  # noqa: F401 - the fixture `manage`
+    providing,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +112,15 @@ def test_a_plugin_must_not_take_an_option_of_the_command(cli: Cli) -> None:
     assert "'stomp' declares the option 'bind', which is that of" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["app", "app_name", "help", "import", "verbose"])
+def test_a_plugin_must_not_take_an_option_by_its_spelling(cli: Cli, name: str) -> None:
+    """``--app`` is the option ``app_name`` of the command, and ``--help`` is none of its own."""
+    cli.write("stomp.py", STOMP.replace("virtual_host", name))
+    result = cli.run("-p", "stomp", "gateway", "--help")
+    assert f"'stomp' declares the option {name!r}, which is that of" in result.stderr
+    assert "stomp" not in result.stdout.partition("Gateways that can be chosen")[0]
+
+
 def test_two_gateways_may_declare_the_same_option(manage) -> None:
     plugin = providing(
         eventmq_gateways={"a": list, "b": list},
@@ -141,6 +154,29 @@ def test_what_is_no_option_is_an_error(manage) -> None:
     for name in ("--keys", "keys dir", "Keys", ""):
         with pytest.raises(ValueError, match="is no name of an option, such as virtual_host"):
             option(name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": None}, "None is no name of an option"),
+        ({"help": None}, "help of the option 'keys' is None, and not text"),
+        ({"metavar": 3}, "metavar of the option 'keys' is 3, and not text"),
+        ({"minimum": "1"}, "minimum of the option 'keys' is '1', no whole number"),
+    ],
+    ids=str,
+)
+def test_a_malformed_option_is_an_error_that_names_its_plugin(manage, wrong, message) -> None:
+    def declare() -> object:
+        given = {"name": "keys", "metavar": "X", "help": "It is for a test.", **wrong}
+        return {"a": [CommandOption(**given)]}
+
+    plugin = implementing(eventmq_gateways=lambda: {"a": list}, eventmq_command_options=declare)
+    with pytest.raises(PluginError) as caught:
+        manage(plugin).command_options(GATEWAY)
+    assert f"eventmq_command_options failed: ValueError: {message}" in str(caught.value)
+    assert str(caught.value).startswith("plugin ")
+    assert "switch it off with" in str(caught.value)
 
 
 def test_what_is_no_mapping_is_an_error(manage) -> None:

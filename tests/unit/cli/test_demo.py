@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eventmq.cli.demo.report import make_report
-from eventmq.cli.demo.run import DemoRun
+from eventmq.cli.demo.command import DemoRun, make_report
 from eventmq.cli.demo.sources import COUNTS, MAX_FILES, find_sources, measure
 
 SOURCE = b"""
@@ -46,7 +45,6 @@ def test_odd_sources_are_measured(source: bytes) -> None:
 
 
 def test_the_counts_are_those_of_a_plain_walk() -> None:
-    """The fast walk leaves out leaves, and nothing that counts."""
     for path in find_sources()[:40]:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
         functions = sum(isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) for n in nodes)

@@ -84,7 +84,7 @@ def test_other_files_change_nothing(folder, path) -> None:
 
 def test_without_the_library_the_extra_is_named(folder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
-    with pytest.raises(EventMQError, match=r"pip install 'eventmq\[reload\]'"):
+    with pytest.raises(EventMQError, match=r"pip install '\.\[reload\]'"):
         FileWatcher(folder, print)
 
 

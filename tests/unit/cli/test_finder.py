@@ -72,7 +72,7 @@ def test_a_module_in_a_package_is_found(cli: Cli) -> None:
         ("raise SystemExit(3)", "bad_app", "cannot be imported: SystemExit: 3"),
         ("import no_such_thing", "bad_app", "ModuleNotFoundError: No module named 'no_such_thing'"),
         ('raise NotAllowed("no")', "bad_app", "NotAllowed: no (bad_app.py, line 2)"),
-        ("app = EventMQ(brker=1)", "bad_app", "SettingsError: unknown setting 'brker' from"),
+        ("app = EventMQ(brker=1)", "bad_app", "error: -A bad_app: unknown setting 'brker' from"),
         ("app = EventMQ(brker=1)", "bad_app", "did you mean 'broker'? (bad_app.py, line 2)"),
         ('raise BrokerUnavailable("x")', "bad_app", "BrokerUnavailable: x (bad_app.py, line 2)"),
         ("def (", "bad_app", "cannot be imported: SyntaxError"),
@@ -80,25 +80,68 @@ def test_a_module_in_a_package_is_found(cli: Cli) -> None:
 )
 def test_what_is_wrong_is_said_in_one_sentence(cli: Cli, source, option, said) -> None:
     cli.write("bad_app.py", ERRORS + source)
-    code, message = cli.error("queues", "-A", option)
-    assert 2 == code
-    assert said in message
+    result = cli.run("queues", "-A", option)
+    assert 2 == result.exit_code
+    *traceback, last = result.stderr.splitlines()
+    assert last.startswith("error: ")
+    assert said in last
+    assert bool(traceback) == ("cannot be imported" in last)
+    assert "SettingsError" not in last
+
+
+def test_a_wrong_settings_file_is_the_error_and_not_the_module(cli: Cli) -> None:
+    cli.write("eventmq.toml", "brker = 1\n")
+    cli.write("bad_file.py", f'{APP}app = EventMQ("x")')
+    result = cli.run("queues", "-A", "bad_file")
+    assert 2 == result.exit_code
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: -A bad_file: unknown setting 'brker' from ")
+    assert line.endswith("(bad_file.py, line 2)")
+    assert "eventmq.toml" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [((), "error: the setting imports: there is no"), (("-I", "no_task"), "error: -I no_task: ")],
+)
+def test_a_module_is_named_by_what_names_it(cli: Cli, options, named) -> None:
+    """The app names modules by ``imports``, the command line by ``-I``."""
+    imports = "" if options else ", imports=['no_task']"
+    cli.write("names_more.py", f"{APP}app = EventMQ('x'{imports})")
+    result = cli.run("queues", "-A", "names_more", *options)
+    assert 2 == result.exit_code
+    assert result.stderr.splitlines()[-1].startswith(named)
 
 
 def test_a_setting_that_the_app_refuses_is_the_apps_error(cli: Cli) -> None:
     cli.write("bad_set.py", f'{APP}app = EventMQ("x", brker="tcp://127.0.0.1:1")')
-    code, message = cli.error("queues", "-A", "bad_set")
-    assert 2 == code
-    assert "did you mean 'broker'?" in message
-
-
-def test_the_traceback_is_shown_where_more_is_asked_for(cli: Cli) -> None:
-    cli.write("bad_deep.py", "def inner():\n    1 / 0\n\ninner()\n")
-    result = cli.run("queues", "-A", "bad_deep", "-v")
+    result = cli.run("queues", "-A", "bad_set")
     assert 2 == result.exit_code
-    assert "Traceback (most recent call last):" in result.stderr
-    assert "in inner" in result.stderr
-    assert "(bad_deep.py, line 2)" in result.stderr.splitlines()[-1]
+    assert "did you mean 'broker'?" in result.stderr.splitlines()[-1]
+
+
+def test_the_traceback_of_a_module_is_shown_from_its_first_line(cli: Cli) -> None:
+    """What imports the module, the program and Python's import system, says nothing to its user."""
+    cli.write("bad_deep.py", "def inner():\n    1 / 0\n\ninner()\n")
+    for options in (("queues", "-A", "bad_deep"), ("worker", "-A", "good_deep", "-I", "bad_deep")):
+        cli.write("good_deep.py", f"{APP}app = {app_at(1)}")
+        result = cli.run(*options)
+        assert 2 == result.exit_code
+        lines = result.stderr.splitlines()
+        assert "Traceback (most recent call last):" == lines[0]
+        assert "bad_deep.py" in lines[1]
+        assert "in inner" in result.stderr
+        assert "importlib" not in result.stderr
+        assert "ZeroDivisionError: division by zero" in lines
+        assert "(bad_deep.py, line 2)" in lines[-1]
+
+
+def test_control_characters_of_a_traceback_do_not_reach_the_terminal(cli: Cli) -> None:
+    cli.write("bad_escape.py", "raise ValueError('\\x1b[31m red \\x07')")
+    stderr = cli.run("queues", "-A", "bad_escape").stderr
+    assert "red" in stderr
+    assert "\x1b" not in stderr
+    assert "\x07" not in stderr
 
 
 def test_the_error_of_an_app_that_is_used_at_its_import_tells_how_to_avoid_it(cli: Cli) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from eventmq.app import EventMQ
 from eventmq.cli.command import FAILED
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 COMMANDS = [
     "demo", "broker", "worker", "beat", "dev", "gateway", "call", "ping", "status", "queues",
     "workers", "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "clock",
-    "schedules", "schedule", "unschedule", "fsck", "backup", "publish", "subscribe", "keys",
-    "plugins", "settings", "version",
+    "schedules", "schedule", "unschedule", "fsck", "backup", "store", "publish", "subscribe",
+    "keys", "plugins", "settings", "version",
 ]  # fmt: skip
 
 HELLO = """
@@ -111,6 +112,56 @@ def test_options_of_a_worker_set_its_settings_whatever_these_are_called(
     assert [7.0, 3.0, 9, ((4, "mail"),)] == given
 
 
+@pytest.mark.parametrize(
+    ("options", "queues"),
+    [
+        (["-Q", "a", "-Q", "b"], ((10, "a"), (10, "b"))),
+        (["-Q", "a:3,b", "--queues", "c:1"], ((3, "a"), (10, "b"), (1, "c"))),
+        ([], ((7, "of-the-settings"),)),
+    ],
+    ids=str,
+)
+def test_all_queues_of_the_command_line_count(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, options: list[str], queues: object
+) -> None:
+    made: list[Settings] = []
+
+    def make_worker(app: EventMQ, **_: object) -> None:
+        made.append(app.settings)
+        raise SettingsError("seen")
+
+    monkeypatch.setattr(EventMQ, "make_worker", make_worker)
+    cli.write("shop.py", "from eventmq import EventMQ\napp = EventMQ()\n")
+    cli.write("eventmq.toml", 'queues = "of-the-settings:7"\n')
+    assert cli.run("worker", "-A", "shop", *options).stderr.endswith("error: seen\n")
+    assert [queues] == [settings.queues for settings in made]
+
+
+@pytest.mark.parametrize("given", ["", "mail,"])
+def test_a_queue_without_a_name_is_wrong_usage(cli: Cli, given: str) -> None:
+    code, message = cli.error("worker", "-A", "shop", "-Q", given)
+    assert 2 == code
+    assert "a queue has no name; write NAME:WEIGHT" in message
+
+
+@pytest.mark.parametrize("command", ["worker", "dev"])
+@pytest.mark.parametrize(
+    ("given", "right"), [("mail=3", "mail:3"), ("a,mail=3", "mail:3"), ("mail=", "mail:10")]
+)
+def test_a_weight_after_an_equals_sign_is_wrong_usage(
+    cli: Cli, command: str, given: str, right: str
+) -> None:
+    code, message = cli.error(command, "-A", "shop", "-Q", given)
+    assert 2 == code
+    assert f"is not NAME:WEIGHT; write {right}" in message
+
+
+def test_a_concurrency_in_words_is_wrong_usage(cli: Cli) -> None:
+    code, message = cli.error("worker", "-A", "shop", "-c", "four")
+    assert 2 == code
+    assert "'four' is neither a whole number from 1 nor two such as 2-8" in message
+
+
 def test_the_version_is_an_option_too(cli: Cli) -> None:
     assert cli.run("version").stdout == cli.run("--version").stdout
 
@@ -160,7 +211,7 @@ def test_a_plugin_cannot_take_the_name_of_a_command(cli: Cli) -> None:
     code, message = cli.error("-p", "taker", "nothing")
     assert 1 == code
     assert "'broker'" in message
-    assert "-p no:taker" in message
+    assert "leave out -p taker, or take it out of the setting load_plugins" in message
 
 
 def test_a_broken_plugin_is_named_with_its_off_switch(cli: Cli) -> None:
@@ -168,7 +219,7 @@ def test_a_broken_plugin_is_named_with_its_off_switch(cli: Cli) -> None:
     code, message = cli.error("-p", "broken", "plugins")
     assert 1 == code
     assert "no_such_library" in message
-    assert "-p no:broken" in message
+    assert "leave out -p broken, or take it out of the setting load_plugins" in message
 
 
 def test_a_broken_hook_is_named_with_its_off_switch(cli: Cli) -> None:
@@ -176,15 +227,24 @@ def test_a_broken_hook_is_named_with_its_off_switch(cli: Cli) -> None:
     code, message = cli.error("-p", "crash", "hello")
     assert 1 == code
     assert "ZeroDivisionError" in message
-    assert "-p no:crash" in message
+    assert "leave out -p crash, or take it out of the setting load_plugins" in message
 
 
 def test_a_broken_plugin_does_not_keep_the_help_from_people(cli: Cli) -> None:
     cli.write("broken2.py", "1 / 0\n")
     result = cli.run("-p", "broken2", "--help")
     assert 0 == result.exit_code
-    assert "Commands:" in result.stdout
-    assert "-p no:broken2" in result.stderr
+    assert "Inspect:" in result.stdout
+    assert "leave out -p broken2, or take it out of the setting load_plugins" in result.stderr
+
+
+def test_a_plugin_that_exits_when_imported_does_not_end_the_help(cli: Cli) -> None:
+    cli.write("quitter.py", "import sys\nsys.exit('no licence')\n")
+    result = cli.run("-p", "quitter", "--help")
+    assert 0 == result.exit_code
+    assert "Inspect:" in result.stdout
+    assert "'quitter'" in result.stderr
+    assert "SystemExit: no licence" in result.stderr
 
 
 def test_a_plugin_is_left_out_with_no(cli: Cli) -> None:
@@ -199,3 +259,9 @@ def test_the_switches_add_to_what_the_files_say(cli: Cli) -> None:
     )
     names = [row["name"] for row in cli.json("-p", "no:serializers.dill", "plugins", "--json")]
     assert ["serializers.msgpack"] == [name for name in names if name.startswith("serializers")]
+
+
+def test_a_shell_completes_the_commands_of_a_group_that_lists_without_one() -> None:
+    completion = ShellComplete(program, {}, "eventmq", "_EVENTMQ_COMPLETE")
+    found = [item.value for item in completion.get_completions(["failed"], "")]
+    assert ["drop", "list", "retry", "show"] == sorted(found)

@@ -7,7 +7,8 @@ import click
 import pytest
 
 from eventmq.cli.command import read_timestamp
-from eventmq.cli.schedules import _local, _words
+from eventmq.cli.output import age, duration, local_time
+from eventmq.cli.schedules import _words, describe_trigger
 from eventmq.policies import at
 
 OPTION = click.Option(["--since"])
@@ -48,4 +49,34 @@ def test_anything_else_is_an_error_that_says_what_is_right(text: str) -> None:
 def test_a_schedule_that_fires_once_is_listed_with_its_time() -> None:
     when = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
     name, _, options = str(at(when)).partition(":")
-    assert _words(name, options) == f"at {_local(when.timestamp())}"
+    assert _words(name, options) == f"at {local_time(when.timestamp())}"
+    assert describe_trigger(f"{name}:{options}") == f"at {local_time(when.timestamp())}"
+
+
+def test_a_trigger_is_described_with_its_zone() -> None:
+    """As in the lines of a scheduler that starts."""
+    nightly = 'cron:{"expression": "0 3 * * *", "tz": "Europe/Paris"}'
+    assert describe_trigger(nightly) == "cron 0 3 * * *, zone Europe/Paris"
+    assert describe_trigger('every:{"seconds": 90}') == "every 90 s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.000037, "37 us"), (0.0000995, "99.5 us"), (0.00027, "0.27 ms"), (0.012, "12 ms"),
+        (0.9997, "1000 ms"), (1.0, "1 s"), (59.96, "60 s"), (190.0, "3.2 min"), (7200.0, "2 h"),
+        (200_000.0, "2.3 d"), (1e9, "11574 d"), (0.0, "0 us"),
+    ],
+)  # fmt: skip
+def test_a_length_of_time_has_a_unit_for_people(seconds: float, text: str) -> None:
+    assert text == duration(seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "now"), (-0.2, "now"), (12.9, "12 s ago"), (150, "2 min ago"), (-7300, "in 2 h"),
+     (200_000, "2 d ago")],
+)  # fmt: skip
+def test_a_time_has_an_age(monkeypatch: pytest.MonkeyPatch, seconds: float, text: str) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    assert text == age(1_800_000_000.0 - seconds)

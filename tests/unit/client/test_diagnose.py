@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eventmq.client.diagnose import diagnose
+from eventmq.client.handle import diagnose
 
 INFO = {
     "id": "j1", "task": "shop.send", "queue": "mail", "state": "queued", "attempt": 1,

@@ -9,8 +9,7 @@ import pytest
 from eventmq import EventMQ, chain, chord, group
 from eventmq.client.submit import LineageMarker, with_lineage
 from eventmq.client.templates import EncodedJob
-from eventmq.events import rows_of
-from eventmq.events.packed import pack_blocks
+from eventmq.events import pack_blocks, rows_of
 from eventmq.graph import Chain, Chord, Group, Signature
 from eventmq.interfaces import JobContext, current
 from eventmq.job import OutcomeKind

@@ -8,6 +8,7 @@ import pytest
 
 from eventmq.client.machine import ClientMachine
 from eventmq.client.requests import (
+    LOST,
     NO_BROKER,
     OneWayMessage,
     PendingCall,
@@ -241,6 +242,37 @@ def test_a_broker_that_leaves_calls_unanswered_gets_a_new_connection() -> None:
     broker.silent = True
     net.begin(PendingCall([], id="q", name="ping", deadline=net.now + 5.0))
     net.advance(5.0)
+    assert net.machine.reopen == [0]
+
+
+def wait_in_vain(net: Net, seconds: float, times: int) -> None:
+    """Ask for the end of a job so often, each time with this timeout."""
+    for n in range(times):
+        arguments = {"ids": ["j1"]}
+        net.begin(
+            PendingCall([], id=f"q{n}", name="get", arguments=arguments, deadline=net.now + seconds)
+        )
+        net.advance(seconds)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3.0, 10.0])
+def test_a_job_that_does_not_end_is_no_unanswered_message(seconds: float) -> None:
+    """``get`` is answered when the job has ended; what comes of the broker says that it lives."""
+    net = Net(FakeBroker())
+    net.begin(submit("j1"))
+    wait_in_vain(net, seconds, times=20)
+    assert net.machine.reopen == []
+
+
+def test_a_silent_broker_that_is_only_asked_for_ends_of_jobs_gets_a_new_connection() -> None:
+    """Each wait is shorter than the heartbeat timeout, and nothing is in flight between two."""
+    broker = FakeBroker()
+    net = Net(broker)
+    net.begin(submit("j1"))
+    broker.silent = True
+    wait_in_vain(net, 3.0, times=4)
+    assert net.machine.reopen == []
+    wait_in_vain(net, 3.0, times=1)
     assert net.machine.reopen == [0]
 
 
@@ -721,6 +753,17 @@ def test_a_legacy_broker_whose_connection_is_lost_is_left_until_it_is_back() -> 
     machine.opened(0, 3.0)
     machine.begin(job := PendingSubmit(frames, id="j2", deadline=9.0), 3.0)
     assert job.assigned_to == 0
+
+
+def test_a_connection_that_came_back_was_lost_whatever_arrived_since() -> None:
+    """An answer that was under way had cleared the reason, which the log says."""
+    machine = ClientMachine(["one"], session="s")
+    machine.opened(0, 1.0)
+    machine.lost(0, 2.0)
+    machine.connections[0].last_error = ""
+    machine.restored(0, 3.0)
+    assert machine.reopen == [0]
+    assert machine.connections[0].last_error == LOST
 
 
 # The end

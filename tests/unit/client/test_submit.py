@@ -23,7 +23,7 @@ from eventmq.errors import (
     SerializationError,
 )
 from eventmq.headers import Headers, parse_headers
-from eventmq.interfaces import Envelope, Submission
+from eventmq.interfaces import Envelope, Submission, SubmissionBatch
 from eventmq.job import IdFactory
 from eventmq.wire.batches import pack
 from eventmq.wire.commands import Call, Reply, Request
@@ -570,3 +570,64 @@ def test_a_middleware_without_submit_costs_nothing() -> None:
     bench = Bench(middleware=[OnlyExecutes()])
     bench.submitter.submit(bench.template(), (1,), {})
     assert bench.submitter._around == []
+
+
+class Together:
+    """A middleware that records what its jobs are sent with, and how that ends."""
+
+    def __init__(self) -> None:
+        self.batches: list[SubmissionBatch | None] = []
+        self.waits_for: dict[str, list[str]] = {}
+        self.ends: list[BaseException | None] = []
+
+    def submit(self, submission: Submission, proceed: Any) -> Any:
+        batch = submission.batch
+        if batch is not None and batch not in self.batches:
+            batch.on_end(self.ends.append)
+        self.batches.append(batch)
+        self.waits_for[submission.job_id] = list(submission.waits_for)
+        return proceed(submission)
+
+
+def test_a_job_that_is_sent_alone_has_no_batch() -> None:
+    middleware = Together()
+    bench = Bench(middleware=[middleware])
+    bench.submitter.submit(bench.template(), (1,), {})
+    assert middleware.batches == [None]
+
+
+def test_middlewares_know_which_jobs_are_sent_together_and_when_they_are() -> None:
+    middleware = Together()
+    bench = Bench(middleware=[middleware])
+    template = bench.template()
+    pending = bench.submitter.submit_many(template, [(1,), (2,)], {})
+    assert middleware.ends == []
+    pending.wait()
+    assert middleware.ends == [None]
+    with SubmitBatch(bench.submitter):
+        bench.submitter.submit_many(template, [(3,)], {}).wait()
+        bench.submitter.asubmit(template, (4,), {}).wait()
+        with SubmitBatch(bench.submitter):
+            bench.submitter.submit(template, (5,), {})
+        assert middleware.ends == [None]
+    first, second, third, fourth, fifth = middleware.batches
+    assert first is second
+    assert third is fourth
+    assert len({first, third, fifth}) == 3
+    assert middleware.ends == [None, None, None]
+
+
+def test_middlewares_know_when_jobs_that_are_sent_together_are_not() -> None:
+    middleware = Together()
+    bench = Bench(middleware=[middleware])
+    template = bench.template()
+    with pytest.raises(ValueError, match="no"), SubmitBatch(bench.submitter):
+        raise ValueError(f"no {bench.submitter.submit(template, (1,), {})}")
+    assert [type(error) for error in middleware.ends] == [ValueError]
+    with pytest.raises(SerializationError):
+        bench.submitter.submit_many(template, [(1,), (object(),)], {})
+    assert [type(error) for error in middleware.ends[1:]] == [SerializationError]
+    bench.broker.silent = True
+    with pytest.raises(BatchError):
+        bench.submitter.submit_many(template, [(1,)], {}).wait()
+    assert [type(error) for error in middleware.ends[2:]] == [BatchError]

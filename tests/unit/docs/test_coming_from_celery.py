@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import fields
 from typing import get_type_hints
 
+import pytest
+
 import eventmq
 from eventmq.app import EventMQ
-from eventmq.cli.program import program
+from eventmq.client.graphs import GraphJob, JobGroup
+from eventmq.client.handle import Job
 from eventmq.interfaces import JobContext
 from eventmq.settings.record import FIELDS
 from eventmq.task import CallOptions, TaskOptions
 from eventmq.task.task import Task
 from tests.support.page_files import ROOT
+from tests.unit.docs.test_cli import EVERY
 
 PAGE = (ROOT / "docs" / "howto" / "coming-from-celery.rst").read_text(encoding="utf-8")
 
@@ -29,15 +34,6 @@ def rows(heading):
 def words(text):
     """Return what is written as code."""
     return re.findall(r"``(.+?)``", text.replace("\n", " "))
-
-
-def commands(group, above=""):
-    """Return the names of all commands, those of groups with the name of the group before them."""
-    found = set()
-    for name, command in group.commands.items():
-        found |= commands(command, f"{above}{name} ") if hasattr(command, "commands") else set()
-        found.add(f"{above}{name}")
-    return found
 
 
 def test_the_options_of_tasks_are_there():
@@ -64,16 +60,59 @@ def test_the_options_of_calls_are_there():
         assert callable(getattr(EventMQ, name))
 
 
-def test_the_commands_are_there():
-    """What stands after a comma leaves out the words before it."""
-    for _, ours in [*rows("Commands and monitoring"), *rows("The worker")]:
-        known = ""
+HEADINGS = re.findall(r"^(.+)\n-{3,}\n\n(?:.+\n)*\n*\.\. list-table", PAGE, re.MULTILINE)
+
+#: What is written as code in the column of EventMQ, in all tables.
+OURS = [word for heading in HEADINGS for _, ours in rows(heading) for word in words(ours)]
+
+
+def test_all_tables_are_looked_at():
+    assert len(HEADINGS) == PAGE.count(".. list-table")
+    assert len(OURS) > 150
+
+
+@pytest.mark.parametrize("line", [word for word in OURS if word.startswith("eventmq ")])
+def test_a_command_can_be_typed_as_it_stands(line):
+    """It is there, and takes these options and arguments; it is not run."""
+    name, *given = shlex.split(line)
+    while given and f"{name} {given[0]}" in EVERY:
+        name = f"{name} {given.pop(0)}"
+    assert name in EVERY, line
+    assert name != "eventmq", line
+    if given:
+        EVERY[name].make_context(name, given)
+
+
+def test_what_stands_after_a_comma_leaves_out_the_words_before_it():
+    """As in ``eventmq failed list``, ``show``."""
+    for _, ours in [*rows("Commands and monitoring"), *rows("Periodic tasks")]:
+        above = ""
         for word in words(ours):
-            command = re.match(r"eventmq ((?:failed )?[a-z]+)", word)
-            known = command[1] if command else known
-            name = known if command else f"{known.rpartition(' ')[0]} {word}".strip()
-            if command or (known.startswith("failed") and word.isalpha()):
-                assert name in commands(program), name
+            if word.startswith("eventmq "):
+                above = re.match(r"(eventmq(?: failed)?)", word)[1]
+            elif word.isalpha() and word.islower() and above and word not in {"queued", "delayed"}:
+                assert f"{above} {word}" in EVERY, word
+
+
+OWNERS = {
+    "app": [EventMQ],
+    "t": [Task],
+    "add": [Task],
+    "job": [Job],
+    "handle": [JobGroup, GraphJob],
+    "current_job()": [JobContext],
+    "eventmq": [eventmq],
+}
+
+
+@pytest.mark.parametrize("word", OURS)
+def test_a_method_is_there(word):
+    """What follows ``app.``, ``job.`` and the like."""
+    for owner, name in re.findall(r"(current_job\(\)|\b[a-z]+)\.([a-z_]+)", word):
+        if f"{owner}.{name}" in {"eventmq.toml", "eventmq.testing", "shop.tasks"}:
+            continue
+        for kind in OWNERS.get(owner, []):
+            assert hasattr(kind, name) or name in get_type_hints(kind), word
 
 
 def test_the_settings_are_there():
@@ -108,4 +147,4 @@ def test_what_is_said_about_periodic_tasks_is_there():
     assert callable(EventMQ.schedule)
     assert callable(Task.s)
     assert {"every", "cron", "at"} <= set(eventmq.__all__)
-    assert {"beat", "schedules list"} <= commands(program)
+    assert {"eventmq beat", "eventmq schedules list"} <= EVERY.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import sys
 import time
@@ -11,10 +12,10 @@ import msgpack
 import pytest
 
 from eventmq.errors import EventMQError, ResultTooLarge, SignatureError, TimeLimitExceeded
-from eventmq.execution.context import current_job
+from eventmq.execution.async_executor import AsyncExecutor
 from eventmq.execution.failures import Reject, Retry
 from eventmq.execution.spec import TaskSpec
-from eventmq.interfaces import Envelope
+from eventmq.interfaces import Envelope, current_job
 from eventmq.job import JobState, OutcomeKind
 from eventmq.wire.batches import ChunkEntry
 from eventmq.wire.results import decode_error, legacy_result
@@ -276,6 +277,73 @@ def test_a_task_may_ask_for_another_attempt(countdown, delay):
     )
     assert (row.kind, row.countdown) == (OutcomeKind.RETRY, delay)
     assert type(row.countdown) is float
+
+
+def strict(a, *, b=2):
+    """Raise a TypeError of its own."""
+    return a + b + "x"
+
+
+async def strict_later(a, *, b=2):
+    return strict(a, b=b)
+
+
+def wrapped(function):
+    """Give a task an argument that its jobs do not have."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function("session", *args, **kwargs)
+
+    return wrapper
+
+
+@wrapped
+def with_session(session, a):
+    raise TypeError(f"{session}, {a}")
+
+
+def arun_call(executor, *args, **kwargs):
+    """Run a job as the pool asyncio does."""
+    other = AsyncExecutor.of(executor, lambda coroutine, name: coroutine)
+    headers, payload = call(*args, **kwargs)
+    (route,) = other.routes("default", [headers])
+    entry = ChunkEntry("j1", 2, 1, 0, 0.0, 0.0, 0, len(payload))
+    return asyncio.run(other.arun(route, 0, entry, payload, other.new_cancellation()))
+
+
+@pytest.mark.parametrize(
+    ("task", "run_it"), [("strict", run_call), ("strict_later", run_call),
+                         ("strict_later", arun_call)],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((), {}, "missing 1 required positional argument: 'a'"),
+        ((1, 2), {}, "takes 1 positional argument but 2 were given"),
+        ((1,), {"c": 2}, "got an unexpected keyword argument 'c'"),
+    ],
+)
+def test_a_job_whose_arguments_the_task_does_not_take_is_not_tried_again(
+    task, run_it, args, kwargs, why
+):
+    """Another attempt would have the same arguments."""
+    executor = make_executor(strict, strict_later)
+    row = run_it(executor, task, *args, headers="retry-count:5", **kwargs)
+    executor.close()
+    assert row.kind == OutcomeKind.FAILED
+    error = error_of(row)
+    assert (error.type, error.message) == ("builtins.TypeError", f"{task}() {why}")
+
+
+@pytest.mark.parametrize("task", ["strict", "strict_later", "with_session"])
+def test_a_type_error_of_the_task_itself_is_tried_again(task):
+    """Also of one whose wrapper adds an argument."""
+    executor = make_executor(strict, strict_later, with_session)
+    row = run_call(executor, task, 1, headers="retry-count:5")
+    executor.close()
+    assert row.kind == OutcomeKind.RETRY
+    assert error_of(row).type == "builtins.TypeError"
 
 
 class GivesUp:
@@ -710,3 +778,28 @@ def test_a_soft_limit_that_nothing_could_keep_is_in_the_log(caplog):
     row = executor.run(route, 0, entry, msgpack.packb([[0.03], {}]))
     assert row.kind == OutcomeKind.SUCCEEDED
     assert "job j of task sleep ran past its soft_timeout" in caplog.text
+
+
+class Texts:
+    """A result backend that returns text where bytes are due."""
+
+    inline = local = False
+
+    def put(self, job_id, data, ttl):
+        return f"reference of {job_id}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "outcome"), [("", ("", b"")), ("graph:o", ("msgpack", msgpack.packb(5)))]
+)
+def test_a_result_backend_that_returns_text_costs_the_result_and_not_the_job(
+    caplog, headers, outcome
+):
+    """The log says what is wrong. What other jobs take goes through the broker."""
+    row = run_call(make_executor(add, backend=Texts()), "add", 2, b=3, headers=headers)
+    assert (row.kind, row.content_type, row.result) == (OutcomeKind.SUCCEEDED, *outcome)
+    assert "the result of job j1, which succeeded, could not be kept" in caplog.text
+    assert (
+        "put() of the result backend 'elsewhere' returned a str as reference; it must return bytes"
+        in caplog.text
+    )

@@ -34,9 +34,9 @@ def rejects(secret):
 
 @pytest.fixture
 def log(caplog):
-    """Return level and text of what was logged; nothing may ever show an argument or a result."""
+    """Return level and lines of what was logged; nothing may ever show an argument or a result."""
     caplog.set_level(logging.INFO, "eventmq.execution")
-    yield lambda: [(r.levelname, r.getMessage()) for r in caplog.records]
+    yield lambda: [(r.levelname, logging.Formatter().format(r)) for r in caplog.records]
     assert SECRET not in caplog.text
 
 
@@ -54,6 +54,14 @@ def test_a_job_that_failed_for_good_is_an_error_with_its_traceback(log):
     assert lines[1] == "Traceback (most recent call last):"
     assert "in fails" in lines[2]
     assert lines[-1] == "ValueError: no luck"
+
+
+def test_control_characters_of_an_error_are_escaped_for_every_handler(caplog):
+    """The traceback is no part of the message, which is one line."""
+    joblog.failed(JOB, RemoteError("builtins.ValueError", "no\nluck", "Traceback:\n  \x1b[2J"))
+    (record,) = caplog.records
+    message = r"job j1 of task t failed for good at attempt 2: ValueError: no\nluck"
+    assert (message, "Traceback:\n  \\x1b[2J") == (record.getMessage(), record.exc_text)
 
 
 def test_a_rejected_job_is_an_error(log):
@@ -205,3 +213,16 @@ def test_a_broken_log_handler_fails_no_job(log, monkeypatch):
 def test_what_is_logged_needs_no_payload():
     """The calls of these tests do carry the secret."""
     assert SECRET in msgpack.unpackb(call("fails", SECRET)[1])[0]
+
+
+def test_an_error_has_the_exception_and_the_fields_of_its_job(caplog):
+    """For handlers that send more than text, also where there is no current job."""
+    error = ValueError("no luck")
+    joblog.failed(JOB, RemoteError("builtins.ValueError", "no luck", "Traceback: ..."), error)
+    joblog.refused("j2", "u", "q", 1, OutcomeKind.FAILED, RemoteError("x.Y", "never"))
+    ran, refused = caplog.records
+    assert ran.exc_info == (ValueError, error, None)
+    assert refused.exc_info is None
+    names = [f"eventmq_{name}" for name in ("job", "task", "queue", "attempt")]
+    assert [getattr(ran, name) for name in names] == ["j1", "t", "default", 2]
+    assert [getattr(refused, name) for name in names] == ["j2", "u", "q", 1]

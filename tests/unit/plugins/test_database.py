@@ -23,24 +23,25 @@ from eventmq.plugins.database import (
     connect,
     copy_database,
     first_row,
+    first_value,
     library_version,
     log_frames,
     use_log,
     watch_log,
 )
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
+from eventmq.plugins.queue_stores.sqlite.reading import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.plugins.result_backends.sqlite import SqliteResults
-from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
+from eventmq.plugins.schedule_stores import SqliteSchedules
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from eventmq.interfaces import BackedUp
+    from eventmq.store.reports import BackedUp
 
 #: Seconds after which what another thread should have done has failed.
 DEADLINE = 20.0
@@ -82,9 +83,27 @@ def test_a_library_that_can_lose_commits_is_refused(version: str) -> None:
         check_library(version)
 
 
+def test_an_apsw_that_keeps_closed_cursors_is_refused() -> None:
+    with pytest.raises(StoreError, match=r"^apsw 3\.54\.0\.0 keeps cursors .*'apsw!=3\.54\.0\.0'"):
+        check_library("3.54.0", "3.54.0.0")
+    check_library("3.54.0", "3.54.1.0")
+
+
 def test_the_installed_library_is_sound() -> None:
     assert library_version() == apsw.sqlite_lib_version()
-    check_library(library_version())
+    check_library(library_version(), apsw.apsw_version())
+
+
+def test_cursors_that_were_left_and_closed_hold_no_transaction(db: apsw.Connection) -> None:
+    db.execute("CREATE TABLE two (a); INSERT INTO two VALUES (1), (2)")
+
+    def left() -> Any:
+        for _ in db.execute("SELECT a FROM two"):
+            return first_value(db, "SELECT a FROM two")
+        return 0
+
+    assert 1 == left()
+    assert apsw.SQLITE_TXN_NONE == db.txn_state()
 
 
 def _broker(folder: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from contextvars import copy_context
 
 import pytest
 
 from eventmq.errors import EventMQError
-from eventmq.execution.context import current, current_job
-from eventmq.interfaces import JobContext, PluginContext
+from eventmq.interfaces import JobContext, PluginContext, current, current_job
 from eventmq.plugins.middleware.log_context import make_middleware
 from eventmq.testing import FakeClock
 
@@ -92,3 +93,18 @@ def test_current_job_is_the_running_one():
 def test_current_job_outside_of_a_job_is_an_error():
     with pytest.raises(EventMQError, match="only inside a task"):
         current_job()
+
+
+def test_a_line_from_before_the_app_fits_the_same_format(tmp_path):
+    """A module configures logging first, and logs before it makes its app."""
+    module = tmp_path / "shop.py"
+    module.write_text(
+        "import logging\n"
+        "from eventmq import EventMQ\n"
+        f"logging.basicConfig(format={FORMAT!r})\n"
+        "logging.warning('early')\n"
+        "app = EventMQ('shop', middleware=[])\n"
+        "logging.warning('later')\n"
+    )
+    done = subprocess.run([sys.executable, module], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["early   ", "later   "]

@@ -10,10 +10,7 @@ import pytest
 from eventmq.errors import PluginError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import PluginContext
-from eventmq.plugins.retries import exponential as exponential_plugin
-from eventmq.plugins.retries import fixed as fixed_plugin
-from eventmq.plugins.retries import none as none_plugin
-from eventmq.plugins.retries.exponential import ExponentialDelay
+from eventmq.plugins.retries import ExponentialDelay, eventmq_retry_policies
 from eventmq.policies import Backoff, exponential, fixed
 from eventmq.testing import FakeClock, RetryPolicySuite
 
@@ -28,13 +25,13 @@ def delays(policy, *attempts):
 
 
 def test_none_tries_nothing_again():
-    assert delays(none_plugin.make_policy(context()), 1) == [None]
+    assert delays(eventmq_retry_policies()["none"](context()), 1) == [None]
 
 
 def test_fixed_waits_the_same_each_time():
-    policy = fixed_plugin.make_policy(context(delay=2))
+    policy = eventmq_retry_policies()["fixed"](context(delay=2))
     assert delays(policy, 1, 2, 100) == [2.0, 2.0, 2.0]
-    assert delays(fixed_plugin.make_policy(context()), 1) == [1.0]
+    assert delays(eventmq_retry_policies()["fixed"](context()), 1) == [1.0]
 
 
 def test_exponential_doubles_its_limit_up_to_the_cap():
@@ -46,7 +43,7 @@ def test_exponential_has_full_jitter():
     """Anything from nothing to the limit, so that jobs which failed together spread out."""
     none = ExponentialDelay(2.0, 60.0, fraction=lambda: 0.0)
     assert delays(none, 5) == [0.0]
-    policy = exponential_plugin.make_policy(context())
+    policy = eventmq_retry_policies()["exponential"](context())
     found = delays(policy, *[10] * 200)
     assert min(found) < 200.0
     assert 400.0 < max(found) <= 512.0
@@ -74,11 +71,11 @@ def test_what_makes_no_sense_is_refused_where_the_task_is_declared(make, options
 
 def test_options_of_the_wrong_type_or_name_are_refused():
     with pytest.raises(PluginError, match="must be a number from 0, not True"):
-        fixed_plugin.make_policy(context(delay=True))
+        eventmq_retry_policies()["fixed"](context(delay=True))
     with pytest.raises(PluginError, match="did you mean 'delay'"):
-        fixed_plugin.make_policy(context(dely=1))
+        eventmq_retry_policies()["fixed"](context(dely=1))
     with pytest.raises(PluginError, match="no option 'delay'"):
-        none_plugin.make_policy(context(delay=1))
+        eventmq_retry_policies()["none"](context(delay=1))
 
 
 def test_a_backoff_is_name_and_options():

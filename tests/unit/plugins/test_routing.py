@@ -9,14 +9,7 @@ import pytest
 from eventmq.app.broker import PerQueue
 from eventmq.errors import PluginError
 from eventmq.interfaces import PluginContext, WorkerView
-from eventmq.plugins.routing import (
-    least_loaded,
-    least_recently_used,
-    round_robin,
-    sticky,
-    strict,
-    weighted_fair,
-)
+from eventmq.plugins import routing
 from eventmq.testing import FakeClock
 
 
@@ -32,24 +25,24 @@ def text(chosen):
 
 
 def test_lru_goes_through_unused_workers_in_the_order_of_their_coming():
-    strategy = least_recently_used.LeastRecentlyUsed()
+    strategy = routing.LeastRecentlyUsed()
     assert [text(strategy.choose("q", workers(9, 9, 9), 1)) for _ in range(4)] == list("abca")
 
 
 def test_lru_deals_one_chunk_each_until_there_is_no_room():
-    strategy = least_recently_used.LeastRecentlyUsed()
+    strategy = routing.LeastRecentlyUsed()
     assert text(strategy.choose("q", workers(1, 3, 2), 9)) == "abcbcb"
     assert text(strategy.choose("q", workers(9, 9, 9), 4)) == "acba"
 
 
 def test_lru_remembers_across_queues():
-    strategy = least_recently_used.LeastRecentlyUsed()
+    strategy = routing.LeastRecentlyUsed()
     strategy.choose("q", workers(9, 9), 1)
     assert text(strategy.choose("other", workers(9, 9), 1)) == "b"
 
 
 def test_lru_prefers_who_had_no_room_for_a_while():
-    strategy = least_recently_used.LeastRecentlyUsed()
+    strategy = routing.LeastRecentlyUsed()
     strategy.choose("q", workers(9, 9, 9), 3)
     strategy.choose("q", workers(9, 9), 5)
     assert text(strategy.choose("q", workers(9, 9, 9), 1)) == "c"
@@ -57,8 +50,8 @@ def test_lru_prefers_who_had_no_room_for_a_while():
 
 def test_lru_forgets_the_oldest_sessions(monkeypatch):
     """Sessions come and go for ever; memory does not grow with them."""
-    monkeypatch.setattr(least_recently_used, "MAX_REMEMBERED", 3)
-    strategy = least_recently_used.LeastRecentlyUsed()
+    monkeypatch.setattr(routing, "MAX_SESSIONS", 3)
+    strategy = routing.LeastRecentlyUsed()
     for number in range(10):
         strategy.choose("q", [WorkerView(str(number), 1, 0)], 1)
     assert list(strategy._used) == ["7", "8", "9"]
@@ -68,19 +61,19 @@ def test_lru_forgets_the_oldest_sessions(monkeypatch):
 
 
 def test_round_robin_goes_on_where_the_queue_s_last_turn_ended():
-    strategy = round_robin.RoundRobin()
+    strategy = routing.RoundRobin()
     chosen = [text(strategy.choose("q", workers(9, 9, 9), n)) for n in (1, 1, 2, 4)]
     assert chosen == ["a", "b", "ca", "bcab"]
     assert text(strategy.choose("other", workers(9, 9, 9), 1)) == "a"
 
 
 def test_round_robin_passes_over_who_has_no_room_left():
-    assert text(round_robin.RoundRobin().choose("q", workers(1, 3, 1), 9)) == "abcbb"
+    assert text(routing.RoundRobin().choose("q", workers(1, 3, 1), 9)) == "abcbb"
 
 
 def test_round_robin_forgets_queues_that_nobody_uses(monkeypatch):
-    monkeypatch.setattr(round_robin, "MAX_REMEMBERED", 3)
-    strategy = round_robin.RoundRobin()
+    monkeypatch.setattr(routing, "MAX_QUEUES", 3)
+    strategy = routing.RoundRobin()
     for number in range(10):
         strategy.choose(str(number), workers(9), 1)
     assert list(strategy._positions) == ["7", "8", "9"]
@@ -91,18 +84,18 @@ def test_round_robin_forgets_queues_that_nobody_uses(monkeypatch):
 
 def test_least_loaded_fills_the_emptiest_first():
     loaded = [WorkerView("a", 1, 3), WorkerView("b", 4, 0), WorkerView("c", 2, 2)]
-    assert text(least_loaded.LeastLoaded().choose("q", loaded, 1)) == "b"
-    assert text(least_loaded.LeastLoaded().choose("q", loaded, 4)) == "bbbc"
+    assert text(routing.LeastLoaded().choose("q", loaded, 1)) == "b"
+    assert text(routing.LeastLoaded().choose("q", loaded, 4)) == "bbbc"
 
 
 def test_least_loaded_counts_what_a_worker_can_hold():
     """Of a large worker and a small one, both with one chunk, the large one is emptier."""
     loaded = [WorkerView("small", 1, 1), WorkerView("large", 7, 1)]
-    assert least_loaded.LeastLoaded().choose("q", loaded, 3) == ["large"] * 3
+    assert routing.LeastLoaded().choose("q", loaded, 3) == ["large"] * 3
 
 
 def test_least_loaded_goes_round_among_equals():
-    strategy = least_loaded.LeastLoaded()
+    strategy = routing.LeastLoaded()
     assert text(text(strategy.choose("q", workers(9, 9, 9), 1)) for _ in range(4)) == "abca"
 
 
@@ -117,13 +110,13 @@ def owners(strategy, names, keys=KEYS):
 
 
 def test_sticky_spreads_keys_over_all_workers():
-    shares = Counter(owners(sticky.Sticky(), "abcde").values())
+    shares = Counter(owners(routing.Sticky(), "abcde").values())
     assert set(shares) == set("abcde")
     assert all(100 <= share <= 300 for share in shares.values())
 
 
 def test_sticky_moves_only_the_keys_of_a_worker_that_goes():
-    strategy = sticky.Sticky()
+    strategy = routing.Sticky()
     before, after = owners(strategy, "abcde"), owners(strategy, "abde")
     assert {key for key in KEYS if before[key] != after[key]} == {
         key for key in KEYS if before[key] == "c"
@@ -132,7 +125,7 @@ def test_sticky_moves_only_the_keys_of_a_worker_that_goes():
 
 def test_sticky_keeps_keys_over_a_restart_of_the_broker():
     """Nothing random is in it."""
-    assert owners(sticky.Sticky(), "abc") == owners(sticky.Sticky(), "abc")
+    assert owners(routing.Sticky(), "abc") == owners(routing.Sticky(), "abc")
 
 
 def loads(strategy, key, **loads):
@@ -149,7 +142,7 @@ def loads(strategy, key, **loads):
 
 def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
     """For ``timeout`` seconds; when the worker has credit again, its keys come back."""
-    strategy = sticky.Sticky(sticky.Options(bound=100.0, timeout=0.5))
+    strategy = routing.Sticky(routing.Options(bound=100.0, timeout=0.5))
     ranks, full = loads(strategy, "k", first=(0, 4))
     assert strategy.prefer("q", "k", full, 10.0) is None
     assert strategy.prefer("q", "k", full, 10.4) is None
@@ -160,7 +153,7 @@ def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
 
 
 def test_sticky_passes_over_a_worker_with_more_than_its_share():
-    strategy = sticky.Sticky(sticky.Options(bound=2.0))
+    strategy = routing.Sticky(routing.Options(bound=2.0))
     ranks, busy = loads(strategy, "k", first=(2, 4))
     assert strategy.prefer("q", "k", busy, 10.0) == ranks["second"]
     ranks, all_busy = loads(strategy, "k", first=(2, 4), second=(2, 4), third=(2, 4), fourth=(2, 4))
@@ -169,14 +162,14 @@ def test_sticky_passes_over_a_worker_with_more_than_its_share():
 
 def test_sticky_bounds_no_worker_that_is_less_than_half_full():
     """One tenant alone stays where its caches are warm."""
-    strategy = sticky.Sticky(sticky.Options(bound=1.0))
+    strategy = routing.Sticky(routing.Options(bound=1.0))
     ranks, some = loads(strategy, "k", first=(4, 3))
     assert strategy.prefer("q", "k", some, 10.0) == ranks["first"]
 
 
 def test_sticky_forgets_what_it_need_not_remember(monkeypatch):
-    monkeypatch.setattr(sticky, "MAX_REMEMBERED", 3)
-    strategy = sticky.Sticky()
+    monkeypatch.setattr(routing, "MAX_RINGS", 3)
+    strategy = routing.Sticky()
     for number in range(10):
         strategy.prefer("q", "k", [WorkerView(str(number), 0, 1)], 0.0)
     assert list(strategy._full) == ["7", "8", "9"]
@@ -185,9 +178,9 @@ def test_sticky_forgets_what_it_need_not_remember(monkeypatch):
 
 def test_sticky_takes_its_key_from_the_header_that_it_is_told():
     text = "task:shop.add,tenant:7,routing-key:x"
-    assert sticky.Sticky(sticky.Options(header="tenant")).key("q", text) == "7"
-    assert sticky.Sticky(sticky.Options(header="task")).key("q", text) == "shop.add"
-    assert not sticky.Sticky(sticky.Options(header="other")).key("q", text)
+    assert routing.Sticky(routing.Options(header="tenant")).key("q", text) == "7"
+    assert routing.Sticky(routing.Options(header="task")).key("q", text) == "shop.add"
+    assert not routing.Sticky(routing.Options(header="other")).key("q", text)
 
 
 @pytest.mark.parametrize(
@@ -196,15 +189,15 @@ def test_sticky_takes_its_key_from_the_header_that_it_is_told():
 def test_sticky_refuses_options_that_mean_nothing(options):
     (name,) = options
     with pytest.raises(PluginError, match=name):
-        sticky.make_strategy(PluginContext("sticky", options, FakeClock()))
+        routing.make_sticky(PluginContext("sticky", options, FakeClock()))
 
 
 def test_a_queue_can_have_a_strategy_of_its_own():
-    routing = PerQueue(round_robin.RoundRobin(), {"reports": sticky.Sticky()})
+    per_queue = PerQueue(routing.RoundRobin(), {"reports": routing.Sticky()})
     text = "task:shop.add,routing-key:x"
-    assert routing.by_key
-    assert (routing.key("reports", text), routing.key("other", text)) == ("x", "")
-    assert not PerQueue(round_robin.RoundRobin(), {"q": least_loaded.LeastLoaded()}).by_key
+    assert per_queue.by_key
+    assert (per_queue.key("reports", text), per_queue.key("other", text)) == ("x", "")
+    assert not PerQueue(routing.RoundRobin(), {"q": routing.LeastLoaded()}).by_key
 
 
 # Queue orders
@@ -222,14 +215,14 @@ def serve(order, queues, turns, jobs=1):
 
 
 def test_weighted_fair_shares_by_weight():
-    order = weighted_fair.WeightedFair()
+    order = routing.WeightedFair()
     served = serve(order, [(10, "default"), (40, "email")], 500)
     assert served == {"default": 100, "email": 400}
 
 
 def test_weighted_fair_counts_jobs_not_turns():
     """A queue of large chunks gets fewer of them."""
-    order = weighted_fair.WeightedFair()
+    order = routing.WeightedFair()
     served = Counter()
     for _ in range(1000):
         name = order.choose([(1, "large"), (1, "small")])
@@ -240,28 +233,59 @@ def test_weighted_fair_counts_jobs_not_turns():
 
 
 def test_weighted_fair_gives_the_heavier_of_equals_first():
-    order = weighted_fair.WeightedFair()
+    order = routing.WeightedFair()
     assert order.choose([(10, "a"), (40, "b")]) == "b"
     assert order.choose([(10, "b"), (10, "a")]) == "b"
 
 
 def test_weighted_fair_saves_up_no_share_for_an_idle_queue():
     """After an hour without jobs a queue gets its share, not an hour of jobs."""
-    order = weighted_fair.WeightedFair()
+    order = routing.WeightedFair()
     serve(order, [(1, "busy")], 1000)
     served = serve(order, [(1, "busy"), (1, "idle")], 100)
     assert abs(served["busy"] - served["idle"]) <= 1
 
 
 def test_weighted_fair_lets_a_queue_that_took_much_wait_for_the_others():
-    order = weighted_fair.WeightedFair()
+    order = routing.WeightedFair()
     order.charge("greedy", 1, 100)
     served = serve(order, [(1, "greedy"), (1, "new")], 100)
     assert served["new"] == 100
 
 
+def test_weighted_fair_gives_a_queue_its_share_of_what_it_handed_back():
+    """It has had 1 of 100 jobs, so it is ahead by one."""
+    order = routing.WeightedFair()
+    order.charge("a", 10, 100)
+    order.charge("a", 10, -99)
+    served = serve(order, [(10, "a"), (10, "b")], 9)
+    assert served == {"a": 4, "b": 5}
+
+
+def test_weighted_fair_saves_up_no_share_for_what_was_handed_back():
+    """What the others got meanwhile, or before the broker was restarted, is theirs."""
+    order = routing.WeightedFair()
+    order.charge("a", 10, 10)
+    serve(order, [(10, "b")], 1000)
+    order.charge("a", 10, -1000)
+    served = serve(order, [(10, "a"), (10, "b")], 100)
+    assert abs(served["a"] - served["b"]) <= 1
+
+
+def test_weighted_fair_lets_no_queue_wait_for_what_it_got_of_shorter_jobs():
+    """It is ahead by as many chunks as before: each job of these takes so much longer."""
+    order = routing.WeightedFair()
+    queues = [(30, "a"), (10, "b")]
+    order.charge("a", 30, 1000)
+    order.charge("b", 10, 1000)
+    served = serve(order, queues, 2, 500)
+    assert served == {"a": 1000}
+    served = serve(order, queues, 160)
+    assert abs(served["a"] - 120) <= 6
+
+
 def test_strict_serves_the_heaviest_and_then_by_name():
-    order = strict.Strict()
+    order = routing.Strict()
     served = serve(order, [(10, "a"), (40, "b"), (40, "c")], 10)
     assert served == {"b": 10}
 
@@ -269,10 +293,10 @@ def test_strict_serves_the_heaviest_and_then_by_name():
 @pytest.mark.parametrize(
     "make",
     [
-        least_recently_used.make_strategy,
-        round_robin.make_strategy,
-        weighted_fair.make_order,
-        strict.make_order,
+        routing.eventmq_routing_strategies()["least-recently-used"],
+        routing.eventmq_routing_strategies()["round-robin"],
+        routing.eventmq_queue_orders()["weighted-fair"],
+        routing.eventmq_queue_orders()["strict"],
     ],
 )
 def test_an_option_is_refused_where_there_are_none(make):

@@ -10,16 +10,21 @@ import subprocess
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
+import attrs
 import msgpack
+import msgspec
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventmq.errors import ContentError, PluginError, SerializationError
+from eventmq.graph import Signature
 from eventmq.interfaces import Envelope, PluginContext
 from eventmq.plugins.serializers import dill_, json_, msgpack_
 from eventmq.plugins.serializers.extended import BY_CODE, BY_TAG
@@ -47,6 +52,35 @@ class Point(NamedTuple):
 @dataclass
 class Data:
     x: int = 1
+
+
+@dataclass(frozen=True)
+class Frozen:
+    x: int = 1
+
+
+@attrs.frozen
+class Attrs:
+    x: int
+    data: Data
+
+
+class Struct(msgspec.Struct, tag="s", rename="upper"):
+    x: int
+
+
+class Model(pydantic.BaseModel):
+    x: int = pydantic.Field(alias="X")
+    page: pydantic.HttpUrl
+    colours: set[Colour]
+
+    @pydantic.computed_field
+    def twice(self) -> int:
+        return 2 * self.x
+
+
+class Number(enum.Enum):
+    ONE = 1
 
 
 class Bag(set):
@@ -124,7 +158,8 @@ def test_what_is_a_kind_of_plain_data_becomes_plain(serializer):
         ({print: 1}, "key <built-in function print>;"),
         (Own(2026, 1, 2), "the Own at value;"),
         ([Bag([1])], "the Bag at value[0];"),
-        ([[Data()], {}], "the Data at value[0][0];"),
+        ([[Own(2026, 1, 2)], {}], "the Own at value[0][0];"),
+        (Data(print), "the builtin_function_or_method at value['x'];"),
         ({10**5000: print}, "the builtin_function_or_method at value[<int>];"),
         ({NoRepr(): 1}, "the NoRepr at value, key <NoRepr>;"),
     ],
@@ -302,3 +337,58 @@ def test_dill_is_imported_only_where_it_is_made():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert shown.stdout.split() == ["False", "True"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Data([Data(2)]), {"x": [{"x": 2}]}),
+        (Attrs(1, Data(date(2026, 1, 2))), {"x": 1, "data": {"x": date(2026, 1, 2)}}),
+        (Struct(1), {"type": "s", "X": 1}),
+        (
+            Model(X=1, page="https://x.org", colours={Colour.RED}),
+            {"x": 1, "page": "https://x.org/", "colours": {"red"}},
+        ),
+        ([Colour.RED, Number.ONE], ["red", 1]),
+        ({Number.ONE: 2}, {1: 2}),
+        ({Number.ONE}, {1}),
+        (PurePosixPath("a/b"), "a/b"),
+    ],
+)
+def test_what_has_a_plain_form_is_written_in_it(serializer, value, plain):
+    """All of it arrives, and what is in it keeps its type; annotations turn it back."""
+    assert round_trip(serializer, value) == plain
+
+
+@BOTH
+def test_a_secret_of_pydantic_is_not_sent_as_asterisks(serializer):
+    """It is refused, instead of being lost: a field serializer says how it is to travel."""
+
+    class Login(pydantic.BaseModel):
+        password: pydantic.SecretStr
+
+    with pytest.raises(SerializationError, match=r"the SecretStr at value\['password'\];"):
+        serializer.encode(Login(password="x"), ENVELOPE)
+
+
+@BOTH
+def test_a_set_refuses_what_is_written_as_a_dict(serializer):
+    """Sets have no dicts, so that the set could not be read again."""
+    with pytest.raises(SerializationError, match="a set has a Frozen, which is written as a dict"):
+        serializer.encode({Frozen()}, ENVELOPE)
+
+
+@BOTH
+def test_an_object_that_has_itself_is_refused(serializer):
+    loop = Data()
+    loop.x = [loop]
+    with pytest.raises(SerializationError, match="it contains itself"):
+        serializer.encode(loop, ENVELOPE)
+
+
+@BOTH
+def test_a_signature_is_no_argument(serializer):
+    """It is a dataclass, and would arrive as a dict that nobody expects."""
+    with pytest.raises(SerializationError, match="the Signature at value"):
+        serializer.encode(Signature("add"), ENVELOPE)

@@ -10,10 +10,7 @@ import pytest
 import eventmq
 from eventmq.errors import PluginError, SettingsError
 from eventmq.interfaces import PluginContext
-from eventmq.plugins.triggers import at as at_plugin
-from eventmq.plugins.triggers import cron as cron_plugin
-from eventmq.plugins.triggers import every as every_plugin
-from eventmq.plugins.triggers.cron import Cron
+from eventmq.plugins.triggers import Cron, eventmq_triggers
 from eventmq.policies import Timing, at, cron, every
 from eventmq.registry.names import TRIGGER
 from eventmq.testing import FakeClock
@@ -40,7 +37,7 @@ def fired(trigger, start, n):
 
 
 def test_every_counts_from_the_fire_time_before():
-    trigger = every_plugin.make_trigger(context(seconds=90))
+    trigger = eventmq_triggers()["every"](context(seconds=90))
     assert [100.0, 190.0, 280.0] == fired(trigger, 10.0, 3)
     assert trigger.latest(10.0, 99.0) is None
     assert 280.0 == trigger.latest(10.0, 369.9)
@@ -49,7 +46,7 @@ def test_every_counts_from_the_fire_time_before():
 
 def test_every_does_not_drift_by_fractions():
     """A million steps of a tenth of a second are as long as one jump."""
-    trigger = every_plugin.make_trigger(context(seconds=0.1))
+    trigger = eventmq_triggers()["every"](context(seconds=0.1))
     fire_time = 1_800_000_000.0
     for _ in range(1000):
         fire_time = trigger.next_after(fire_time)
@@ -75,7 +72,7 @@ def test_an_interval_is_a_number(value):
 
 
 def test_at_has_one_fire_time():
-    trigger = at_plugin.make_trigger(context(moment=50.0))
+    trigger = eventmq_triggers()["at"](context(moment=50.0))
     assert 50.0 == trigger.next_after(49.9)
     assert trigger.next_after(50.0) is None
     assert 50.0 == trigger.latest(0.0, 50.0)
@@ -91,7 +88,7 @@ def test_at_needs_to_know_the_zone():
 
 
 def test_cron_reads_the_clock_of_its_zone():
-    trigger = cron_plugin.make_trigger(context(expression="0 3 * * *", tz="Europe/Paris"))
+    trigger = eventmq_triggers()["cron"](context(expression="0 3 * * *", tz="Europe/Paris"))
     summer, winter = fired(trigger, unix(2026, 10, 24), 2)
     assert unix(2026, 10, 24, 1) == summer
     assert unix(2026, 10, 25, 2) == winter
@@ -229,7 +226,7 @@ def test_plugins_make_the_trigger_of_a_timing(timing, manage):
 
 def test_an_unknown_option_is_named():
     with pytest.raises(PluginError, match="'p' has no option 'minutes'"):
-        every_plugin.make_trigger(context(minutes=1))
+        eventmq_triggers()["every"](context(minutes=1))
 
 
 def test_they_are_exported():

@@ -38,8 +38,9 @@ PLUGIN_IMPORTS = sys.stdlib_module_names | {"click", CORE, CONTRIB}
 DATABASE, DATABASE_LIBRARY = "eventmq/plugins/database.py", "apsw"
 #: The modules that authors of plugins import names from.
 PUBLIC = frozenset({
-    CORE, "eventmq.errors", "eventmq.sdk", "eventmq.sdk.events", "eventmq.gateway", "eventmq.cli",
-    "eventmq.testing",
+    CORE, "eventmq.errors", "eventmq.engine", "eventmq.sdk", "eventmq.sdk.events",
+    "eventmq.gateway", "eventmq.cli", "eventmq.testing",
+    "eventmq.plugins.queue_stores.sqlite.tools.elsewhere",
 })  # fmt: skip
 #: The modules of the contracts that plugins keep.
 CONTRACTS = ("eventmq.interfaces", "eventmq.schedule")
@@ -48,7 +49,7 @@ PLUGIN_NAMES = re.compile(r"spark|majordomo|mc0|\bemp\b|\btls|prefork|sticky", r
 #: Where the core names a plugin, in lines with these words.
 NAMES_ALLOWED: Mapping[str, Sequence[str]] = {
     # The table of what is built in.
-    "eventmq/registry/built_ins.py": ["routing.sticky", "pools.prefork"],
+    "eventmq/registry/names.py": ["routing.sticky", "pools.prefork"],
     # Defaults are names of plugins, and so are examples of values.
     "eventmq/settings/record.py": ['pool: str = option("prefork"', '"reports:sticky,'],
     # Type checkers know no plugins.
@@ -56,6 +57,8 @@ NAMES_ALLOWED: Mapping[str, Sequence[str]] = {
     # Names of libraries.
     "eventmq/shadows.py": ['"pyspark"'],
 }
+#: Modules of contributed plugins that every program imports.
+PLUGIN_ENTRY = re.compile(rf"{CONTRIB}(\.gateways)?(\.\w+)?")
 NO_NOUNS = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
 
 
@@ -254,15 +257,31 @@ def what_decides_is_pure(source: Source) -> Iterator[str]:
 
 
 def plugins_start_without_libraries(source: Source) -> Iterator[str]:
-    """A plugin module can be imported where the library that it is about is missing."""
-    for module in source.modules.values():
-        if module.package == "plugins" or module.name.split(".")[0] == CONTRIB:
-            for target, _, line, at_top in source.imports(module):
-                library = target.split(".")[0]
-                if (module.path, library) == (DATABASE, DATABASE_LIBRARY):
-                    continue
-                if at_top and library not in PLUGIN_IMPORTS:
-                    yield f"{module.path}:{line}: imports {target} at its top"
+    """A plugin, and what its hooks import, can be imported where its library is missing.
+
+    Modules of a contributed plugin that only its commands or its factories import, when they run,
+    are free to import the library at their top: there it was checked before.
+    """
+    found = {module.name for module in source.modules.values() if module.package == "plugins"}
+    waiting = [name for name in source.modules if PLUGIN_ENTRY.fullmatch(name)]
+    entries = {*waiting}
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        # A hook runs when a program starts, also where nothing of the plugin is used.
+        waiting += {
+            target
+            for target, _, _, at_top in source.imports(source.modules[name])
+            if (at_top or name in entries) and target in source.modules and target not in found
+            if target.split(".")[0] == CONTRIB
+        }
+    for module in (source.modules[name] for name in sorted(found)):
+        for target, _, line, at_top in source.imports(module):
+            library = target.split(".")[0]
+            if (module.path, library) == (DATABASE, DATABASE_LIBRARY):
+                continue
+            if at_top and library not in PLUGIN_IMPORTS:
+                yield f"{module.path}:{line}: imports {target} at its top"
 
 
 def databases_have_one_library(source: Source) -> Iterator[str]:
@@ -421,6 +440,15 @@ BAD: list[tuple[Rule, dict[str, str], str]] = [
     (plugins_start_without_libraries, {"plugins/a.py": "import dill"}, "imports dill"),
     (plugins_start_without_libraries, {"plugins/a.py": "try:\n  import zmq\nexcept E: ..."}, "zmq"),
     (plugins_start_without_libraries, {"../eventmq_contrib/a.py": "import pyspark.sql"}, "pyspark"),
+    (
+        plugins_start_without_libraries,
+        {
+            "../eventmq_contrib/a/__init__.py": "def hook():\n  from eventmq_contrib.a import b",
+            "../eventmq_contrib/a/b.py": "from eventmq_contrib.a.c import x",
+            "../eventmq_contrib/a/c.py": "import pyspark.sql",
+        },
+        "a/c.py:1: imports pyspark.sql",
+    ),
     (databases_have_one_library, {"plugins/a.py": "def f():\n  import apsw.ext"}, "a.py:2"),
     (databases_have_one_library, {"job.py": "from sqlite3 import connect"}, "imports sqlite3"),
     (contrib_uses_public_names, {"../eventmq_contrib/a.py": "from eventmq import Core"}, "Core"),
@@ -480,7 +508,10 @@ def test_what_is_allowed_passes(tmp_path: Path) -> None:
         DATABASE: "import apsw",
         "eventmq/app.py": "import eventmq.plugins.a, threading",
         "eventmq_contrib/__init__.py": "",
-        "eventmq_contrib/spark.py": "import csv\nfrom eventmq import EventMQ\n",
+        "eventmq_contrib/spark/__init__.py": "import csv\nfrom eventmq import EventMQ\n"
+        "def hook():\n  from eventmq_contrib.spark import command",
+        "eventmq_contrib/spark/command.py": "def f():\n  from eventmq_contrib.spark import table",
+        "eventmq_contrib/spark/table.py": "import pyspark",
     }
     pure = ["broker.core", "client.state", "wire.chunk", "wire.numbers"]
     source = source_of(tmp_path, files, [f"eventmq.{name}" for name in pure])

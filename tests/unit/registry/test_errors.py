@@ -60,6 +60,37 @@ def test_an_import_error_names_plugin_distribution_and_off_switch(manage, point)
     )
 
 
+@pytest.mark.parametrize(
+    ("hook", "ask"),
+    [
+        ("eventmq_command_options", lambda manager: manager.command_options(WORKER_POOL)),
+        ("eventmq_task_options", lambda manager: manager.task_options()),
+    ],
+    ids=["command", "task"],
+)
+def test_a_hook_for_options_that_raises_names_its_plugin(manage, hook, ask):
+    manager = manage(implementing(**{hook: lambda: 1 / 0}))
+    with pytest.raises(PluginError) as caught:
+        ask(manager)
+    assert str(caught.value) == (
+        f"plugin 'Made': {hook} failed: ZeroDivisionError: division by zero; "
+        "switch it off with -p no:Made or EVENTMQ_DISABLED_PLUGINS=Made"
+    )
+
+
+def test_a_plugin_that_exits_when_imported_is_an_error_as_any_other(manage, module, point):
+    name = module("quitting_module", "import sys; sys.exit('no licence')")
+    with pytest.raises(PluginError, match=r"quitting.*SystemExit: no licence; switch it off"):
+        manage(entry_points=[point("quitting", name)])
+    with pytest.raises(PluginError) as caught:
+        manage(load_plugins=[name])
+    assert str(caught.value) == (
+        "plugin 'quitting_module', named by the setting load_plugins, cannot be imported: "
+        "SystemExit: no licence; "
+        "leave out -p quitting_module, or take it out of the setting load_plugins"
+    )
+
+
 def test_a_plugin_that_raises_when_imported_is_fatal(manage, module):
     name = module("broken_module", "1 / 0")
     with pytest.raises(PluginError, match=r"setting load_plugins, cannot be.*ZeroDivisionError"):
@@ -246,7 +277,7 @@ def test_a_registration_hook_that_raises_is_named(manage):
         (ROUTING_STRATEGY, {"choose": len, "by_key": True}, "no 'key', which the contract Keyed"),
         (RESULT_BACKEND, {"inline": True, "put": len, "get": len, "close": len}, "no 'local', "),
         (RESULT_BACKEND, {"inline": True, "local": True, "put": len, "get": len}, "no 'close', "),
-        (QUEUE_STORE, dict.fromkeys(STORE, len), "no 'tools', which the contract QueueStore"),
+        (QUEUE_STORE, dict.fromkeys(STORE, len), "no 'ownership', which the contract QueueStore"),
         (WORKER_POOL, {**dict.fromkeys(POOL, 1), "shared": True}, "no 'slot_of', which the con"),
     ],
 )

@@ -14,9 +14,17 @@ import pytest
 from eventmq.errors import PluginCollision, PluginError, PluginNotFound, SettingsError
 from eventmq.hookspecs import hookimpl
 from eventmq.interfaces import Envelope
-from eventmq.registry.built_ins import BUILT_INS, WITH_OPTIONS
+from eventmq.plugins.routing import RoundRobin
 from eventmq.registry.manager import PluginManager, split_switches
-from eventmq.registry.names import KINDS, RESULT_BACKEND, ROUTING_STRATEGY, SERIALIZER
+from eventmq.registry.names import (
+    BUILT_INS,
+    KINDS,
+    RESULT_BACKEND,
+    ROUTING_STRATEGY,
+    SERIALIZER,
+    WITH_OPTIONS,
+    module_of,
+)
 from eventmq.settings import load_settings
 from eventmq.testing import FakeClock, RetryPolicySuite
 from tests.support.plugin_harness import (
@@ -42,13 +50,14 @@ def row_of(manager, name):
 
 @pytest.mark.parametrize("name", BUILT_INS)
 def test_the_table_of_built_ins_says_what_the_modules_provide(name):
-    """One source of truth: each module has one registration hook, which gives the one name."""
-    kind, provided = BUILT_INS[name]
-    plugin = importlib.import_module(f"eventmq.plugins.{name}")
-    marked = [n for n, value in vars(plugin).items() if hasattr(value, "eventmq_impl")]
-    options = ["eventmq_command_options"] if name in WITH_OPTIONS else []
-    assert marked == [kind.hook, *options]
-    assert list(getattr(plugin, kind.hook)()) == [provided]
+    """One source of truth: the hooks of a module give the names that the table has for it."""
+    of_module = [row for other, row in BUILT_INS.items() if module_of(other) == module_of(name)]
+    plugin = importlib.import_module(module_of(name))
+    marked = {n for n, value in vars(plugin).items() if hasattr(value, "eventmq_impl")}
+    options = {"eventmq_command_options"} if name in WITH_OPTIONS else set()
+    assert marked == {kind.hook for kind, _ in of_module} | options
+    given = {(hook, text) for hook in marked - options for text in getattr(plugin, hook)()}
+    assert given == {(kind.hook, text) for kind, text in of_module}
 
 
 def test_every_module_with_a_hook_is_in_the_table():
@@ -58,7 +67,8 @@ def test_every_module_with_a_hook_is_in_the_table():
     names = {".".join(path.relative_to(root).with_suffix("").parts) for path in files}
     folders = {name.rpartition(".")[0] for name in names if name.endswith((".__init__", ".store"))}
     plain = {name for name in names if not name.endswith((".__init__", ".store"))}
-    assert plain | folders == set(BUILT_INS)
+    modules = {module_of(name).removeprefix("eventmq.plugins.") for name in BUILT_INS}
+    assert plain | folders == modules
 
 
 def test_loading_imports_only_what_is_used():
@@ -193,6 +203,33 @@ class Probe:
 
     def __getattr__(self, name):
         return None
+
+
+class Proxy:
+    """Has the attributes of another object, and none of its own."""
+
+    def __init__(self, context):
+        object.__setattr__(self, "made", RoundRobin())
+
+    def __getattribute__(self, name):
+        return getattr(object.__getattribute__(self, "made"), name)
+
+
+class PartialProxy(Proxy):
+    """Hides what a routing strategy needs."""
+
+    def __getattribute__(self, name):
+        if name == "by_key":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def test_an_object_may_delegate_each_attribute_to_another(manage):
+    plugin = providing(eventmq_routing_strategies={"proxy": Proxy, "partial": PartialProxy})
+    manager = manage(plugin)
+    assert manager.make(ROUTING_STRATEGY, "proxy").by_key is False
+    with pytest.raises(PluginError, match="has no 'by_key', which the contract RoutingStrategy"):
+        manager.make(ROUTING_STRATEGY, "partial")
 
 
 def contexts(manage, **arguments):

@@ -66,6 +66,7 @@ def test_a_factory_must_be_callable():
 
 def test_there_is_a_kind_for_every_registration_hook():
     acting = {"eventmq_configure", "eventmq_add_commands", "eventmq_job_event"}
+    acting |= {"eventmq_serve_metrics"}
     acting |= {"eventmq_command_options", "eventmq_task_options"}
     specs = {name for name in vars(hookspecs) if name.startswith("eventmq_")}
     assert {kind.hook for kind in KINDS} == specs - acting

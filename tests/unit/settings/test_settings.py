@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from eventmq.errors import SettingsError
+from eventmq.rates import RATES
 from eventmq.settings import Settings, describe, document, load_settings, misspelt_variables, record
 from eventmq.settings.page import readers
-from eventmq.settings.record import FIELDS
+from eventmq.settings.record import FIELDS, parse_buckets, show
 
 #: What settings were called -> what they are called.
 RENAMED = {
@@ -117,6 +118,8 @@ def test_settings_cannot_be_changed(load):
         ({"EVENTMQ_BIND": "tcp://[::1]:0"}, "bind", "tcp://[::1]:0"),
         ({"EVENTMQ_BIND": "tcp://*:47291"}, "bind", "tcp://*:47291"),
         ({"EVENTMQ_ADMIN_BIND": ""}, "admin_bind", ""),
+        ({"EVENTMQ_ADVERTISE": "tcp://b1:47291"}, "advertise", "tcp://b1:47291"),
+        ({"EVENTMQ_ADVERTISE": "tcp://[::1]:47291"}, "advertise", "tcp://[::1]:47291"),
         ({"EVENTMQ_QUEUES": "email:40,default"}, "queues", ((40, "email"), (10, "default"))),
         ({"EVENTMQ_QUEUES": "a:b:3"}, "queues", ((3, "a:b"),)),
         (
@@ -177,12 +180,20 @@ def test_limits_of_queues_are_a_table_of_tables(load):
         ("broker", "ipc://"),
         ("bind", "memory://"),
         ("bind", ""),
+        ("advertise", "10.0.0.5:47291"),
+        ("advertise", "tcp://10.0.0.5:0"),
+        ("advertise", "tcp://*:47291"),
+        ("advertise", "tcp://0.0.0.0:47291"),
+        ("advertise", "tcp://[::]:47291"),
+        ("advertise", "memory://"),
         ("shutdown_grace", "soon"),
         ("shutdown_grace", float("nan")),
         ("shutdown_grace", float("inf")),
         ("shutdown_grace", -1),
         ("shutdown_grace", True),
         ("submit_timeout", 0),
+        ("max_frame", 10**20),
+        ("max_frame", 2**31),
         ("queue_window", 1.5),
         ("queue_window", 0),
         ("concurrency", -1),
@@ -198,6 +209,10 @@ def test_limits_of_queues_are_a_table_of_tables(load):
         ("queue_routing_strategies", "a:sticky,a:strict"),
         ("queue_routing_strategies", {"a": 7}),
         ("queue_routing_strategies", [7]),
+        ("routes", "a"),
+        ("routes", {"a": ""}),
+        ("routes", "a:b,a:c"),
+        ("routes", [("a", 1)]),
         ("queue_limits", "a"),
         ("queue_limits", "a:5"),
         ("queue_limits", "a:rate=often"),
@@ -232,14 +247,61 @@ def test_limits_of_queues_are_a_table_of_tables(load):
 def test_a_value_that_is_not_allowed_names_key_source_value_and_what_is(load, name, value):
     message = refusal(load, **{name: value})
     allowed = FIELDS[name].allowed
-    assert message == (
-        f"setting {name!r} has the value {value!r} from argument; allowed is: {allowed}"
-    )
+    said = f"setting {name!r} has the value {value!r} from argument; allowed is: {allowed}"
+    assert message.removesuffix(f": a rate is {RATES}") == said
 
 
-def test_a_password_in_a_value_is_not_shown(load):
-    message = refusal(load, broker="tcp://user:secret@host:0")
-    assert "secret" not in message
+@pytest.mark.parametrize(
+    ("name", "value", "largest"),
+    [
+        ("max_queue_length", 10**20, 2**63 - 1),
+        ("queue_window", 10**400, 2**63 - 1),
+        ("queues", [(10**30, "mail")], 2**63 - 1),
+        ("heartbeat_timeout", 1e300, 1_000_000_000),
+        ("submit_timeout", 10**10, 1_000_000_000),
+    ],
+)
+def test_a_number_that_nothing_takes_is_refused_with_the_largest(load, name, value, largest):
+    message = refusal(load, **{name: value})
+    assert message.startswith(f"setting {name!r} has the value {value!r} from argument; allowed")
+    assert message.endswith(f": the largest number is {largest}")
+
+
+def test_true_and_false_are_not_numbers(load):
+    """In a variable, which has nothing but text, 1 and 0 are what people write."""
+    for value in (1, 0, 1.0):
+        assert refusal(load, insecure=value).endswith("allowed is: true or false")
+    assert refusal(load, own="insecure = 1").endswith("eventmq.toml; allowed is: true or false")
+    assert load(environ={"EVENTMQ_INSECURE": "1"}).insecure is True
+    assert load(environ={"EVENTMQ_INSECURE": "0"}).insecure is False
+
+
+@pytest.mark.parametrize("wrong", ["four", 4.5, True])
+def test_a_number_of_jobs_is_a_whole_number(load, wrong):
+    assert refusal(load, concurrency=wrong).endswith("allowed is: a whole number from 0")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tcp://user:secret@host:0",
+        "tcp://user:with/secret/slashes@host:1",
+        "tcp://:secret@with@signs@host:1",
+        "redis://host:6379/0?password=secret&db=1",
+        "redis://host?ssl=1&Auth_Token=secret",
+    ],
+)
+def test_a_password_in_a_value_is_not_shown(load, url):
+    for given in (url, [url, "tcp://a"], f"{url},tcp://a"):
+        message = refusal(load, broker=given)
+        assert "secret" not in message
+        assert "***" in message
+    assert "secret" not in str(describe(load(result_backend=url)))
+
+
+def test_the_host_of_a_hidden_password_and_other_addresses_are_shown(load):
+    message = refusal(load, broker=["tcp://user:secret@host:0", "tcp://other:0"])
+    assert "['tcp://user:***@host:0', 'tcp://other:0']" in message
     rows = describe(load(result_backend="redis://user:secret@host"))
     assert "redis://user:***@host" in {row["value"] for row in rows}
 
@@ -312,6 +374,33 @@ def test_options_of_plugins_come_from_files_and_arguments(load):
         plugin_options={"a": {"z": 3}},
     )
     assert settings.plugin_options == {"a": {"x": 1, "y": 2, "z": 3}, "b": {"x": 1}}
+
+
+def test_the_description_has_the_options_of_plugins_and_hides_secrets(load):
+    own = '[eventmq.plugins.a]\nurl = "x://u:hush@h"\nsize = 2\nSigning_Key = "hush"\nfiles = ["b"]'
+    rows = [row for row in describe(load(own=own)) if row["name"].startswith("plugins.")]
+    assert [(row["name"], row["value"], row["type"]) for row in rows] == [
+        ("plugins.a.Signing_Key", "***", "str"),
+        ("plugins.a.files", "['b']", "list"),
+        ("plugins.a.size", "2", "int"),
+        ("plugins.a.url", "x://u:***@h", "str"),
+    ]
+    assert {"eventmq.toml"} == {row["source"] for row in rows}
+    assert {frozenset(row) for row in describe(load(own=own))} == {frozenset(rows[0])}
+
+
+def test_the_first_route_that_fits_is_the_queue_of_a_task(load):
+    table = '[routes]\n"shop.mail.*" = "mail"\n"shop.*" = "shop"\n'
+    for settings in (
+        load(own=table),
+        load(environ={"EVENTMQ_ROUTES": "shop.mail.*:mail, shop.*:shop"}),
+        load(routes={"shop.mail.*": "mail", "shop.*": "shop"}),
+    ):
+        assert settings.queue_of("shop.mail.send") == "mail"
+        assert settings.queue_of("shop.total") == "shop"
+        assert settings.queue_of("Shop.total") == "default"
+    shown = next(row for row in describe(settings) if row["name"] == "routes")
+    assert shown["value"] == "shop.mail.*:mail,shop.*:shop"
 
 
 @pytest.mark.parametrize(
@@ -398,3 +487,32 @@ def test_the_page_says_which_process_reads_a_setting():
     assert read_by["middleware"] == ["client", "worker"]
     assert read_by["worker_bind"] == ["broker"]
     assert read_by["heartbeat_timeout"][:3] == ["client", "worker", "broker"]
+
+
+# Metrics
+
+
+def test_buckets_are_read_from_text_and_tables(load):
+    """By patterns of queue/task; the text is what ``eventmq settings`` shows."""
+    pairs = (("reports/*", "1 60 600"), ("*/shop.send", "0.1 1"))
+    table = '[metrics_run_buckets]\n"reports/*" = "1 60 600"\n"*/shop.send" = "0.1 1"\n'
+    assert load(own=table).metrics_run_buckets == pairs
+    text = "reports/*:1 60 600,*/shop.send:0.1 1"
+    settings = load(environ={"EVENTMQ_METRICS_RUN_BUCKETS": text})
+    assert (settings.metrics_run_buckets, text) == (pairs, show(pairs))
+    assert parse_buckets("0.1 1") == (0.1, 1.0)
+
+
+@pytest.mark.parametrize(
+    "bounds", ["", "x", "2 1", "1 1", "0 1", "-1", "nan", "1 inf", " ".join(map(str, range(1, 52)))]
+)
+def test_buckets_that_are_none_are_refused(load, bounds):
+    with pytest.raises(SettingsError, match="ascending numbers above 0"):
+        load(metrics_wait_buckets=[("*/*", bounds)])
+
+
+@pytest.mark.parametrize("address", ["9472", "host:", "host:65536", "http://host:1"])
+def test_an_address_of_metrics_is_host_and_port(load, address):
+    with pytest.raises(SettingsError, match="host:port"):
+        load(metrics_bind=address)
+    assert load(metrics_bind="[::1]:0").metrics_bind == "[::1]:0"

@@ -40,7 +40,9 @@ UTC = timezone.utc
 class FakeApp:
     """What tasks know of an app, on a net."""
 
-    default_queue = "default"
+    def queue_of(self, task: str) -> str:
+        return "default"
+
     release = ""
 
     def __init__(self, *modules: str) -> None:
@@ -48,6 +50,7 @@ class FakeApp:
         self.runner = NetRunner(Net(self.broker))
         self.closed = False
         self.modules = modules
+        self.defaults: dict[str, Any] = {}
         self.queues: set[str] = set()
         self.policies: set[Backoff] = set()
         serializer = self.serializer = Msgpack()
@@ -58,6 +61,9 @@ class FakeApp:
 
     def content(self, name: str | None) -> tuple[str, Msgpack]:
         return name or "msgpack", self.serializer
+
+    def with_defaults(self, explicit: Any) -> TaskOptions | None:
+        return TaskOptions.read({**self.defaults, **explicit}) if self.defaults else None
 
     def uses_policy(self, policy: Backoff) -> None:
         self.policies.add(policy)
@@ -92,6 +98,11 @@ def app() -> FakeApp:
 def add(a: int, b: int = 2) -> int:
     """Add."""
     return a + b
+
+
+def join(a: object, b: int = 2) -> str:
+    """Join anything to a number."""
+    return f"{a}{b}"
 
 
 async def double(a: int) -> int:
@@ -182,6 +193,50 @@ def test_the_kind_of_the_function_decides_the_kind_of_the_task(app: FakeApp) -> 
 def test_only_functions_are_tasks(app: FakeApp, thing: Any) -> None:
     with pytest.raises(SettingsError, match="a task is a function"):
         app.task(thing)
+
+
+class Mailer:
+    def send(self, to: str) -> None: ...
+
+    @classmethod
+    def new(cls) -> None: ...
+
+    @staticmethod
+    def check(to: str) -> None: ...
+
+    class Inner:
+        def send(self) -> None: ...
+
+    def maker(self) -> Any:
+        def send(self: str) -> None: ...
+
+        return send
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        (Mailer.send, "Mailer.send"),
+        (Mailer().send, "Mailer.send"),
+        (vars(Mailer)["new"], "Mailer.new"),
+        (Mailer.new, "Mailer.new"),
+        (vars(Mailer)["check"], "Mailer.check"),
+        (Mailer.Inner.send, "Mailer.Inner.send"),
+    ],
+    ids=["function", "bound", "classmethod", "of a class", "staticmethod", "inner"],
+)
+def test_a_method_is_no_task_and_the_reason_is_said(app: FakeApp, method: Any, name: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        app.task(method)
+    assert str(caught.value) == (
+        f"a task is a function, and {name} is a method: a worker has no object to call it on; "
+        "write a function that gets what it needs as arguments, such as an id"
+    )
+
+
+def test_functions_near_classes_are_tasks(app: FakeApp) -> None:
+    assert app.task(Mailer.check).name.endswith("Mailer.check")
+    assert app.task(Mailer().maker()).name.endswith("Mailer.maker.send")
 
 
 def test_a_lambda_needs_a_name(app: FakeApp) -> None:
@@ -327,18 +382,18 @@ def test_map_takes_tuples_only(app: FakeApp, calls: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "words"),
     [
-        ("ab", None, "args is 'ab'; allowed is: a list or tuple, as in apply_async(('ab',))"),
-        (5, None, "args is 5; allowed is: a list or tuple, as in apply_async((5,))"),
-        ({1}, None, "args is {1}; allowed is: a list or tuple"),
-        ((1,), 2, 'as in apply_async((1,), {"name": 2})'),
-        ((1, 3), "ab", "kwargs is 'ab'; allowed is: a mapping of names to values"),
-        ((), {1: 2}, "kwargs is {1: 2}; allowed is: a mapping of names to values"),
+        ("ab", None, "args is of type str; allowed is: a list or tuple, as in apply_async((value,"),
+        (5, None, "args is of type int; allowed is: a list or tuple, as in apply_async((value,))"),
+        ({1}, None, "args is of type set; allowed is: a list or tuple"),
+        ((1,), 2, "kwargs is of type int; allowed is: a mapping of names to values, as in "),
+        ((1, 3), "ab", 'as in apply_async((value,), {"name": value})'),
+        ((), {1: 2}, "a name in kwargs is of type int; allowed is: text, as in apply_async("),
     ],
 )
 def test_arguments_are_a_sequence_and_a_mapping(
     app: FakeApp, args: Any, kwargs: Any, words: str
 ) -> None:
-    """Text is never split into its letters, and the error shows the right call."""
+    """Text is never split into its letters; the error shows the right call, and no argument."""
     with pytest.raises(SettingsError) as caught:
         app.task(add).apply_async(args, kwargs)
     assert words in str(caught.value)
@@ -572,6 +627,34 @@ def test_every_app_has_the_shared_tasks() -> None:
 
 
 @pytest.mark.usefixtures("fresh")
+def test_a_shared_task_has_the_defaults_of_the_app_that_it_goes_through() -> None:
+    """Where it does not say otherwise; directly, with options of a call, and by the app's table."""
+    task = shared_task(name="lib.add", timeout=5)(add)
+    app, plain = FakeApp(), FakeApp()
+    app.defaults = {"timeout": 60, "retries": 3, "queue": "mail"}
+    shared.register_app(app)
+    table = shared.TaskTable({}, app)
+    for submit in (task.delay, task.options(priority=1).delay, table["lib.add"].delay):
+        submit(1)
+        assert ("mail", 5.0, 3) == (
+            app.last().queue,
+            app.headers().timeout,
+            app.headers().retry_count,
+        )
+    assert ("mail", 3) == (table["lib.add"].declared.queue, table["lib.add"].declared.retries)
+    shared.TaskTable({}, plain)["lib.add"].delay(1)
+    assert ("default", 0) == (plain.last().queue, plain.headers().retry_count)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_defaults_that_a_shared_task_cannot_have_name_it(app: FakeApp) -> None:
+    shared_task(name="lib.add", guarantee=False)(add)
+    app.defaults = {"retries": 3}
+    with pytest.raises(SettingsError, match=r"shared task lib\.add, with task_defaults: .*retries"):
+        _ = shared.TaskTable({}, app)["lib.add"]
+
+
+@pytest.mark.usefixtures("fresh")
 def test_a_task_can_be_submitted_through_another_app(app: FakeApp) -> None:
     other = FakeApp()
     app.task(add).bound_to(other).delay(1)
@@ -632,12 +715,23 @@ def test_many_calls_have_a_key_each(app: FakeApp) -> None:
 
 
 def test_a_long_key_is_cut_and_stays_different(app: FakeApp) -> None:
-    task = app.task(add, name="add", unique="{a}")
+    task = app.task(join, name="add", unique="{a}")
     task.apply_async(("x" * 1000 + "1", 0))
     task.apply_async(("x" * 1000 + "2", 0))
     first, second = keys(app)
     assert first != second
     assert len(first) == len(second) == 255
+
+
+def test_a_key_is_cut_by_its_bytes_between_two_characters(app: FakeApp) -> None:
+    """A broker takes 1,024 bytes, task included."""
+    task = app.task(join, name="add", unique="{a}")
+    for last in "12":
+        task.apply_async(("\N{EURO SIGN}" * 255 + last, 0))
+    first, second = keys(app)
+    assert first != second
+    assert first.startswith("add:" + "\N{EURO SIGN}" * 62)
+    assert len(first.encode()) <= 255
 
 
 @pytest.mark.parametrize(
@@ -738,7 +832,7 @@ def test_wrong_limits_are_an_error_at_the_declaration(
 
 def test_limits_of_the_broker_travel_in_the_headers(app: FakeApp) -> None:
     """The key is made of the arguments, and is that of the task without its name."""
-    task = app.task(add, name="add", rate_limit="100/m", max_concurrency=5, limit_key="a:{a}")
+    task = app.task(join, name="add", rate_limit="100/m", max_concurrency=5, limit_key="a:{a}")
     task.delay(1, 2)
     task.delay(b=4, a="x,y")
     said = [parse_headers(request.headers) for request in app.broker.received[1:]]

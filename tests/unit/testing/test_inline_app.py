@@ -22,8 +22,8 @@ from eventmq.errors import (
     ResultTimeout,
     SerializationError,
 )
-from eventmq.execution.context import current_job
 from eventmq.execution.failures import Retry
+from eventmq.interfaces import current_job
 from eventmq.testing import Enqueued, use_app
 
 SETUP = Path(__file__).parents[3] / "setup.cfg"

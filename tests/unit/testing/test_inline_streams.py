@@ -8,7 +8,7 @@ import pytest
 
 from eventmq.app import EventMQ
 from eventmq.errors import JobFailed, NotAllowed, ResultTimeout, ResultUnavailable, StreamRestarted
-from eventmq.execution.context import current_job
+from eventmq.interfaces import current_job
 from eventmq.testing import use_app
 from eventmq.wire.streams import WINDOW
 

@@ -8,6 +8,7 @@ import pytest
 from eventmq.errors import ProtocolError
 from eventmq.wire.batches import (
     ChunkEntry,
+    LoggedRow,
     OutcomeRow,
     decode_batch,
     decode_chunk,
@@ -20,6 +21,7 @@ from eventmq.wire.batches import (
     is_text,
     pack,
     parse_chunk_number,
+    read_outcomes,
     unpack,
 )
 
@@ -63,11 +65,21 @@ def test_what_is_no_batch_is_refused(value: object) -> None:
     )
 
 
-@pytest.mark.parametrize("template", [["q"], ["q", 1], [b"q", ""], "qh", {"q": ""}, ["q", "", ""]])
+BAD_JOBS = (
+    "a batch has templates [queue, headers] and jobs [id, template, bytes]; no text has a NUL "
+    "character"
+)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        ["q"], ["q", 1], [b"q", ""], "qh", {"q": ""}, ["q", "", ""], ["q\0", ""], ["q", "task:\0"],
+        ["q", "task:%00"],
+    ],
+)  # fmt: skip
 def test_a_template_is_a_queue_and_headers(template: object) -> None:
-    assert refused(decode_batch, pack([[template], [["a", 0, b""]]]), 1) == (
-        "a batch has templates [queue, headers] and jobs [id, template, bytes]"
-    )
+    assert refused(decode_batch, pack([[template], [["a", 0, b""]]]), 1) == (BAD_JOBS)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +87,11 @@ def test_a_template_is_a_queue_and_headers(template: object) -> None:
     [
         ["a", 0], ["a", 0, b"", b""], ["", 0, b""], ["a", 1, b""], ["a", -1, b""], ["a", 0, "x"],
         ["a", True, b""], [b"a", 0, b""], [7, 0, b""], 7, None, {"a": 0}, ["a", 0.0, b""],
+        ["a\0", 0, b""],
     ],
 )  # fmt: skip
 def test_a_job_of_a_batch_is_id_template_and_bytes(job: object) -> None:
-    assert refused(decode_batch, pack([[["q", ""]], [job]]), 1) == (
-        "a batch has templates [queue, headers] and jobs [id, template, bytes]"
-    )
+    assert refused(decode_batch, pack([[["q", ""]], [job]]), 1) == (BAD_JOBS)
 
 
 # Chunk
@@ -190,8 +201,23 @@ def test_outcomes_are_rows() -> None:
     assert list(decode_outcomes(encode_outcomes([]))) == []
 
 
+def test_a_log_goes_behind_its_outcome() -> None:
+    """One outcome of several may have one; who wants no logs gets the outcomes alone."""
+    rows = [OutcomeRow(n, 0, 1.5, 0.25, "json", b"4") for n in range(3)]
+    logged = [rows[0], LoggedRow.of(rows[1], b"said\n"), LoggedRow.of(rows[2], b"")]
+    assert [OutcomeRow, LoggedRow, OutcomeRow] == list(map(type, logged))
+    body = encode_outcomes(logged)
+    assert [7, 8, 7] == list(map(len, msgpack.unpackb(body)))
+    found, logs = read_outcomes(body)
+    assert [OutcomeRow(*row) for row in found] == rows
+    assert logs == {1: b"said\n"}
+    assert [OutcomeRow(*row) for row in decode_outcomes(body)] == rows
+    assert read_outcomes(encode_outcomes(rows))[1] == {}
+
+
 BAD_OUTCOMES = [
-    OUTCOME[:6], [*OUTCOME, 0], None, 7,
+    OUTCOME[:6], [*OUTCOME, 0], [*OUTCOME, "log"], [*OUTCOME, b"log", b""], None, 7,
+    ["0", *OUTCOME[1:], b"log"],
     *(
         [*OUTCOME[:place], value, *OUTCOME[place + 1 :]]
         for place, value in [

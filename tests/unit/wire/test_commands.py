@@ -138,6 +138,16 @@ ENVELOPE = "a message begins with an empty frame, eMQP/1.0, a command and a mess
             "a text frame of REQUEST is not UTF-8",
         ),
         (
+            [b"", b"eMQP/1.0", b"REQUEST", b"1", b"q\0", b"", b""],
+            "not-utf8",
+            "a text frame has a NUL character",
+        ),
+        (
+            [b"", b"eMQP/1.0", b"REQUEST", b"1", b"q", b"task:a%00b", b""],
+            "not-utf8",
+            "a text frame has a NUL character",
+        ),
+        (
             [b"", b"eMQP/1.0", b"INFORM", b"1", b"x" * (MAX_TEXT + 1), b"worker"],
             "too-large",
             "a text frame has at most 1048576 bytes",

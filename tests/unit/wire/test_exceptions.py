@@ -12,11 +12,12 @@ import pytest
 from eventmq.errors import JobFailed, JobNotFound
 from eventmq.execution.failures import describe
 from eventmq.wire.batches import pack
-from eventmq.wire.exceptions import MEMBERS, STATE_LIMIT
 from eventmq.wire.outcomes import original
 from eventmq.wire.results import (
     ERROR_LIMIT,
+    MEMBERS,
     MESSAGE_LIMIT,
+    STATE_LIMIT,
     TRACEBACK_LIMIT,
     RemoteError,
     decode_error,
@@ -137,6 +138,7 @@ def came(error: BaseException) -> Exception:
         ImportError("no module", name="x", path="y"),
         JobNotFound("j1"),
         JobFailed("no", job_id="j", remote_type="x.Y", remote_traceback="t" * TRACEBACK_LIMIT),
+        JobFailed("no", job_id="j"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -267,3 +269,10 @@ def test_groups_are_bounded_in_width_and_depth() -> None:
     told = sent(deep)
     assert told.members[0].members[0].members[0].members == ()
     assert len(encode_error(told)) <= ERROR_LIMIT
+
+
+def test_a_failed_job_keeps_the_notes_of_its_task_beside_its_traceback() -> None:
+    error = JobFailed("no", remote_traceback="in sell")
+    note = error.__notes__[0]
+    error.__notes__ = ["asked twice", note]
+    assert came(error).__notes__ == ["asked twice", note]

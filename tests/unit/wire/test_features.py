@@ -14,11 +14,12 @@ def test_a_worker_says_what_it_is() -> None:
     """INFORM: session id, tasks known, callables allowed, chunks held, replies to come."""
     features = Features(
         session="0a", name="host:7", tasks=("shop.add", "a+b,c"), callables=("jobs.*",),
-        received=12, held=(11, 12),
+        pool="threads", slots=8, version="1.0+a", received=12, held=(11, 12),
     )  # fmt: skip
     text = (
-        "session,batch,chunk,outcome,call,cancel,error,graph,stream,inputs,ended,late-ack,"
-        "session:0a,name:host%3A7,tasks:shop.add+a%2Bb%2Cc,callables:jobs.*,received:12,held:11+12"
+        "session,batch,chunk,outcome,call,cancel,error,graph,stream,inputs,ended,late-ack,owner,logs,"
+        "session:0a,name:host%3A7,pool:threads,version:1.0%2Ba,tasks:shop.add+a%2Bb%2Cc,"
+        "callables:jobs.*,slots:8,received:12,held:11+12"
     )
     assert features.format() == text
     assert Features.parse(text) == features
@@ -28,7 +29,7 @@ def test_a_broker_says_what_it_is() -> None:
     """ACK: broker epoch, store id, max-frame, publish address."""
     features = Features(epoch=3, store="ab12", max_frame=1 << 24, publish="tcp://127.0.0.1:47299")
     text = (
-        "session,batch,chunk,outcome,call,cancel,error,graph,stream,inputs,ended,late-ack,"
+        "session,batch,chunk,outcome,call,cancel,error,graph,stream,inputs,ended,late-ack,owner,logs,"
         "store:ab12,publish:tcp%3A//127.0.0.1%3A47299,epoch:3,max-frame:16777216"
     )
     assert features.format() == text
@@ -111,7 +112,8 @@ def test_queues_are_written_as_json() -> None:
     [
         "[[10,", "default", "7", "null", "{}", '[["default", 10]]', '[[0, "a"]]', '[[-1, "a"]]',
         '[[10, ""]]', '[[10, "a", 3]]', '[[true, "a"]]', "[[1.5, 'a']]", "[[10, 'a'], 7]",
-        '[[10, "\\ud800"]]', '[[2147483648, "a"]]', "[" * 100_000, "9" * 10_000, "[[[[]]]]",
+        '[[10, "\\ud800"]]', '[[10, "a\\u0000"]]', '[[2147483648, "a"]]', "[" * 100_000,
+        "9" * 10_000, "[[[[]]]]",
         f'[[{"1" * 5000}, "a"]]',
     ],
 )  # fmt: skip

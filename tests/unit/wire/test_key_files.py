@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path]:
+def new_pair(folder: Path, name: str) -> tuple[Path, Path]:
     public, secret = (key.decode() for key in new_keys())
-    paths = tmp_path / "a.key", tmp_path / "a.key_secret"
+    paths = folder / f"{name}.key", folder / f"{name}.key_secret"
     write_new(paths[0], Certificate(public), "public")
     write_new(paths[1], Certificate(public, secret), "secret")
     return paths
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    return new_pair(tmp_path, "a")
 
 
 def test_a_secret_key_is_its_owners_only(pair: tuple[Path, Path]) -> None:
@@ -80,7 +84,7 @@ def test_what_is_no_key_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 def test_a_file_that_is_not_there_is_named(pair: tuple[Path, Path]) -> None:
     with pytest.raises(KeyFileError, match=r"nowhere\.key cannot be read: No such file"):
-        client_keys("nowhere.key", str(pair[1]))
+        client_keys(["nowhere.key"], str(pair[1]))
 
 
 def test_settings_name_key_files(pair: tuple[Path, Path]) -> None:
@@ -91,6 +95,32 @@ def test_settings_name_key_files(pair: tuple[Path, Path]) -> None:
     assert keys is not None
     assert keys.broker == keys.public == read_public(pair[0]).public.encode()
     assert keys_of(load_settings({}, environ={})) is None
+    assert keys.of(0) == keys.of(1) == keys
+
+
+def test_each_broker_can_have_a_key_of_its_own(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    public, secret = new_pair(tmp_path, "second")
+    settings = load_settings(
+        {
+            "broker": ["tcp://a:1", "tcp://b:1"],
+            "broker_key_file": f"{pair[0]},{public}",
+            "key_file": str(secret),
+        },
+        environ={},
+    )
+    keys = keys_of(settings)
+    assert keys is not None
+    assert keys.of(0).broker == read_public(pair[0]).public.encode()
+    assert keys.of(1).broker == read_public(public).public.encode()
+    assert keys.of(0).secret == keys.of(1).secret
+
+
+@pytest.mark.parametrize("files", ["a.key,b.key", "a.key,b.key,c.key,d.key"])
+def test_there_is_one_broker_key_or_one_for_each_address(files: str) -> None:
+    brokers = "tcp://a:1,tcp://b:1,tcp://c:1"
+    count = files.count(",") + 1
+    with pytest.raises(SettingsError, match=f"names {count} files for 3 addresses in broker; name"):
+        load_settings({"broker": brokers, "broker_key_file": files}, environ={})
 
 
 @pytest.mark.parametrize("name", ["key_file", "broker_key_file"])

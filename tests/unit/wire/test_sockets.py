@@ -196,3 +196,37 @@ def test_the_descriptor_of_a_monitor_tells_of_a_connection_made_and_of_one_lost(
         router.close(0)
     dealer.close(0)
     assert dealer.monitor_fd == -1
+
+
+def errors_of(link: Link, deadline: float = 10.0) -> str:
+    """Return the first error of a handshake, "" if there is none until the deadline."""
+    end = time.monotonic() + deadline
+    while not link.handshake_error and time.monotonic() < end:
+        zmq_poll([(link.monitor_fd, zmq.POLLIN)], 100)
+        link.connections()
+    return link.handshake_error
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b"])
+def test_a_host_that_cannot_be_resolved_is_named(context, host: str) -> None:
+    link = open_dealer(context, f"tcp://{host}:47291")
+    link.watch()
+    assert errors_of(link).startswith(f"the host {host!r} cannot be resolved: ")
+    link.close(0)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_of_a_host_that_nothing_listens_on_nothing_of_the_kind_is_said(
+    context, monkeypatch, host: str
+) -> None:
+    """A name is resolved once for a socket, to tell the two apart; a number is none."""
+    asked: list[str] = []
+    monkeypatch.setattr(module, "getaddrinfo", lambda name, _: asked.append(name))
+    with plain.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    link = open_dealer(context, f"tcp://{host}:{port}")
+    link.watch()
+    assert "" == errors_of(link, deadline=0.5)
+    assert (["localhost"] if host == "localhost" else []) == asked
+    link.close(0)

@@ -37,6 +37,13 @@ def story(caplog):
     return Story(caplog)
 
 
+def test_where_another_broker_may_take_over_none_need_be_started(story):
+    story.log.shared = True
+    [(_, _, text)] = story.tell(seconds=2.0)
+    waiting = "waiting for it, or for another one to own the store"
+    assert text == f"no broker answers at {HERE} for 2 s; {waiting}"
+
+
 def test_an_absent_broker_is_told_of_after_two_seconds_and_then_ever_more_seldom(story):
     """At 2 s, then after 4, 8, 16, 32 and from then on 60 s."""
     lines = story.tell(seconds=190.0)

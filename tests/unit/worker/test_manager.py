@@ -6,14 +6,18 @@ import logging
 
 import pytest
 
-from eventmq.interfaces import SlotDied
+from eventmq.interfaces import JobsEnded, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.batches import (
+    LoggedRow,
+    OutcomeRow,
     decode_chunk,
     encode_chunk,
+    encode_outcomes,
+    read_outcomes,
 )
-from eventmq.wire.features import Features, Status
+from eventmq.wire.features import EXTENSIONS, Features, Status
 from eventmq.wire.results import decode_error
 from tests.support.manager_harness import (
     BACK,
@@ -265,6 +269,36 @@ def test_answers_keep_within_the_frame_limit_of_the_broker():
     assert decode_error(row.result).type == "eventmq.errors.ResultTooLarge"
 
 
+def test_a_log_that_does_not_fit_in_beside_its_result_is_left_out():
+    """The result goes before it; other outcomes keep their logs, in as many replies as it takes."""
+    world = World()
+    world.connect(max_frame=2000)
+    world.chunk(1, 4)
+    sizes = [(600, 600), (1000, 1500), (3000, 10), (10, 1500)]
+    rows = [
+        LoggedRow.of(OutcomeRow(n, 0, 1.0, 0.1, "msgpack", b"x" * size), b"y" * log)
+        for n, (size, log) in enumerate(sizes)
+    ]
+    event = JobsEnded(0, 1, 4, 0.4, encode_outcomes(rows))
+    world.manager.pool_events([event], world.now)
+    sent = replies(world.out())
+    assert all(len(reply.result) <= 2000 for reply in sent)
+    found = [read_outcomes(reply.result) for reply in sent]
+    assert [0, 1, 2, 3] == [row[0] for rows, _ in found for row in rows]
+    assert {0: 600, 2: 10, 3: 1500} == {n: len(log) for _, logs in found for n, log in logs.items()}
+
+
+def test_a_broker_that_keeps_no_logs_gets_none():
+    world = World()
+    world.connect(extensions=tuple(name for name in EXTENSIONS if name != "logs"))
+    world.chunk(1, 2)
+    rows = [OutcomeRow(n, 0, 1.0, 0.1, "msgpack", b"x") for n in range(2)]
+    body = encode_outcomes([LoggedRow.of(rows[0], b"said"), rows[1]])
+    world.manager.pool_events([JobsEnded(0, 1, 2, 0.2, body)], world.now)
+    (reply,) = replies(world.out())
+    assert encode_outcomes(rows) == reply.result
+
+
 # Look-ahead
 
 
@@ -298,6 +332,73 @@ def test_later_chunks_of_the_slot_go_back_too():
         "chunk:1": [(1, BACK)],
         "chunk:2": [(0, BACK), (1, BACK)],
     }
+
+
+def run_on(world, chunk, position, seconds):
+    """Let slot 0 run its jobs up to a position, each for some time; return what is handed back."""
+    back = []
+    while world.pool.current[0][1] < position:
+        back += replies(world.tick(seconds))
+        world.pool.current[0] = (chunk, world.pool.current[0][1] + 1)
+        world.pool.waiting[0] -= 1
+        world.pool.since[0] = world.now
+    return back
+
+
+def test_a_chunk_of_jobs_that_take_longer_than_estimated_goes_back():
+    """Five milliseconds each, where the broker counted on twenty microseconds."""
+    world = World(slots=1)
+    world.connect()
+    world.chunk(1, 1000)
+    world.chunk(2, 1000)
+    world.start(0)
+    world.pool.current[0] = (1, 0)
+    assert run_on(world, 1, 6, 0.005) == []
+    sent = replies(world.tick(0.005))
+    assert {r.outcome: (rows_of(r)[0].position, len(rows_of(r))) for r in sent} == {
+        "chunk:1": (7, 993),
+        "chunk:2": (0, 1000),
+    }
+    assert replies(world.tick(0.005)) == []
+
+
+@pytest.mark.parametrize(
+    ("jobs", "seconds"),
+    [
+        pytest.param(1000, 0.00004, id="a busy machine"),
+        pytest.param(4, 0.019, id="few that take four times as long"),
+    ],
+)
+def test_a_chunk_that_is_not_much_too_large_stays(jobs, seconds):
+    world = World(slots=1)
+    world.connect()
+    world.chunk(1, jobs)
+    world.start(0)
+    world.pool.current[0] = (1, 0)
+    assert run_on(world, 1, jobs - 1, seconds) == []
+
+
+def test_a_chunk_that_waited_for_the_processor_at_its_beginning_stays():
+    """Its first job took 15 ms; by its pace nothing is known until it has run for 30."""
+    world = World(slots=1)
+    world.connect()
+    world.chunk(1, 1000)
+    world.start(0)
+    world.pool.current[0] = (1, 0)
+    assert run_on(world, 1, 1, 0.015) == []
+    assert run_on(world, 1, 999, 0.00002) == []
+
+
+def test_what_comes_behind_the_rest_of_a_long_chunk_stays():
+    """The chunk whose jobs were handed back is judged once."""
+    world = World(slots=1)
+    world.connect()
+    world.chunk(1, 100)
+    world.start(0)
+    world.pool.current[0] = (1, 0)
+    assert len(run_on(world, 1, 20, 0.005)) == 1
+    world.chunk(2, 4)
+    assert replies(world.tick(0.010)) == []
 
 
 def test_a_slot_with_a_long_job_has_room_for_that_one_chunk(world):

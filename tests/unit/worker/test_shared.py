@@ -148,6 +148,43 @@ def test_what_waits_stays_while_others_end(world):
     assert not replies(world.tick(0.015))
 
 
+def test_what_waits_for_much_longer_than_estimated_goes_back():
+    """Once the jobs that end have shown it for a tenth of a second."""
+    world = SharedWorld(slots=2)
+    world.connect()
+    world.chunk(1, 1)
+    world.begin(1)
+    world.end(0, run_time=0.00001)
+    world.chunk(2, 1000)
+    back = []
+    for _ in range(25):
+        world.begin(2)
+        back += replies(world.tick(0.005))
+        world.end(*world.pool.runs, run_time=0.005)
+    (reply,) = back
+    first = rows_of(reply)[0].position
+    assert 20 * 2 < first < 25 * 2
+    assert [row.position for row in rows_of(reply)] == list(range(first, 1000))
+    world.tick()
+    assert world.status().jobs < 2 + 20
+
+
+def test_a_few_long_jobs_among_short_ones_hand_nothing_back():
+    """The average run time is high only now and then."""
+    world = SharedWorld(slots=2)
+    world.connect()
+    world.chunk(1, 1)
+    world.begin(1)
+    world.end(0, run_time=0.0001)
+    world.chunk(2, 400)
+    back = []
+    for number in range(100):
+        world.begin(2)
+        back += replies(world.tick(0.005))
+        world.end(*world.pool.runs, run_time=0.015 if number % 15 == 0 else 0.0001)
+    assert back == []
+
+
 def test_it_asks_for_a_tick_only_while_something_waits(world):
     world.chunk(1, 4)
     world.begin(4)

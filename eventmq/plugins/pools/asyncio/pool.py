@@ -595,9 +595,7 @@ class AsyncioPool:
         self._notifying = False
         self._notified_at = self._loop.time()
         with self._lock:
-            notify, self._notified = not self._notified, True
-        if notify:
-            self._wakeup.set()
+            self._notify()
 
     def _release(self, slot: int) -> None:
         self._free.append(slot)
@@ -630,8 +628,12 @@ class AsyncioPool:
             if run.abandoned:
                 return
             self._job_events.append(event)
-            notify, self._notified = not self._notified, True
-        if notify:
+            self._notify()
+
+    def _notify(self) -> None:
+        """Notify the manager, once until it polls. Under the lock."""
+        if not self._notified:
+            self._notified = True
             self._wakeup.set()
 
     # In a thread of `BlockingThreads`
@@ -643,8 +645,6 @@ class AsyncioPool:
                 return
             self._outcomes.add(run.chunk.number, row)
             self._runs[run.slot] = None
-            notify, self._notified = not self._notified, True
-        if notify:
-            self._wakeup.set()
+            self._notify()
         with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._release, run.slot)

@@ -15,21 +15,26 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
-from eventmq.errors import StoreError
+from eventmq.errors import ProtocolError, StoreError
+from eventmq.plugins.database import explain, is_damage
 from eventmq.plugins.private_files import make_private_folder, open_private, wider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 __all__ = [
+    "ALTERED",
+    "ASK",
     "FILE_NAME",
     "DataDirectory",
     "OpenedFiles",
     "file_system_of",
     "network_file_system",
+    "store_error",
     "store_removed",
 ]
 
+logger = logging.getLogger("eventmq.store")
 
 #: Where the kernel lists what is mounted; see proc(5). Systems without it tell nothing.
 MOUNTS = Path("/proc/self/mountinfo")
@@ -50,8 +55,6 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 #: Field of a line that has the mount point, counted from 0.
 _MOUNT_POINT = 4
 
-logger = logging.getLogger("eventmq.store")
-
 #: Name of the database in the data directory.
 FILE_NAME = "queue.sqlite"
 
@@ -70,6 +73,12 @@ _MIB = 1024 * 1024
 #: Only Linux keeps flock(2) and the locks that SQLite takes on the same file apart; elsewhere a
 #: lock of ours on the database would keep SQLite out.
 _LOCKS_DATABASE = sys.platform == "linux"
+
+#: What helps where a file is damaged.
+ASK = "ask eventmq fsck what is wrong, and eventmq fsck --salvage DEST copies what can be read"
+
+#: What a value that was altered in the file ends in, where nothing else notices it.
+ALTERED = (ProtocolError, LookupError, TypeError, ValueError)
 
 
 def file_system_of(path: str, mounts: str) -> str:
@@ -138,7 +147,7 @@ class OpenedFiles:
         # SQLite puts them beside the file itself, not beside a link to it.
         real = database.resolve() if database.is_symlink() else database
         log, index = (real.with_name(f"{real.name}-{end}") for end in ("wal", "shm"))
-        identities = {path: _file_identity(os.fstat(fd)) for path, fd in descriptors.items()}
+        identities = {path: _identity(os.fstat(fd)) for path, fd in descriptors.items()}
         # SQLite keeps these two open, so that no other file can get their numbers.
         identities |= {path: self._identity_now(path) for path in (log, index)}
         #: Name, device and inode.
@@ -202,7 +211,7 @@ class OpenedFiles:
 
     def _identity_now(self, path: Path) -> tuple[int, int]:
         try:
-            return _file_identity(path.stat())
+            return _identity(path.stat())
         except OSError as error:
             raise self._missing(path, error) from error
 
@@ -223,7 +232,7 @@ def _link_of(descriptor: int) -> str:
     return link if descriptor >= 0 and os.path.lexists(link) else ""
 
 
-def _file_identity(stat: os.stat_result) -> tuple[int, int]:
+def _identity(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
@@ -276,19 +285,17 @@ class DataDirectory:
         """
         kind = network_file_system(self.path)
         if kind:
-            msg = (
+            raise StoreError(
                 f"the data directory {self.path} is on a network file system ({kind}), where the "
                 "locks of SQLite do not hold: name a directory on a disk of this machine with "
                 "--data-dir"
             )
-            raise StoreError(msg)
         if expected and self._is_missing():
-            msg = (
+            raise StoreError(
                 f"there is no store in {self.path}, and the store {expected} is expected: see that "
                 "its disk is mounted and --data-dir is right; without expect_store a new one would "
                 "be made"
             )
-            raise StoreError(msg)
         self.open()
         try:
             self._see_to_space()
@@ -463,6 +470,14 @@ class DataDirectory:
             raise store_removed(f"{self.path}: {error.strerror}") from error
         return stat.f_bavail * stat.f_frsize
 
+    def gauges(self) -> dict[str, float]:
+        """Return sizes in bytes, nothing where they cannot be read; see `QueueStore.gauges`."""
+        try:
+            size = self.database.stat().st_size
+            return {"bytes": size, "free_bytes": self.free(), "reserve_bytes": self._reserve}
+        except (OSError, StoreError):
+            return {}
+
     def exhausted(self) -> bool:
         """Return whether there is less space than the index of a log needs."""
         return self.free() < START_BYTES
@@ -500,5 +515,24 @@ class DataDirectory:
         (self.path / "ballast").unlink(missing_ok=True)
 
 
-def _identity(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_dev, stat.st_ino
+def store_error(
+    path: Path | str, error: Exception, problem: str = "cannot be written"
+) -> StoreError:
+    """Return the error of a store that goes on no more.
+
+    Args:
+        path: Of its file.
+        error: What went wrong. Where a page or a value in the file may be damaged, the sentence
+            says what helps.
+        problem: What the store cannot do, unless the file cannot be read.
+    """
+    why = explain(error)
+    if is_damage(error):
+        text = f"cannot be read: {why}; {ASK}"
+    elif isinstance(error, ALTERED):
+        text = f"{problem}: {type(error).__name__}: {why}; {ASK}"
+    else:
+        text = f"{problem}: {why or type(error).__name__}"  # a MemoryError has no words
+    failure = StoreError(f"the store {path} {text}")
+    failure.__cause__ = error
+    return failure

@@ -1,42 +1,85 @@
-"""Opens a store to read it, also while a broker writes it."""
+"""Reads the events of a store, also while a broker writes it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.plugins.database import DAMAGED, UNREADABLE, connect, first_row
+from eventmq.engine.engine import EventLog
+from eventmq.engine.tables import TABLES
+from eventmq.errors import StoreError
+from eventmq.plugins.database import UNREADABLE, SqliteRows, has_moved, open_to_read
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.schema import check_schema
+from eventmq.store.reads import ReadEvents
+from eventmq.wire.batches import unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import apsw
+    from eventmq.store.reads import EventLogHead, EventRow
 
-__all__ = ["open_to_read"]
-
-#: Seconds to wait where a broker that starts has the file for itself.
-_BUSY_TIMEOUT = 5.0
+__all__ = ["SqliteEventLogReader"]
 
 
-def open_to_read(path: Path) -> apsw.Connection:
-    """Return a connection that cannot write, to a store that a broker may have open.
+class SqliteEventLogReader:
+    """The events of the store in a data directory. One thread.
 
-    Where the index of the log cannot be made, and there is no log, the file does not change.
+    Args:
+        directory: The data directory of a broker.
 
     Raises:
-        apsw.Error, UnicodeDecodeError: The file cannot be read; see
-            `eventmq.plugins.database.UNREADABLE`.
-        StoreError: The SQLite library is one that can lose commits.
+        StoreError: There is no store, or one that cannot be read; it says what would help.
     """
-    file = path.absolute()
-    try:
-        db = connect(file, busy=_BUSY_TIMEOUT, read_only=True)
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+        if not self._path.is_file():
+            raise StoreError(
+                f"there is no store in {directory}: name the data directory of a broker"
+            )
         try:
-            first_row(db, "SELECT 1 FROM sqlite_master")
-        except BaseException:
-            db.close()
+            self._db = open_to_read(self._path)
+        except UNREADABLE as error:
+            raise StoreError(f"cannot read the store {self._path}: {error}") from error
+        try:
+            check_schema(self._db, self._path)
+            self._store = SqliteRows(self._db, TABLES)
+            self._event_log = EventLog(self._store, 0, 0)
+            self._has_moved = has_moved(self._db)
+            self.store_id: str = self._store.values()["store_id"]
+        except BaseException as error:
+            self._db.close()
+            if isinstance(error, UNREADABLE):
+                raise StoreError(f"cannot read the store {self._path}: {error}") from error
             raise
-    except UNREADABLE as error:
-        if isinstance(error, DAMAGED) or path.with_name(f"{path.name}-wal").exists():
-            raise
-        db = connect(file, busy=_BUSY_TIMEOUT, immutable=True)
-    return db
+
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
+        """Return the rows of events after a number, as in `eventmq.store.ReadEvents`.
+
+        Raises:
+            StoreError: The store cannot be read any more, or is not where it was opened.
+        """
+        try:
+            if self._has_moved():
+                msg = (
+                    f"the store {self._path} was deleted, moved or replaced: begin anew on what is"
+                )
+                raise StoreError(f"{msg} there now")
+            self._db.execute("BEGIN")
+            try:
+                self._event_log.reload()
+                return self._event_log.read(ReadEvents(after, max_bytes))
+            finally:
+                self._db.execute("COMMIT")
+        except UNREADABLE as error:
+            raise StoreError(f"cannot read the store {self._path}: {error}") from error
+
+    def addresses(self) -> dict[str, str]:
+        """Return where the broker is, or was, by port."""
+        packed = self._store.values().get("addresses")
+        addresses: dict[str, str] = unpack(packed, "the addresses of the broker") if packed else {}
+        return addresses
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._db.close()

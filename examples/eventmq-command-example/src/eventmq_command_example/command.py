@@ -25,7 +25,7 @@ def backlog(target: Target, *, most: int | None, as_json: bool) -> int:
     with target.asking() as app:
         queues = [queue for queue in app.ask("queues") if queue["waiting"]]
     queues.sort(key=lambda queue: -queue["waiting"])
-    show_rows(queues, COLUMNS, as_json=as_json, empty="no job waits")
+    show_rows(queues, COLUMNS, as_json=as_json, empty="No waiting jobs.")
     behind = sum(most is not None and queue["waiting"] > most for queue in queues)
     if not behind:
         return DONE

@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eventmq.sdk import SerializationError, factory, hookimpl, option
+from eventmq.sdk import SerializationError, factory, hookimpl, option, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,8 @@ class JsonZlib:
     def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
         """Encode a value; there is no signature."""
         try:
-            text = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+            # What has a plain form is written in it: dataclasses, enums, paths ...
+            text = json.dumps(value, allow_nan=False, separators=(",", ":"), default=plain).encode()
         except (TypeError, ValueError, RecursionError) as error:
             msg = f"json-zlib cannot encode this {type(value).__name__}: {error}"
             raise SerializationError(msg) from error

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventmq_contrib.gateways.emp.connection import EmpConnection, EmpLimits
 from eventmq_contrib.gateways.emp.protocol import (
     Bye,
     Decoder,
+    EmpConnection,
     EmpError,
+    EmpLimits,
     EmpResult,
     Error,
     Hello,

@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from eventmq.errors import NotAllowed, PluginError, TimeLimitExceeded
+from eventmq.registry.names import GATEWAY
 from eventmq_contrib.gateways.emp import EmpClient
 from eventmq_contrib.gateways.majordomo.gateway import MajordomoGateway
 from eventmq_contrib.gateways.majordomo.machine import MajordomoMachine
@@ -38,6 +39,27 @@ def test_a_request_goes_to_a_worker_and_back(farm, dealer):
     answer(worker, b"\x04", address, id, [b"r", b""])
     assert [b"MDPC02", b"\x02", b"echo", b"id-1", b"part"] == client.next()
     assert final("echo", b"id-1", b"r", b"") == client.next()
+
+
+def test_a_request_is_answered_by_the_next_owner_of_a_shared_store(shop, dealer):
+    """Gateway and brokers go on with what the worker has, and with the client that waits."""
+    app = shop.app(shop.broker(), shop.broker())
+    gateway = app.plugins.make(GATEWAY, "majordomo", options={"bind": "tcp://127.0.0.1:0"})
+    front, back = gateway.start()
+    try:
+        client = dealer(front, b"me")
+        ask(client, "echo", b"1", b"a")
+        worker = register(dealer, back, "echo")
+        address, id, body = next_request(worker)
+        shop.stop_owner()
+        answer(worker, b"\x04", address, id, body)
+        assert final("echo", b"1", b"a") == client.next()
+        ask(client, "echo", b"2", b"b")
+        address, id, body = next_request(worker)
+        answer(worker, b"\x04", address, id, body)
+        assert final("echo", b"2", b"b") == client.next()
+    finally:
+        gateway.stop(0.0)
 
 
 def test_a_client_with_a_req_socket_and_a_worker_of_a_common_library(farm, dealer, context):

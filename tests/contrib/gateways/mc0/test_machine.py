@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from eventmq.errors import ProtocolError
 from eventmq.task.task import header_text
-from eventmq_contrib.gateways.mc0.machine import Mc0Limits, Mc0Machine
-from eventmq_contrib.gateways.mc0.messages import (
+from eventmq_contrib.gateways.mc0.machine import (
+    Mc0Limits,
+    Mc0Machine,
     Mc0Message,
     command_of,
     decode,

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from eventmq.app import EventMQ
+from eventmq.errors import PluginError
 from eventmq.job import IdFactory, JobRecord
-from eventmq.plugins.database import connect, first_row
-from eventmq.plugins.queue_stores.sqlite.checkpoint import LOG_BYTES
+from eventmq.plugins.database import checkpoint, connect, first_row
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.wal import empty_log
+from eventmq.plugins.queue_stores.sqlite.wal import LOG_BYTES, empty_log
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 
@@ -36,11 +37,12 @@ BUSY_TIMEOUT = 20.0
 class Filled:
     """A store that takes commits of a MiB each, and syncs none: a disk may take its time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **options: Any) -> None:
         self.path = path / FILE_NAME
         self.clock = FakeClock()
         self._new_id = IdFactory(self.clock).new
-        self.store = SqliteStore(path, self.clock, reserve=0, durability="memory")
+        options = {"reserve": 0, "durability": "memory", **options}
+        self.store = SqliteStore(path, self.clock, **options)
         self.store.open()
         self.checkpointer: Any = self.store._checkpointer
         self._written = 0
@@ -204,3 +206,90 @@ def test_a_log_that_grows_faster_than_the_thread_moves_it_waits(
     assert not moving.waits
     filled.commit_many(8)
     assert (moving.waits, filled.times_begun()) == (1, begun + 1)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[Filled]:
+    """Return a store whose log another program moves."""
+    filled = Filled(tmp_path, checkpoints="litestream")
+    yield filled
+    filled.store.close()
+
+
+def move_log(path: Path) -> None:
+    """Move the log as another process does."""
+    with closing(connect(path, busy=BUSY_TIMEOUT)) as other:
+        first_row(other, "SELECT count(*) FROM jobs")
+        assert not checkpoint(other, "RESTART")
+
+
+def test_a_log_that_another_program_moves_is_left_to_it(
+    copied: Filled, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is moved, however long it becomes; that is said at each 64 MiB."""
+    copied.commit()
+    begun = copied.times_begun()
+    with caplog.at_level(logging.WARNING):
+        copied.commit_many(70)
+        copied.store._make_room()
+        copied.commit()
+    assert copied.times_begun() == begun
+    assert copied.log.stat().st_size > 70 * MIB
+    assert copied.path.stat().st_size < MIB
+    [record] = caplog.records
+    assert "checkpoints are left to Litestream, so see whether that runs" in record.getMessage()
+    move_log(copied.path)
+    copied.commit_many(2)
+    assert copied.times_begun() == begun + 1
+    assert copied.path.stat().st_size > 70 * MIB
+
+
+def test_a_store_is_closed_and_opened_with_its_log(copied: Filled) -> None:
+    """What the other program has not copied yet stays in the log, also without that program."""
+    copied.commit_many(3)
+    begun, size = copied.times_begun(), copied.log.stat().st_size
+    copied.store.close()
+    assert begun == copied.times_begun()
+    assert size <= copied.log.stat().st_size
+    again = SqliteStore(copied.path.parent, copied.clock, reserve=0, checkpoints="litestream")
+    assert 3 == again.open().counts["q"].queued
+    again.close()
+    assert begun == copied.times_begun()
+    usual = SqliteStore(copied.path.parent, copied.clock, reserve=0)
+    usual.open()
+    usual.close()
+    assert not copied.log.exists()
+
+
+def test_a_relaxed_log_that_another_program_moves_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = threading.Event()
+    monkeypatch.setattr("os.fsync", lambda _: synced.set())
+    copied = Filled(tmp_path, checkpoints="litestream", durability="relaxed", fsync_interval=0.01)
+    copied.commit()
+    synced.clear()
+    assert synced.wait(BUSY_TIMEOUT)
+    copied.store.close()
+
+
+def test_the_option_names_who_moves_the_log(tmp_path: Path) -> None:
+    app = EventMQ("x", data_dir=str(tmp_path))
+    with pytest.raises(PluginError, match="'checkpoints' of 'sqlite' must be broker or litestream"):
+        app.make_broker(store_options={"checkpoints": "nobody"})
+
+
+def test_tables_of_litestream_harm_nothing(copied: Filled) -> None:
+    """It makes two in the database that it copies, and writes to one of them."""
+    with closing(connect(copied.path, busy=BUSY_TIMEOUT)) as other:
+        other.execute("CREATE TABLE _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)")
+        other.execute("CREATE TABLE _litestream_lock (id INTEGER)")
+        other.execute("INSERT INTO _litestream_seq VALUES (1, 1)")
+    copied.commit()
+    copied.store.close()
+    tools = copied.store.tools
+    assert tools is not None
+    assert [] == tools.check()
+    again = SqliteStore(copied.path.parent, copied.clock, reserve=0, checkpoints="litestream")
+    assert 1 == again.open().counts["q"].queued
+    again.close()

@@ -15,7 +15,7 @@ from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.reads import ReadQueued
 from eventmq.store.writes import Admit, Finish, Finished, SubqueueKey
 from eventmq.testing.clock import FakeClock
-from eventmq.testing.suites.store_harness import StoreHarness
+from eventmq.testing.suites.queue_store_recovery import StoreHarness
 
 if TYPE_CHECKING:
     from pathlib import Path

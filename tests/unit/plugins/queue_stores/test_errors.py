@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
 
-from eventmq.errors import QueueFull, StoreError
+from eventmq.engine.contract import Mismatch
+from eventmq.engine.engine import EventLog
+from eventmq.engine.rows import Tables
+from eventmq.errors import PluginError, QueueFull, StoreError
+from eventmq.interfaces import PluginContext
 from eventmq.job import IdFactory, JobRecord
-from eventmq.plugins.queue_stores.sqlite import checkpoint, store
-from eventmq.plugins.queue_stores.sqlite.checkpoint import Checkpointer
-from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.errors import store_error
-from eventmq.plugins.queue_stores.sqlite.event_log import EventLog
-from eventmq.plugins.queue_stores.sqlite.rows import Tables
+from eventmq.plugins.database import connect
+from eventmq.plugins.queue_stores import memory
+from eventmq.plugins.queue_stores.sqlite import store, wal
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME, store_error
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.writes import Mismatch
+from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
+from eventmq.plugins.queue_stores.sqlite.wal import Checkpointer
 from eventmq.store.reads import FindJobs, History
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
@@ -177,7 +180,7 @@ def test_a_damaged_page_that_is_met_at_work_says_what_helps(
     """As the start does, which looks at the small tables, and at others for a second."""
     opened(page_checksums=page_checksums).store.close()
     path = tmp_path / "data" / FILE_NAME
-    overwrite(path, leaves(path, "attempts_id")[0], b"\xff" * PAGE)
+    overwrite(path, leaves(path, "sqlite_autoindex_attempts_1")[0], b"\xff" * PAGE)
     monkeypatch.setattr(store, "check_quickly", lambda *_: None)
     write_result = opened().submit(History("some"))
     assert isinstance(write_result, StoreError)
@@ -220,7 +223,7 @@ def test_a_log_that_cannot_be_opened_to_sync_is_an_error_of_the_store(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = SimpleNamespace(open=_no_descriptor, O_RDONLY=os.O_RDONLY)
-    monkeypatch.setattr(checkpoint, "os", fake)
+    monkeypatch.setattr(wal, "os", fake)
     with pytest.raises(StoreError, match=r"cannot move or sync its log: .*Too many open files"):
         opened(durability="relaxed")
     opened(durability="durable")
@@ -240,10 +243,8 @@ def test_a_thread_that_cannot_be_had_is_one_too(
         def is_alive(self) -> bool:
             return False
 
-    fake = SimpleNamespace(
-        Thread=Thread, Event=checkpoint.threading.Event, Lock=checkpoint.threading.Lock
-    )
-    monkeypatch.setattr(checkpoint, "threading", fake)
+    fake = SimpleNamespace(Thread=Thread, Event=wal.threading.Event, Lock=wal.threading.Lock)
+    monkeypatch.setattr(wal, "threading", fake)
     with pytest.raises(StoreError, match="cannot move or sync its log: can't start new thread"):
         opened(durability="relaxed")
     opened(durability="durable")
@@ -271,7 +272,7 @@ def test_a_thread_that_ended_ends_the_store_with_the_next_commit(
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr(Checkpointer, step, broken)
-    monkeypatch.setattr(checkpoint, "NOTIFY_FRAMES", 1)
+    monkeypatch.setattr(wal, "NOTIFY_FRAMES", 1)
     store = opened(durability=durability, fsync_interval=0.001)
     with suppress(StoreError):  # it may have ended by now
         store.admit()
@@ -292,11 +293,60 @@ def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
     def broken(*_: object) -> bool:
         raise MemoryError
 
-    monkeypatch.setattr(checkpoint, "checkpoint", broken)
-    monkeypatch.setattr(checkpoint, "NOTIFY_FRAMES", 1 << 30)
-    monkeypatch.setattr(checkpoint, "RESTART_FRAMES", 1)
+    monkeypatch.setattr(wal, "checkpoint", broken)
+    monkeypatch.setattr(wal, "NOTIFY_FRAMES", 1 << 30)
+    monkeypatch.setattr(wal, "RESTART_FRAMES", 1)
     store = opened()
     with pytest.raises(StoreError, match="cannot move or sync its log: MemoryError"):
         store.admit()
     with pytest.raises(StoreError, match="cannot move or sync its log: MemoryError"):
         store.admit()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("store_id", "7", "7, of the type int and not str"),
+        ("store_id", "x'c1'", "b'\\xc1', of the type bytes and not str"),
+        ("epoch", "'x'", "'x', of the type str and not int"),
+        ("epoch", "NULL", "None, of the type NoneType and not int"),
+    ],
+)
+def test_a_store_whose_id_or_epoch_was_altered_is_refused_in_one_sentence(
+    opened: Callable[..., Store], tmp_path: Path, key: str, value: str, found: str
+) -> None:
+    """It names the store, the entry and what helps; a repair makes it anew."""
+    opened().store.close()
+    path = tmp_path / "data" / FILE_NAME
+    with closing(connect(path, busy=0.0)) as db:
+        db.execute(f"UPDATE meta SET value = {value} WHERE key = '{key}'")
+    with pytest.raises(StoreError) as refused:
+        opened()
+    assert str(refused.value) == (
+        f"cannot open the store {path}: its {key} in the table meta is {found}; "
+        f"eventmq fsck --repair gives it another one; {SALVAGE}"
+    )
+    SqliteTools(path, durable=True).repair()
+    assert opened().admit() == {}
+
+
+# Options
+
+
+@pytest.mark.parametrize("make", [store.make_store, memory.make_store])
+@pytest.mark.parametrize(
+    "name", ["dedupe_window", "keep_results", "events_ring", "events_cap", "events_values"]
+)
+def test_a_store_takes_no_negative_option(
+    make: Callable[[PluginContext], object], name: str
+) -> None:
+    with pytest.raises(PluginError, match=f"'{name}' of 'store' must be .* from 0, not -1"):
+        make(PluginContext("store", {name: -1}, FakeClock()))
+
+
+@pytest.mark.parametrize(("name", "value"), [("reserve", -1), ("fsync_interval", 0)])
+def test_a_store_with_a_file_takes_sizes_and_intervals_that_make_sense(
+    name: str, value: int
+) -> None:
+    with pytest.raises(PluginError, match=f"'{name}' of 'sqlite' must be .*, not {value}"):
+        store.make_store(PluginContext("sqlite", {name: value}, FakeClock()))

@@ -13,7 +13,7 @@ from eventmq.errors import StoreError
 from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import SqliteEventLogReader
+from eventmq.plugins.queue_stores.sqlite.reading import SqliteEventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.writes import Admit, Announce
 from eventmq.testing import FakeClock

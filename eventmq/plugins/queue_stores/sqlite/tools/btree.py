@@ -12,7 +12,7 @@ from __future__ import annotations
 from struct import unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.plugins.queue_stores.sqlite.checksums import as_text
+from eventmq.plugins.database import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

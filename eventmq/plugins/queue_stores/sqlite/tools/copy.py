@@ -44,8 +44,9 @@ def copy_files(path: Path, name: str) -> Path:
         sync(folder)
         sync(path.parent)
     except OSError as error:
-        msg = f"cannot copy the store to {folder}: {error.strerror or error}; nothing was changed"
-        raise StoreError(msg) from error
+        raise StoreError(
+            f"cannot copy the store to {folder}: {error.strerror or error}; nothing was changed"
+        ) from error
     return folder
 
 
@@ -57,8 +58,9 @@ def back_up(db: apsw.Connection, path: Path, folder: Path, *, replace: bool) -> 
     """
     final = folder / path.name
     if final.exists() and not replace:
-        msg = f"there is a store in {folder} already: name another folder, or say --replace"
-        raise StoreError(msg)
+        raise StoreError(
+            f"there is a store in {folder} already: name another folder, or say --replace"
+        )
     home = DataDirectory(folder, 0)
     home.open()  # what is replaced may not be open
     draft = folder / f".{path.name}.{os.getpid()}.tmp"
@@ -67,8 +69,9 @@ def back_up(db: apsw.Connection, path: Path, folder: Path, *, replace: bool) -> 
         size = _copy(db, draft)
         _put_in_place(draft, final)
     except (OSError, *UNREADABLE) as error:
-        msg = f"cannot write the backup to {folder}: {error}; nothing is there that was not before"
-        raise StoreError(msg) from error
+        raise StoreError(
+            f"cannot write the backup to {folder}: {error}; nothing is there that was not before"
+        ) from error
     finally:
         for name in ("", "-journal", *_BESIDE):
             draft.with_name(draft.name + name).unlink(missing_ok=True)
@@ -80,8 +83,7 @@ def _must_be_closed(final: Path) -> None:
     """See that a store that is to be replaced is one file: two cannot be replaced at once."""
     log = final.with_name(f"{final.name}-wal")
     if log.exists() and log.stat().st_size:
-        msg = f"{final} was in use and has a log: name another folder, or remove both"
-        raise StoreError(msg)
+        raise StoreError(f"{final} was in use and has a log: name another folder, or remove both")
 
 
 def _copy(db: apsw.Connection, draft: Path) -> int:

@@ -7,14 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from eventmq.errors import StoreError
-from eventmq.plugins.database import UNREADABLE, checkpoint, connect
+from eventmq.plugins.database import UNREADABLE, checkpoint, connect, open_to_read
 from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
-from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import check_schema
-from eventmq.plugins.queue_stores.sqlite.tools import checksums, rows
 from eventmq.plugins.queue_stores.sqlite.tools.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.sqlite.tools.files import check_log, check_page_sums, check_pages
-from eventmq.plugins.queue_stores.sqlite.tools.rule import RESTORE, run
+from eventmq.plugins.queue_stores.sqlite.tools.rules import RESTORE, RULES, add_functions, run
 from eventmq.plugins.queue_stores.sqlite.tools.salvage import salvage
 from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT
 from eventmq.sdk import Finding, Repaired
@@ -27,10 +25,7 @@ if TYPE_CHECKING:
 
     from eventmq.sdk import BackedUp, Salvaged
 
-__all__ = ["RULES", "SqliteTools", "check_rows", "mend_rows"]
-
-#: Our own rules, in the order in which what breaks them is told and mended.
-RULES = (*checksums.RULES, *rows.RULES)
+__all__ = ["SqliteTools", "check_rows", "mend_rows"]
 
 #: What one repair lays bare, the next one mends; it ends after so many.
 _ROUNDS = 4
@@ -62,13 +57,13 @@ class SqliteTools:
             findings = self._log() if home.locked else []
         finally:
             home.close()
-        with self._reading() as db:
-            return [*findings, *self._findings(db)]
+        return [*findings, *self._findings()]
 
     def _must_exist(self) -> None:
         if not self.path.is_file():
-            msg = f"there is no store in {self.path.parent}: name the data directory of a broker"
-            raise StoreError(msg)
+            raise StoreError(
+                f"there is no store in {self.path.parent}: name the data directory of a broker"
+            )
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:
@@ -89,18 +84,14 @@ class SqliteTools:
         except UNREADABLE as error:
             raise self._unreadable(error) from error
 
-    def _findings(self, db: apsw.Connection) -> Iterator[Finding]:
-        with contextlib.suppress(*UNREADABLE):  # what is damaged is found below
-            check_schema(db, self.path)
-        db.execute("BEGIN")
-        yield from check_pages(db)
-        yield from check_rows(db)
-
-    def _check_offline(self) -> list[Finding]:
-        """Return what is found where no other process has the store."""
-        findings = self._log()
+    def _findings(self) -> Iterator[Finding]:
+        """Yield what is wrong with pages and rows."""
         with self._reading() as db:
-            return [*findings, *self._findings(db)]
+            with contextlib.suppress(*UNREADABLE):  # what is damaged is found below
+                check_schema(db, self.path)
+            db.execute("BEGIN")
+            yield from check_pages(db)
+            yield from check_rows(db)
 
     # Repairing
 
@@ -110,16 +101,16 @@ class SqliteTools:
         home = DataDirectory(self.path.parent, 0)
         home.open()
         try:
-            findings = self._check_offline()
+            findings = [*self._log(), *self._findings()]
             damaged = any(finding.check in {"pages", "page-checksums"} for finding in findings)
             if damaged or not any(finding.repairable for finding in findings):
                 return Repaired("", [], findings)
             copy = copy_files(self.path, f"before-repair-{time.strftime('%Y%m%dT%H%M%S')}")
-            done = self._mend(findings)
-            return Repaired(str(copy), done, self._check_offline())
+            return Repaired(str(copy), self._mend(findings), [*self._log(), *self._findings()])
         except UNREADABLE as error:
-            msg = f"the store {self.path} cannot be repaired: {error}; {RESTORE}"
-            raise StoreError(msg) from error
+            raise StoreError(
+                f"the store {self.path} cannot be repaired: {error}; {RESTORE}"
+            ) from error
         finally:
             home.close()
 
@@ -129,11 +120,11 @@ class SqliteTools:
             done = [
                 f"indexes: {f.found}" for f in findings if f.check == "indexes" and f.repairable
             ]
+            db.execute("BEGIN IMMEDIATE")
+            if done:
+                db.execute("REINDEX")
             if any(f.check == "log" for f in findings):
                 done.append("log: what stood behind the damage was left out")
-            db.execute("BEGIN IMMEDIATE")
-            if any(f.check == "indexes" and f.repairable for f in findings):
-                db.execute("REINDEX")
             for _ in range(_ROUNDS):
                 done += mend_rows(db)
             db.execute("COMMIT")
@@ -160,17 +151,17 @@ class SqliteTools:
 
 def check_rows(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what breaks our own rules in a database of the current version."""
-    rows.add_functions(db)
+    add_functions(db)
     yield from run(RULES, db)
 
 
 def mend_rows(db: apsw.Connection) -> list[str]:
     """Mend what can be mended; return what that was."""
-    rows.add_functions(db)
+    add_functions(db)
     done = []
     for rule in RULES:
         if rule.mend and (findings := rule.finding(db)) and findings.repairable:
-            rule.mend(db)
+            db.execute(rule.mend)
             done.append(f"{rule.name}: {findings.found}")
     return done
 

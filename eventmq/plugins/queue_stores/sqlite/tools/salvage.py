@@ -18,7 +18,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import EventMQError, StoreError
-from eventmq.events.packed import unpack_blocks
+from eventmq.events import unpack_blocks
 from eventmq.graph import refs_of
 from eventmq.plugins.database import (
     DAMAGED,
@@ -29,6 +29,7 @@ from eventmq.plugins.database import (
     checkpoint,
     connect,
     first_row,
+    first_value,
 )
 from eventmq.plugins.private_files import make_private_file, make_private_folder
 from eventmq.plugins.queue_stores.sqlite.checksums import FUNCTIONS
@@ -45,7 +46,6 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
 from eventmq.plugins.queue_stores.sqlite.tools.btree import BadPage, File
 from eventmq.plugins.queue_stores.sqlite.tools.copy import sync
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
-from eventmq.plugins.schedule_stores.table import ScheduleTable
 from eventmq.sdk import Lost, Salvaged
 from eventmq.wire.batches import unpack
 
@@ -145,8 +145,9 @@ def salvage(
             with contextlib.suppress(OSError):
                 folder.rmdir()
         if isinstance(error, (OSError, *UNREADABLE)):
-            msg = f"cannot write to {folder}: {error}; nothing is there that was not before"
-            raise StoreError(msg) from error
+            raise StoreError(
+                f"cannot write to {folder}: {error}; nothing is there that was not before"
+            ) from error
         raise
     finally:
         home.close()
@@ -251,7 +252,6 @@ class _Salvage:
         db = connect(self.target, busy=_BUSY_TIMEOUT, page_checksums=self._page_checksums or None)
         db.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
         prepare(db, str(self.target))
-        ScheduleTable(db)
         return db
 
     # Rows
@@ -334,8 +334,8 @@ class _Salvage:
     def _table(self, file: File, db: apsw.Connection, table: str, sql: str) -> None:
         columns = _columns(db, table)
         order = _order(sql) or [column.name for column in columns]
-        columns_by_name = {column.name: column for column in columns}
-        names = [name for name in order if name in columns_by_name]
+        known = {column.name for column in columns}
+        names = [name for name in order if name in known]
         verb = "REPLACE" if table == "meta" else "IGNORE"
         insert = (
             f"INSERT OR {verb} INTO {table} ({', '.join(names)}) "
@@ -387,7 +387,7 @@ class _Salvage:
 
     def _read_names(self, file: File, db: apsw.Connection, table: str) -> None:
         """Read names that are not in their table from its index, which has all of them."""
-        root = self._roots.get(f"sqlite_autoindex_{table}_1")
+        root = self._roots.get(f"{table}_name")
         if root is None:
             return
         sql = f"INSERT OR IGNORE INTO {table} (name, id) VALUES (?, ?)"
@@ -475,7 +475,7 @@ class _Salvage:
                  LEFT JOIN join_arguments ON join_arguments.join_key = joins.key"""
         unsure = any(row.table == "member_results" for row in self.lost)
         exists = """SELECT 1 FROM jobs WHERE seq = ?
-                   UNION ALL SELECT 1 FROM member_results WHERE key = ?"""
+                   UNION ALL SELECT 1 FROM member_results WHERE join_key = ? AND key = ?"""
         for key, graph, tree in all_rows(db, sql):
             try:
                 places = refs_of(unpack(tree, "a tree"))
@@ -483,7 +483,7 @@ class _Salvage:
                 self.broken.setdefault(key, _GONE.format("the order of results"))
                 continue
             seqs = [graph + node for node in places] if unsure else []
-            if any(first_row(db, exists, (seq, seq)) is None for seq in seqs):
+            if any(first_row(db, exists, (seq, key, seq)) is None for seq in seqs):
                 self.broken.setdefault(key, _GONE.format("a result"))
 
     # The end
@@ -517,60 +517,45 @@ class _Judge:
     def __init__(self, db: apsw.Connection, table: str) -> None:
         self._queues: dict[int, str] = dict(all_rows(db, "SELECT id, name FROM queues"))
         self._names: dict[int, str] = dict(all_rows(db, "SELECT id, name FROM names"))
-        kind = "outcomes" if table.startswith("outcomes_") else table
-        self._sound: Callable[[Mapping[str, Any]], bool] = getattr(
-            self, f"_sound_{kind}", lambda _: True
-        )
-        self._table = table
+        self._table = "outcomes" if table.startswith("outcomes_") else table
         #: The row is copied all the same.
         self.is_kept = False
 
     def why(self, row: Mapping[str, Any]) -> str:
         """Return what is wrong with a row, "" for nothing."""
         self.is_kept = False
-        if (
-            row.get("queue", 0) not in self._queues
-            and "queue" in row
-            and self._table != "subqueues"
-        ):
+        if "queue" in row and row["queue"] not in self._queues and self._table != "subqueues":
             return "the name of its queue is lost"
-        if self._sound(row):
-            return ""
-        return "its error has another checksum" if self.is_kept else "its checksum is wrong"
+        if self._sum(row) != row.get("crc"):
+            return "its checksum is wrong"
+        if self._table == "failed":
+            error = _call("data_crc", row["head_crc"], row["content_type"], row["result"])
+            self.is_kept = error != row["result_crc"]
+        return "its error has another checksum" if self.is_kept else ""
 
-    def _sound_jobs(self, row: Mapping[str, Any]) -> bool:
-        values = self._queues[row["queue"]], row["headers"], row["body"], row["id"]
-        return bool(_call("job_crc", *values) == row["crc"])
-
-    def _sound_failed(self, row: Mapping[str, Any]) -> bool:
-        if not self._sound_jobs(row):
-            return False
-        error = _call("data_crc", row["head_crc"], row["content_type"], row["result"])
-        self.is_kept = error != row["result_crc"]
-        return not self.is_kept
-
-    def _sound_outcomes(self, row: Mapping[str, Any]) -> bool:
-        label = self._names.get(row["task"])
-        values = row["state"], row["content_type"], row["result"], row["id"]
-        crc = _call("outcome_crc", self._queues[row["queue"]], label, *values)
-        return bool(crc == row["crc"])
-
-    @staticmethod
-    def _sound_attempts(row: Mapping[str, Any]) -> bool:
-        return bool(_of_id(row, "error") == row["crc"])
-
-    @staticmethod
-    def _sound_member_results(row: Mapping[str, Any]) -> bool:
-        return bool(_of_id(row, "result") == row["crc"])
-
-    @staticmethod
-    def _sound_join_arguments(row: Mapping[str, Any]) -> bool:
-        return bool(_call("data_crc", row["join_key"], b"", row["tree"]) == row["crc"])
-
-    @staticmethod
-    def _sound_schedules(row: Mapping[str, Any]) -> bool:
-        crc = _call("data_crc", _call("id_crc", row["name"]), b"", row["definition"])
-        return bool(row["removed"]) or crc == row["crc"]
+    def _sum(self, row: Mapping[str, Any]) -> Any:
+        """Return the checksum of a row; the one that it has where its table needs none."""
+        match self._table:
+            case "jobs" | "failed":
+                values = self._queues[row["queue"]], row["headers"], row["body"], row["id"]
+                return _call("job_crc", *values)
+            case "outcomes":
+                label = self._names.get(row["task"])
+                values = row["state"], row["content_type"], row["result"], row["id"]
+                return _call("outcome_crc", self._queues[row["queue"]], label, *values)
+            case "attempts":
+                return _of_id(row, "error")
+            case "job_logs":
+                number = str(row["attempt"]).encode()
+                return _call("data_crc", _call("id_crc", row["id"]), number, row["body"])
+            case "member_results":
+                return _of_id(row, "result")
+            case "join_arguments":
+                return _call("data_crc", row["join_key"], b"", row["tree"])
+            case "schedules" if not row["removed"]:
+                return _call("data_crc", _call("id_crc", row["name"]), b"", row["definition"])
+            case _:
+                return row.get("crc")
 
 
 def _call(name: str, *values: Any) -> int:
@@ -583,19 +568,18 @@ def _of_id(row: Mapping[str, Any], data: str) -> int:
 
 def _columns(db: apsw.Connection, table: str) -> list[_Column]:
     rows = all_rows(db, f"PRAGMA table_info({table})")
-    [sql] = first_row(db, "SELECT sql FROM sqlite_master WHERE name = ?", (table,))
-    numbered = _BY_KEY not in sql
+    sql = "SELECT sql FROM sqlite_master WHERE name = ?"
+    numbered = (
+        _BY_KEY not in first_value(db, sql, (table,)) and sum(row[5] > 0 for row in rows) == 1
+    )
     return [
         _Column(
-            name, kind, bool(required), _literal(db, default),
+            name, kind, bool(required),
+            None if default is None else first_value(db, f"SELECT {default}"),
             numbered and bool(key) and kind == "INTEGER",
         )
         for _, name, kind, required, default, key in rows
     ]  # fmt: skip
-
-
-def _literal(db: apsw.Connection, text: str | None) -> Any:
-    return None if text is None else first_row(db, f"SELECT {text}")[0]
 
 
 def _order(sql: str) -> list[str]:
@@ -605,7 +589,7 @@ def _order(sql: str) -> list[str]:
     with contextlib.closing(connect(":memory:", busy=_BUSY_TIMEOUT)) as db:
         try:
             db.execute(sql)
-            name = first_row(db, "SELECT name FROM sqlite_master")[0]
+            name = first_value(db, "SELECT name FROM sqlite_master")
             return [column.name for column in _columns(db, name)]
         except UNREADABLE:
             return []

@@ -1,0 +1,102 @@
+"""Metrics of a broker: what the CALL ``metrics`` answers, and its own metrics page serves.
+
+How many names have figures of their own is bounded (`eventmq.store.metrics`); what all others have
+is summed under `OTHER`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from eventmq.store.metrics import OTHER
+from eventmq.wire.owner import ACTIVE
+
+if TYPE_CHECKING:
+    from eventmq.broker.peers import Session
+    from eventmq.broker.state import State
+
+__all__ = ["MAX_WORKERS", "BrokerMetrics"]
+
+#: Workers with figures of their own.
+MAX_WORKERS = 1000
+
+#: Keys of a queue whose values add up where several queues are one row; of ``oldest`` the largest
+#: counts.
+_SUMMED = ("waiting", "delayed", "blocked", "running", "failed", "workers", "paused")
+
+
+class BrokerMetrics:
+    """Metrics of a broker.
+
+    Args:
+        state: The memory of the broker.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        state.calls["metrics"] = lambda peer, call, _: state.answer(peer, call, self.snapshot())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all figures now, as plain values; times are in seconds."""
+        state = self.state
+        owner = state.owner
+        return {
+            "version": state.version,
+            "role": ACTIVE if owner is None else owner.role,
+            "epoch": state.epoch,
+            "started": state.started + state.keeper.ahead,
+            "without_owner": state.without_owner(),
+            "peers": len(state.peers),
+            "sessions": len(state.sessions),
+            "unsent_bytes": state.unread_bytes(),
+            "counters": dict(state.counters),
+            "commits": state.commits.plain(),
+            "store": dict(state.store_gauges()),
+            "jobs": state.metrics.rows(),
+            "queues": self._queues(),
+            "workers": self._workers(),
+        }
+
+    def _queues(self) -> list[dict[str, Any]]:
+        """Return a row for each queue with a label of its own, and one for all others."""
+        state, rows = self.state, dict[str, dict[str, Any]]()
+        served = Counter(
+            name
+            for session in state.sessions.values()
+            if session.peer
+            for _, name in session.queues
+        )
+        for queue in state.queues.values():
+            counts, label = queue.counts, state.metrics.queue_label(queue.name)
+            row = rows.setdefault(
+                label, {"name": label, "oldest": 0.0, **dict.fromkeys(_SUMMED, 0)}
+            )
+            values = (
+                counts.queued - queue.running, counts.delayed, counts.blocked, queue.running,
+                counts.failed, served[queue.name], int(counts.paused),
+            )  # fmt: skip
+            for key, value in zip(_SUMMED, values, strict=True):
+                row[key] += value
+            row["oldest"] = max(row["oldest"], queue.waited(state.now))
+        return list(rows.values())
+
+    def _workers(self) -> list[list[Any]]:
+        """Return name, used and all slots of each worker that is connected."""
+        rows: dict[str, list[Any]] = {}
+        for session in self.state.sessions.values():
+            if session.peer is None:
+                continue
+            own = session.name in rows or len(rows) < MAX_WORKERS
+            name = session.name if own else OTHER
+            row = rows.setdefault(name, [name, 0, 0])
+            used, slots = _slots(session)
+            row[1] += used
+            row[2] += slots
+        return list(rows.values())
+
+
+def _slots(session: Session) -> tuple[int, int]:
+    """Return how many slots of a worker have a job, and how many it has."""
+    slots = (session.about.slots if session.about else 0) or session.slots
+    return min(slots, sum(lease.remaining for lease in session.leases.values())), slots

@@ -1,0 +1,389 @@
+"""Operations of operators in the SQLite store: cancel, retry, drop, list and prune jobs.
+
+Operations by id run at once; those by filters are bulk operations, a slice in each commit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from itertools import islice, zip_longest
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from eventmq.engine import damaged
+from eventmq.engine.rows import (
+    BARE_FAILED_ROW,
+    BARE_ROW,
+    FAILED_ROW,
+    INSERT_ROW,
+    task_of,
+)
+from eventmq.headers import parse_headers
+from eventmq.job import STATE_CODES, TERMINAL, JobState, transition
+from eventmq.store.writes import (
+    AffectedJobs,
+    Attempt,
+    BulkOperation,
+    Finish,
+    Finished,
+    Operation,
+    Pruned,
+)
+from eventmq.wire.batches import pack, unpack
+from eventmq.wire.results import decode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from eventmq.engine.graphs import StoredInputs
+    from eventmq.engine.reads import Reads
+    from eventmq.engine.rows import Tables
+    from eventmq.engine.writes import Attempts, Writes
+    from eventmq.job import JobRecord
+    from eventmq.store.reads import JobRow, ListFailed
+    from eventmq.store.writes import (
+        ApplyToJobs,
+        AuditFields,
+        BeginBulkOperation,
+        ContinueBulkOperation,
+        Expire,
+        Pause,
+        PruneFailed,
+    )
+
+__all__ = ["FailedJobs", "OperatorWrites", "bulk_operations", "fits", "next_expiry"]
+
+_WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
+
+#: Most numbers of jobs that one commit goes through, whether there are such jobs or not.
+_SPAN = 50_000
+
+#: Most records of finished bulk operations.
+_DONE_KEPT = 100
+
+_BULK = ("id", "operation", "at", "bound", "cursor", "affected", "done")
+
+#: Failed jobs are queued again so many bytes at once, unless one alone has more.
+_RETRIED_BYTES = 8 * 1024 * 1024
+
+_RETRIED = (*FAILED_ROW, "unique_key")
+
+#: Rows that one page of a listing looks at before it returns what it has.
+_SCAN = 5000
+
+#: Most rows that are asked for at once.
+_PORTION = 1000
+
+
+class OperatorWrites:
+    """Handlers of what operators do, and of `Expire`."""
+
+    def __init__(self, tables: Tables, writes: Writes, reads: Reads) -> None:
+        self.tables = tables
+        self.writes = writes
+        self.reads = reads
+        self._actions: dict[str, Callable[[list[JobRecord], AuditFields], list[JobRecord]]] = {
+            "cancel": self.cancel,
+            "retry": self._retry,
+            "drop": self._drop,
+        }
+
+    # By id
+
+    def apply(self, write: ApplyToJobs) -> AffectedJobs:
+        """Do something with jobs by id."""
+        unaffected: dict[str, str] = {}
+        jobs: dict[str, JobRecord] = {}
+        found = self.reads.look_up(list(dict.fromkeys(write.ids)), results=False)
+        for job_id, attempt in zip_longest(write.ids, write.attempts):
+            row = found.get(job_id)
+            if row is None:
+                continue
+            state = row.job.state
+            sound = write.action != "retry" or not row.job.damaged
+            cancel = write.action == "cancel"
+            suits = state not in TERMINAL if cancel else state is JobState.FAILED
+            if sound and suits and attempt in {None, row.job.attempt}:
+                jobs[job_id] = row.job
+            else:
+                unaffected[job_id] = state.value
+        return AffectedJobs(
+            self._actions[write.action](list(jobs.values()), write.audit), unaffected
+        )
+
+    def cancel(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
+        """End jobs as cancelled."""
+        end = transition(JobState.QUEUED, JobState.CANCELLED)
+        rows = [
+            Finished(job, end, audit.at, audit.ttl, audit.content_type, audit.result)
+            for job in jobs
+        ]
+        self.writes.finish(Finish(rows))
+        return jobs
+
+    def expire(self, write: Expire) -> tuple[list[JobRecord], float | None]:
+        """End jobs that have waited for too long."""
+        tables, now, wall = self.tables, write.now, write.now + write.ahead
+        found = damaged.pages(
+            tables.store, "jobs_expires", BARE_ROW, itemgetter(9, 0), portion=_PORTION,
+            gt=(0.0,), le=(wall,),
+        )  # fmt: skip
+        with closing(found) as rows:
+            waiting = (
+                tables.job(row) for row in rows
+                if row[4] in _WAITING and row[0] not in write.excluded
+            )  # fmt: skip
+            jobs = list(islice(waiting, write.limit))
+        end = transition(JobState.QUEUED, JobState.EXPIRED)
+        self.writes.finish(Finish([Finished(job, end, now, write.ttl, "", b"") for job in jobs]))
+        return (jobs, wall) if len(jobs) == write.limit else (jobs, next_expiry(tables, wall))
+
+    def _retry(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
+        """Queue failed jobs again, but for those whose records are not what was written."""
+        sizes = self._sizes(jobs)
+        retried: list[JobRecord] = []
+        portion: list[JobRecord] = []
+        size = 0
+        for job in jobs:
+            size += sizes[job.seq]
+            if portion and size > _RETRIED_BYTES:
+                retried += self._queue_again(portion, sizes, audit, audit.seq + len(retried))
+                portion, size = [], sizes[job.seq]
+            portion.append(job)
+        return retried + self._queue_again(portion, sizes, audit, audit.seq + len(retried))
+
+    def _queue_again(
+        self, jobs: list[JobRecord], sizes: Mapping[int, int], audit: AuditFields, number: int
+    ) -> list[JobRecord]:
+        """Queue failed jobs again, the first sound one under a number; return these."""
+        if not jobs:
+            return []
+        tables, seqs = self.tables, [job.seq for job in jobs]
+        stored = {row[0]: row for row in tables.get("failed", _RETRIED, seqs)}
+        retried, rows, attempts = [], [], []
+        for job in jobs:
+            *row, unique_key = stored[job.seq]
+            failed = tables.failed(tuple(row))
+            if failed.job.damaged:
+                continue
+            attempts.append(Attempt(
+                job.id, job.attempt, job.delivery, failed.at, failed.started, failed.run_time,
+                failed.worker, failed.content_type, failed.result or b"",
+            ))  # fmt: skip
+            priority = parse_headers(job.headers).priority
+            rank = int((audit.at - priority * audit.step) * 1_000_000)
+            expires = job.expires if job.expires > audit.at + audit.ahead else 0.0
+            rows.append((
+                number, row[1], row[2], rank, STATE_CODES[JobState.QUEUED], job.attempt + 1, row[6],
+                0, audit.at, expires, *row[10:13], 0.0, row[14], row[-1], unique_key,
+                tables.subqueue_id(job.queue, job.headers),
+            ))  # fmt: skip
+            retried.append(job)
+            number += 1
+        self.writes.attempts.add(attempts)
+        self._forget_failed(retried, sizes)
+        tables.store.insert("jobs", (*INSERT_ROW, "unique_key", "subqueue"), rows)
+        for job, values in zip(retried, rows, strict=True):
+            tables.count(tables.queue_id(job.queue), waiting=1)
+            job.seq, job.rank, job.attempt, job.expires = (values[n] for n in (0, 3, 5, 9))
+            job.state, job.deaths, job.ready_at, job.eta = JobState.QUEUED, 0, audit.at, 0.0
+        return retried
+
+    def _drop(self, jobs: list[JobRecord], _: AuditFields) -> list[JobRecord]:
+        self._forget_failed(jobs, self._sizes(jobs))
+        ids = [job.id for job in jobs]
+        self.writes.attempts.drop(ids)
+        self.writes.graphs.inputs.release(ids)
+        return jobs
+
+    def _sizes(self, jobs: list[JobRecord]) -> dict[int, int]:
+        """Return the sizes of failed jobs, by number."""
+        seqs = [job.seq for job in jobs]
+        return dict(self.tables.store.get("failed", ("seq", "size"), seqs)) if jobs else {}
+
+    def _forget_failed(self, jobs: list[JobRecord], sizes: Mapping[int, int]) -> None:
+        tables, seqs = self.tables, [job.seq for job in jobs]
+        tables.store.delete("failed", seqs)
+        tables.failed_bytes -= sum(sizes[seq] for seq in seqs)
+        for job in jobs:
+            tables.count(tables.queue_id(job.queue), failed=-1)
+
+    # Bulk operations
+
+    def begin_bulk(self, write: BeginBulkOperation) -> BulkOperation:
+        """Write the record of a bulk operation, once."""
+        store, bulk = self.tables.store, write.bulk
+        stored = {row[1]: row for row in store.scan("bulk_operations", ("key", *_BULK))}
+        if bulk.id not in stored:
+            table = store.scan(_table(bulk.operation), ("seq",), limit=1)
+            first = next((seq for (seq,) in list(table)), 1)
+            row = (bulk.id, pack(bulk.operation), bulk.at, bulk.bound, first - 1, 0, 0)
+            store.insert("bulk_operations", _BULK, [row])
+            stored[bulk.id] = (0, *row)
+        done = [row[0] for row in stored.values() if row[-1]]
+        store.delete("bulk_operations", [key for key in done if key <= max(done) - _DONE_KEPT])
+        return _bulk(stored[bulk.id][1:])
+
+    def bulk_slice(self, write: ContinueBulkOperation) -> tuple[AffectedJobs, BulkOperation | None]:
+        """Do the next part of a bulk operation and note how far it came."""
+        store = self.tables.store
+        rows = store.get("bulk_operations", ("key", *_BULK), (write.id,), by="bulk_operations_id")
+        if not rows or rows[0][-1]:
+            return AffectedJobs([], {}), None
+        [(key, *row)] = rows
+        bulk = _bulk(row)
+        end = min(bulk.bound, bulk.cursor + _SPAN)
+        scanned, fitting = self._select(bulk, end, write.limit)
+        jobs = [job for job in fitting if job.seq not in write.excluded]
+        cursor = scanned[-1] if len(scanned) == write.limit else end
+        affected = AffectedJobs(self._actions[bulk.operation.action](jobs, write.audit), {})
+        bulk = bulk._replace(
+            cursor=cursor, touched=bulk.touched + len(jobs), done=cursor >= bulk.bound
+        )
+        values = (bulk.cursor, bulk.touched, int(bulk.done), key)
+        store.update("bulk_operations", ("cursor", "affected", "done"), [values])
+        return affected, bulk
+
+    def _select(
+        self, bulk: BulkOperation, end: int, limit: int
+    ) -> tuple[list[int], list[JobRecord]]:
+        """Return the numbers of the rows that were looked at, and the jobs that fit."""
+        operation, tables = bulk.operation, self.tables
+        table, after, last = _table(operation), (bulk.cursor,), (end,)
+        columns = BARE_ROW if table == "jobs" else BARE_FAILED_ROW
+        scanned: list[int] = []
+        jobs = []
+        rows: Iterable[tuple[Any, ...]]
+        if operation.queue:
+            key = tables.known_queue(operation.queue)
+            found = tables.store.scan(table, ("seq", "queue"), gt=after, le=last)
+            seqs = list(islice((seq for seq, queue in found if queue == key), limit))
+            rows = sorted(tables.get(table, columns, seqs), key=itemgetter(0)) if seqs else ()
+        else:
+            rows = tables.scan(table, columns, gt=after, le=last, limit=limit)
+        for row in rows:
+            scanned.append(row[0])
+            if table == "jobs":
+                job = tables.job(row)
+                if fits_job(job, operation):
+                    jobs.append(job)
+            elif fits(failed := tables.failed(row), operation):
+                jobs.append(failed.job)
+        return scanned, jobs
+
+    # Queues
+
+    def pause(self, write: Pause) -> None:
+        """Write whether a queue is paused."""
+        key = self.tables.queue_id(write.queue)
+        self.tables.store.update("queues", ("paused",), [(int(write.paused), key)])
+
+
+class FailedJobs:
+    """Handlers of `ListFailed` and `PruneFailed`."""
+
+    def __init__(self, tables: Tables, attempts: Attempts, inputs: StoredInputs) -> None:
+        self.tables = tables
+        self.attempts = attempts
+        self.inputs = inputs
+
+    def list_failed(self, write: ListFailed) -> tuple[list[JobRow], str]:
+        """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
+        rows: list[JobRow] = []
+        found = damaged.pages(
+            self.tables.store, "failed_at", BARE_FAILED_ROW, itemgetter(len(BARE_ROW), 0),
+            portion=_PORTION, limit=write.limit + 1, lt=_position(write.cursor), descending=True,
+        )  # fmt: skip
+        for scanned, row in enumerate(found, 1):
+            failed = self.tables.failed(row)
+            if fits(failed, write.operation):
+                rows.append(failed)
+            if len(rows) >= write.limit or scanned >= _SCAN:
+                return rows, f"{failed.at!r}:{failed.job.seq}"
+        return rows, ""
+
+    def prune(self, write: PruneFailed) -> Pruned:
+        """Forget the oldest failed jobs, as far as they are too old or too many bytes."""
+        tables = self.tables
+        deleted: list[tuple[int, str, int]] = []
+        more, oldest = False, None
+        # Row by row: mostly the first one stays, and behind it are large ones.
+        columns = ("seq", "id", "queue", "at", "size")
+        with closing(tables.scan("failed_at", columns, limit=write.limit + 1)) as rows:
+            for seq, job_id, queue, at, size in rows:
+                too_much = at < write.before or tables.failed_bytes > write.max_bytes
+                if not too_much or len(deleted) == write.limit:
+                    more, oldest = too_much, at
+                    break
+                tables.failed_bytes -= size
+                deleted.append((seq, job_id, queue))
+        return Pruned(self._delete_failed(deleted), more, oldest)
+
+    def _delete_failed(self, deleted: list[tuple[int, str, int]]) -> dict[str, int]:
+        """Delete failed jobs; return how many those were, by queue."""
+        tables = self.tables
+        tables.store.delete("failed", [seq for seq, _, _ in deleted])
+        ids = [job_id for _, job_id, _ in deleted]
+        self.attempts.drop(ids)
+        self.inputs.release(ids)
+        queues = Counter(queue for _, _, queue in deleted)
+        for queue, n in queues.items():
+            tables.count(queue, failed=-n)
+        return {tables.queue_name(queue): n for queue, n in queues.items()}
+
+
+def next_expiry(tables: Tables, after: float) -> float | None:
+    """Return the first expiry of a job after a time, None where there is none."""
+    rows = tables.store.scan("jobs_expires", ("expires",), gt=(max(0.0, after),), limit=1)
+    return next((expires for (expires,) in list(rows)), None)
+
+
+def _table(operation: Operation) -> str:
+    return "jobs" if operation.action == "cancel" else "failed"
+
+
+def _bulk(row: Sequence[Any]) -> BulkOperation:
+    job_id, packed, at, bound, cursor, touched, done = row
+    operation = Operation(*unpack(packed, "the row of a bulk operation"))
+    if operation.state is not None:
+        operation = operation._replace(state=JobState(operation.state))
+    return BulkOperation(job_id, operation, at, bound, cursor, touched, bool(done))
+
+
+def bulk_operations(tables: Tables) -> list[BulkOperation]:
+    """Return the records that are kept."""
+    return [_bulk(row) for row in tables.store.scan("bulk_operations", _BULK)]
+
+
+def fits_job(job: JobRecord, operation: Operation) -> bool:
+    """Return whether the filters match an unfinished job."""
+    return (
+        (not operation.queue or job.queue == operation.queue)
+        and (not operation.task or task_of(job) == operation.task)
+        and (operation.state is None or job.state is operation.state)
+    )
+
+
+def fits(failed: JobRow, operation: Operation) -> bool:
+    """Return whether the filters match a failed job."""
+    return (
+        (not operation.queue or failed.job.queue == operation.queue)
+        and (not operation.task or task_of(failed.job) == operation.task)
+        and (not operation.since or failed.at >= operation.since)
+        and (not operation.until or failed.at < operation.until)
+        and (not operation.error or _is_of_type(failed, operation.error))
+    )
+
+
+def _is_of_type(failed: JobRow, name: str) -> bool:
+    kind = decode_error(failed.result or b"").type
+    return name in {kind, kind.rpartition(".")[2]}
+
+
+def _position(cursor: str) -> tuple[float, int]:
+    at, _, seq = cursor.partition(":")
+    try:
+        return float(at), int(seq)
+    except ValueError:
+        return float("inf"), 0

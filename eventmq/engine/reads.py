@@ -1,0 +1,487 @@
+"""Writes of a commit that read the SQLite store, or look at graphs; recovery at its opening."""
+
+from __future__ import annotations
+
+from heapq import merge
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from eventmq.engine import damaged
+from eventmq.engine.graphs import HANDLER, unfinished
+from eventmq.engine.rows import (
+    BARE_FAILED_ROW,
+    BARE_OUTCOME_ROW,
+    BARE_ROW,
+    FAILED_ROW,
+    JOB_ROW,
+    OUTCOME_ROW,
+    job_prefix,
+    task_of,
+)
+from eventmq.job import JobRecord, JobState
+from eventmq.store.reads import GraphPage, GraphRow, JobRow, Lineage
+from eventmq.store.writes import AffectedJobs, Chunk
+from eventmq.wire.batches import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from eventmq.engine.contract import RowStore
+    from eventmq.engine.graphs import GraphWrites
+    from eventmq.engine.rows import Tables
+    from eventmq.store.reads import FindJobs, FindLineage, ListGraph, ListJobs, ReadQueued
+    from eventmq.store.writes import AuditFields, CancelGraph, EndDeadlines
+    from eventmq.timekeeping import Timekeeper
+
+__all__ = [
+    "GraphReads",
+    "LineageIndex",
+    "Reads",
+    "highest_id",
+    "ids_between",
+    "next_deadline",
+    "next_seq",
+    "open_graphs",
+    "recover_chunks",
+]
+
+_QUEUED = (
+    "seq", "id", "rank", "attempt", "delivery", "deaths", "ready_at", "expires", "created",
+    "headers", "body", "crc",
+)  # fmt: skip
+
+_CHUNK = ("session", "number", "leases", "leased")
+
+#: Leased jobs that are read together at a start.
+_LEASES = 5000
+
+#: Jobs that are remembered, for the events of their ends; a few megabytes.
+_REMEMBERED = 20_000
+
+#: Graphs and their jobs that are forgotten in one go.
+_SLICE = 5000
+
+#: Rows that one page of a listing looks at before it returns what it has.
+_SCAN = 20_000
+
+#: Most of them that are asked for at once.
+_PORTION = 2000
+
+
+class Reads:
+    """Handlers of `ReadQueued`, `FindJobs` and `ListJobs`."""
+
+    def __init__(self, tables: Tables, keeper: Timekeeper) -> None:
+        self.tables = tables
+        self.keeper = keeper
+
+    def read_queued(self, write: ReadQueued) -> tuple[list[JobRecord], bool]:
+        """Read the next queued jobs of a subqueue in rank order."""
+        key = self.tables.known_subqueue(write.queue, write.subqueue)
+        if key < 0:
+            return [], False
+        try:
+            return self._read_queued(key, write)
+        except (UnicodeDecodeError, AttributeError, TypeError):  # values of another kind
+            return self._read_damaged(key, write)
+
+    # hot loop: python -m benchmarks rows, drain
+    def _read_queued(self, key: int, write: ReadQueued) -> tuple[list[JobRecord], bool]:
+        """Read jobs as they should be: what the subqueue says of them is not read again."""
+        jobs: list[JobRecord] = []
+        size, limit, max_bytes, queue = 0, write.limit, write.max_bytes, write.queue
+        text, data, state = "", b"", JobState.QUEUED
+        prefix = common = job_prefix(queue, "")
+        rows = self.tables.store.scan(
+            "jobs_ready", _QUEUED, (key,), gt=write.after, limit=limit + 1
+        )
+        for row in rows:
+            if len(jobs) == limit or size > max_bytes:
+                return jobs, True
+            (
+                seq,
+                job_id,
+                rank,
+                attempt,
+                delivery,
+                deaths,
+                ready_at,
+                expires,
+                created,
+                headers,
+                body,
+                crc,
+            ) = row
+            if headers != text:  # most have the same: it is once in memory
+                text = headers
+                prefix = job_prefix(queue, text)
+                common = crc32(data, prefix)
+            if body != data:  # as those who pass no arguments have
+                data = body
+                common = crc32(body, prefix)
+            id_crc = crc32(job_id.encode())
+            if id_crc ^ common == crc:
+                job = JobRecord(
+                    job_id, queue, text, body, seq, rank, state, attempt, delivery, ready_at,
+                    expires, created, deaths, id_crc,
+                )  # fmt: skip
+            else:
+                [job] = map(self.tables.job, self.tables.get("jobs", JOB_ROW, (seq,)))
+                job.queue, job.damaged = queue, True
+            size += len(body)
+            jobs.append(job)
+        return jobs, False
+
+    def _read_damaged(self, key: int, write: ReadQueued) -> tuple[list[JobRecord], bool]:
+        """Do the same where something is damaged; such a job counts where its subqueue is."""
+        jobs: list[JobRecord] = []
+        size = 0
+        rows = self.tables.store.scan(
+            "jobs_ready", JOB_ROW, (key,), gt=write.after, limit=write.limit + 1, damaged=True
+        )
+        for row in rows:
+            if len(jobs) == write.limit or size > write.max_bytes:
+                return jobs, True
+            job = self.tables.job(row)
+            if job.queue != write.queue:
+                job.queue, job.damaged = write.queue, True
+            size += len(job.body)
+            jobs.append(job)
+        return jobs, False
+
+    def find(self, write: FindJobs) -> dict[str, JobRow]:
+        """Look jobs up by id, table by table."""
+        ids = list(dict.fromkeys(write.ids))
+        if write.max_bytes is None:
+            return self.look_up(ids)
+        return self._find_bare(ids, write.max_bytes)
+
+    def look_up(self, ids: Sequence[str], *, results: bool = True) -> dict[str, JobRow]:
+        """Return the jobs with these ids, in that order.
+
+        Args:
+            ids: Each once.
+            results: Read long results of jobs that have ended as well.
+        """
+        outcome = OUTCOME_ROW if results else BARE_OUTCOME_ROW
+        rows = self._unfinished(ids, JOB_ROW, FAILED_ROW)
+        remaining = [job_id for job_id in ids if job_id not in rows]
+        for _, row in self._ended(outcome, remaining):
+            rows[row[0]] = self.tables.outcome(row[: len(OUTCOME_ROW)], self.keeper)
+        return {job_id: rows[job_id] for job_id in ids if job_id in rows}
+
+    def _find_bare(self, ids: Sequence[str], max_bytes: int) -> dict[str, JobRow]:
+        """Look jobs up without their bodies, and read long results while there is room."""
+        rows = self._unfinished(ids, BARE_ROW, BARE_FAILED_ROW)
+        keeper, tables = self.keeper, self.tables
+        remaining = [job_id for job_id in ids if job_id not in rows]
+        long: dict[str, tuple[str, int]] = {}
+        for table, (*row, length) in self._ended(BARE_OUTCOME_ROW, remaining):
+            outcome = rows[row[0]] = tables.outcome(tuple(row), keeper)
+            if length and not outcome.job.damaged and row[3] + keeper.spared(row[2]) > keeper.now:
+                long[row[0]] = table, length
+                rows[row[0]] = outcome._replace(unread=True)
+        fitting: dict[str, list[str]] = {}
+        for job_id in filter(long.__contains__, ids):
+            if max_bytes <= 0:
+                break
+            table, length = long[job_id]
+            fitting.setdefault(table, []).append(job_id)
+            max_bytes -= length
+        for table, batch in fitting.items():
+            for whole in tables.get(table, OUTCOME_ROW, batch):
+                rows[whole[0]] = tables.outcome(whole, keeper)
+        return {job_id: rows[job_id] for job_id in ids if job_id in rows}
+
+    def _unfinished(
+        self, ids: Sequence[str], columns: Sequence[str], failed: Sequence[str]
+    ) -> dict[str, JobRow]:
+        """Return the jobs that have not ended, or failed, with these columns."""
+        tables = self.tables
+        requests = ("jobs", columns, ids, "jobs_id"), ("failed", failed, ids, "failed_id")
+        waiting, dead = damaged.get_all(tables.store, requests)
+        rows = {row[1]: tables.failed(row) for row in dead}
+        return rows | {row[1]: JobRow(tables.job(row)) for row in waiting}
+
+    def _ended(
+        self, columns: Sequence[str], ids: Sequence[str]
+    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield (table, row) of those that have ended, one for each id."""
+        if not ids:
+            return
+        tables, seen = self.tables, set[str]()
+        places = {i: tables.periods_of(i) for i in ids}
+        names = reversed(tables.periods.values())
+        batches = [(name, [i for i in ids if name in places[i]]) for name in names]
+        requests = [(name, columns, batch, "") for name, batch in batches if batch]
+        stored = damaged.get_all(tables.store, requests)
+        for (table, *_), rows in zip(requests, stored, strict=True):
+            for row in rows:
+                if row[0] not in seen:
+                    seen.add(row[0])
+                    yield table, row
+
+    def list_jobs(self, write: ListJobs) -> tuple[list[JobRow], str]:
+        """List jobs page by page, the newest first: by id, which begins with the time.
+
+        The cursor is the id of the last row that was looked at, so a job that goes from one table
+        to another between two pages is neither missed nor listed twice.
+        """
+        names = ["jobs", "failed", *self.tables.periods.values()]
+        tables = [self._rows(name, write) for name in names if self._may_hold(name, write.state)]
+        rows: list[JobRow] = []
+        newest_first = merge(*tables, key=itemgetter(0), reverse=True)
+        for scanned, (job_id, row) in enumerate(newest_first, 1):
+            if self._matches(row, write):
+                rows.append(row)
+            if len(rows) >= write.limit or scanned >= _SCAN:
+                return rows, job_id
+        return rows, ""
+
+    @staticmethod
+    def _may_hold(table: str, state: JobState | None) -> bool:
+        if state is None:
+            return True
+        if state is JobState.FAILED:
+            return table == "failed"
+        ended = state in {JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED}
+        return table.startswith("outcomes_") if ended else table == "jobs"
+
+    def _rows(self, table: str, write: ListJobs) -> Iterator[tuple[str, JobRow]]:
+        """Yield (id, job) of a table, from the one before the cursor downwards."""
+        tables = self.tables
+        kinds: dict[str, tuple[str, Sequence[str], int, Callable[[tuple[Any, ...]], JobRow]]] = {
+            "jobs": ("jobs_id", BARE_ROW, 1, lambda row: JobRow(tables.job(row))),
+            "failed": ("failed_id", BARE_FAILED_ROW, 1, tables.failed),
+        }
+        index, columns, place, read = kinds.get(table) or (
+            table, BARE_OUTCOME_ROW, 0, lambda row: tables.outcome(row[:-1], self.keeper),
+        )  # fmt: skip
+        rows = damaged.pages(
+            tables.store, index, columns, lambda row: (damaged.shown(row[place]),),
+            portion=_PORTION, limit=write.limit + 1, lt=(write.cursor,) if write.cursor else (),
+            descending=True,
+        )  # fmt: skip
+        for row in rows:
+            job_row = read(row)
+            yield job_row.job.id, job_row
+
+    @staticmethod
+    def _matches(row: JobRow, write: ListJobs) -> bool:
+        job = row.job
+        return (
+            (write.queue is None or job.queue == write.queue)
+            and (write.task is None or task_of(job) == write.task)
+            and (
+                write.state is None
+                or job.state is write.state
+                or (write.state is JobState.RUNNING and job.state is JobState.QUEUED)
+            )
+        )
+
+
+# Graphs
+
+
+class LineageIndex:
+    """Reads the table ``nodes``, which has the jobs of graphs until these are forgotten."""
+
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+        self._lineages: dict[str, Lineage] = {}
+
+    def clear(self) -> None:
+        """Forget what was read: some of it may have been rolled back."""
+        self._lineages.clear()
+
+    # hot loop: python -m benchmarks chord_members
+    def find(self, ids: Sequence[str]) -> list[Lineage | None]:
+        """Return where each job stands, None for one of no known graph."""
+        lineages = self._lineages
+        missing = [job_id for job_id in ids if job_id not in lineages]
+        if missing:
+            if len(lineages) > _REMEMBERED:
+                lineages.clear()
+                missing = list(ids)
+            self._read(missing)
+        return [lineages.get(job_id) for job_id in ids]
+
+    def _read(self, ids: Sequence[str]) -> None:
+        get, lineages = self._store.get, self._lineages
+        rows = get("nodes", ("id", "graph", "parent"), ids, by="nodes_id")
+        keys = {key for row in rows for key in row[1:] if key}
+        named = dict(get("nodes", ("key", "id"), list(keys))) if keys else {}
+        for job_id, root, parent in rows:
+            if root in named:
+                lineages[job_id] = Lineage(named[root], named.get(parent, ""))
+
+
+class GraphReads:
+    """Handlers of `CancelGraph`, `EndDeadlines`, `FindLineage` and `ListGraph`.
+
+    Args:
+        graphs: Knows which job is of which graph.
+        reads: Finds jobs.
+        cancel: Ends jobs as cancelled and returns them.
+    """
+
+    def __init__(
+        self,
+        graphs: GraphWrites,
+        reads: Reads,
+        cancel: Callable[[list[JobRecord], AuditFields], list[JobRecord]],
+    ) -> None:
+        self.graphs = graphs
+        self.tables = graphs.tables
+        self._reads = reads
+        self._cancel = cancel
+
+    def _size(self, graph: int) -> int:
+        [(size,)] = self.tables.store.get("graphs", ("size",), [graph])
+        return int(size)
+
+    def _id(self, key: int) -> str:
+        for (job_id,) in self.tables.store.get("nodes", ("id",), [key]):
+            return str(job_id)
+        return ""
+
+    # Ends
+
+    def _end_jobs(self, first: int, end: int, audit: AuditFields, limit: int) -> list[JobRecord]:
+        """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
+        rows = self.tables.scan(
+            "jobs", BARE_ROW, ge=(first,), lt=(end,), limit=limit, descending=True
+        )
+        return self._cancel([self.tables.job(row) for row in rows][::-1], audit)
+
+    def cancel(self, write: CancelGraph) -> tuple[str, AffectedJobs]:
+        """Cancel what has not ended of a graph."""
+        graph = self.graphs.known(write.id)
+        if not graph:
+            return "", AffectedJobs([], {})
+        jobs = self._end_jobs(graph, graph + self._size(graph), write.audit, write.limit)
+        return self._id(graph), AffectedJobs(jobs, {})
+
+    def end_deadlines(self, write: EndDeadlines) -> tuple[AffectedJobs, float | None]:
+        """Cancel what is past its deadline, part by part."""
+        store = self.tables.store
+        due = store.scan("deadlines_at", ("key", "first", "end"), le=(write.now,), limit=20)
+        jobs: list[JobRecord] = []
+        for key, first, end in list(due):
+            jobs += self._end_jobs(first, end, write.audit, write.limit - len(jobs))
+            if len(jobs) >= write.limit:
+                break
+            store.delete("deadlines", [key])
+        return AffectedJobs(jobs, {}), next_deadline(store)
+
+    # Reads
+
+    def lineage(self, write: FindLineage) -> Lineage | None:
+        """Return where a job stands in its graph."""
+        return LineageIndex(self.tables.store).find([write.id])[0]
+
+    def page(self, write: ListGraph) -> GraphPage | None:
+        """List jobs of a graph by place."""
+        graph = self.graphs.known(write.id)
+        if not graph:
+            return None
+        size = self._size(graph)
+        nodes = list(self.tables.store.scan(
+            "nodes", ("key", "id", "input", "output"), ge=(graph + write.first,),
+            lt=(graph + size,), limit=write.limit,
+        ))  # fmt: skip
+        found = self._reads.look_up([node[1] for node in nodes])
+        rows = [
+            GraphRow(
+                key - graph, before, max(after, 0), after == HANDLER,
+                # One of a graph that is forgotten has succeeded.
+                found.get(job_id)
+                or JobRow(JobRecord(job_id, "", "", b"", state=JobState.SUCCEEDED)),
+            )
+            for key, job_id, before, after in nodes
+        ]  # fmt: skip
+        return GraphPage(self._id(graph), size, rows)
+
+    # Forgetting
+
+    def prune(self, before: float) -> bool:
+        """Forget some graphs that ended before that time; return whether more did."""
+        store = self.tables.store
+        ended = store.scan("graphs_ended", ("key", "size"), gt=(0.0,), lt=(before,), limit=_SLICE)
+        forgotten = 0
+        for key, size in list(ended):
+            store.delete_range("nodes", ge=(key,), lt=(key + size,))
+            store.delete("graphs", [key])
+            forgotten += size
+            if forgotten >= _SLICE:
+                return True
+        return False
+
+
+def next_deadline(store: RowStore) -> float | None:
+    """Return the first deadline."""
+    return next((at for (at,) in list(store.scan("deadlines_at", ("at",), limit=1))), None)
+
+
+def open_graphs(store: RowStore) -> bool:
+    """Return whether a graph has not ended, or has pending work."""
+    return unfinished(store) or bool(list(store.scan("graphs_ended", ("key",), (0.0,), limit=1)))
+
+
+# Recovery
+
+
+def recover_chunks(tables: Tables) -> list[Chunk]:
+    """Read the open chunks of earlier epochs with their jobs.
+
+    A job that has ended, or was handed back since (its row says this delivery or a later one), is
+    None.
+    """
+    rows = [
+        (session, number, unpack(packed, "a chunk row"), leased)
+        for session, number, packed, leased in tables.store.scan("chunks", _CHUNK)
+    ]
+    numbers = list({seq for row in rows for seq, _, _ in row[2]} - {0})
+    jobs: dict[int, JobRecord] = {}
+    for start in range(0, len(numbers), _LEASES):
+        found = map(tables.job, tables.get("jobs", JOB_ROW, numbers[start : start + _LEASES]))
+        jobs |= {job.seq: job for job in found if job.state is JobState.QUEUED and not job.damaged}
+
+    def held(seq: int, delivery: int, job_id: str) -> JobRecord | None:
+        job = jobs.get(seq)
+        return job if job and job.delivery < delivery and job.id == job_id else None
+
+    return [
+        Chunk(
+            session, number, [(held(*lease), lease[1]) for lease in leases],
+            [job_id for _, _, job_id in leases], leased,
+        )
+        for session, number, leases, leased in rows
+    ]  # fmt: skip
+
+
+def _ids(tables: Tables, **bounds: Any) -> Iterator[str]:
+    """Yield ids of all tables of jobs, ended ones included; of each what a scan returns."""
+    for index in ("jobs_id", "failed_id", *tables.periods.values()):
+        yield from (job_id for (job_id,) in tables.store.scan(index, ("id",), **bounds))
+
+
+def highest_id(tables: Tables, below: str) -> str:
+    """Return the largest id below ``below`` of all jobs, ended ones included, or ""."""
+    return max(_ids(tables, lt=(below,), limit=1, descending=True), default="")
+
+
+def ids_between(tables: Tables, lowest: str, below: str) -> set[str]:
+    """Return the ids in a range of all jobs, ended ones included."""
+    return set(_ids(tables, ge=(lowest,), lt=(below,)))
+
+
+def next_seq(tables: Tables) -> int:
+    """Return a number larger than that of any job that a row still names, chunks included."""
+    scan, numbers = tables.store.scan, [0]
+    for table, key in (("jobs", "seq"), ("failed", "seq"), ("nodes", "key")):
+        numbers += [row[0] for row in scan(table, (key,), limit=1, descending=True)]
+    for (packed,) in scan("chunks", ("leases",)):
+        numbers += [row[0] for row in unpack(packed, "a chunk row")]
+    return 1 + max(numbers)

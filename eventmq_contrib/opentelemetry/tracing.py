@@ -1,0 +1,355 @@
+"""Middleware ``opentelemetry``: spans for sending, waiting and running, linked across processes.
+
+The context of the span that sent a job travels in its headers, as the propagators of the process
+write it: ``traceparent`` and what else is set up. Jobs that are sent together share one span, whose
+context each has with a flag: it is linked to, instead of being the parent. Of a graph each job has
+a span of its own, and says to which it links because it waits for their jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import trace
+from opentelemetry.context import attach, detach
+from opentelemetry.propagate import extract, inject
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    format_span_id,
+    get_current_span,
+    set_span_in_context,
+)
+
+from eventmq import Retry
+from eventmq.sdk import JobCancelled, parse_headers
+from eventmq_contrib.opentelemetry.conventions import (
+    BATCH_COUNT,
+    CREATE,
+    DESTINATION,
+    ERROR_TYPE,
+    JOB_ATTEMPT,
+    JOB_DELIVERY,
+    JOB_OUTCOME,
+    JOB_TASK,
+    MESSAGE_ID,
+    PROCESS,
+    SCHEMA_URL,
+    SEND,
+    WAIT,
+    operation,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span
+
+    from eventmq.sdk import JobContext, Submission, SubmissionBatch
+
+__all__ = ["Tracing", "flush"]
+
+_log = logging.getLogger(__name__)
+
+#: Header of a job whose ``traceparent`` is that of many jobs: it is linked to, and is no parent.
+LINK_HEADER = "trace-link"
+
+#: Header of a job of a graph: span ids of the jobs that it waits for, joined by dots. They are of
+#: the trace of its ``traceparent``.
+AFTER_HEADER = "trace-after"
+
+#: Jobs that a job of a graph is linked to at most: what a trace shows of a chord of thousands.
+MAX_AFTER = 32
+
+#: Digits of a span id.
+_SPAN_ID = 16
+
+#: Seconds that a process waits at its end for its last spans to be sent.
+FLUSH_TIMEOUT = 2.0
+
+_NANO = 1_000_000_000
+
+_SEND, _CREATE, _WAIT, _PROCESS = map(operation, (SEND, CREATE, WAIT, PROCESS))
+
+#: How a task ends that does not fail: exception -> outcome.
+_NO_ERRORS: tuple[tuple[type[BaseException], str], ...] = (
+    (Retry, "retry"),
+    (JobCancelled, "cancelled"),
+    (asyncio.CancelledError, "cancelled"),
+)
+
+
+class _Batch:
+    """The span of jobs that are sent together.
+
+    Args:
+        span: The span.
+        headers: Its context, for the headers of the jobs.
+    """
+
+    __slots__ = ("context", "count", "headers", "queue", "span", "span_ids")
+
+    def __init__(self, span: Span, headers: dict[str, str]) -> None:
+        self.span = span
+        self.headers = headers
+        self.context = set_span_in_context(span)
+        self.count = 0
+        #: Queue of all of them, None where they have several.
+        self.queue: str | None = ""
+        #: Of a graph: job id -> span id, as text.
+        self.span_ids: dict[str, str] = {}
+
+    def add(self, queue: str) -> None:
+        """Count a job."""
+        self.queue = queue if not self.count or queue == self.queue else None
+        self.count += 1
+
+    def end(self, error: BaseException | None) -> None:
+        """End the span once the receipts are there, or the jobs were not sent."""
+        span = self.span
+        if span.is_recording():
+            span.set_attribute(BATCH_COUNT, self.count)
+            if self.queue:
+                span.set_attribute(DESTINATION, self.queue)
+                span.update_name(f"{SEND} {self.queue}")
+            if error is not None:
+                _set_error(span, error)
+        span.end()
+
+
+class Tracing:
+    """Spans around the submission and the execution of jobs. Thread-safe.
+
+    Args:
+        now: Reads Unix time.
+        wait_spans: Make spans of the time that jobs waited.
+    """
+
+    def __init__(self, now: Callable[[], float], *, wait_spans: bool = True) -> None:
+        self._now = now
+        self._wait_spans = wait_spans
+        self._tracer = trace.get_tracer("eventmq", schema_url=SCHEMA_URL)
+
+    # Sending
+
+    def submit(self, submission: Submission, proceed: Callable[[Submission], Any]) -> Any:
+        """Send a job in a span of its own, or in that of all jobs that are sent with it."""
+        batch = submission.batch
+        if batch is not None:
+            return self._submit_with(batch, submission, proceed)
+        queue = submission.queue
+        span = self._tracer.start_span(
+            f"{SEND} {queue}",
+            kind=SpanKind.PRODUCER,
+            attributes={
+                **_SEND,
+                DESTINATION: queue,
+                MESSAGE_ID: submission.job_id,
+                JOB_TASK: submission.task,
+            },
+        )
+        inject(submission.headers, set_span_in_context(span))
+        try:
+            return proceed(submission)
+        except BaseException as error:
+            _set_error(span, error)
+            raise
+        finally:
+            span.end()
+
+    def _submit_with(
+        self, batch: SubmissionBatch, submission: Submission, proceed: Callable[[Submission], Any]
+    ) -> Any:
+        together = batch.state.get(self)
+        if together is None:
+            # The context of the jobs of a graph is that of their own spans.
+            kind = SpanKind.CLIENT if batch.graph else SpanKind.PRODUCER
+            span = self._tracer.start_span(SEND, kind=kind, attributes=_SEND)
+            headers = {LINK_HEADER: "1"}
+            inject(headers, set_span_in_context(span))
+            together = batch.state[self] = _Batch(span, headers)
+            batch.on_end(together.end)
+        together.add(submission.queue)
+        if batch.graph:
+            self._create(together, submission)
+        else:
+            submission.headers.update(together.headers)
+        return proceed(submission)
+
+    def _create(self, together: _Batch, submission: Submission) -> None:
+        """Make the span of a job of a graph; its context goes with the job."""
+        queue = submission.queue
+        span = self._tracer.start_span(
+            f"{CREATE} {queue}",
+            context=together.context,
+            kind=SpanKind.PRODUCER,
+            attributes={
+                **_CREATE,
+                DESTINATION: queue,
+                MESSAGE_ID: submission.job_id,
+                JOB_TASK: submission.task,
+            },
+        )
+        inject(submission.headers, set_span_in_context(span))
+        known = together.span_ids
+        known[submission.job_id] = format_span_id(span.get_span_context().span_id)
+        after = [known[job_id] for job_id in submission.waits_for[:MAX_AFTER] if job_id in known]
+        if after:
+            submission.headers[AFTER_HEADER] = ".".join(after)
+        span.end()
+
+    # Running
+
+    def execute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:
+        """Run a job in a span."""
+        span, token = self._begin(job)
+        try:
+            return proceed()
+        except BaseException as error:
+            _set_end(span, error)
+            raise
+        finally:
+            detach(token)
+            span.end()
+
+    async def aexecute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:
+        """Run a job that is a coroutine in a span."""
+        span, token = self._begin(job)
+        try:
+            return await proceed()
+        except BaseException as error:
+            _set_end(span, error)
+            raise
+        finally:
+            detach(token)
+            span.end()
+
+    def _begin(self, job: JobContext) -> tuple[Span, Any]:
+        headers = dict(parse_headers(job.headers).extra)
+        context = extract(headers)
+        sent = get_current_span(context).get_span_context()
+        links = _links(sent, headers)
+        if LINK_HEADER in headers:
+            context = set_span_in_context(INVALID_SPAN, context)
+        queue, first = job.queue, job.delivery == 1
+        attributes: dict[str, Any] = {
+            **_PROCESS,
+            DESTINATION: queue,
+            MESSAGE_ID: job.id,
+            JOB_TASK: job.task,
+            JOB_ATTEMPT: job.attempt,
+        }
+        if not first:
+            attributes[JOB_DELIVERY] = job.delivery
+        elif self._wait_spans:
+            context = self._wait(job, context, links)
+        span = self._tracer.start_span(
+            f"{PROCESS} {queue}",
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=links,
+        )
+        return span, attach(set_span_in_context(span, context))
+
+    def _wait(self, job: JobContext, context: Context, links: list[Link]) -> Context:
+        """Make the span of the time from the job's making until now.
+
+        Returns:
+            The context of the job: it begins a trace of its own with this span, if with any.
+        """
+        created = job.created
+        now = self._now()
+        if not 0 < created <= now:  # it is not known, or the clocks of the machines differ
+            return context
+        begins = not get_current_span(context).get_span_context().is_valid
+        span = self._tracer.start_span(
+            f"{WAIT} {job.queue}",
+            context=context,
+            attributes={**_WAIT, MESSAGE_ID: job.id},
+            links=links if begins else (),
+            start_time=int(created * _NANO),
+        )
+        span.end(int(now * _NANO))
+        return set_span_in_context(span, context) if begins else context
+
+
+def _links(sent: SpanContext, headers: Mapping[str, str]) -> list[Link]:
+    """Return links to the span that sent a job, and to those of the jobs that it waited for."""
+    if not sent.is_valid:
+        return []
+    links = [Link(sent)]
+    for text in headers.get(AFTER_HEADER, "").split(".")[:MAX_AFTER]:
+        if len(text) == _SPAN_ID:
+            try:
+                span_id = int(text, 16)
+            except ValueError:  # of a client of another make
+                continue
+            context = SpanContext(
+                sent.trace_id, span_id, is_remote=True, trace_flags=sent.trace_flags
+            )
+            links.append(Link(context))
+    return links
+
+
+def _set_end(span: Span, error: BaseException) -> None:
+    """Record how a task ended that raised an exception."""
+    if not span.is_recording():
+        return
+    for kind, outcome in _NO_ERRORS:
+        if isinstance(error, kind):
+            span.set_attribute(JOB_OUTCOME, outcome)
+            return
+    with suppress(Exception):  # of the user's, that cannot be shown
+        span.record_exception(error)
+    _set_error(span, error)
+
+
+def _set_error(span: Span, error: BaseException) -> None:
+    kind = type(error)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    span.set_attribute(ERROR_TYPE, name)
+    span.set_status(StatusCode.ERROR, f"{name}: {_text(error)}")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:4096]
+    except Exception:  # noqa: BLE001 - an exception of the user's that cannot be shown
+        return ""
+
+
+# The end of a process
+
+
+def flush(timeout: float = FLUSH_TIMEOUT) -> None:
+    """Send the spans that are still in memory; wait for that, but not for a collector that is away.
+
+    Args:
+        timeout: Seconds to wait.
+    """
+    force = getattr(trace.get_tracer_provider(), "force_flush", None)  # the API has none
+    if force is None:
+        return
+    ended = threading.Event()
+
+    def send() -> None:
+        try:
+            force(int(timeout * 1000))
+        except Exception:  # noqa: BLE001 - any of an exporter's
+            _log.exception("the last spans of this process could not be sent")
+        finally:
+            ended.set()
+
+    # A thread, since exporters keep to no time limit while they try again.
+    threading.Thread(target=send, name="eventmq-spans", daemon=True).start()
+    if not ended.wait(timeout):
+        _log.warning("the last spans of this process could not be sent within %g s", timeout)

@@ -1,0 +1,111 @@
+"""Reads the events of a store in PostgreSQL, beside the broker that writes it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq import BrokerUnavailable
+from eventmq.engine import EventLog, ReadEvents
+from eventmq.sdk import StoreError
+from eventmq_contrib.postgres.connection import IDLE, Away, connect
+from eventmq_contrib.postgres.rowstore import SETTINGS, PostgresRows
+from eventmq_contrib.postgres.tables import VALUES
+from eventmq_contrib.postgres.versions import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.sdk.events import EventLogHead, EventRow
+    from eventmq_contrib.postgres.connection import Database
+
+__all__ = ["PostgresEventLogReader"]
+
+#: Seconds that a read may take.
+LIMIT = 30.0
+
+#: All statements of a read see the same.
+_SNAPSHOT = {**SETTINGS, "default_transaction_isolation": "repeatable read"}
+
+
+class _Read(NamedTuple):
+    store_id: str
+    #: Where the owner is, "" for none.
+    address: str
+    rows: Sequence[EventRow]
+    head: EventLogHead
+
+
+class PostgresEventLogReader:
+    """An `eventmq.sdk.EventLogReader` of a store that may be any broker's. Reconnects.
+
+    Args:
+        database: Where the store is.
+
+    Raises:
+        BrokerUnavailable: The database cannot be reached now.
+        StoreError: There is no store, or one that cannot be used.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._rows: PostgresRows | None = None
+        self.store_id = self._read(0, 0).store_id
+
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
+        """Return rows of events after a number, and what the store has.
+
+        Raises:
+            BrokerUnavailable: The database cannot be reached now.
+            StoreError: The events are others by now.
+        """
+        found = self._read(after, max_bytes)
+        if found.store_id != self.store_id:
+            raise StoreError(
+                f"the events of the store in {self._database.name} have the id {found.store_id} "
+                f"since it failed over or was restored, and had {self.store_id}: begin another "
+                "journal, with another --out"
+            )
+        return list(found.rows), found.head
+
+    def addresses(self) -> Mapping[str, str]:
+        """Return where the owner is, if there is one."""
+        address = self._read(0, 0).address
+        return {"main": address} if address else {}
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+
+    def _read(self, after: int, max_bytes: int) -> _Read:
+        try:
+            rows = self._rows = self._rows or self._open()
+            rows.begin()
+            values: dict[str, Any] = rows.values()
+            [(address,)] = rows.ask("SELECT address FROM lease")
+            found, head = EventLog(rows, 0, 0).read(ReadEvents(after, max_bytes))
+            rows.commit()
+        except Away as error:
+            self.close()
+            raise BrokerUnavailable(str(error)) from error
+        except BaseException:
+            self.close()
+            raise
+        return _Read(values.get("events_id") or values["store_id"], address, found, head)
+
+    def _open(self) -> PostgresRows:
+        connection = connect(self._database, "journal", idle=IDLE, **_SNAPSHOT)
+        try:
+            with closing(connection.execute("SELECT to_regclass(%s)", [VALUES.name])) as found:
+                if found.fetchone() == (None,):
+                    raise StoreError(
+                        f"there is no store in the schema {self._database.schema} of "
+                        f"{self._database.name}: name the one of a broker"
+                    )
+            prepare(connection, self._database)
+            return PostgresRows(connection, self._database.name, LIMIT)
+        except BaseException:
+            connection.close()
+            raise

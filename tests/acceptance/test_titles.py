@@ -1,0 +1,71 @@
+"""Titles of real processes, as ``ps`` shows them."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq import titles
+from tests.support.system import DEADLINE, System, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GATED = """
+from pathlib import Path
+
+
+@app.task
+def gated(gate):
+    note(os.getpid())
+    while not Path(gate).exists():
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    with (tmp_path / "survivor.py").open("a") as module:
+        module.write(GATED)
+    yield system
+    system.stop()
+
+
+def title(pid: int) -> str:
+    command = ["ps", "-o", "args=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def test_processes_say_what_they_are(system: System) -> None:
+    broker = system.broker()
+    worker = system.worker()
+    beat, _ = system.start("beat", "-A", "survivor", "--broker", system.address)
+    titles = [title(process.pid) for process in (broker, worker, beat)]
+    assert titles == ["eventmq: broker", "eventmq: worker survivor", "eventmq: beat survivor"]
+
+
+def test_a_child_says_which_task_it_runs_while_it_does(system: System) -> None:
+    """Jobs that are over at once are not shown: nobody could read that."""
+    system.broker()
+    system.worker("-c", "1")
+    app = system.app()
+    gate = system.folder / "gate"
+    job = app.send("survivor.gated", (str(gate),))
+    until(lambda: system.noted(1), "the job runs")
+    (pid,) = map(int, system.executed())
+    until(lambda: title(pid) == "eventmq: child survivor.gated", "its title")
+    gate.touch()
+    job.get(timeout=DEADLINE)
+    until(lambda: title(pid) == "eventmq: child", "it is idle")
+    app.send("survivor.work", (1,)).get(timeout=DEADLINE)
+    assert title(pid) == "eventmq: child"
+
+
+def test_without_the_library_processes_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has wheels for most platforms, not for all."""
+    monkeypatch.setattr(titles, "setproctitle", None)
+    titles.set_title("worker", "shop")

@@ -1,0 +1,105 @@
+"""Spans of real processes, sent by the SDK's own exporter to a collector on loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contrib.opentelemetry.receiver import receiving
+from tests.support.system import DEADLINE, System, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: With the batch processor and the exporter that the page shows. Batches wait for a minute, so what
+#: arrives was sent by its number, or at the end of a process.
+APP = """
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from eventmq import EventMQ
+
+provider = TracerProvider(resource=Resource.create({"service.name": "shop"}))
+exporter = OTLPSpanExporter(timeout=1)
+provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
+trace.set_tracer_provider(provider)
+
+app = EventMQ("shop", middleware=["log-context", "opentelemetry"])
+
+
+@app.task
+def add(a, b):
+    return a + b
+
+
+@app.task
+async def wait(number):
+    return number
+"""
+
+CLIENT = """
+import survivor
+jobs = [survivor.add.delay(n, 1) for n in range(20)]
+jobs += [survivor.wait.delay(n) for n in range(20)]
+assert survivor.app.wait(jobs, timeout=50)
+survivor.app.close()
+"""
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    (tmp_path / "survivor.py").write_text(APP)
+    (tmp_path / "client.py").write_text(CLIENT)
+    system.broker()
+    yield system
+    system.stop()
+
+
+def run_client(system: System) -> None:
+    environment = {**os.environ, "EVENTMQ_BROKER": system.address}
+    subprocess.run(
+        [sys.executable, "client.py"], cwd=system.folder, env=environment, check=True, timeout=90
+    )
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
+def test_a_collector_gets_the_spans_of_clients_and_workers(
+    system: System, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them: the last ones when the processes end, and from children that were forked."""
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        worker = system.worker("--pool", pool)
+        run_client(system)
+        assert len(receiver.spans("send default")) == 40
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(DEADLINE) == 0
+        until(lambda: len(receiver.spans("process default")) == 40, "all spans arrive")
+        sent = {(span.trace_id, span.span_id) for span in receiver.spans("send default")}
+        for name in ("wait default", "process default"):
+            spans = receiver.spans(name)
+            assert {(span.trace_id, span.parent_span_id) for span in spans} == sent
+
+
+def test_jobs_go_on_without_a_collector(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port is closed. The worker says so a few times at most, and ends without waiting."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    worker = system.worker()
+    app = system.app()
+    jobs = [app.send("survivor.add", (n, 1)) for n in range(600)]
+    assert [job.get(timeout=DEADLINE) for job in jobs] == [n + 1 for n in range(600)]
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(DEADLINE) == 0
+    log = (system.folder / "worker.log").read_text()
+    assert log.count("Traceback") == 0
+    assert len(log.splitlines()) < 20, log

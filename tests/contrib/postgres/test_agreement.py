@@ -1,0 +1,181 @@
+"""Brokers as processes: what they agree on, replicas that commits wait for, and failovers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from eventmq import BrokerUnavailable
+from tests.support.postgres import Home, Server
+from tests.support.system import DEADLINE, System, until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Brokers(System):
+    """Brokers on one store."""
+
+    def __init__(self, folder, url):
+        super().__init__(folder)
+        self.url = url
+
+    def start_broker(self, *more):
+        bind = self.address or "tcp://127.0.0.1:0"
+        process, line = self.start("broker", "--store", self.url, "--bind", bind, *more)
+        self.address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
+        return process, line
+
+    def run(self, *command):
+        """Run a command to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "eventmq", *command], cwd=self.folder, text=True,
+            capture_output=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def brokers(tmp_path, database_url):
+    system = Brokers(tmp_path, database_url)
+    yield system
+    system.stop()
+
+
+@pytest.fixture
+def pair():
+    """A primary and a synchronous replica."""
+    home = Home()
+    try:
+        primary = Server.make(home)
+        yield primary, primary.replica("replica", synchronous=True)
+    finally:
+        home.close()
+
+
+def tasks(system):
+    app = system.app(submit_timeout=30.0)
+
+    @app.task(name="survivor.work")
+    def work(number):
+        """Note the number and return it."""
+
+    return app, work
+
+
+def test_a_broker_with_other_settings_ends_and_says_which(brokers, monkeypatch):
+    """Until they are taken over; the first broker stores its own."""
+    store = ("--store", brokers.url)
+    _, line = brokers.start_broker()
+    assert "durability=durable" in line.split()
+    monkeypatch.setenv("EVENTMQ_QUEUE_LIMITS", "mail:rate=5/s")
+    monkeypatch.setenv("EVENTMQ_DEDUPE_WINDOW", "60")
+    ended = brokers.run("broker", *store, "--bind", "tcp://127.0.0.1:0")
+    assert (1, "") == (ended.returncode, ended.stdout)
+    assert "dedupe_window = 86400.0 and not 60.0" in ended.stderr
+    assert 'queue_limits = [] and not [["mail", "5/s", 0]]' in ended.stderr
+    found = brokers.run("store", "check", *store)
+    assert 1 == found.returncode
+    assert "dedupe_window" in found.stdout
+    taken = brokers.run("store", "accept-settings", *store)
+    assert (0, 2) == (taken.returncode, len(taken.stdout.splitlines()))
+    assert 0 == brokers.run("store", "check", *store).returncode
+    other = Brokers(brokers.folder, brokers.url)
+    try:
+        other.start_broker()
+    finally:
+        other.stop()
+
+
+def test_the_store_is_made_by_a_command(brokers):
+    store = ("--store", brokers.url)
+    assert 1 == brokers.run("store", "check", *store).returncode
+    made = brokers.run("store", "init", *store)
+    assert (0, True) == (made.returncode, "is made" in made.stdout), made.stderr
+    for name in ("check", "contract", "accept-restore"):
+        assert 0 == brokers.run("store", name, *store).returncode
+    brokers.start_broker()
+    brokers.worker()
+    _, work = tasks(brokers)
+    assert 1 == work.delay(1).get(DEADLINE)
+
+
+def test_brokers_need_no_right_to_make_a_schema(brokers, postgres, database_url):
+    """Another user made the store; what they are granted is enough for all that brokers do."""
+    name = database_url.rpartition("/")[2]
+    assert 0 == brokers.run("store", "init", "--store", brokers.url).returncode
+    postgres.sql("CREATE ROLE serving LOGIN PASSWORD 'secret'")
+    try:
+        brokers.url = postgres.url(name, "serving", "secret")
+        for right in ("USAGE, CREATE ON SCHEMA", "ALL ON ALL TABLES IN SCHEMA"):
+            postgres.sql(f"GRANT {right} eventmq TO serving", database=name)
+        checked = brokers.run("store", "check", "--store", brokers.url)
+        assert 0 == checked.returncode, checked.stdout
+        for _ in range(2):
+            broker, _ = brokers.start_broker()
+            brokers.worker()
+            _, work = tasks(brokers)
+            assert 1 == work.delay(1).get(DEADLINE)
+            broker.kill9()
+    finally:
+        brokers.stop()
+        postgres.sql("DROP OWNED BY serving", database=name)
+        postgres.sql("DROP ROLE serving")
+
+
+@pytest.mark.parametrize("url", ["postgresql://127.0.0.1:1/x", "postgresql://h/d?bad=1"])
+def test_a_store_that_cannot_be_used_is_one_sentence(brokers, url):
+    for name in ("init", "check"):
+        ended = brokers.run("store", name, "--store", url)
+        assert (1, "", 1) == (ended.returncode, ended.stdout, len(ended.stderr.splitlines()))
+        assert ended.stderr.startswith("error: ")
+
+
+def test_a_replicated_broker_serves_only_while_commits_wait_for_a_replica(pair, tmp_path):
+    """It stands by meanwhile, says why, and goes on."""
+    primary, _ = pair
+    system = Brokers(tmp_path, primary.url())
+    try:
+        _, line = system.start_broker("--durability", "replicated")
+        assert "durability=replicated" in line.split()
+        system.worker()
+        app, work = tasks(system)
+        assert 1 == work.delay(1).get(DEADLINE)
+        shown = system.run("status", "--broker", system.address)
+        assert "on the disks of the database and of a replica" in shown.stdout
+        primary.configure(synchronous_standby_names="")
+        primary.reload()
+        until(lambda: app.ask("status")["role"] == "standby", "it serves no more")
+        hasty = system.app(submit_timeout=1.0).task(name="survivor.work")(lambda number: number)
+        with pytest.raises(BrokerUnavailable, match="wait for no replica"):
+            hasty.delay(2)
+        primary.configure(synchronous_standby_names="replica")
+        primary.reload()
+        assert 3 == work.delay(3).get(DEADLINE)
+    finally:
+        system.stop()
+
+
+def test_receipts_survive_a_failover_to_a_synchronous_replica(pair, tmp_path):
+    """And events get another id; peers know the store by the one that it had."""
+    primary, replica = pair
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+    system = Brokers(tmp_path, f"postgresql://eventmq@{hosts}/postgres")
+    try:
+        system.start_broker()
+        app, work = tasks(system)
+        before = app.ask("ping")
+        jobs = [work.delay(n) for n in range(100)]
+        primary.kill()
+        replica.promote()
+        more = work.delay(100)
+        system.worker()
+        assert [*range(101)] == [job.get(DEADLINE) for job in [*jobs, more]]
+        after = app.ask("ping")
+        assert before["store"] == after["store"] == before["events_id"]
+        assert after["events_id"] not in {"", before["events_id"]}
+        assert after["epoch"] > before["epoch"]
+        assert {1} == set(system.executed().values())
+        assert "by another server since a failover" in (tmp_path / "broker.log").read_text()
+    finally:
+        system.stop()

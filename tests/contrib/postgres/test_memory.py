@@ -1,0 +1,293 @@
+"""A database that was put back while all brokers were down is refused by those that saw more."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from eventmq.sdk import Claimant, StoreError
+from eventmq_contrib.postgres import memory as memory_module
+from eventmq_contrib.postgres import upkeep as upkeep_module
+from eventmq_contrib.postgres.connection import Database
+from eventmq_contrib.postgres.memory import FILE_NAME, Memory, Seen
+from eventmq_contrib.postgres.ownership import PostgresOwnership
+from eventmq_contrib.postgres.upkeep import PostgresUpkeep
+from tests.support.system import DEADLINE, System
+
+ME = Claimant("one", "tcp://10.0.0.1:47291")
+
+
+# The file
+
+
+class Time:
+    """A clock that the test sets."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch):
+    time = Time()
+    monkeypatch.setattr(memory_module, "time", time)
+    return time
+
+
+def test_what_was_seen_is_there_at_the_next_start(tmp_path, time):
+    """A new epoch is written at once, beats now and then and at the end."""
+    folder = tmp_path / "new" / "data"
+    memory = Memory(folder)
+    assert Seen() == memory.load("a")
+    assert not folder.exists(), "what only looks makes nothing"
+    memory.save("a", Seen(1, 5, "77", "00000001"))
+    assert Seen(1, 5, "77", "00000001") == Memory(folder).load("a")
+    time.now += 9.0
+    memory.save("a", Seen(1, 14, "77", "00000001"))
+    assert 5 == Memory(folder).load("a").beat
+    time.now += 1.0
+    memory.save("a", Seen(1, 15, "77", "00000001"))
+    assert 15 == Memory(folder).load("a").beat
+    memory.save("a", Seen(1, 16, "77", "00000001"), now=True)
+    assert 16 == Memory(folder).load("a").beat
+    memory.save("a", Seen(2, 16, "77", "00000002"))
+    assert Seen(2, 16, "77", "00000002") == Memory(folder).load("a")
+    assert Seen() == Memory(folder).load("b")
+    assert "0o700" == oct(folder.stat().st_mode & 0o777)
+    assert [FILE_NAME] == [path.name for path in folder.iterdir()]
+    assert "0o600" == oct((folder / FILE_NAME).stat().st_mode & 0o777)
+
+
+def test_brokers_may_share_a_folder(tmp_path, time):
+    """The one that saw less takes nothing back."""
+    one, other = Memory(tmp_path), Memory(tmp_path)
+    one.save("a", Seen(1, 500))
+    other.save("b", Seen(9, 9))
+    other.save("a", Seen(1, 20))
+    assert (Seen(1, 500), Seen(9, 9)) == (one.load("a"), one.load("b"))
+
+
+def test_stores_of_long_ago_are_forgotten(tmp_path, time):
+    memory = Memory(tmp_path)
+    for number in range(20):
+        memory.save(f"store {number}", Seen(number + 1, 1), now=True)
+    assert Seen() == memory.load("store 3")
+    assert Seen(5, 1) == memory.load("store 4")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"a": 1}', '{"a": {"epoch": "1"}}', '{"a": {"era": 1}}', "\xff"]
+)
+def test_a_file_that_cannot_be_read_is_said_once_and_made_anew(tmp_path, time, caplog, text):
+    (tmp_path / FILE_NAME).write_bytes(text.encode("latin-1"))
+    memory = Memory(tmp_path)
+    assert Seen() == memory.load("a")
+    memory.save("a", Seen(1, 1))
+    assert 1 == caplog.text.count(f"cannot read {tmp_path / FILE_NAME}: ")
+    assert "while all brokers are down may not be noticed here" in caplog.text
+    assert Seen(1, 1) == Memory(tmp_path).load("a")
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path, time, caplog):
+    (tmp_path / "file").touch()
+    memory = Memory(tmp_path / "file" / "data")
+    with caplog.at_level(logging.WARNING):
+        for beat in range(3):
+            memory.save("a", Seen(1, beat), now=True)
+    assert 1 == caplog.text.count("cannot ")
+
+
+# Brokers
+
+
+@pytest.fixture
+def start(database_url, tmp_path):
+    """Starts the ownership of a broker; with a folder it remembers."""
+    made = []
+
+    def start(folder="data"):
+        memory = Memory(tmp_path / folder) if folder else None
+        database = Database.of(database_url)
+        made.append(PostgresOwnership(database, PostgresUpkeep(database, {}, memory)))
+        return made[-1]
+
+    yield start
+    for ownership in made:
+        ownership.close()
+
+
+@pytest.fixture
+def sql(postgres, database_url):
+    name = database_url.rpartition("/")[2]
+    return lambda statement, *values: postgres.sql(statement, *values, database=name)
+
+
+def own(broker, beats=3):
+    """Own the store for some beats, and end as a broker that is stopped."""
+    assert broker.claim(broker.look(), ME)
+    for _ in range(beats):
+        broker.renew()
+    broker.release()
+    broker.close()
+
+
+@pytest.fixture
+def promote(monkeypatch):
+    """Lets the server say that it has begun another timeline."""
+    ask = upkeep_module._server
+
+    def promote(timeline):
+        monkeypatch.setattr(
+            upkeep_module, "_server", lambda connection: ask(connection)._replace(timeline=timeline)
+        )
+
+    return promote
+
+
+def test_a_broker_remembers_its_own_beats(start, sql, tmp_path):
+    own(start())
+    [(seen,)] = [json.loads((tmp_path / "data" / FILE_NAME).read_text()).values()]
+    [(epoch, beat)] = sql("SELECT epoch, (SELECT beat FROM eventmq.beats) FROM eventmq.lease")
+    assert (epoch, beat) == (seen["epoch"], seen["beat"])
+    assert beat == 3
+    [(system, timeline)] = sql(
+        "SELECT (SELECT system_identifier FROM pg_control_system())::text, "
+        "left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+    )
+    assert (system, timeline) == (seen["system"], seen["timeline"])
+
+
+@pytest.mark.parametrize(
+    "back", ["UPDATE eventmq.beats SET beat = beat - 1", "UPDATE eventmq.lease SET epoch = 0"]
+)
+def test_a_store_that_went_back_while_all_were_down_is_refused(start, sql, back, database_url):
+    """With the sentence that a broker has which ran meanwhile, until that is accepted."""
+    own(start())
+    own(start("other"))
+    sql(back)
+    with pytest.raises(StoreError, match=r"went back: epoch and beat of its owner are .* were \("):
+        start("other").look()
+    assert start(None).look(), "one that knows nothing cannot tell"
+    upkeep = start("other")._upkeep
+    assert ["restore"] == [found.check for found in upkeep.check()]
+    assert "may run again" in upkeep.accept_restore()[-1]
+    assert [] == upkeep.check()
+    own(start())
+    own(start("other"))
+    own(start())
+
+
+def test_a_claim_is_remembered_before_the_first_beat(start, sql):
+    own(start(), beats=0)
+    sql("UPDATE eventmq.lease SET epoch = 0")
+    with pytest.raises(StoreError, match=r"are \(0, 0\), and were \(\d+, 0\)"):
+        start().look()
+
+
+def test_a_standby_remembers_what_it_has_seen(start, sql):
+    """Of an owner that had no folder."""
+    owner, standby = start(None), start()
+    assert owner.claim(owner.look(), ME)
+    owner.renew()
+    standby.look()
+    owner.release()
+    owner.close()
+    standby.close()
+    sql("UPDATE eventmq.beats SET beat = 0")
+    with pytest.raises(StoreError, match="went back"):
+        start().look()
+
+
+def test_a_failover_while_all_were_down_is_no_restore(start, sql, promote):
+    """The last commits may be missing then, as in one while brokers run."""
+    own(start(), beats=20)
+    sql("UPDATE eventmq.beats SET beat = beat - 10")
+    promote("00000002")
+    assert start().look().epoch > 1_700_000_000
+
+
+def test_rows_of_before_a_failover_are_refused_on_the_server_of_after(start, sql, promote):
+    """As those of a dump: they name the server of then, and this broker saw the one of now."""
+    own(start(), beats=20)
+    [(server,)] = sql("SELECT text_value FROM eventmq.meta WHERE name = 'server'")
+    promote("00000002")
+    own(start())
+    sql("UPDATE eventmq.meta SET text_value = %s WHERE name = 'server'", server)
+    sql("UPDATE eventmq.beats SET beat = beat - 10")
+    sql("UPDATE eventmq.lease SET epoch = 1")
+    with pytest.raises(StoreError, match="went back"):
+        start().look()
+
+
+def test_a_failover_after_a_restore_that_was_accepted_is_one(start, sql, promote, database_url):
+    """Beats are fewer than those that were seen, and that was accepted."""
+    own(start())
+    sql("UPDATE eventmq.beats SET beat = 1000")
+    own(start())
+    sql("UPDATE eventmq.beats SET beat = 5")
+    PostgresUpkeep(Database.of(database_url), {}).accept_restore()
+    promote("00000002")
+    own(start())
+
+
+def test_a_restore_is_accepted_whatever_the_clocks_say(start, sql):
+    """The epoch gets above the one that was seen here."""
+    own(start())
+    sql("UPDATE eventmq.lease SET epoch = 4000000000")
+    own(start())
+    sql("UPDATE eventmq.lease SET epoch = 2")
+    start()._upkeep.accept_restore()
+    assert 4_000_000_001 < start().look().epoch
+
+
+def test_another_store_in_the_same_database_is_another_one(start, sql):
+    own(start())
+    sql("DROP SCHEMA eventmq CASCADE")
+    assert 0 == start().look().epoch
+
+
+@pytest.mark.timeout(120)
+def test_a_broker_process_is_refused_until_the_restore_is_accepted(tmp_path, postgres):
+    """It ends with exit code 1 and a sentence, as every broker that cannot use its store."""
+    name = postgres.new_database()
+    url, system = postgres.url(name), System(tmp_path)
+    folder = str(tmp_path / "data")
+    arguments = ("broker", "--store", url, "--bind", "tcp://127.0.0.1:0", "--data-dir", folder)
+
+    def run(*command):
+        return subprocess.run(
+            [sys.executable, "-m", "eventmq", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE,
+        )
+
+    def run_once():
+        process, _ = system.start(*arguments)
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(DEADLINE)
+
+    try:
+        run_once()
+        copy = postgres.new_database(f"TEMPLATE {name}")
+        run_once()
+        postgres.drop_database(name)
+        postgres.sql(f"CREATE DATABASE {name} TEMPLATE {copy}")
+        refused = run(*arguments)
+        assert 1 == refused.returncode
+        assert "went back: epoch and beat of its owner are (" in refused.stderr
+        assert "eventmq store accept-restore --store URL" in refused.stderr
+        assert 0 == run("store", "accept-restore", "--store", url).returncode
+        run_once()
+    finally:
+        system.stop()
+        postgres.drop_database(name)

@@ -1,0 +1,354 @@
+"""What brokers of a store agree on, and servers that failed over or were put back."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from contextlib import ExitStack, closing
+
+import psycopg
+import pytest
+
+from eventmq import EventMQ
+from eventmq.sdk import Claimant, LeaseRow, StoreError, Unknown
+from eventmq_contrib.postgres import upkeep
+from eventmq_contrib.postgres.connection import Away, Database, connect
+from eventmq_contrib.postgres.ownership import PostgresOwnership
+from eventmq_contrib.postgres.pipeline import Pipeline
+from eventmq_contrib.postgres.upkeep import SHARED, PostgresUpkeep, shared_settings
+from tests.support.postgres import Home, Server, Unavailable, until
+
+ME = Claimant("one", "tcp://10.0.0.1:47291")
+
+FOLLOWS = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+
+ARCHIVED = """SELECT 1 FROM pg_stat_archiver
+    WHERE last_archived_wal >= pg_walfile_name(pg_current_wal_lsn() - 1)"""
+
+
+@pytest.fixture
+def make(database_url):
+    """Makes the ownership of one more broker, with its settings."""
+    made = []
+
+    def make(url=database_url, upkeep=None, **settings):
+        database = Database.of(url)
+        made.append(PostgresOwnership(database, upkeep or PostgresUpkeep(database, settings)))
+        return made[-1]
+
+    yield make
+    for ownership in made:
+        ownership.close()
+
+
+@pytest.fixture
+def sql(postgres, database_url):
+    name = database_url.rpartition("/")[2]
+    return lambda statement, *values: postgres.sql(statement, *values, database=name)
+
+
+def upkeep_of(url, **settings):
+    return PostgresUpkeep(Database.of(url), settings)
+
+
+def value(sql, name):
+    [(found,)] = sql("SELECT text_value FROM eventmq.meta WHERE name = %s", name) or [(None,)]
+    return found
+
+
+# Settings
+
+
+def test_a_broker_with_other_settings_is_refused_with_each_difference(make):
+    """Both values are named; one that has the same is not, and those of the same broker are."""
+    make(dedupe_window=60.0, result_ttl=5.0, queue_limits=(("mail", "5/s", 0),)).look()
+    same = make(dedupe_window=60.0, result_ttl=5.0, queue_limits=(("mail", "5/s", 0),))
+    assert 0 == same.look().epoch
+    with pytest.raises(StoreError) as caught:
+        make(dedupe_window=90.0, result_ttl=5.0, queue_limits=()).look()
+    text = str(caught.value)
+    assert "dedupe_window = 60.0 and not 90.0" in text
+    assert 'queue_limits = [["mail", "5/s", 0]] and not []' in text
+    assert "result_ttl" not in text
+    assert "eventmq store accept-settings" in text
+
+
+def test_settings_that_are_accepted_are_those_of_all(make, database_url):
+    make(dedupe_window=60.0).look()
+    mine = upkeep_of(database_url, dedupe_window=90.0)
+    assert ["settings"] == [found.check for found in mine.check()]
+    standby = make(dedupe_window=60.0)
+    standby.look()
+    assert ["dedupe_window = 90.0, before 60.0"] == mine.accept_settings()
+    assert ["the settings were the same: nothing to do"] == mine.accept_settings()
+    assert [] == mine.check()
+    make(dedupe_window=90.0).look()
+    for broker in (make(dedupe_window=60.0), standby):
+        with pytest.raises(StoreError, match=r"dedupe_window = 90\.0 and not 60\.0"):
+            broker.look()
+    upkeep_of(database_url, dedupe_window=60.0).accept_settings()
+    standby.look()
+
+
+def test_a_setting_that_a_later_release_shares_is_added(make):
+    """By the first broker that has it."""
+    make(result_ttl=5.0).look()
+    make(result_ttl=5.0, dedupe_window=60.0).look()
+    make(result_ttl=5.0).look()
+    with pytest.raises(StoreError, match="dedupe_window"):
+        make(dedupe_window=61.0).look()
+
+
+def test_what_is_shared_are_settings_of_the_app():
+    with EventMQ("shop", dedupe_window=5.0) as app:
+        shared = shared_settings(app)
+    assert set(SHARED) == set(shared)
+    assert 5.0 == shared["dedupe_window"]
+    assert {} == shared_settings(None)
+
+
+# What operators do
+
+
+def test_init_makes_the_store_once(database_url, sql):
+    mine = upkeep_of(database_url, dedupe_window=5.0)
+    with pytest.raises(StoreError, match=r"is not there: eventmq store init makes it"):
+        mine.check()
+    with pytest.raises(StoreError, match="is not there"):
+        mine.accept_restore()
+    assert [] == sql("SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'"), "nothing is made"
+    [made] = mine.init()
+    assert "is made" in made
+    [made] = mine.init()
+    assert "nothing to do" in made
+    assert [] == mine.check()
+    assert "nothing that only an earlier release needs" in mine.contract()[0]
+    sql("COMMENT ON TABLE eventmq.meta IS 'queue store of EventMQ, version 7'")
+    for act in (mine.init, mine.check, mine.contract, mine.accept_settings, mine.accept_restore):
+        with pytest.raises(StoreError, match="was made by another version of EventMQ"):
+            act()
+
+
+def test_missing_rights_are_found(postgres, database_url, sql, make):
+    name = database_url.rpartition("/")[2]
+    upkeep_of(database_url).init()
+    sql("CREATE ROLE reader LOGIN PASSWORD 'secret'")
+    try:
+        sql("GRANT ALL ON SCHEMA eventmq TO reader")
+        sql("GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader")
+        theirs = upkeep_of(postgres.url(name, "reader", "secret"))
+        assert [] == theirs.check(), "an ordinary user can read what is checked"
+        sql("REVOKE DELETE ON eventmq.jobs FROM reader")
+        [found] = theirs.check()
+        assert ("rights", "jobs") == (found.check, found.where)
+        assert "GRANT ALL ON ALL TABLES IN SCHEMA eventmq, both TO reader" in found.help
+        sql("REVOKE CREATE ON SCHEMA eventmq FROM reader")
+        assert ["jobs", "the schema"] == [found.where for found in theirs.check()]
+        sql("REVOKE ALL ON eventmq.meta FROM reader")
+        what = "denied for table meta; .* GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader"
+        with pytest.raises(StoreError, match=what):
+            theirs.check()
+        sql("GRANT CREATE ON SCHEMA eventmq TO reader")
+        with pytest.raises(StoreError, match=what):
+            make(postgres.url(name, "reader", "secret")).look()
+    finally:
+        sql("DROP OWNED BY reader")
+        sql("DROP ROLE reader")
+
+
+def test_a_store_on_a_full_disk_is_not_half_made(postgres):
+    """The message is the server's."""
+    with ExitStack() as stack:
+        try:
+            disk = stack.enter_context(postgres.small_disk(8_500_000))
+        except Unavailable as error:
+            pytest.skip(str(error))
+        with psycopg.connect(disk.url, autocommit=True) as connection:
+            with pytest.raises(psycopg.errors.DiskFull):
+                connection.execute("CREATE TABLE big AS SELECT repeat('x', 1000) FROM "
+                                   "generate_series(1, 10000)")  # fmt: skip
+            connection.execute("CREATE TABLE small (x text)")
+            small = ["INSERT INTO small VALUES (repeat('x', 1000))"] * 10_000
+            with pytest.raises(psycopg.errors.DiskFull):
+                list(map(connection.execute, small))
+            with pytest.raises(StoreError, match=r"cannot .* could not (extend|write init) file"):
+                upkeep_of(disk.url).init()
+            found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'")
+            assert [] == found.fetchall()
+
+
+# Replicas
+
+
+def test_replicated_serves_only_while_commits_wait_for_a_replica(postgres, database_url):
+    """It is looked at when a connection is made, at each look and with each beat."""
+    database = Database.of(database_url)
+    upkeep = PostgresUpkeep(database, {"durability": "replicated"})
+    upkeep.init()
+    [found] = upkeep.check()
+    assert ("durability", "synchronous_standby_names") == (found.check, found.where)
+    broker = PostgresOwnership(database, upkeep)
+    with pytest.raises(Away, match=r"wait for no replica.*: set synchronous_standby_names"):
+        broker.look()
+    try:
+        postgres.configure(synchronous_standby_names="ANY 1 (a)")
+        postgres.reload()
+        with closing(connect(database, "test")) as connection:
+            upkeep.admit(connection)
+            pipeline = Pipeline(connection, database.name)
+            upkeep.promise(pipeline)
+            postgres.configure(synchronous_standby_names="")
+            postgres.reload()
+            with pytest.raises(Unknown, match="wait for no replica"):
+                upkeep.promise(pipeline)
+            PostgresUpkeep(database, {}).promise(pipeline)
+    finally:
+        postgres.configure(synchronous_standby_names="")
+        postgres.reload()
+
+
+# Servers
+
+
+def test_a_failover_gives_a_new_epoch_and_new_ids_of_events(caplog):
+    """And those of a running broker: its next claim is above all that peers have seen."""
+    home = Home()
+    try:
+        primary = Server.make(home)
+        replica = primary.replica("replica")
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+        database = Database.of(f"postgresql://eventmq@{hosts}/postgres")
+        upkeep = PostgresUpkeep(database, {"dedupe_window": 5.0})
+        with closing(PostgresOwnership(database, upkeep)) as ownership:
+            seen = ownership.look()
+            assert ownership.claim(seen, ME)
+            ownership.renew()
+            until(lambda: primary.sql(FOLLOWS), "the replica has it all")
+            primary.kill()
+            replica.promote()
+            with pytest.raises(Unknown):
+                ownership.renew()
+            with caplog.at_level(logging.WARNING):
+                row = ownership.look()
+            assert "since a failover" in caplog.text
+            assert row.epoch > 1_700_000_000
+            assert row.epoch < ownership.claim(row, ME)
+            ownership.renew()
+            [(events_id,)] = replica.sql(
+                "SELECT text_value FROM eventmq.meta WHERE name = 'events_id'"
+            )
+            assert 16 == len(events_id)
+            ownership.look()
+            again = replica.sql("SELECT text_value FROM eventmq.meta WHERE name = 'events_id'")
+            assert [(events_id,)] == again, "once"
+        assert [] == PostgresUpkeep(database, {"dedupe_window": 5.0}).check()
+    finally:
+        home.close()
+
+
+def test_a_store_that_was_recovered_to_an_earlier_time_is_refused_until_that_is_accepted():
+    """By a broker that knows nothing of it: the server's settings have the time."""
+    home = Home()
+    try:
+        primary = Server.make(home)
+        archive = home.new_folder("archive")
+        archive.mkdir()
+        shutil.chown(archive, (primary.folder).owner())
+        primary.configure(archive_mode="on", archive_command=f"cp %p {archive}/%f")
+        primary.restart()
+        database = Database.of(primary.url())
+        with closing(PostgresOwnership(database)) as ownership:
+            ownership.look()
+        copy = primary.replica("copy")
+        copy.stop()
+        primary.sql("SELECT pg_create_restore_point('here')")
+        primary.sql("SELECT pg_switch_wal()")
+        until(lambda: primary.sql(ARCHIVED), "the log is archived")
+        primary.stop()
+        (copy.folder / "standby.signal").unlink()
+        (copy.folder / "recovery.signal").touch()
+        copy.configure(
+            restore_command=f"cp {archive}/%f %p", recovery_target_name="here",
+            recovery_target_action="promote", primary_conninfo="",
+        )  # fmt: skip
+        copy.start()
+        until(lambda: copy.sql("SELECT NOT pg_is_in_recovery()") == [(True,)], "recovered")
+        database = Database.of(copy.url())
+        with closing(PostgresOwnership(database)) as ownership:
+            with pytest.raises(StoreError, match=r"was recovered to an earlier time.*_name=here"):
+                ownership.look()
+            upkeep = PostgresUpkeep(database, {})
+            assert ["server"] == [found.check for found in upkeep.check()]
+            assert "may run again" in upkeep.accept_restore()[-1]
+            assert [] == upkeep.check()
+            assert ownership.look().epoch > 1_700_000_000
+    finally:
+        home.close()
+
+
+def test_a_copy_on_another_server_is_refused_until_that_is_accepted(make, sql, database_url):
+    """As a dump that was restored there has it."""
+    make().look()
+    sql("""UPDATE eventmq.meta SET text_value = replace(text_value, '["', '["9')
+        WHERE name = 'server'""")
+    with pytest.raises(StoreError, match="was copied or restored to another server"):
+        make().look()
+    before = value(sql, "store_id")
+    sql("INSERT INTO eventmq.meta (name, integer_value) VALUES ('journal_sealed', 7)")
+    upkeep_of(database_url).accept_restore()
+    make().look()
+    assert before == value(sql, "store_id"), "peers know it by that"
+    assert [] == sql("SELECT 1 FROM eventmq.meta WHERE name = 'journal_sealed'"), (
+        "the numbers up to there are given to other events"
+    )
+
+
+def test_a_broker_notices_that_its_server_went_back(make, sql, database_url):
+    """The files were put back, with what they say of the server: only who saw more knows."""
+    broker = make()
+    row = broker.look()
+    epoch = broker.claim(row, ME)
+    broker.renew()
+    broker.look()
+    sql("UPDATE eventmq.beats SET beat = 0")
+    with pytest.raises(
+        StoreError, match=rf"went back: epoch and beat of its owner are \({epoch}, 0\)"
+    ):
+        broker.claim(LeaseRow(row.store_id, epoch), ME)
+    upkeep_of(database_url).accept_restore()
+    assert broker.look().epoch > epoch
+
+
+def promote(monkeypatch):
+    """Let the server say that it has begun another timeline."""
+    ask, promoted = upkeep._server, "00000002"
+    monkeypatch.setattr(upkeep, "_server", lambda session: ask(session)._replace(timeline=promoted))
+
+
+def test_a_new_epoch_is_above_one_that_the_server_does_not_know(make, monkeypatch):
+    """Also where clocks were set back: peers follow a higher epoch only."""
+    broker, highest = make(), 4_000_000_000
+    broker.look()
+    broker._upkeep.saw(highest, 7)
+    promote(monkeypatch)
+    broker.close()
+    assert highest + 1 == broker.look().epoch
+
+
+@pytest.mark.parametrize(("lost", "refused"), [(59, False), (61, True)])
+def test_a_failover_may_lose_the_last_commits_and_no_more(make, sql, monkeypatch, lost, refused):
+    """A claim is among them; what is further back was restored, whatever the timeline is."""
+    broker = make()
+    row = broker.look()
+    assert broker.claim(row, ME)
+    sql("UPDATE eventmq.beats SET beat = 100")
+    broker.look()
+    sql("UPDATE eventmq.beats SET beat = %s", 100 - lost)
+    sql("UPDATE eventmq.lease SET epoch = 0")
+    promote(monkeypatch)
+    broker.close()
+    if refused:
+        with pytest.raises(StoreError, match=r"epoch and beat .* are \(0, 39\), and were"):
+            broker.look()
+    else:
+        assert broker.look().epoch > 1_700_000_000

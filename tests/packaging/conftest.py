@@ -1,0 +1,7 @@
+"""A PostgreSQL for the brokers of deploy/."""
+
+from __future__ import annotations
+
+from tests.support.postgres_fixtures import database_url, postgres
+
+__all__ = ["database_url", "postgres"]

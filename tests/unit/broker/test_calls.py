@@ -1,0 +1,116 @@
+"""What the broker says of jobs, queues and workers to those who ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.broker import calls
+from eventmq.wire.commands import Error, Inform, Ready
+from eventmq.wire.features import Features, Status
+from tests.support.broker_harness import chunks, row
+
+if TYPE_CHECKING:
+    from tests.support.broker_harness import Broker
+
+
+def test_an_info_has_the_body_only_where_it_is_asked_for(broker: Broker) -> None:
+    job, _ = broker.submit(body=b"secret")
+    assert {"body", "body_bytes"}.isdisjoint(broker.call("info", id=job))
+    info = broker.call("info", id=job, args=True)
+    assert (b"secret", 6) == (info["body"], info["body_bytes"])
+
+
+def test_a_job_that_has_succeeded_has_no_body_any_more(broker: Broker) -> None:
+    job, _ = broker.submit(body=b"secret")
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row()])
+    info = broker.call("info", id=job, args=True)
+    assert ("succeeded", None, 0) == (info["state"], info["body"], info["body_bytes"])
+
+
+def test_a_failed_job_and_a_transient_one_have_their_bodies(broker: Broker) -> None:
+    failed, _ = broker.submit(body=b"one")
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(kind=1)])
+    transient, _ = broker.submit(body=b"two", headers="guarantee:False", queue="other")
+    bodies = [broker.call("info", id=job, args=True)["body"] for job in (failed, transient)]
+    assert [b"one", b"two"] == bodies
+
+
+def test_a_body_that_is_too_long_is_only_measured(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "MAX_BODY", 5)
+    job, _ = broker.submit(body=b"secret")
+    info = broker.call("info", id=job, args=True)
+    assert (None, 6) == (info["body"], info["body_bytes"])
+
+
+def test_the_argument_of_info_is_a_bool(broker: Broker) -> None:
+    error = broker.call("info", id="x", args="yes")
+    assert isinstance(error, Error)
+    assert "bad-arguments" == error.code
+
+
+def test_a_worker_is_shown_with_its_pool_its_slots_its_version_and_what_it_runs(
+    broker: Broker,
+) -> None:
+    """The next job of each chunk, the oldest first: it runs, or is the next to run."""
+    ids = [broker.submit()[0] for _ in range(2)]
+    about = Features(session="w", name="w", pool="threads", slots=8, version="1.0")
+    broker.tell(b"w", Inform("i", '[[10, "default"]]', "worker", about.format()))
+    first = broker.clock.now()
+    broker.tell(b"w", Ready("r", Status(0, 1, ()).format()))
+    broker.wait(5)
+    broker.tell(b"w", Ready("s", Status(1, 2, (1,)).format()))
+    [shown] = broker.call("workers")
+    assert ("threads", 8, "1.0") == (shown["pool"], shown["slots"], shown["version"])
+    expected = [(ids[0], "shop.add"), (ids[1], "shop.add")]
+    assert expected == [(job["id"], job["task"]) for job in shown["jobs"]]
+    leased = [job["leased"] for job in shown["jobs"]]
+    assert first == pytest.approx(leased[0], abs=1.0)
+    assert 4 < leased[1] - leased[0] < 7
+    assert leased[0] == broker.call("info", id=ids[0])["leased"]
+    assert leased[0] == broker.call("jobs", limit=4)["jobs"][-1]["leased"]
+
+
+def test_a_worker_that_announces_nothing_is_shown_all_the_same(broker: Broker) -> None:
+    """One of an earlier version, and a legacy one."""
+    broker.worker(b"w", "one")
+    broker.tell(b"p", Inform("1", "", "worker"))
+    for number in range(2):
+        broker.tell(b"p", Ready(f"r{number}"))
+    shown = [(row["pool"], row["slots"], row["version"], row["jobs"]) for row in
+             broker.call("workers")]  # fmt: skip
+    assert [("", 0, "", []), ("", 2, "", [])] == shown
+
+
+def test_of_many_chunks_only_the_first_are_shown(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "MAX_SHOWN", 1)
+    broker.worker(window=2)
+    for _ in range(2):
+        broker.submit()
+        broker.wait(1)
+    [shown] = broker.call("workers")
+    assert (2, 1) == (shown["running"], len(shown["jobs"]))
+
+
+def test_too_long_a_version_is_refused(broker: Broker) -> None:
+    about = Features(session="w", version="1" * 1000)
+    messages = broker.tell(b"w", Inform("i", "", "worker", about.format()))
+    assert "too-large" == next(m.code for m in messages if isinstance(m, Error))
+
+
+def test_a_queue_says_how_long_its_oldest_job_has_waited(broker: Broker) -> None:
+    broker.submit()
+    broker.wait(60)
+    broker.submit()
+    [queue] = broker.call("queues")
+    assert 60 <= queue["waited"] < 62
+    broker.worker(window=9)
+    [queue] = broker.call("queues")
+    assert 0.0 == queue["waited"]
