@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from eventmq.clock import SystemClock
+from eventmq.engine.rows import INSERT_ROW
 from eventmq.job import IdFactory
 from eventmq.plugins.database import connect
-from eventmq.plugins.queue_stores.sqlite.rows import INSERT_COLUMNS
 from eventmq.plugins.queue_stores.sqlite.schema import prepare
 
 __all__ = ["inserts_per_second"]
@@ -29,7 +29,7 @@ def inserts_per_second(rows: int = 100_000, body: int = 20, batch: int = 100) ->
         for i, job_id in enumerate(ids)
     ]
     marks = ", ".join("?" * 16)
-    insert = f"INSERT INTO jobs ({INSERT_COLUMNS}) VALUES ({marks})"  # noqa: S608 - marks only
+    insert = f"INSERT INTO jobs ({', '.join(INSERT_ROW)}) VALUES ({marks})"  # noqa: S608 - marks only
     with tempfile.TemporaryDirectory(prefix="eventmq-floor-") as folder:
         db = connect(Path(folder) / "floor.sqlite", busy=0.0)
         prepare(db, "the floor")

@@ -15,11 +15,6 @@ from benchmarks.journals import FILE, write_part
 from benchmarks.look_back import named
 from benchmarks.session import measured_on
 from eventmq.events import HOUR_US
-from eventmq_contrib.spark.analyses.audit import audit, audit_journal
-from eventmq_contrib.spark.analyses.failures import failures, killers
-from eventmq_contrib.spark.analyses.slo import Objective, slo
-from eventmq_contrib.spark.analyses.stats import stats
-from eventmq_contrib.spark.journal import read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,23 +97,26 @@ def write_clean_journal(folder: Path, events: int) -> None:
 # Figures
 
 
-#: Name -> makes the table whole and throws it away.
-_TABLES: dict[str, Callable[[DataFrame], object]] = {
-    "stats": lambda events: stats(events).collect(),
-    "slo": lambda events: slo(events, Objective()).collect(),
-    "failures": lambda events: failures(events).collect(),
-    "killers": lambda events: killers(events).collect(),
-}
-
-
 def _all_tables(session: SparkSession, folder: Path) -> dict[str, float]:
     """Return the seconds of each table; those of the audit with a look at all bytes."""
+    from eventmq_contrib.spark.analyses.audit import audit_journal
+    from eventmq_contrib.spark.analyses.failures import failures, killers
+    from eventmq_contrib.spark.analyses.slo import Objective, slo
+    from eventmq_contrib.spark.analyses.stats import stats
+    from eventmq_contrib.spark.journal import read_journal
+
+    tables: dict[str, Callable[[DataFrame], DataFrame]] = {
+        "stats": stats,
+        "slo": lambda events: slo(events, Objective()),
+        "failures": failures,
+        "killers": killers,
+    }
     begin = time.perf_counter()
     audit_journal(session, folder)
     seconds = {"audit": time.perf_counter() - begin}
-    for name, make in _TABLES.items():
+    for name, make in tables.items():
         begin = time.perf_counter()
-        make(read_journal(session, folder))
+        make(read_journal(session, folder)).collect()
         seconds[name] = time.perf_counter() - begin
     return seconds
 
@@ -140,6 +138,9 @@ def growth(session: SparkSession, work: Path, figures: Figures) -> None:
 def exactness(session: SparkSession, work: Path, figures: Figures) -> None:
     """Percentiles of a million events against numpy's: the largest relative error."""
     import numpy as np
+
+    from eventmq_contrib.spark.analyses.stats import stats
+    from eventmq_contrib.spark.journal import read_journal
 
     few, _ = figures.sizes or _SIZES
     events = read_journal(session, work / str(few))
@@ -165,6 +166,9 @@ def planted(session: SparkSession, work: Path, figures: Figures) -> None:
     """A thousand losses, second leases and stuck jobs among a million clean jobs."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    from eventmq_contrib.spark.analyses.audit import audit, audit_journal
+    from eventmq_contrib.spark.journal import read_journal
 
     folder = work / "planted"
     write_clean_journal(folder, 2 * _MILLION)

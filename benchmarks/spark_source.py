@@ -81,13 +81,13 @@ def _values(broker: str, first: int, n: int, at: float, span: float) -> dict[str
 
 
 def _seal(journal: Path, values: dict[str, list[Any]]) -> None:
-    from eventmq_contrib.journal.parquet import write_events
+    from eventmq_contrib.journal.parquet import encode_events
 
     name = FileName(values["broker_id"][0], values["seq"][0], values["seq"][-1])
     path = journal / partition(values["ts_us"][0]) / str(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"_{name}").open("wb") as file:
-        write_events(file, values)
+        file.write(encode_events(values))
     path.with_name(f"_{name}").replace(path)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import random
 import re
 import shutil
@@ -12,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.faults.connections import come_and_go
 from benchmarks.faults.hostile import FILES, tell_nonsense
@@ -29,14 +31,20 @@ from tests.faults.races import race
 from tests.faults.shim import FAULTS as FAULTS_OF_CALLS
 from tests.faults.shim import can_fail
 from tests.faults.shortage import FewDescriptors
+from tests.faults.storms import CLOCKS, REPLICAS, Outcome, Storms, make_clock, make_server
+from tests.faults.storms import FAULTS as FAULTS_OF_BROKERS
 from tests.support.executors import Cluster
+from tests.support.postgres import Home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["ROWS"]
 
 ROOT = Path(__file__).resolve().parents[2]
+
+#: Commits that race on one store.
+COMMITS_OF_ROUND = 200_000
 
 #: Jobs that wait while memory is short.
 WAITING = 1_000_000
@@ -109,13 +117,21 @@ def injected(n: int) -> Row:
 
 def races(n: int) -> Row:
     """Commits that race with the thread that moves the log, and with a reader."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            raced = race(Path(folder) / "store", n, seed=random.randrange(1 << 30))
-        except Lost as error:
-            print(f"  {error}", flush=True)
-            return Row(0, n, 1, None, {})
-    return Row(raced.jobs, n, 0, None, {"log begun anew": raced.restarts, "reads": raced.reads})
+    jobs = restarts = reads = done = 0
+    while done < n:
+        # A store of its own for each round: all rows are compared again and again.
+        commits = min(n - done, COMMITS_OF_ROUND)
+        with tempfile.TemporaryDirectory() as folder:
+            seed = random.randrange(1 << 30)
+            try:
+                raced = race(Path(folder) / "store", commits, seed=seed)
+            except Lost as error:
+                print(f"  seed {seed}: {error}", flush=True)
+                return Row(jobs, done + commits, 1, None, {})
+        done, jobs = done + commits, jobs + raced.jobs
+        restarts, reads = restarts + raced.restarts, reads + raced.reads
+        print(f"  {done} commits: nothing lost", flush=True)
+    return Row(jobs, n, 0, None, {"log begun anew": restarts, "reads": reads})
 
 
 def corruption(n: int) -> Row:
@@ -167,6 +183,95 @@ def kills(n: int) -> Row:
         "seconds until it served at worst": round(max(storm.serving), 2),
     }  # fmt: skip
     return Row(len(storm.load.confirmed), n, len(lost), twice, more)
+
+
+def shared(n: int) -> Row:
+    """What may befall brokers on PostgreSQL, their workers and the server, under load."""
+    with _storms(brokers=3) as storms:
+        _strike(storms, n, FAULTS_OF_BROKERS)
+        return _shared_row(n, storms.finish(), _struck(storms))
+
+
+def clocks(n: int) -> Row:
+    """Clocks of brokers and server that jump, by minutes to days, beside all else of ``shared``."""
+    with _storms(brokers=3, clocks=True) as storms:
+        _strike(storms, n, FAULTS_OF_BROKERS + CLOCKS * 3)
+        outcome = storms.finish()
+    later = sum(len(client.not_before) for client in storms.clients)
+    return _shared_row(n, outcome, _struck(storms) | {"of the jobs with a countdown": later})
+
+
+def replicated(n: int) -> Row:
+    """Replicas that stop or are not waited for, beside all else of ``shared``; then a failover."""
+    with _home() as home, tempfile.TemporaryDirectory() as folder:
+        server = make_server(home)
+        replica = server.replica(f"replica{server.port}", synchronous=True)
+        name = server.new_database()
+        url = f"postgresql://eventmq@127.0.0.1:{server.port},127.0.0.1:{replica.port}/{name}"
+        with Storms(
+            Path(folder), server, url=url, audited=False, durability="replicated"
+        ) as storms:
+            _strike(storms, n - 1, FAULTS_OF_BROKERS + REPLICAS * 5)
+            storms.fail_over(replica)
+            outcome = storms.finish()
+    more = _struck(storms) | {"submitted before the failover": len(storms.exposed)}
+    return _row_of(n, outcome, more)
+
+
+def _strike(storms: Storms, n: int, faults: Sequence[str]) -> None:
+    for _ in range(n):
+        time.sleep(storms.chance.random())
+        storms.strike(storms.chance.choice(faults))
+
+
+def _struck(storms: Storms) -> dict[str, Any]:
+    worst = max(seconds for taken in storms.taken.values() for seconds in taken)
+    return {"of them": dict(storms.struck), "seconds until a receipt at worst": round(worst, 2)}
+
+
+def takeovers(n: int) -> Row:
+    """Kill -9 and SIGSTOP, in turn, of the owner of a store: until a receipt of the next."""
+    with _storms() as storms:
+        for number in range(n):
+            time.sleep(1.0 + storms.chance.random())
+            storms.strike(("kill_owner", "stop_owner")[number % 2])
+        outcome = storms.finish()
+    more: dict[str, object] = {}
+    for fault, what in (("kill_owner", "kill -9"), ("stop_owner", "SIGSTOP")):
+        taken = sorted(storms.taken[fault]) or [0.0]
+        for share in (50, 99):
+            place = math.ceil(len(taken) * share / 100) - 1
+            more[f"seconds until a receipt after {what}, p{share}"] = round(taken[place], 2)
+    return _shared_row(n, outcome, more)
+
+
+@contextlib.contextmanager
+def _home() -> Iterator[Home]:
+    home = Home()
+    try:
+        yield home
+    finally:
+        home.close()
+
+
+@contextlib.contextmanager
+def _storms(brokers: int = 2, *, clocks: bool = False) -> Iterator[Storms]:
+    with _home() as home, tempfile.TemporaryDirectory() as name:
+        server = make_server(home)
+        clock = make_clock(server) if clocks else None
+        with Storms(Path(name), server, brokers=brokers, clock=clock) as storms:
+            yield storms
+
+
+def _shared_row(n: int, outcome: Outcome, more: dict[str, Any]) -> Row:
+    more |= {"takeovers": outcome.claims - 1, "commits in order": outcome.commits}
+    return _row_of(n, outcome, more)
+
+
+def _row_of(n: int, outcome: Outcome, more: dict[str, Any]) -> Row:
+    for text in (*map(str, outcome.lost), *outcome.wrong):
+        print(f"  {text}", flush=True)
+    return Row(outcome.jobs, n, len(outcome.lost) + len(outcome.wrong), outcome.again, more)
 
 
 def executors(n: int) -> Row:
@@ -254,6 +359,10 @@ ROWS: dict[str, tuple[Callable[[int], Row], int]] = {
     "corruption": (corruption, 1000),
     "network": (network, 200),
     "kills": (kills, 500),
+    "shared": (shared, 200),
+    "clocks": (clocks, 100),
+    "replicated": (replicated, 60),
+    "takeovers": (takeovers, 60),
     "executors": (executors, 20),
     "order": (order, 10_000),
     "simulation": (simulation, 10_000),

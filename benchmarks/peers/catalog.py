@@ -54,6 +54,11 @@ def _module(name: str, *arguments: str) -> list[str]:
     return ["-c", code, *arguments]
 
 
+def _several(n: int, *arguments: str) -> list[str]:
+    """Return the arguments for as many processes of a library whose workers are one each."""
+    return ["-m", "benchmarks.peers.several", str(n), *arguments]
+
+
 def _eventmq(n: int) -> list[str]:
     return ["-m", "eventmq", "worker", "-A", f"{_APPS}.eventmq_app:app", "-c", str(n)]
 
@@ -88,7 +93,20 @@ def _saq(n: int) -> list[str]:
 
 
 def _procrastinate(n: int) -> list[str]:
-    return _module("procrastinate", "-a", f"{_APPS}.procrastinate_app.app", "worker", "-c", str(n))
+    app = f"{_APPS}.procrastinate_app.app"
+    return _several(n, *_module("procrastinate", "-a", app, "worker", "-c", "10"))
+
+
+def _pgqueuer(n: int) -> list[str]:
+    return _several(n, "-m", f"{_APPS}.pgqueuer_app")
+
+
+def _awa(n: int) -> list[str]:
+    return _several(n, "-m", f"{_APPS}.awa_app")
+
+
+def _dbos(n: int) -> list[str]:
+    return _several(n, "-m", f"{_APPS}.dbos_app")
 
 
 _CLOSED = "at once where its connection closes, else after the liveness limit"
@@ -123,6 +141,18 @@ PEERS = {
         Peer("procrastinate", "postgresql", f"{_APPS}.procrastinate_app", _procrastinate, 2_000,
              "yes: a commit of PostgreSQL", "no: until somebody retries stalled jobs",
              ("procrastinate", "psycopg"), results=False),
+        Peer("pgqueuer", "postgresql", f"{_APPS}.pgqueuer_app", _pgqueuer, 40_000,
+             "yes: a commit of PostgreSQL", "after its heartbeat timeout, 30 s",
+             ("pgqueuer", "asyncpg"), results=False),
+        Peer("awa", "postgresql", f"{_APPS}.awa_app", _awa, 20_000,
+             "yes: a commit of PostgreSQL", "after its heartbeat is stale, 90 s", ("awa-pg",),
+             results=False),
+        Peer("dbos", "postgresql", f"{_APPS}.dbos_app", _dbos, 8_000,
+             "yes: a commit of PostgreSQL",
+             "no: until a process with the name of the killed one starts", ("dbos", "psycopg")),
+        Peer("eventmq-postgresql", "eventmq-postgresql", f"{_APPS}.eventmq_app", _eventmq, 200_000,
+             "yes: a commit of PostgreSQL before the receipt", _CLOSED,
+             ("eventmq", "pyzmq", "psycopg")),
         # Its other durabilities beside it; no claim is about them.
         Peer("eventmq-relaxed", "eventmq-relaxed", f"{_APPS}.eventmq_app", _eventmq, 200_000,
              "no: synced every 50 ms", _CLOSED, ("eventmq", "pyzmq")),

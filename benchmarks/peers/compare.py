@@ -33,11 +33,14 @@ ROOT = Path(__file__).resolve().parents[2]
 _LIMIT = 240
 
 #: Seconds until a server and its workers are up, and down again.
-_START = {"rabbitmq": 11.0, "postgresql": 8.0}
+_START = {"rabbitmq": 11.0, "postgresql": 8.0, "eventmq-postgresql": 10.0}
 _USUAL_START = 4.0
 
 #: How many times the seconds of work a row takes; 1 where it is not named.
 _LENGTHS = {"drain": 1.5, "latency_under_load": 2.0, "memory": 5.0, "mixed": 2.2, "recovery": 3.5}
+
+#: What is compared with all others, and how a line of it begins.
+_CLAIMS = {"eventmq": "", "eventmq-postgresql": "with PostgreSQL "}
 
 #: Fewer seconds of work say too little.
 _SHORTEST = 1.0
@@ -69,8 +72,8 @@ def one_run(name: str, row: str, length: float = SPAN) -> dict[str, float]:
     try:
         with SERVERS[PEERS[name].server](folder / "server") as server:
             environment = {
-                **os.environ, URL: server.url, FOLDER: str(board), "PEERS_SERVER": str(server.pid),
-                SECONDS: str(length),
+                **os.environ, URL: server.url, FOLDER: str(board), SECONDS: str(length),
+                "PEERS_SERVER": " ".join(map(str, server.pids)),
             }  # fmt: skip
             prepare = [sys.executable, "-m", "benchmarks.peers.prepare", name]
             subprocess.run(prepare, env=environment, cwd=ROOT, check=True, capture_output=True)
@@ -127,13 +130,16 @@ def about(peers: Sequence[str]) -> dict[str, object]:
 
 
 def ratios(figures: Figures, row: str, peers: Sequence[str]) -> Iterator[str]:
-    """Yield a line per figure and peer: EventMQ's median over the peer's, of runs in turn."""
+    """Yield a line per figure and peer: EventMQ's median over the peer's, of runs in turn.
+
+    Where EventMQ keeps its jobs in PostgreSQL, a line for that as well.
+    """
     medians = {name: statistics.median(values) for name, values in figures.series.items()}
-    for name, ours in medians.items():
+    for name, value in medians.items():
         peer, _, key = name.partition(" ")
-        if peer != "eventmq" or key in SETTINGS:
+        if peer not in _CLAIMS or key in SETTINGS:
             continue
         for other in peers:
             theirs = medians.get(f"{other} {key}")
-            if theirs:
-                yield f"  {row} {key}: {ours / theirs:.3g} times that of {other}"
+            if theirs and other not in _CLAIMS:
+                yield f"  {row} {key}: {_CLAIMS[peer]}{value / theirs:.3g} times that of {other}"

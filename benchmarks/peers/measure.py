@@ -263,7 +263,8 @@ def _resident(bench: Bench) -> float:
 
     Theirs is what is of their sessions or descends from them: PostgreSQL's have their own sessions.
     """
-    groups = {worker.pid for worker in bench.workers} | {int(os.environ["PEERS_SERVER"])}
+    servers = map(int, os.environ["PEERS_SERVER"].split())
+    groups = {worker.pid for worker in bench.workers} | set(servers)
     family = kin(groups)
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):

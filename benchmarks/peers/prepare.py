@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import sys
+
+from benchmarks.peers.catalog import PEERS
 
 
 def main() -> None:
-    """Make the tables of the peer that wants some."""
-    if sys.argv[1] == "procrastinate":
-        from benchmarks.peers.apps.procrastinate_app import app
-
-        with app.open():
-            app.schema_manager.apply_schema()
+    """Make the tables of a peer that keeps its jobs in PostgreSQL."""
+    peer = PEERS[sys.argv[1]]
+    if peer.server == "postgresql" and (made := importlib.import_module(peer.app).prepare()):
+        asyncio.run(made)
 
 
 if __name__ == "__main__":

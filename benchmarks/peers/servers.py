@@ -28,11 +28,18 @@ class Missing(Exception):
 
 
 class Server:
-    """A server that runs: its address for clients, and its processes for who measures memory."""
+    """A server that runs: its address for clients, and its processes for who measures memory.
 
-    def __init__(self, url: str, pid: int) -> None:
+    Args:
+        url: The address.
+        pid: Its process.
+        others: Of the servers that it needs.
+    """
+
+    def __init__(self, url: str, pid: int, *others: int) -> None:
         self.url = url
         self.pid = pid
+        self.pids = [pid, *others]
 
 
 def free_port() -> int:
@@ -191,20 +198,42 @@ def eventmq(folder: Path, durability: str = "durable") -> Iterator[Server]:
         system.stop()
 
 
+@contextlib.contextmanager
+def eventmq_on_postgresql(folder: Path) -> Iterator[Server]:
+    """EventMQ's own broker with its jobs in PostgreSQL."""
+    from benchmarks.system import System
+
+    (folder / "postgresql").mkdir()
+    with postgresql(folder / "postgresql") as database:
+        system = System(folder)
+        system.start_broker("--store", database.url)
+        try:
+            assert system.broker is not None
+            yield Server(system.address, system.broker.pid, database.pid)
+        finally:
+            system.stop()
+
+
 #: Name -> a context manager that starts it in a folder.
 SERVERS: dict[str, Callable[[Path], contextlib.AbstractContextManager[Server]]] = {
     **{server.__name__: server for server in (redis, rabbitmq, postgresql, none, eventmq)},
     **{f"eventmq-{name}": partial(eventmq, durability=name) for name in ("relaxed", "memory")},
+    "eventmq-postgresql": eventmq_on_postgresql,
 }
 
 #: Debian's package of a server.
-_PACKAGES = {"redis": "redis-server", "rabbitmq": "rabbitmq-server", "postgresql": "postgresql"}
+_PACKAGES = {
+    "redis": "redis-server",
+    "rabbitmq": "rabbitmq-server",
+    "postgresql": "postgresql",
+    "eventmq-postgresql": "postgresql",
+}
 
 
 def server_versions(names: Iterable[str]) -> dict[str, str]:
     """Return what Debian says of the servers that are installed as its packages."""
     versions = {}
-    for package in sorted(_PACKAGES[name] for name in names if name in _PACKAGES):
+    for package in sorted({_PACKAGES[name] for name in names if name in _PACKAGES}):
         query = ["dpkg-query", "-W", "-f", "${Version}", package]
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             versions[package] = subprocess.check_output(query, text=True, stderr=DEVNULL).strip()

@@ -14,6 +14,12 @@ TASK = {task.__name__: app.task(task, name=task.__name__) for task in TASKS}
 NAMES = {"nothing": (), "stamp": ("due",), "hold": ("seconds",)}
 
 
+def prepare() -> None:
+    """Make its tables."""
+    with app.open():
+        app.schema_manager.apply_schema()
+
+
 class _Client(Client):
     def open(self) -> None:
         app.open()

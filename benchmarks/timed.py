@@ -1,0 +1,99 @@
+"""The program ``eventmq`` whose store in PostgreSQL says how long it took: claims, start, commits.
+
+``python -m benchmarks.timed broker --store postgresql://...`` is a broker like any other. When it
+ends it writes JSON into the file that ``BENCH_TIMES`` names; see `Times`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.broker.runner import BrokerRunner
+from eventmq.cli import main
+from eventmq_contrib.postgres.ownership import PostgresOwnership
+from eventmq_contrib.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["FILE", "Times", "read"]
+
+#: Environment variable with the file.
+FILE = "BENCH_TIMES"
+
+
+class Times(NamedTuple):
+    """What a broker has measured.
+
+    Attributes:
+        claim: Unix time at which the claim that succeeded last was begun.
+        opened: Unix time at which the store was open after it.
+        ready: Unix time at which the broker had everything again, and could answer.
+        commits: For each commit, when it ended as Unix time, and how many seconds it took.
+    """
+
+    claim: float
+    opened: float
+    ready: float
+    commits: list[tuple[float, float]]
+
+
+def read(path: Path) -> Times:
+    """Return what a broker that has ended wrote."""
+    claim, opened, ready, commits = json.loads(path.read_text())
+    return Times(claim, opened, ready, [tuple(commit) for commit in commits])
+
+
+class _Noted:
+    claim = opened = ready = 0.0
+    commits: list[tuple[float, float]] = []  # noqa: RUF012 - one per process
+
+
+def _note() -> None:
+    """Have claims, starts and commits noted."""
+    claim, opened, submit = PostgresOwnership.claim, PostgresStore.open, PostgresStore.submit
+    recover = BrokerRunner._recover  # noqa: SLF001 - there is no other place where it is ready
+
+    def noted_claim(self: PostgresOwnership, *arguments: Any) -> int:
+        begin = time.time()
+        epoch = claim(self, *arguments)
+        if epoch:
+            _Noted.claim = begin
+        return epoch
+
+    def noted_open(self: PostgresStore) -> Any:
+        found = opened(self)
+        _Noted.opened = time.time()
+        return found
+
+    def noted_recover(self: BrokerRunner, recovered: Any) -> None:
+        recover(self, recovered)
+        _Noted.ready = time.time()
+
+    def noted_submit(self: PostgresStore, batch: Sequence[Any]) -> None:
+        begin = time.perf_counter()
+        submit(self, batch)
+        _Noted.commits.append((time.time(), time.perf_counter() - begin))
+
+    PostgresOwnership.claim = noted_claim  # type: ignore[method-assign]
+    PostgresStore.open = noted_open  # type: ignore[method-assign]
+    BrokerRunner._recover = noted_recover  # type: ignore[method-assign] # noqa: SLF001
+    PostgresStore.submit = noted_submit  # type: ignore[method-assign]
+
+
+def _write() -> None:
+    path = Path(os.environ[FILE])
+    path.write_text(json.dumps([_Noted.claim, _Noted.opened, _Noted.ready, _Noted.commits]))
+
+
+if __name__ == "__main__":
+    if FILE in os.environ and sys.argv[1:2] == ["broker"]:
+        _note()
+        atexit.register(_write)
+    main()
