@@ -424,7 +424,8 @@ class Task(SubmittableTask, Generic[P, R]):
             except TypeError as error:
                 raise TypeError(f"task {self.name}: {error}") from None
         plan = self.plans[0]
-        if plan is not None:
+        # Nothing to do where arguments of these types have come before.
+        if plan is not None and (kwargs or tuple(map(type, args)) not in plan.good):
             plan.convert(args, kwargs)
 
     @cached_property

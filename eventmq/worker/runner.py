@@ -26,7 +26,7 @@ from zmq.backend import zmq_poll
 
 from eventmq.clock import SystemClock
 from eventmq.execution import joblog
-from eventmq.notify import Notifier
+from eventmq.notify import NEVER, Notifier
 from eventmq.settings import Settings
 from eventmq.wakeup import Wakeup
 from eventmq.wire.owner import untrusted
@@ -342,7 +342,8 @@ class WorkerRunner:
                 while not self._manager.done:
                     items, wait = self.to_poll()
                     self.step(self._poll(items, min(wait, notifier.every)))
-                    notifier.turn(self._clock.monotonic())
+                    if notifier.every < NEVER:
+                        notifier.turn(self._clock.monotonic())
             finally:
                 self.end()
                 if own and self._context is not None:
