@@ -76,8 +76,7 @@ __all__ = [
 class StoreTools(Protocol):
     """Checks, repairs and copies the files of a store that is not opened here. May block.
 
-    Of a store without files they may check only: what they cannot do raises `StoreError`, which
-    says what to use instead.
+    Where there are no files, what cannot be done raises `StoreError`, with what to use instead.
     """
 
     def check(self) -> Sequence[Finding]:
@@ -95,32 +94,30 @@ class StoreTools(Protocol):
     def backup(self, destination: Path, *, replace: bool) -> BackedUp:
         """Write a snapshot of the store into a folder, all of it or nothing, synced.
 
-        A broker may run, and a broker that is started on that folder goes on from there.
-        Raises `StoreError` where a store is in the folder already, unless ``replace`` is said.
+        A broker may run; one that is started on that folder goes on from there. Raises `StoreError`
+        where a store is in the folder already, unless ``replace`` is said.
         """
 
     def salvage(self, destination: Path) -> Salvaged:
         """Copy what can be read of a damaged store into a new one, in a folder that is empty.
 
-        The store itself is only read. Raises `StoreError`, leaving nothing behind, while a broker
-        has it open, or where the folder has something in it or cannot be written.
+        The store is only read. Raises `StoreError`, leaving nothing behind, while a broker has it
+        open, or where the folder has something in it or cannot be written.
         """
 
 
 class EventLogReader(Protocol):
     """Reads the event log of a store that is not opened here, also while a broker runs. One thread.
 
-    Attributes:
-        store_id: The id of the store in its events.
+    ``store_id`` is the id of the store in its events.
     """
 
     store_id: str
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
-        """Return rows of events after a number, and what the store has.
+        """Return rows of events after a number, and what the store has; raises `StoreError`.
 
-        At least one row if there is one, and no more after ``max_bytes``; a row may begin before
-        the number. Raises `StoreError` where the store cannot be read any more.
+        At least one row if there is one, no more after ``max_bytes``; one may begin before that.
         """
 
     def addresses(self) -> Mapping[str, str]:
@@ -130,7 +127,7 @@ class EventLogReader(Protocol):
         """Release everything. Idempotent."""
 
 
-#: The largest number of a progress; what is larger has no exact place in a float.
+#: The largest number of a progress: what is larger has no exact place in a float.
 _MOST = float(1 << 53)
 
 
@@ -158,8 +155,8 @@ class JobContext:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Tell those who ask ``job.info()`` how far the job is.
 
-        The last value counts; it costs microseconds and may be called as often as you like: at
-        most ten values a second are sent.
+        The last value counts. Call it as often as you like: it costs microseconds, and at most ten
+        values a second are sent.
 
         Args:
             done: How much is done, in any unit.
@@ -199,9 +196,8 @@ class JobContext:
         return {**said, "trace-id": trace} if trace else said
 
 
-#: The running job; has no value outside a job. The executor sets it before the call and resets it
-#: afterwards. It follows the job through the threads and the coroutines of a pool, and costs 0.1
-#: microseconds to set. Log records, middlewares and the client read it.
+#: The running job; has no value outside a job. The executor sets it around the call, in 0.1
+#: microseconds; it follows the job through the threads and the coroutines of a pool.
 current: ContextVar[JobContext] = ContextVar("eventmq_current_job")
 
 
@@ -222,7 +218,7 @@ def current_job() -> JobContext:
 class JobsEnded:
     """Pool event: the next ``count`` jobs of a chunk have outcomes, in their order.
 
-    From a `eventmq.interfaces.SharedPool` it is jobs of any ``positions``; the slot means nothing.
+    From a `SharedPool` it is jobs of any ``positions``; the slot means nothing.
     """
 
     slot: int
@@ -239,7 +235,7 @@ class JobsEnded:
 class SlotDied:
     """Pool event: a slot died and lost its unanswered jobs; it starts anew.
 
-    In a `eventmq.interfaces.SharedPool` that is the one job that it ran.
+    In a `SharedPool` that is the one job that it ran.
     """
 
     slot: int
@@ -253,8 +249,7 @@ class SlotDied:
     #: Bytes of memory of the process when last measured, and its peak; 0 for unknown.
     rss: int = 0
     peak: int = 0
-    #: Jobs that it had started and not answered, with the running one: the oldest of its assigned
-    #: jobs. 0 also where the pool does not know.
+    #: Jobs started and not answered, with the running one; 0 also where the pool does not know.
     started: int = 0
     #: Other slots died at the same moment of the same cause: which job it was is not known.
     shared_cause: bool = False
@@ -333,7 +328,7 @@ class Factory(Protocol[T_co]):
 class CommandOption:
     """An option on the command line that a gateway or pool declares: ``--virtual-host NAME``.
 
-    Its value is the option of the same name in ``context.options``, where the factory reads it.
+    The factory finds its value in ``context.options``, by the same name.
 
     Attributes:
         name: With underscores, such as ``virtual_host``.
@@ -342,8 +337,7 @@ class CommandOption:
         minimum: Of a whole number; None for text.
 
     Raises:
-        ValueError: The name has other characters than small letters, digits and underscores, the
-            others are no text, or the minimum is no whole number.
+        ValueError: The name is no small identifier, others no text, or the minimum no whole number.
     """
 
     name: str
@@ -413,10 +407,8 @@ class ResultBackend(Protocol):
     """Keeps results. The state of a job is always the broker's.
 
     The worker calls ``put`` before it replies, and the REPLY carries the reference. Thread-safe,
-    may block; raises `ResultUnavailable`. A worker makes the object before it forks its processes,
-    and each has a copy: open connections at the first use, in each process.
-
-    Results whose time is over are removed by the backend itself; the broker never asks for it.
+    may block; raises `ResultUnavailable`. A worker makes the object before it forks its processes:
+    open connections at the first use, in each. The backend removes what is over by itself.
 
     Attributes:
         inline: The bytes travel in the REPLY and the broker keeps them; ``put`` and ``get`` are
@@ -443,10 +435,7 @@ class ResultBackend(Protocol):
         """
 
     def close(self) -> None:
-        """Release everything. Idempotent; called when the app is closed.
-
-        Not in the processes that a worker forked: they end without it.
-        """
+        """Release everything. Idempotent; called when the app is closed, in no forked process."""
 
 
 # Decisions
@@ -465,9 +454,8 @@ class WorkerView(NamedTuple):
 class RoutingStrategy(Protocol):
     """Decides which worker gets the next chunks of a queue.
 
-    One that raises, or returns nothing or what it was not offered, does not end the broker: it logs
-    the first such error with its traceback, and uses ``least-recently-used``, without keys, in its
-    place until it is restarted.
+    In place of one that raises, or returns nothing or what it was not offered, the broker uses
+    ``least-recently-used``, without keys, until it is restarted; it logs the first such error.
 
     Attributes:
         by_key: It is a `KeyedRouting`.
@@ -478,8 +466,8 @@ class RoutingStrategy(Protocol):
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return the sessions of up to ``n`` chunks, at least one, none more often than its credit.
 
-        Asked only where two or more sessions want jobs of the queue. ``workers`` is in the order in
-        which they informed; ``n`` is at least 1.
+        Asked only where two or more sessions want jobs of the queue. ``workers`` stand in the order
+        in which they informed; ``n`` is at least 1.
         """
 
 
@@ -505,9 +493,8 @@ class KeyedRouting(RoutingStrategy, Protocol):
 class QueueOrder(Protocol):
     """Decides from which of its queues a worker session gets work; one object per session.
 
-    It begins anew with the broker. One that raises, or returns what it was not offered, does not
-    end the broker: it logs the first such error with its traceback, and uses ``weighted-fair`` for
-    all sessions in its place until it is restarted.
+    It begins anew with the broker. In place of one that raises, or returns what it was not offered,
+    the broker uses ``weighted-fair`` for all sessions, as with a `RoutingStrategy`.
     """
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
@@ -520,24 +507,19 @@ class QueueOrder(Protocol):
     def charge(self, queue: str, weight: int, jobs: int) -> None:
         """Record that the session got ``jobs`` jobs of the queue, or handed back ``-jobs``.
 
-        Called for every chunk, also where the queue was the only one and `choose` was not asked;
-        then ``jobs`` is at least 1. It is below 0 where jobs of a chunk come back that were not
-        started. They may have been charged to another object, before the broker was restarted.
+        Called for every chunk, also where `choose` was not asked. ``jobs`` is below 0 where jobs
+        come back that were not started; another object may have been charged for them, before the
+        broker was restarted.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failed attempt of a job, as a retry policy sees it.
+    """A failed attempt of a job, as a retry policy sees it. ``attempt`` is 1 for the first.
 
-    Attributes:
-        attempt: The attempt that failed, 1 for the first.
-        exception: What the task raised; for a `Retry` the exception that it was raised from.
-        error_type: Dotted name of its class.
-        task: Name of the task.
-        queue: Queue of the job.
-        job_id: Id of the job.
-        created: Unix time at which the client made the job; 0.0 if that is not known.
+    ``exception`` is what the task raised, for a `Retry` what that was raised from; ``error_type``
+    is the dotted name of its class. ``created`` is the Unix time at which the client made the job,
+    0.0 if that is not known.
     """
 
     attempt: int
@@ -552,16 +534,14 @@ class Failure:
 class RetryPolicy(Protocol):
     """Decides how long a failed job waits. Thread-safe.
 
-    It is asked in the process that ran the job, or in the worker's own where that was killed at the
-    job's ``timeout``.
+    Asked in the process that ran the job, or the worker's where that was killed at its ``timeout``.
     """
 
     def delay(self, failure: Failure) -> float | None:
         """Return seconds until the next attempt; None means: the job has failed for good.
 
-        It is asked only while the job has retries left, and not where the task raised `Retry` with
-        a countdown. It does not raise. It may look at the exception, and must neither change nor
-        keep it: its traceback holds the task's variables.
+        Asked only while the job has retries left, and not where the task raised `Retry` with a
+        countdown. It must neither change nor keep the exception, which holds the task's variables.
         """
 
 
@@ -575,10 +555,7 @@ class Trigger(Protocol):
         """
 
     def latest(self, fire_time: float, now: float) -> float | None:
-        """Return the last fire time after ``fire_time`` and up to ``now``, None if there is none.
-
-        The same as calling ``next_after`` again and again, for after a long pause.
-        """
+        """Return the last fire time after ``fire_time`` and up to ``now``, None for none."""
 
 
 # Around jobs
@@ -587,9 +564,7 @@ class Trigger(Protocol):
 class SubmissionBatch:
     """Jobs that are sent together: by one ``map()``, in one ``app.batch()``, or as one graph.
 
-    Attributes:
-        graph: They are a graph.
-        state: What middlewares keep with them, each by a key of its own.
+    ``graph`` says that they are one; ``state`` is for middlewares, each with a key of its own.
     """
 
     __slots__ = ("_callbacks", "graph", "state")
@@ -602,8 +577,7 @@ class SubmissionBatch:
     def on_end(self, callback: Callable[[BaseException | None], object]) -> None:
         """Call back once the receipts are there, with the exception if they are not.
 
-        It is called in the thread that waits for the receipts, or where nothing was sent because of
-        the exception; never for jobs whose receipts nothing waits for.
+        In the thread that waits for the receipts, or that could send nothing; never without either.
         """
         self._callbacks.append(callback)
 
@@ -636,8 +610,8 @@ class Submission:
 class Middleware(Protocol):
     """Code around jobs. Thread-safe; made before a worker forks its processes.
 
-    What it wraps, and pays for, it says by keeping `SubmissionHook`, `Execution` or both; one that
-    keeps neither works where it is made, as ``log-context`` does.
+    What it wraps it says by keeping `SubmissionHook`, `Execution` or both; one that keeps neither
+    works where it is made, as ``log-context`` does.
     """
 
 
@@ -675,15 +649,12 @@ class Gateway(Protocol):
     def start(self) -> Sequence[str]:
         """Bind and serve in threads of its own; return the real addresses, port 0 resolved.
 
-        Raises `BindError` for an address that cannot be bound, `NotAllowed` for one that other
-        machines can reach without the option ``insecure`` where nothing is encrypted.
+        Raises `BindError` for an address that cannot be bound; `NotAllowed` where nothing is
+        encrypted, for one that other machines can reach, without the option ``insecure``.
         """
 
     def stop(self, grace: float) -> None:
-        """Stop accepting, finish within ``grace`` seconds, release everything.
-
-        Idempotent, also before ``start``. May block, for little longer than the grace.
-        """
+        """End within ``grace`` seconds. Idempotent, also before ``start``. Blocks little longer."""
 
     def running(self) -> bool:
         """Return whether it serves: not before ``start``, not after ``stop``, not when it broke."""
@@ -735,8 +706,8 @@ class WorkerPool(Protocol):
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
         """Pass the credit of its readers to a job that streams; nothing if it does not run.
 
-        It may be `eventmq.wire.streams.WINDOW` parts and ``WINDOW_BYTES`` ahead of that, or any
-        number once ``taken`` is ``NO_READER``: then nothing is to be sent any more.
+        It may be `eventmq.wire.streams.WINDOW` parts and ``WINDOW_BYTES`` ahead of that; once
+        ``taken`` is ``NO_READER``, nothing is to be sent any more.
         """
 
     def scale(self, slots: int) -> None:
@@ -772,23 +743,20 @@ class SharedPool(WorkerPool, Protocol):
 class Ownership(Protocol):
     """Decides which of several brokers owns the store that they share; the others are standbys.
 
-    Nothing here tells who is alive: that the callers find out by looking and by their own clocks.
-    The store keeps one promise, the *fence*: from a successful `claim` on, nothing is stored by a
-    claim before it, whatever that broker still sends. A broker whose claim was overtaken gets
-    `Fenced`.
+    Who is alive the callers find out, by looking and by their own clocks. The store keeps one
+    promise, the *fence*: from a successful `claim` on, nothing is stored by a claim before it,
+    whatever that broker still sends: it gets `Fenced`.
 
-    All calls come from the thread of the store and may block, each for a bounded time that is
-    kept by a limit of its own, whatever the network does: `look` and `release` 2 s, `claim` 5 s,
-    `renew` and a batch until it gives up with `Unknown` 5 s. Peers take a broker for dead that
-    is silent for longer than their ``heartbeat_timeout``, 15 s.
+    All calls come from the thread of the store and may block, each for a time that it limits
+    itself, whatever the network does: `look` and `release` 2 s; `claim`, `renew` and a batch, which
+    gives up with `Unknown`, 5 s. Peers take a broker for dead that is silent for 15 s.
     """
 
     def look(self) -> LeaseRow:
         """Read the lease, and commit something of its own beside it, which no one reads.
 
-        The commit shows a standby how long commits take now: a lease that is not renewed says
-        nothing about its owner while no one else can commit either. Called about once a second by
-        a broker that is not the owner; connects where that is needed.
+        The commit shows a standby whether it can commit: while it cannot, a lease that is not
+        renewed says nothing about its owner. A standby calls this about once a second; it connects.
 
         Raises:
             StoreError: The store cannot be reached, or not used: the message says why.
@@ -797,12 +765,11 @@ class Ownership(Protocol):
     def claim(self, seen: LeaseRow, me: Claimant) -> int:
         """Take the store over from the owner of the row that was seen, which may be this broker.
 
-        It ends the connection that the row records, if that is still the same, so that a batch in
-        its middle is rolled back. Then it raises the epoch where it is as seen, waiting at most 1 s
-        for a lock on the row; a store that may be put back to an earlier time gives at least the
-        Unix time in seconds, so that no epoch is given twice. `QueueStore.open` comes next, and
-        reads everything anew; it lets store time go on by no more than `LeaseRow.passed` of the row
-        that was seen.
+        It ends the connection that the row records, if that is still the same: a batch in its
+        middle is rolled back. Then it raises the epoch where it is as seen, waiting at most 1 s
+        for a lock on the row. Where a store may be put back to an earlier time the epoch is at
+        least the Unix time in seconds, so that none is given twice. `QueueStore.open` comes next:
+        it reads all anew, and lets store time go on by `LeaseRow.passed` of that row at most.
 
         Returns:
             The new epoch; 0 where the epoch is another by now, or the row stayed locked.
@@ -815,8 +782,7 @@ class Ownership(Protocol):
     def renew(self) -> None:
         """Raise the beat, in a commit on the connection of the batches, with the same fence.
 
-        The owner calls it each second between two batches. `QueueStore.open` raises the beat by
-        itself where it takes longer than that.
+        The owner calls it each second between two batches; `QueueStore.open` does it by itself.
 
         Raises:
             Fenced: Another broker has claimed the store.
@@ -826,32 +792,26 @@ class Ownership(Protocol):
     def release(self) -> None:
         """Give the store up: name no owner, so that a standby need not wait. All is committed.
 
-        Idempotent, and nothing where this broker does not own the store. What fails is left as it
-        is, for the standbys to find out: it raises nothing.
+        Idempotent, nothing where this broker does not own the store, and it raises nothing.
         """
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when `freed` has something to say, or None.
-
-        It may be another one after any call.
-        """
+        """Return a descriptor, any call a new one, readable when `freed` may be true, or None."""
 
     def freed(self) -> bool:
         """Return whether the owner's connection may have ended since the last call. Does not block.
 
-        A standby then looks at once, and may be spared some seconds: what counts is
-        `LeaseRow.connected`. A store without such a sign returns False.
+        A standby then looks at once; what counts is `LeaseRow.connected`.
         """
 
 
 class Upkeep(Protocol):
     """Looks after a store that several brokers share, for ``eventmq store``. May block.
 
-    Such a store keeps the settings that its brokers must have alike, and refuses a broker whose
-    settings differ; the factory of the store reads them of ``context.app.settings``. It also
-    notices that it was put back to an earlier time, and refuses all brokers then. Each method is
-    called in a process of its own, and raises `StoreError`, having done nothing, where the store
-    cannot be reached or used.
+    Such a store keeps the settings that its brokers must have alike, which its factory reads of
+    ``context.app.settings``, and refuses a broker with others; and every broker once it notices
+    that it was put back to an earlier time. Each method is called in a process of its own, and
+    raises `StoreError`, having done nothing, where the store cannot be reached or used.
     """
 
     def init(self) -> Sequence[str]:
@@ -897,9 +857,9 @@ class QueueStore(Protocol):
         """What looks after a shared store, None for one of a single process. As `tools`."""
 
     def event_log(self) -> EventLogReader | None:
-        """Return a reader of the stored events for this process, None if only the broker has one.
+        """Return a reader of stored events, of a store that need not be open; raises `StoreError`.
 
-        The store need not be open. Raises `StoreError` where there is none to read.
+        None where only the broker has one.
         """
 
     def open(self) -> Recovered:
@@ -912,26 +872,24 @@ class QueueStore(Protocol):
         """Return, per batch that ended since the last call, one result per write.
 
         `eventmq.store.writes.PartlyStored` where writes of peers were left out, as they have values
-        that the store cannot keep. An exception instead means that nothing of the batch was stored:
+        that the store cannot keep. An exception means that nothing of the batch was stored:
         `QueueFull` where the store has no space and lives on, any other is the end of the broker. A
-        store with an `ownership` has two more: `Fenced`, and `Unknown`, after which no one knows
-        whether the batch was stored. A batch is never submitted again.
+        store with an `ownership` has two more: `Fenced`, and `Unknown`, if it may have been stored.
+        A batch is never submitted again.
         """
 
     def verify(self) -> None:
         """Raise `StoreError` if the store is not where it was opened any more, None if it is.
 
-        Files may have been deleted, moved or replaced, or their disk unmounted: what is committed
-        then is lost, so results say so by themselves. The broker asks about once a second, also
-        while it commits nothing, and ends if this raises. Cheap.
+        Files may have been deleted, moved or replaced, or their disk unmounted. The broker asks
+        about once a second, also while it commits nothing, and ends if this raises. Cheap.
         """
 
     def gauges(self) -> Mapping[str, float]:
         """Return what it measures of itself for monitors, by names such as ``dead_rows``.
 
-        A monitor has them as ``eventmq_store_NAME``; times are in seconds, sizes in bytes. Neither
-        blocks nor raises: what takes longer is measured now and then, beside a commit. Empty where
-        there is nothing to say, also before `open`.
+        A monitor has them as ``eventmq_store_NAME``, in seconds and bytes. Neither blocks nor
+        raises: what takes longer is measured now and then, beside a commit. Empty before `open`.
         """
 
     def fileno(self) -> int | None:

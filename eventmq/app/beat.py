@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from eventmq.app.wiring import Triggers
+from eventmq.client.bulk import EncodedSource
 from eventmq.client.handle import Job, JobOrigin
 from eventmq.client.requests import OneWayMessage
-from eventmq.client.submit import EncodedSource
 from eventmq.client.templates import EncodedJob
 from eventmq.errors import (
     BatchError,

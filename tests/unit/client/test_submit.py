@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from eventmq.client import submit
+from eventmq.client import bulk
 from eventmq.client.handle import ResultClient
 from eventmq.client.submit import SubmitBatch, Submitter
 from eventmq.client.templates import EncodedJob, Template
@@ -226,7 +226,7 @@ def test_a_part_has_at_most_a_thousand_jobs(bench: Bench) -> None:
 
 
 def test_a_part_has_at_most_so_many_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit, "PART_BYTES", 250)
+    monkeypatch.setattr(bulk, "PART_BYTES", 250)
     calls = [("x" * 90,), ("x" * 90,), ("x" * 90,), ("x" * 400,), ("x",)]
     bench.submitter.submit_many(bench.template(), calls, {}).wait()
     assert [parse_headers(r.headers).batch for r in bench.requests()] == [2, 1, 1, 1]
