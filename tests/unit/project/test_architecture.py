@@ -30,7 +30,8 @@ IO_MODULES = frozenset({
 })  # fmt: skip
 #: The packages whose modules decide, unless they import one of these.
 DECIDING = frozenset({
-    "broker", "client", "events", "execution", "graph", "scheduler", "store", "wire", "worker",
+    "broker", "client", "engine", "events", "execution", "graph", "scheduler", "store", "wire",
+    "worker",
 })  # fmt: skip
 PLUGIN_IMPORTS = sys.stdlib_module_names | {"click", CORE, CONTRIB}
 #: The one file that opens databases: its library is a dependency of the package, as msgpack is, and
