@@ -8,13 +8,15 @@ Names load when they are first used, so that a module of this package can be imp
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventmq.lazy import load_names
 
 if TYPE_CHECKING:
     from eventmq.engine.contract import Mismatch, Request, RowStore
-    from eventmq.engine.engine import CannotUndo, Engine, EventLog
-    from eventmq.engine.identity import check_expected
+    from eventmq.engine.engine import EVENTS_CAP, EVENTS_RING, CannotUndo, Engine, EventLog
+    from eventmq.engine.identity import check_expected, read_clock
+    from eventmq.engine.rows import WRONG_CHECKSUM
     from eventmq.engine.schedules import MAX_SCHEDULES, ScheduleTable, pack_row, read_rows
     from eventmq.engine.sql import Statements, names, quote, steps_between
     from eventmq.engine.tables import (
@@ -26,18 +28,24 @@ if TYPE_CHECKING:
         Table,
         period_name,
     )
+    from eventmq.graph import refs_of
     from eventmq.store.reads import ReadEvents
+    from eventmq.store.writes import Operation, subqueue_of, unique_rule
 
 __all__ = [
+    "EVENTS_CAP",
+    "EVENTS_RING",
     "MAX_SCHEDULES",
     "SCHEDULE_TABLES",
     "TABLES",
+    "WRONG_CHECKSUM",
     "CannotUndo",
     "Column",
     "Engine",
     "EventLog",
     "Index",
     "Mismatch",
+    "Operation",
     "ReadEvents",
     "Request",
     "RowStore",
@@ -50,24 +58,27 @@ __all__ = [
     "pack_row",
     "period_name",
     "quote",
+    "read_clock",
     "read_rows",
+    "refs_of",
     "steps_between",
+    "subqueue_of",
+    "unique_rule",
 ]
 
-_WHERE = {
-    "Mismatch": "contract", "Request": "contract", "RowStore": "contract",
-    "CannotUndo": "engine", "Engine": "engine", "EventLog": "engine",
-    "check_expected": "identity",
-    "MAX_SCHEDULES": "schedules", "ScheduleTable": "schedules", "pack_row": "schedules",
-    "read_rows": "schedules",
-    "Statements": "sql", "names": "sql", "quote": "sql", "steps_between": "sql",
-    "SCHEDULE_TABLES": "tables", "TABLES": "tables", "Column": "tables", "Index": "tables",
-    "Schema": "tables", "Table": "tables", "period_name": "tables",
-    "ReadEvents": "engine",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+__getattr__ = load_names(__name__, {
+    "Mismatch": ".contract", "Request": ".contract", "RowStore": ".contract",
+    "EVENTS_CAP": ".engine", "EVENTS_RING": ".engine", "CannotUndo": ".engine",
+    "Engine": ".engine", "EventLog": ".engine",
+    "check_expected": ".identity", "read_clock": ".identity",
+    "WRONG_CHECKSUM": ".rows",
+    "MAX_SCHEDULES": ".schedules", "ScheduleTable": ".schedules", "pack_row": ".schedules",
+    "read_rows": ".schedules",
+    "Statements": ".sql", "names": ".sql", "quote": ".sql", "steps_between": ".sql",
+    "SCHEDULE_TABLES": ".tables", "TABLES": ".tables", "Column": ".tables", "Index": ".tables",
+    "Schema": ".tables", "Table": ".tables", "period_name": ".tables",
+    "refs_of": "eventmq.graph",
+    "ReadEvents": "eventmq.store.reads",
+    "Operation": "eventmq.store.writes", "subqueue_of": "eventmq.store.writes",
+    "unique_rule": "eventmq.store.writes",
+})  # fmt: skip

@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from eventmq.events import Block
     from eventmq.store import Write
 
-__all__ = ["CAP", "RING", "CannotUndo", "Engine", "EventLog"]
+__all__ = ["EVENTS_CAP", "EVENTS_RING", "CannotUndo", "Engine", "EventLog"]
 
 #: The dedupe window is cut into this many periods.
 PERIODS = 12
@@ -111,10 +111,10 @@ PRUNE_EVERY = 60.0
 
 
 #: Bytes of events that are kept until a journal has taken some for the first time.
-RING = 64 * 1024 * 1024
+EVENTS_RING = 64 * 1024 * 1024
 
 #: Bytes that are kept from then on.
-CAP = 1024 * 1024 * 1024
+EVENTS_CAP = 1024 * 1024 * 1024
 
 #: Rows, and bytes, that one commit deletes at most.
 SLICE = 5000
@@ -350,8 +350,8 @@ class Engine:
         *,
         dedupe_window: float = 86_400.0,
         keep_results: float = 86_400.0,
-        events_ring: int = RING,
-        events_cap: int = CAP,
+        events_ring: int = EVENTS_RING,
+        events_cap: int = EVENTS_CAP,
         events_values: int = 0,
     ) -> None:
         self._clock = clock

@@ -35,9 +35,24 @@ if TYPE_CHECKING:
     from eventmq.timekeeping import Timekeeper
 
 __all__ = [
-    "BARE_FAILED_ROW", "BARE_OUTCOME_ROW", "BARE_ROW", "FAILED_ROW", "INSERT_ROW", "JOB_ROW",
-    "NEVER", "OUTCOME_ROW", "DamagedRow", "Tables", "damage_of", "data_crc", "is_sound",
-    "job_prefix", "label_of", "outcome_crc", "outcome_prefix", "task_of",
+    "BARE_FAILED_ROW",
+    "BARE_OUTCOME_ROW",
+    "BARE_ROW",
+    "FAILED_ROW",
+    "INSERT_ROW",
+    "JOB_ROW",
+    "OUTCOME_ROW",
+    "WRONG_CHECKSUM",
+    "DamagedRow",
+    "Tables",
+    "damage_of",
+    "data_crc",
+    "is_sound",
+    "job_prefix",
+    "label_of",
+    "outcome_crc",
+    "outcome_prefix",
+    "task_of",
 ]  # fmt: skip
 
 logger = logging.getLogger("eventmq.store")
@@ -88,7 +103,7 @@ MAX_FORGOTTEN = 100_000
 FORGOTTEN_SLICE = 20_000
 
 #: In the place of a checksum, which is never negative: of a row that is known to be damaged.
-NEVER = -1
+WRONG_CHECKSUM = -1
 
 _STATES = {code: state for state, code in STATE_CODES.items()}
 

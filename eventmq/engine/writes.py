@@ -17,8 +17,8 @@ from eventmq.engine.rows import (
     FAILED_ROW,
     INSERT_ROW,
     JOB_ROW,
-    NEVER,
     OUTCOME_ROW,
+    WRONG_CHECKSUM,
     damage_of,
     data_crc,
     is_sound,
@@ -492,7 +492,7 @@ class Writes:
         columns = list(self.tables.row(job))
         columns[4] = STATE_CODES[state]
         if job.damaged:  # it must not look sound when it is looked at, or queued again
-            columns[-2:] = NEVER, NEVER
+            columns[-2:] = WRONG_CHECKSUM, WRONG_CHECKSUM
         name = self.tables.name_id(worker)
         size += len(job.headers) + len(job.body) + len(result)
         if PAGED in flags_of(job.headers):

@@ -5,8 +5,9 @@ Names load when they are first used, so that importing this package imports neit
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventmq.lazy import load_names
 
 if TYPE_CHECKING:
     from eventmq.gateway.access import (
@@ -52,19 +53,13 @@ __all__ = [
     "split_address",
 ]
 
-_WHERE = {
-    "CLIENTS": "access", "WITH_KEYS": "access", "WORKERS": "access",
-    "GatewayAuthenticator": "access", "make_authenticator": "access",
-    "check_reach": "access", "gateway_options": "access", "split_address": "access",
-    "InProcessClient": "client", "LoopThread": "client", "close_server": "client",
-    "call_task": "client", "extra_headers": "client", "kept_elsewhere": "client",
-    "FrameMachine": "router", "LoopMember": "router", "RouterLoop": "router",
-    "Watchable": "router",
-    "PeerWorker": "worker",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+__getattr__ = load_names(__name__, {
+    "CLIENTS": ".access", "WITH_KEYS": ".access", "WORKERS": ".access",
+    "GatewayAuthenticator": ".access", "make_authenticator": ".access",
+    "check_reach": ".access", "gateway_options": ".access", "split_address": ".access",
+    "InProcessClient": ".client", "LoopThread": ".client", "close_server": ".client",
+    "call_task": ".client", "extra_headers": ".client", "kept_elsewhere": ".client",
+    "FrameMachine": ".router", "LoopMember": ".router", "RouterLoop": ".router",
+    "Watchable": ".router",
+    "PeerWorker": ".worker",
+})  # fmt: skip

@@ -9,7 +9,7 @@ What differs from ``sqlite3``, and bites: a connection waits for no lock unless 
 was not read to its end keeps its read transaction, and with it the log; no cursor knows how many
 rows it changed.
 
-`SqliteRows` is the store contract on a connection: see `eventmq.engine.contract`.
+`SqliteRows` is the store contract on a connection: see `eventmq.engine.RowStore`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from urllib.parse import quote as quote_path
 import apsw
 from apsw import sqlite_extra
 
-from eventmq.engine.sql import Statements, create, declared, names, quote
-from eventmq.engine.tables import Schema, Table, period_name
+from eventmq.engine import Schema, Statements, Table, names, period_name, quote
+from eventmq.engine.sql import create, declared
 from eventmq.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from eventmq.engine.contract import Request
+    from eventmq.engine import Request
 
 __all__ = [
     "DAMAGED",

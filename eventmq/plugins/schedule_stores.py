@@ -24,13 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventmq.engine.schedules import (
-    MAX_SCHEDULES,
-    ScheduleTable,
-    pack_row,
-    read_rows,
-)
-from eventmq.engine.tables import SCHEDULE_TABLES
+from eventmq.engine import MAX_SCHEDULES, SCHEDULE_TABLES, ScheduleTable, pack_row, read_rows
 from eventmq.errors import PluginError, ProtocolError, QueueFull, StoreError
 from eventmq.plugins.database import (
     UNREADABLE,

@@ -31,8 +31,9 @@ the event log are in `eventmq.sdk.events`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventmq.lazy import load_names
 
 if TYPE_CHECKING:
     from eventmq.clock import Clock, SystemClock
@@ -397,10 +398,4 @@ _WHERE = {
     "unpack": "eventmq.wire.batches",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_WHERE.get(name, "eventmq.interfaces")), name)
-    return value
+__getattr__ = load_names(__name__, {**dict.fromkeys(__all__, "eventmq.interfaces"), **_WHERE})

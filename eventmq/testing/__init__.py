@@ -13,8 +13,9 @@ imported where pytest is not installed. A plugin's author subclasses the suite o
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from eventmq.lazy import load_names
 
 if TYPE_CHECKING:
     from eventmq.testing.clock import FakeClock
@@ -55,33 +56,30 @@ __all__ = [
     "use_app",
 ]
 
-_WHERE = {
-    "CommandSuite": "suites.command",
-    "Enqueued": "cluster",
-    "FakeClock": "clock",
-    "GatewaySuite": "suites.gateway",
-    "InlineApp": "inline",
-    "KeyedRoutingSuite": "suites.routing",
-    "MiddlewareSuite": "suites.middleware",
-    "QueueOrderSuite": "suites.queue_order",
-    "QueueStoreSuite": "suites.queue_store",
-    "ResultBackendSuite": "suites.result_backend",
-    "RetryPolicySuite": "suites.retry_policy",
-    "RoutingStrategySuite": "suites.routing",
-    "RowStoreSuite": "suites.row_store",
-    "ScheduleStoreSuite": "suites.schedule_store",
-    "SerializerSuite": "suites.serializer",
-    "TriggerSuite": "suites.trigger",
-    "WorkerPoolSuite": "suites.worker_pool",
-    "use_app": "inline",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+__getattr__ = load_names(
+    __name__,
+    {
+        "CommandSuite": ".suites.command",
+        "Enqueued": ".cluster",
+        "FakeClock": ".clock",
+        "GatewaySuite": ".suites.gateway",
+        "InlineApp": ".inline",
+        "KeyedRoutingSuite": ".suites.routing",
+        "MiddlewareSuite": ".suites.middleware",
+        "QueueOrderSuite": ".suites.queue_order",
+        "QueueStoreSuite": ".suites.queue_store",
+        "ResultBackendSuite": ".suites.result_backend",
+        "RetryPolicySuite": ".suites.retry_policy",
+        "RoutingStrategySuite": ".suites.routing",
+        "RowStoreSuite": ".suites.row_store",
+        "ScheduleStoreSuite": ".suites.schedule_store",
+        "SerializerSuite": ".suites.serializer",
+        "TriggerSuite": ".suites.trigger",
+        "WorkerPoolSuite": ".suites.worker_pool",
+        "use_app": ".inline",
+    },
+)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE])
+    return sorted({*globals(), *__all__})

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psycopg
 
 from eventmq.engine import names, quote
-from eventmq.plugins.queue_stores.sqlite.tools.elsewhere import VALUES as COPIED_VALUES
-from eventmq.plugins.queue_stores.sqlite.tools.elsewhere import RowsOf, check_copy
+from eventmq.fsck import VALUES as COPIED_VALUES
+from eventmq.fsck import RowsOf, check_copy
 from eventmq.sdk import Finding, StoreError
 from eventmq_contrib.postgres.connection import connect, describe
 from eventmq_contrib.postgres.records import SQL_TYPES

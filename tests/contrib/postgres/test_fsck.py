@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from eventmq import fsck as check
 from eventmq.cli.program import program
 from eventmq.interfaces import PluginContext
-from eventmq.plugins.queue_stores.sqlite.tools import elsewhere
 from eventmq.plugins.queue_stores.sqlite.tools.rules import RULES
 from eventmq.sdk import Claimant, StoreError
 from eventmq_contrib.postgres import eventmq_queue_stores, tools
@@ -75,7 +75,7 @@ def fsck(*arguments):
 def test_a_sound_store_has_no_findings(url):
     """All of its rows were looked at, and it is as it was."""
     copied = {}
-    make_copy = elsewhere._copy
+    make_copy = check._copy
 
     def copy(rows, source):
         found = list(make_copy(rows, source))
@@ -83,7 +83,7 @@ def test_a_sound_store_has_no_findings(url):
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elsewhere, "_copy", copy)
+        patch.setattr(check, "_copy", copy)
         assert [] == tools_of(url).check()
     with psycopg.connect(url) as connection:
         names = connection.execute(
@@ -246,7 +246,7 @@ def test_a_broker_that_works_disturbs_nothing_and_is_not_disturbed(url, monkeypa
     monkeypatch.setattr(tools, "PORTION", 20)
     script = PostgresScript(url)
     work = threading.Lock()
-    copy = elsewhere._copy
+    copy = check._copy
     commits = script.commits
     before = 0
 
@@ -267,27 +267,27 @@ def test_a_broker_that_works_disturbs_nothing_and_is_not_disturbed(url, monkeypa
             go_on()
         return copy(rows, source._replace(portions=portions()))
 
-    monkeypatch.setattr(elsewhere, "_copy", beside)
+    monkeypatch.setattr(check, "_copy", beside)
     try:
         assert [] == tools_of(url).check()
         assert script.commits > commits + 100
         assert before > 500
     finally:
         script.close()
-    monkeypatch.setattr(elsewhere, "_copy", copy)
+    monkeypatch.setattr(check, "_copy", copy)
     assert [] == tools_of(url).check(), "and what it has made meanwhile is sound"
 
 
 def test_two_snapshots_would_not_do(url, monkeypatch):
     """The test before would notice: each statement by itself sees other rows."""
     script = PostgresScript(url)
-    copy = elsewhere._copy
+    copy = check._copy
 
     def beside(rows, source):
         run_script(script, len(script.promises.intended) + 30)
         return copy(rows, source)
 
-    monkeypatch.setattr(elsewhere, "_copy", beside)
+    monkeypatch.setattr(check, "_copy", beside)
     monkeypatch.setattr(tools, "ISOLATION", psycopg.IsolationLevel.READ_COMMITTED)
     try:
         assert checks_of(url)
@@ -338,7 +338,7 @@ def test_a_page_that_the_server_cannot_read_is_found(postgres, url):
 def test_a_folder_without_room_is_named(url, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    connect = elsewhere.connect
+    connect = check.connect
 
     damage(url, "UPDATE failed SET body = convert_to(repeat('x', 1000000), 'UTF8')")
 
@@ -347,7 +347,7 @@ def test_a_folder_without_room_is_named(url, monkeypatch, tmp_path):
         db.pragma("max_page_count", 100)
         return db
 
-    monkeypatch.setattr(elsewhere, "connect", small)
+    monkeypatch.setattr(check, "connect", small)
     with pytest.raises(StoreError, match=f"no room for a copy of the rows in {tmp_path}: name a"):
         tools_of(url).check()
     assert [] == list(tmp_path.iterdir()), "nothing is left behind"
@@ -357,13 +357,13 @@ def test_the_copy_is_for_its_user_only(url, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     seen = []
-    copy = elsewhere._copy
+    copy = check._copy
 
     def look(rows, source):
         seen.extend(oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir())
         return copy(rows, source)
 
-    monkeypatch.setattr(elsewhere, "_copy", look)
+    monkeypatch.setattr(check, "_copy", look)
     before = os.umask(0)
     try:
         assert [] == tools_of(url).check()

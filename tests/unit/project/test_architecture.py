@@ -39,9 +39,8 @@ PLUGIN_IMPORTS = sys.stdlib_module_names | {"click", CORE, CONTRIB}
 DATABASE, DATABASE_LIBRARY = "eventmq/plugins/database.py", "apsw"
 #: The modules that authors of plugins import names from.
 PUBLIC = frozenset({
-    CORE, "eventmq.errors", "eventmq.engine", "eventmq.sdk", "eventmq.sdk.events",
+    CORE, "eventmq.errors", "eventmq.engine", "eventmq.fsck", "eventmq.sdk", "eventmq.sdk.events",
     "eventmq.gateway", "eventmq.cli", "eventmq.testing",
-    "eventmq.plugins.queue_stores.sqlite.tools.elsewhere",
 })  # fmt: skip
 #: The modules of the contracts that plugins keep.
 CONTRACTS = ("eventmq.interfaces", "eventmq.schedule")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from eventmq.engine.rows import NEVER
+from eventmq.engine import WRONG_CHECKSUM
 from eventmq.plugins.database import add_function, as_text
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ def _job(queue: bytes, text: bytes, body: bytes, job_id: bytes) -> int:
 
 
 def _never(function: Callable[..., int]) -> Callable[..., int]:
-    """Let a function take text too, and return `NEVER` for values of a kind that is damage."""
+    """Let a function take text too, and return `WRONG_CHECKSUM` for values of a wrong kind."""
 
     def tried(*values: Any) -> int:
         try:
             return function(*(v.encode() if isinstance(v, str) else v for v in values))
         except (TypeError, OverflowError):
-            return NEVER
+            return WRONG_CHECKSUM
 
     return tried
 

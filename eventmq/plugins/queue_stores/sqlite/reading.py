@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.engine.engine import EventLog
-from eventmq.engine.tables import TABLES
+from eventmq.engine import TABLES, EventLog, ReadEvents
 from eventmq.errors import StoreError
 from eventmq.plugins.database import UNREADABLE, SqliteRows, has_moved, open_to_read
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.schema import check_schema
-from eventmq.store.reads import ReadEvents
-from eventmq.wire.batches import unpack
+from eventmq.sdk import unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eventmq.store.reads import EventLogHead, EventRow
+    from eventmq.sdk.events import EventLogHead, EventRow
 
 __all__ = ["SqliteEventLogReader"]
 
@@ -54,7 +52,7 @@ class SqliteEventLogReader:
             raise
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
-        """Return the rows of events after a number, as in `eventmq.store.ReadEvents`.
+        """Return the rows of events after a number, as in `eventmq.engine.ReadEvents`.
 
         Raises:
             StoreError: The store cannot be read any more, or is not where it was opened.

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.engine.sql import steps_between
-from eventmq.engine.tables import SCHEDULE_TABLES, TABLES, Schema
+from eventmq.engine import SCHEDULE_TABLES, TABLES, Schema, steps_between
 from eventmq.errors import StoreError
 from eventmq.plugins.database import (
     definitions,

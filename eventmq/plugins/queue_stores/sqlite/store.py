@@ -12,9 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from eventmq.engine.engine import CAP, RING, CannotUndo, Engine
-from eventmq.engine.identity import check_expected
-from eventmq.engine.tables import SCHEDULE_TABLES, TABLES
+from eventmq.engine import (
+    EVENTS_CAP,
+    EVENTS_RING,
+    SCHEDULE_TABLES,
+    TABLES,
+    CannotUndo,
+    Engine,
+    check_expected,
+)
 from eventmq.errors import PluginError, QueueFull, StoreError
 from eventmq.plugins.database import (
     DAMAGED,
@@ -112,8 +118,8 @@ class SqliteStore:
         dedupe_window: float = 86_400.0,
         keep_results: float = 86_400.0,
         reserve: int = 256 * 1024 * 1024,
-        events_ring: int = RING,
-        events_cap: int = CAP,
+        events_ring: int = EVENTS_RING,
+        events_cap: int = EVENTS_CAP,
         events_values: int = 0,
         expect_store: str = "",
         page_checksums: bool = False,
@@ -377,8 +383,8 @@ class Options:
     dedupe_window: float = option(86_400.0, ge=0)
     keep_results: float = option(86_400.0, ge=0)
     reserve: int = option(256 * 1024 * 1024, ge=0)
-    events_ring: int = option(RING, ge=0)
-    events_cap: int = option(CAP, ge=0)
+    events_ring: int = option(EVENTS_RING, ge=0)
+    events_cap: int = option(EVENTS_CAP, ge=0)
     events_values: int = option(0, ge=0)
     expect_store: str = ""
 

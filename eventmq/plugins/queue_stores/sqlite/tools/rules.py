@@ -13,9 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.engine.identity import read_clock
+from eventmq.engine import Operation, read_clock, subqueue_of, unique_rule
 from eventmq.errors import EventMQError
-from eventmq.events import unpack_blocks
 from eventmq.headers import parse_headers
 from eventmq.plugins.database import UNREADABLE, add_function, first_value
 from eventmq.plugins.queue_stores.sqlite.checksums import (
@@ -28,9 +27,8 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     bucket_name,
     buckets,
 )
-from eventmq.sdk import Finding
-from eventmq.store.writes import Operation, subqueue_of, unique_rule
-from eventmq.wire.batches import unpack
+from eventmq.sdk import Finding, unpack
+from eventmq.sdk.events import unpack_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

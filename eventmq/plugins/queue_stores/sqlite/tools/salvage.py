@@ -17,9 +17,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eventmq.engine import refs_of
 from eventmq.errors import EventMQError, StoreError
-from eventmq.events import unpack_blocks
-from eventmq.graph import refs_of
 from eventmq.plugins.database import (
     DAMAGED,
     DISK_FULL,
@@ -46,8 +45,8 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
 from eventmq.plugins.queue_stores.sqlite.tools.btree import BadPage, File
 from eventmq.plugins.queue_stores.sqlite.tools.copy import sync
 from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
-from eventmq.sdk import Lost, Salvaged
-from eventmq.wire.batches import unpack
+from eventmq.sdk import Lost, Salvaged, unpack
+from eventmq.sdk.events import unpack_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

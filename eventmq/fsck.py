@@ -1,6 +1,6 @@
 """Checks the rows of a store that is no SQLite file: of a copy of them, by the same rules.
 
-Public: for the tools of a store that a plugin brings.
+For the tools of a store that a plugin brings: what `eventmq.sdk.StoreTools.check` may return.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.engine.sql import names, quote
-from eventmq.engine.tables import SCHEDULE_TABLES, TABLES
+from eventmq.engine import SCHEDULE_TABLES, TABLES, names, quote
 from eventmq.errors import StoreError
 from eventmq.plugins.database import DISK_FULL, SqliteRows, change_many, connect
 from eventmq.plugins.queue_stores.sqlite.schema import prepare
