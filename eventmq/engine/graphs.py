@@ -1,4 +1,4 @@
-"""Graphs in the SQLite store: what waits for what, as rows that change in the commit of an end.
+"""Graphs in a store: what waits for what, as rows that change in the commit of an end.
 
 A node has the number of its job, so the jobs of a graph are a range of numbers from that of the
 graph on. At a join jobs wait for the ends of other jobs, its members, whose results it hands on; it

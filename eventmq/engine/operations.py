@@ -1,4 +1,4 @@
-"""Operations of operators in the SQLite store: cancel, retry, drop, list and prune jobs.
+"""Operations of operators in a store: cancel, retry, drop, list and prune jobs.
 
 Operations by id run at once; those by filters are bulk operations, a slice in each commit.
 """

@@ -1,4 +1,4 @@
-"""Writes of a commit that read the SQLite store, or look at graphs; recovery at its opening."""
+"""Writes of a commit that read a store, or look at graphs; recovery at its opening."""
 
 from __future__ import annotations
 

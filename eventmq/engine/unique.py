@@ -1,4 +1,4 @@
-"""Unique keys in the SQLite store: an index over the records of jobs, so no key outlives its job.
+"""Unique keys in a store: an index over the records of jobs, so no key outlives its job.
 
 The column ``unique_key`` stands in ``jobs``, in ``failed`` and in the outcome periods, and is NULL
 for most jobs. `Writes` calls this where a job with a key is admitted or ends.

@@ -200,17 +200,17 @@ class Writes:
         self.dedupe_window = dedupe_window
         self.unique = UniqueKeys(tables, self._store_outcomes, dedupe_window, keeper)
         self.graphs = GraphWrites(tables, self.finish)
-        #: Number of this opening; set by the store.
+        #: Number of this opening; set by the engine.
         self.epoch = 0
-        #: Guarded wall time; set by the store.
+        #: Guarded wall time; set by the engine.
         self.wall = 0.0
         #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
         self.future_ids: set[str] = set()
         #: No version 7 id above this one was ever admitted, so it needs no look-up.
         self.highest_id = ""
-        #: Set by the store for the second run of a batch: report jobs that are gone as stale.
+        #: Set by the engine for the second run of a batch: report jobs that are gone as stale.
         self.check_missing = False
-        #: Set by the store while the free space is under the reserve.
+        #: Set by the engine while the free space is under the reserve.
         self.refuse = False
 
     # Admission
