@@ -102,11 +102,17 @@ def long(seconds):
 #: Where windows of rates and times of alerts are minutes and hours, here they are seconds.
 WINDOW = "8s"
 
+#: How far a rule that looks one hour back predicts, and the same for a window of `WINDOW`: with
+#: four hours, any other program that writes to the disk for a moment fills it.
+HORIZON, HORIZON_HERE = "4 * 3600", "4 * 8"
+
 
 def rules_of_here() -> str:
     """Return the rules, with times and thresholds that fit into a test."""
     text = FILE.read_text("utf-8")
     text = re.sub(r"\[\d+[mh]\]", f"[{WINDOW}]", text)
+    assert HORIZON in text
+    text = text.replace(HORIZON, HORIZON_HERE)
     text = re.sub(r"(?m)^( +for:) .*$", r"\1 1s", text)
     for alert, (threshold, here) in PROVOKED.items():
         if threshold:
