@@ -12,7 +12,7 @@ import click
 
 from eventmq.cli.command import Command, print_error
 from eventmq.cli.target import join_path, loads_plugins
-from eventmq.errors import EventMQError, PluginCollision
+from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
     from eventmq.registry.manager import PluginManager
@@ -55,9 +55,19 @@ class DeclaredOptions(Command):
         """Parse the command line, after collecting options where it has one of another's."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         known = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        broken: EventMQError | None = None
         if any(arg[:1] == "-" and arg.partition("=")[0] not in known for arg in args):
-            self.collect(ctx)
-        rest = super().parse_args(ctx, args)
+            broken = self.collect(ctx)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:  # it may be one of the plugin's
+            raise broken or error from None
+        except click.exceptions.Exit:  # a broken plugin must not prevent the help
+            if broken is not None:
+                print_error(broken)
+            raise
+        if broken is not None:
+            print_error(broken)
         names = [option.name for option in ctx.meta.get(__name__ + self._kind.hook, ())]
         values = {name: ctx.params.pop(name) for name in names}
         ctx.params["declared"] = {name: v for name, v in values.items() if v is not None}
@@ -82,21 +92,16 @@ class DeclaredOptions(Command):
                 )
         super().format_epilog(ctx, formatter)
 
-    def collect(self, ctx: click.Context) -> None:
-        """Add the options of plugins; a broken plugin must not prevent the help."""
+    def collect(self, ctx: click.Context) -> EventMQError | None:
+        """Add the options of plugins; return the error of a broken one, which prevents them all."""
+        own = [param for param in super().get_params(ctx) if isinstance(param, click.Option)]
+        spelt = {opt for option in own for opt in (*option.opts, *option.secondary_opts)}
+        names = {opt[2:].replace("-", "_") for opt in spelt} | {str(each.name) for each in own}
+        taken = dict.fromkeys(names, ctx.command_path)
         try:
-            declared = loaded_plugins(ctx).command_options(self._kind)
-            own = [param for param in super().get_params(ctx) if isinstance(param, click.Option)]
-            taken = {opt for option in own for opt in (*option.opts, *option.secondary_opts)}
-            for name, (_, owners) in declared.items():
-                if f"--{name.replace('_', '-')}" in taken or name in {each.name for each in own}:
-                    raise PluginCollision(
-                        f"{owners[0]!r} declares the option {name!r}, which is that of "
-                        f"{ctx.command_path!r}"
-                    )
+            declared = loaded_plugins(ctx).command_options(self._kind, taken)
         except EventMQError as error:
-            print_error(error)
-            return
+            return error
         ctx.meta[__name__ + self._kind.hook] = [
             click.Option(
                 ["--" + name.replace("_", "-")],
@@ -106,3 +111,4 @@ class DeclaredOptions(Command):
             )
             for name, (option, owners) in declared.items()
         ]
+        return None

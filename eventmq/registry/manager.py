@@ -314,7 +314,7 @@ class Loader:
             return impl.function(*(given[name] for name in impl.argnames))
         except EventMQError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             plugin = self.plugins[impl.plugin_name]
             raise PluginError(
                 f"{plugin} failed in {hook}: {type(error).__name__}: {error}{plugin.remedy}"
@@ -518,7 +518,7 @@ class PluginManager:
             raise PluginError(f"{what}: {error}{where}") from error
         except ModuleNotFoundError as error:
             raise PluginError(f"{what} {_missing(plugin, error)}{plugin.remedy}") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{what} cannot be made: {type(error).__name__}: {error}{plugin.remedy}"
             ) from error
@@ -638,15 +638,18 @@ class PluginManager:
 
     # Options that plugins declare
 
-    def command_options(self, kind: PluginKind[Any]) -> dict[str, tuple[CommandOption, list[str]]]:
+    def command_options(
+        self, kind: PluginKind[Any], taken: Mapping[str, str] | None = None
+    ) -> dict[str, tuple[CommandOption, list[str]]]:
         """Return name -> option and whose it is, of what plugins declare for a command.
 
         Args:
             kind: What the command runs: `GATEWAY` or `WORKER_POOL` of `eventmq.registry.names`.
+            taken: Names of options that no plugin may declare, and whose they are.
 
         Raises:
             HookError: A plugin declares what is no option, or options for what it does not provide.
-            PluginCollision: Two declare different options of one name.
+            PluginCollision: Two declare different options of one name, or one a name of ``taken``.
         """
         found: dict[str, tuple[CommandOption, list[str]]] = {}
         for plugin, owner, options in self._loader.declared("eventmq_command_options"):
@@ -663,6 +666,11 @@ class PluginManager:
                     f"{plugin.remedy}"
                 )
             for option in options if kind.hook in kinds else ():
+                if taken and option.name in taken:
+                    raise PluginCollision(
+                        f"{plugin} declares the option {option.name!r} for {owner!r}, which is "
+                        f"that of {taken[option.name]!r}{plugin.remedy}"
+                    )
                 same, owners = found.setdefault(option.name, (option, []))
                 if (same.metavar, same.minimum) != (option.metavar, option.minimum):
                     raise PluginCollision(

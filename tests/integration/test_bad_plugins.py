@@ -105,6 +105,14 @@ BAD = {
         LAZY.replace("__import__('no_such_library')", "exec('from json import loafs')"), CHOSEN,
         f"{ORDER} cannot be made: ImportError: {WRONG_VERSION}",
     ),
+    "exit of the factory": (
+        LAZY.replace("__import__('no_such_library')", "exit('no licence')"), CHOSEN,
+        f"{ORDER} cannot be made: SystemExit: no licence",
+    ),
+    "exit of a hook": (
+        f"{GOOD}\n@hookimpl\ndef eventmq_configure(app):\n    exit('no licence')\n", "",
+        f"{WHO} failed in eventmq_configure: SystemExit: no licence",
+    ),
     "unknown option": (
         GOOD, f"{OPTIONS}stp = 2", f"{ORDER}: 'wanting' has no option 'stp'; did you mean 'step'?",
     ),

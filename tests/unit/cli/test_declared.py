@@ -109,7 +109,18 @@ def test_a_broken_plugin_is_named_and_does_not_prevent_the_help(cli: Cli) -> Non
 def test_a_plugin_must_not_take_an_option_of_the_command(cli: Cli) -> None:
     cli.write("stomp.py", STOMP.replace("virtual_host", "bind"))
     result = cli.run("-p", "stomp", "gateway", "--help")
-    assert "'stomp' declares the option 'bind', which is that of" in result.stderr
+    assert (
+        "error: plugin 'stomp' declares the option 'bind' for 'stomp', which is that of "
+        "'program gateway'; leave out -p stomp, or take it out of the setting load_plugins\n"
+    ) == result.stderr
+
+
+def test_one_line_says_that_a_plugin_is_broken_whose_option_it_may_be(cli: Cli) -> None:
+    cli.write("broken.py", "1 / 0")
+    code, message = cli.error("-p", "broken", "worker", "-A", "shop", "--fields", "3")
+    assert 1 == code
+    assert "plugin 'broken', named by the setting load_plugins, cannot be" in message
+    assert "no such option" not in message.lower()
 
 
 @pytest.mark.parametrize("name", ["app", "app_name", "help", "import", "verbose"])
@@ -117,7 +128,7 @@ def test_a_plugin_must_not_take_an_option_by_its_spelling(cli: Cli, name: str) -
     """``--app`` is the option ``app_name`` of the command, and ``--help`` is none of its own."""
     cli.write("stomp.py", STOMP.replace("virtual_host", name))
     result = cli.run("-p", "stomp", "gateway", "--help")
-    assert f"'stomp' declares the option {name!r}, which is that of" in result.stderr
+    assert f"declares the option {name!r} for 'stomp', which is that of" in result.stderr
     assert "stomp" not in result.stdout.partition("Gateways that can be chosen")[0]
 
 

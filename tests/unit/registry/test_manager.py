@@ -6,6 +6,7 @@ import importlib
 import logging
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -280,6 +281,22 @@ def test_configure_is_called_with_the_app_in_the_order_of_loading(manage):
 def test_configure_that_raises_is_named(manage):
     with pytest.raises(PluginError, match=r"'Made' failed in.*ZeroDivisionError"):
         manage(implementing(eventmq_configure=lambda app: 1 / 0)).configure()
+
+
+@pytest.mark.parametrize("hook", ["eventmq_configure", "eventmq_add_commands"])
+def test_a_hook_that_exits_is_an_error_as_any_other(manage, hook):
+    def leave():
+        raise SystemExit("no licence")
+
+    manager = manage(implementing(**{hook: leave}))
+    add = partial(manager.add_commands, click.Group())
+    call = {"eventmq_configure": manager.configure, "eventmq_add_commands": add}[hook]
+    with pytest.raises(PluginError) as caught:
+        call()
+    assert str(caught.value) == (
+        f"plugin 'Made' failed in {hook}: SystemExit: no licence; "
+        "switch it off with -p no:Made or EVENTMQ_DISABLED_PLUGINS=Made"
+    )
 
 
 def test_add_commands_adds_and_cannot_replace(manage):
