@@ -43,7 +43,7 @@ _GROUPS = {
     "Submit": ("call", "schedule", "unschedule", "publish", "subscribe"),
     "Inspect": ("status", "ping", "queues", "workers", "jobs", "job", "failed", "schedules"),
     "Act": ("cancel", "purge", "pause", "resume", "drain", "clock"),
-    "Store": ("fsck", "backup"),
+    "Store": ("fsck", "backup", "store"),
     "Extend": ("plugins", "settings", "keys", "version"),
 }
 
