@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.acts import act_of, by
 from eventmq.broker.peers import Key
-from eventmq.broker.state import DeferredSend
+from eventmq.broker.state import FULL, DeferredSend
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
@@ -253,6 +253,7 @@ class Calls:
             "owner": state.addresses.get("main", "") if owner is None else owner.address,
             "durability": state.durability,
             "trouble": state.trouble(),
+            **_space(state),
             "started": state.started + state.keeper.ahead,
             "clock": state.keeper.status(),
             "addresses": dict(state.addresses),
@@ -303,6 +304,20 @@ class Calls:
                     state.reply(other, part, call, "part")
         if wants_ack:
             state.ack(peer, message.id)
+
+
+def _space(state: State) -> dict[str, Any]:
+    """Return the free and the reserved bytes of the store's disk, and why new jobs are refused."""
+    gauges = state.store_gauges()
+    disk = {name: gauges[name] for name in ("free_bytes", "reserve_bytes") if name in gauges}
+    refusing = FULL[1] if state.now < state.hold_until else ""
+    if len(disk) == 2 and disk["free_bytes"] < disk["reserve_bytes"]:  # noqa: PLR2004 - both
+        free, reserve = disk["free_bytes"] / 2**20, disk["reserve_bytes"] / 2**20
+        refusing = (
+            f"the disk is nearly full: {free:,.0f} MiB are free, and {reserve:,.0f} MiB are to "
+            "stay free (setting disk_reserve)"
+        )
+    return {"disk": disk, "refusing": refusing}
 
 
 def _attempts(

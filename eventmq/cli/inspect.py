@@ -26,6 +26,7 @@ from eventmq.cli.output import (
     to_json,
 )
 from eventmq.cli.target import takes_json, takes_target, takes_wide
+from eventmq.errors import EventMQError
 from eventmq.job import JobState
 from eventmq.wire.owner import STANDBY
 
@@ -233,11 +234,12 @@ def ping(target: Target, timeout: float | None, as_json: bool) -> None:
     "--check", metavar="[ready|live]", is_flag=False, flag_value="ready",
     type=click.Choice(["ready", "live"]),
     help="Only say by the exit code whether the broker is healthy. live: it answers. ready, if "
-    "nothing is said: it takes jobs, or stands by and knows the owner of its store.",
+    "nothing is said: it takes jobs, or stands by and knows the owner of its store. Else stderr "
+    "says why.",
 )  # fmt: skip
 @takes_json
 @takes_target
-def status(target: Target, check: str | None, as_json: bool) -> int | None:
+def status(target: Target, check: str | None, as_json: bool) -> None:
     """Show how the broker is.
 
     First its uptime, its jobs, the job that has waited longest of those that come next, its
@@ -249,16 +251,18 @@ def status(target: Target, check: str | None, as_json: bool) -> int | None:
     with target.asking() as app:
         if check == "live":
             app.ask("ping")
-            return None
+            return
         answer = app.ask("status")
         standby = answer.get("role") == STANDBY
         if check is not None:
-            return FAILED if standby and _unready(answer) else None
+            if why := _unready(answer):
+                raise EventMQError(f"the broker is not ready: {why}")
+            return
         queues, workers = ([], []) if standby else (app.ask("queues"), app.ask("workers"))
     health = _health(answer, queues, workers)
     if as_json:
         show_object({**health, **answer, "store_id": answer["store"]}, as_json=True)
-        return None
+        return
     attention, durability = health.pop("attention"), answer.get("durability", "")
     oldest, total = health["oldest_waiting"], len(workers)
     shared = answer.get("shared", False)
@@ -285,7 +289,6 @@ def status(target: Target, check: str | None, as_json: bool) -> int | None:
         show_object(dict(_flat({**answer, "clock": clock})), as_json=False)
     elif not attention:
         click.echo("Nothing needs attention.")
-    return None
 
 
 #: The setting ``durability`` -> what a receipt of the broker means.
@@ -298,7 +301,13 @@ _RECEIPTS = {
 
 
 def _unready(answer: Row) -> str:
-    """Return why a standby could not take over now, or knows no owner, "" where it is ready."""
+    """Return why a broker is not ready, "" where it is.
+
+    It refuses new jobs; or it stands by and could not take over now, or knows no owner.
+    """
+    if answer.get("role") != STANDBY:
+        refusing = answer.get("refusing", "")  # an older broker does not say
+        return f"new jobs are refused: {refusing}" if refusing else ""
     if answer["trouble"]:
         return f"the store cannot be used now: {answer['trouble']}"
     return "" if answer["owner"] else "no broker owns the store now: see the logs of the brokers"
@@ -315,7 +324,7 @@ def _role(answer: Row) -> str:
 def _health(answer: Row, queues: Sequence[Row], workers: Sequence[Row]) -> dict[str, Any]:
     """Return what comes first in a status."""
     notes = []
-    if answer.get("role") == STANDBY and (why := _unready(answer)):
+    if why := _unready(answer):
         notes.append(why)
     notes += [f"queue {row['name']}: {note}" for row in queues if (note := _note(row))]
     totals = {name: sum(row[name] for row in queues) for name in _TOTALS}

@@ -106,15 +106,17 @@ CALLS: dict[str, CallSpec] = {
     "status": CallSpec(
         "client",
         {},
-        "map with version epoch store events_id now role shared owner durability trouble started "
-        "clock addresses peers counters queue_limits waited_for replies_owed streams unread_bytes "
-        "and the keys of STATUS",
+        "map with version epoch store events_id now role shared owner durability trouble disk "
+        "refusing started clock addresses peers counters queue_limits waited_for replies_owed "
+        "streams unread_bytes and the keys of STATUS",
         "Say how the broker is. durability is as the setting says, role is active or standby, "
         "since started; shared says whether brokers share the store, owner the address of the "
         "broker that owns the store, see Owner, '' if none is known, "
-        "trouble why a standby cannot use the store now, '' if it can; queue_limits has a map by "
-        "queue, with limits, the jobs that are running and those that may_start now. clock has "
-        "seconds: unconfirmed, that the machine was off and that do not count yet, and steady_in, "
+        "trouble why a standby cannot use the store now, '' if it can; disk is a map with the "
+        "free_bytes and reserve_bytes of the store's disk, empty if the store has none, and "
+        "refusing says why new jobs are refused now, '' if they are taken; queue_limits has "
+        "a map by queue, with limits, the jobs that are running and those that may_start now. "
+        "clock has seconds: unconfirmed, that the machine was off and that do not count yet, and steady_in, "
         "until they do; step, of the wall clock, that does not count yet, and counts_in, until it "
         "does; 0 for none.",
     ),

@@ -205,6 +205,20 @@ def test_a_status_begins_with_how_the_broker_is(running: Shell) -> None:
     assert 0 < status["oldest_waiting"] <= status["uptime"]
 
 
+def test_a_broker_without_space_is_alive_and_not_ready(shell: Shell) -> None:
+    """It answers and refuses every new job: the probe fails, and the status says why."""
+    shell.environ["EVENTMQ_DISK_RESERVE"] = str(1 << 60)
+    shell.environ["EVENTMQ_BROKER"] = shell.start("broker", "--bind", FREE).ready()["main"]
+    assert "" == shell.output("status", "--check", "live")
+    code, message = shell.error("status", "--check", "ready")
+    assert 1 == code
+    assert "the broker is not ready: new jobs are refused: the disk is nearly full" in message
+    shown = shell.output("status")
+    assert "attention: new jobs are refused: the disk is nearly full" in shown
+    assert "Nothing needs attention" not in shown
+    assert 1 << 60 == shell.json("status")["disk"]["reserve_bytes"]
+
+
 def test_the_latest_failure_is_the_first_in_the_list(running: Shell) -> None:
     for number in ("3", "4"):
         running.run("call", "-A", "shop", "broken", number, "--wait")

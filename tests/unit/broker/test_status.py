@@ -145,3 +145,27 @@ def test_the_last_message_is_told_in_wall_time(broker: Broker) -> None:
         ("ROUTER_SHOW_WORKERS", "connected_workers", "w"),
     ):
         assert ask(broker, command)[key][peer]["hb"] == pytest.approx(heard + 30.0, abs=0.1)
+
+
+# New jobs that are refused
+
+
+def test_a_status_says_why_new_jobs_are_refused(broker: Broker) -> None:
+    """As long as less than the reserve is free; and for some time after a commit found no space."""
+    assert ({}, "") == told_of_space(broker)
+    gauges = {"bytes": 5.0, "free_bytes": 256.0 * 2**20, "reserve_bytes": 256.0 * 2**20}
+    broker.core.state.store_gauges = lambda: gauges
+    assert "" == told_of_space(broker)[1]
+    gauges["free_bytes"] = 12.0 * 2**20
+    disk, refusing = told_of_space(broker)
+    assert {"free_bytes": 12.0 * 2**20, "reserve_bytes": 256.0 * 2**20} == disk
+    assert "the disk is nearly full: 12 MiB are free, and 256 MiB are to stay free" in refusing
+    assert "disk_reserve" in refusing
+    gauges.clear()
+    broker.core.state.hold_until = broker.core.state.now + 1.0
+    assert "the disk is full; nothing was stored" == told_of_space(broker)[1]
+
+
+def told_of_space(broker: Broker) -> tuple[dict[str, float], str]:
+    answer = broker.call("status")
+    return answer["disk"], answer["refusing"]

@@ -591,6 +591,20 @@ def test_json_of_a_status_has_the_health_beside_all_else(
     assert 4 == len(status["attention"])
 
 
+def test_a_broker_that_refuses_new_jobs_is_not_ready(
+    app: FakeApp, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older broker does not say whether it does."""
+    assert 0 == run("status", "--check", "ready")
+    monkeypatch.setitem(STATUS, "refusing", "the disk is nearly full")
+    capsys.readouterr()
+    assert 1 == run("status", "--check", "ready")
+    assert "not ready: new jobs are refused: the disk is nearly full" in capsys.readouterr().err
+    run("status")
+    first = next(line for line in capsys.readouterr().out.splitlines() if "attention" in line)
+    assert "attention: new jobs are refused: the disk is nearly full" == first
+
+
 def test_arguments_are_in_json_where_they_are_asked_for(
     app: FakeApp, capsys: pytest.CaptureFixture[str]
 ) -> None:
