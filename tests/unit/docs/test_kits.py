@@ -20,6 +20,9 @@ EXAMPLES = DOCS.parent / "examples"
 KITS = {"eventmq.cli": "command-kit", "eventmq.gateway": "gateway-kit"}
 EVERY = pytest.mark.parametrize("kit", KITS)
 
+#: Packages whose names are on several pages, and need no example each.
+LISTED = ("eventmq.engine", "eventmq.fsck", "eventmq.sdk.events", "eventmq.testing")
+
 #: The app of the examples.
 SHOP = "from eventmq import EventMQ\napp = EventMQ('shop')\n\n@app.task\ndef send(): ...\n"
 
@@ -66,6 +69,27 @@ def test_each_name_is_documented_and_in_an_example(kit: str) -> None:
     assert sorted(names) == sorted(re.findall(directive, page(kit), re.MULTILINE))
     examples = re.sub(r"^from .*?(\)|\n\n)", "", blocks(kit), flags=re.MULTILINE | re.DOTALL)
     assert [] == [name for name in names if not re.search(rf"\b{name}\b", examples)]
+
+
+@pytest.mark.parametrize("package", LISTED)
+def test_each_name_has_an_entry_on_a_page(package: str) -> None:
+    """The suites for plugin authors stand in a table: what they ask is not read name by name."""
+    names = {*importlib.import_module(package).__all__}
+    assert set() == {name for name in names if not name.endswith("Suite")} - entries(package)
+
+
+def entries(package: str) -> set[str]:
+    """Return the names of a package that have an entry on a page."""
+    found = set()
+    for path in DOCS.rglob("*.rst"):
+        module = ""
+        for line in path.read_text("utf-8").splitlines():
+            match = re.match(r"\.\. (currentmodule|automodule|auto\w+|py:\w+):: ([\w.]+)", line)
+            if match and match[1] in {"currentmodule", "automodule"}:
+                module = match[2]
+            elif match:
+                found.add(match[2] if "." in match[2] else f"{module}.{match[2]}")
+    return {name.rpartition(".")[2] for name in found if name.rpartition(".")[0] == package}
 
 
 @EVERY
