@@ -281,11 +281,6 @@ class DuplicateJob(SubmitError):
         job_id: The id of that job, not of the refused one.
     """
 
-    @property
-    def existing_id(self) -> str:
-        """The same id."""
-        return self.job_id or ""
-
 
 class BatchError(SubmitError):
     """Some jobs of a batch were not confirmed.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.engine.tables import Index, Schema, Table
 
-__all__ = ["Bounds", "Statements", "create", "names", "quote", "steps_between"]
-
-#: The four bounds of a scan: gt, ge, lt, le.
-Bounds = tuple["Sequence[Any]", "Sequence[Any]", "Sequence[Any]", "Sequence[Any]"]
+__all__ = ["Statements", "create", "names", "quote", "steps_between"]
 
 S = TypeVar("S")
 

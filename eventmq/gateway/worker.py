@@ -6,7 +6,6 @@ worker, and no request changes threads.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from eventmq.interfaces import PoolEvent
 
 __all__ = ["PeerWorker"]
-
-logger = logging.getLogger(__name__)
 
 #: Parts of one peer, and their bytes, that wait for readers: few protocols have a word by which a
 #: peer could be told to pause.

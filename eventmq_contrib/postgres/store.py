@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from eventmq_contrib.postgres.tools import PostgresTools
 
 __all__ = ["PostgresStore"]
-
-logger = logging.getLogger(__name__)
 
 #: Seconds that a broker waits at most before it claims a store again whose commits fail, and after
 #: which without such a failure it does not wait.

@@ -55,6 +55,11 @@ def run(driver, chunk, *calls, slot=0):
     return driver.until_answered(chunk, len(calls))
 
 
+def pids_of(pool):
+    """Return the process id of each slot, None where the child is not there yet."""
+    return [slot.pid for slot in pool._slots]
+
+
 def is_gone(pid):
     """Say whether a process has ended, reaped or not."""
     try:
@@ -138,7 +143,7 @@ def test_a_signal_to_the_whole_group_does_not_interrupt_a_job(driver, tmp_path, 
     gate = tmp_path / "gate"
     driver.assign(1, call("hold", str(gate)))
     wait_for((tmp_path / "gate.runs").exists)
-    os.kill(driver.pool.pids()[0], signum)
+    os.kill(pids_of(driver.pool)[0], signum)
     gate.touch()
     driver.until_answered(1, 1)
     assert driver.rows[1][0].kind == OK
@@ -188,7 +193,7 @@ def test_the_race_for_a_job_has_one_winner(driver):
     ],
 )
 def test_a_death_names_the_job_that_ran_and_the_slot_goes_on(driver, task, reason):
-    before = driver.pool.pids()
+    before = pids_of(driver.pool)
     driver.assign(4, NOOP, call("sleep", 0.02), task, NOOP)
     driver.until(lambda: driver.deaths)
     (death,) = driver.deaths
@@ -201,7 +206,7 @@ def test_a_death_names_the_job_that_ran_and_the_slot_goes_on(driver, task, reaso
 
 def test_an_idle_child_that_is_killed_is_charged_to_no_job(driver):
     run(driver, 1, NOOP)
-    os.kill(driver.pool.pids()[0], signal.SIGKILL)
+    os.kill(pids_of(driver.pool)[0], signal.SIGKILL)
     driver.until(lambda: driver.deaths)
     assert (driver.deaths[0].chunk, driver.deaths[0].position) == (0, -1)
     assert run(driver, 2, call("echo", 1)) == [1]
@@ -281,10 +286,10 @@ def test_a_child_that_is_stopped_and_goes_on_is_left_alone(driver, tmp_path):
     driver.assign(1, call("hold", str(gate)))
     wait_for((tmp_path / "gate.runs").exists)
     for _ in range(3):
-        os.kill(driver.pool.pids()[0], signal.SIGSTOP)
-        wait_for(lambda: stopped(driver.pool.pids()[0]))
-        os.kill(driver.pool.pids()[0], signal.SIGCONT)
-        wait_for(lambda: not stopped(driver.pool.pids()[0]))
+        os.kill(pids_of(driver.pool)[0], signal.SIGSTOP)
+        wait_for(lambda: stopped(pids_of(driver.pool)[0]))
+        os.kill(pids_of(driver.pool)[0], signal.SIGCONT)
+        wait_for(lambda: not stopped(pids_of(driver.pool)[0]))
     gate.touch()
     driver.until_answered(1, 1)
     assert driver.deaths == []
@@ -296,11 +301,11 @@ def stopped(pid):
 
 
 def test_a_lost_fork_server_names_no_job_where_several_ran(driver, tmp_path):
-    driver.until(lambda: all(driver.pool.pids()))
+    driver.until(lambda: all(pids_of(driver.pool)))
     for slot in (0, 1):
         driver.assign(slot + 1, call("hold", str(tmp_path / f"never{slot}")), NOOP, slot=slot)
         wait_for((tmp_path / f"never{slot}.runs").exists)
-    pid = str(driver.pool.pids()[0])
+    pid = str(pids_of(driver.pool)[0])
     os.kill(int(subprocess.check_output(["ps", "-o", "ppid=", "-p", pid])), signal.SIGKILL)
     driver.until(lambda: len(driver.deaths) == 2)
     assert {(d.chunk, d.started, d.shared_cause) for d in driver.deaths} == {
@@ -318,8 +323,8 @@ def test_chunks_of_a_dead_child_do_not_run_in_the_next(driver):
 
 
 def test_a_killed_fork_server_is_replaced_with_its_children(driver, tmp_path):
-    driver.until(lambda: all(driver.pool.pids()))
-    old = driver.pool.pids()
+    driver.until(lambda: all(pids_of(driver.pool)))
+    old = pids_of(driver.pool)
     driver.assign(1, call("hold", str(tmp_path / "never")))
     wait_for((tmp_path / "never.runs").exists)
     parent = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", str(old[0])]))
@@ -342,8 +347,8 @@ def test_children_end_with_their_manager(tmp_path):
         "pool = ProcessPool(concurrency=2, loader=load, arguments={})\n"
         "pool.start()\n"
         "pool.assign(0, 1, *make_chunk(call('hold', sys.argv[1]), call('noop')))\n"
-        "while not all(pool.pids()): pool.poll()\n"
-        "print(*pool.pids(), flush=True)\n"
+        "while not all(s.pid for s in pool._slots): pool.poll()\n"
+        "print(*[s.pid for s in pool._slots], flush=True)\n"
         "time.sleep(600)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "never")]
@@ -361,7 +366,7 @@ def test_children_end_with_their_manager(tmp_path):
 
 
 def test_blocking_code_is_cancelled_at_once_and_its_process_replaced(driver, tmp_path):
-    before = driver.pool.pids()
+    before = pids_of(driver.pool)
     driver.assign(1, call("hold", str(tmp_path / "never")), NOOP)
     wait_for((tmp_path / "never.runs").exists)
     driver.pool.interrupt(0, 1, 0)
@@ -401,7 +406,7 @@ def test_a_signal_to_the_group_cancels_no_job_that_was_not_cancelled(driver, tmp
     wait_for((tmp_path / "gate.runs").exists)
     driver.pool.interrupt(0, 1, 1)
     driver.pool.interrupt(0, 2, 0)
-    os.kill(driver.pool.pids()[0], signal.SIGTERM)
+    os.kill(pids_of(driver.pool)[0], signal.SIGTERM)
     gate.touch()
     driver.until_answered(1, 1)
     assert driver.rows[1][0].kind == OK
@@ -424,18 +429,18 @@ def test_children_come_and_go_with_the_number_of_slots_in_use():
     pool.start()
     try:
         driver = Driver(pool)
-        assert [pid is not None for pid in pool.pids()] == [True, False, False]
+        assert [pid is not None for pid in pids_of(pool)] == [True, False, False]
         pool.scale(3)
-        driver.until(lambda: all(pool.pids()))
+        driver.until(lambda: all(pids_of(pool)))
         for slot in range(3):
-            assert run(driver, slot + 1, call("pid"), slot=slot) == [pool.pids()[slot]]
-        first = pool.pids()
+            assert run(driver, slot + 1, call("pid"), slot=slot) == [pids_of(pool)[slot]]
+        first = pids_of(pool)
         pool.scale(1)
-        driver.until(lambda: pool.pids() == [first[0], None, None])
+        driver.until(lambda: pids_of(pool) == [first[0], None, None])
         pool.scale(2)
         pool.scale(1)
         pool.scale(3)
-        driver.until(lambda: all(pool.pids()))
+        driver.until(lambda: all(pids_of(pool)))
         assert run(driver, 9, call("echo", 1), slot=2) == [1]
         assert driver.deaths == [], "nobody lost anything"
     finally:
@@ -591,7 +596,7 @@ def test_stop_kills_after_the_grace(tmp_path):
     driver = Driver(pool)
     driver.assign(1, NOOP, call("hold", str(tmp_path / "never")))
     wait_for((tmp_path / "never.runs").exists)
-    pids = pool.pids()
+    pids = pids_of(pool)
     began = time.monotonic()
     pool.stop(0.1)
     assert time.monotonic() - began < 5.0

@@ -485,10 +485,6 @@ class ProcessPool:
         slot.alive = True
         slot.close_child_ends()
 
-    def pids(self) -> list[int | None]:
-        """Return the process id of each slot, None where the child is not there yet."""
-        return [slot.pid for slot in self._slots]
-
     def stop(self, grace: float) -> None:
         """Let running jobs finish within ``grace`` seconds, then kill.
 

@@ -16,7 +16,6 @@ __all__ = [
     "FEW",
     "READY",
     "RUNNING",
-    "WAITING",
     "double_leased",
     "ended",
     "executions",
@@ -30,9 +29,6 @@ __all__ = [
 
 #: The kinds after which a job has a worker.
 RUNNING = (EventKind.LEASED, EventKind.PROGRESS)
-
-#: The kinds after which a job waits for a worker, or for its time.
-WAITING = tuple(kind for kind in STATES if kind not in ENDS and kind not in RUNNING)
 
 #: The kinds after which a job waits for a worker only.
 READY = (EventKind.ENQUEUED, EventKind.LEASE_LOST, EventKind.HANDED_BACK, EventKind.REPLAYED)

@@ -175,10 +175,6 @@ class SparkPool:
         """Return the descriptor of a socket that other threads write to."""
         return [self._wakeup.fd]
 
-    def pids(self) -> list[int]:
-        """Return the process id, on its machine, of the Spark task of each slot; 0 for none."""
-        return [slot.pid for slot in self._slots]
-
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         """Assign a chunk to a slot."""
         self._slots[slot].assign(chunk, body, count)

@@ -42,6 +42,11 @@ def spark_pool(slots: int, **options: Any) -> SparkPool:
     return pool
 
 
+def pids_of(pool: SparkPool) -> list[int]:
+    """Return the process id of each slot, 0 for none."""
+    return [slot.pid for slot in pool._slots]
+
+
 class TestSparkPool(WorkerPoolSuite):
     """On the session that all tests share: two cores, so two slots at most."""
 
@@ -58,14 +63,14 @@ class TestSparkPool(WorkerPoolSuite):
         self.pools.append(pool)
         pool.start()
         pipe = self.block(pool, 0, 1, ("add", (1, 1)))
-        (pid,) = pool.pids()
+        (pid,) = pids_of(pool)
         os.kill(pid, signum)
         self.pump(pool, lambda: bool(self.died()))
         died = self.died()[0]
         assert (died.slot, died.chunk, died.position) == (0, 1, 0)
         assert died.reason
         assert self.run(pool, 0, 2, ("add", (2, 2)))[0].kind == OutcomeKind.SUCCEEDED
-        assert pool.pids() != [pid]
+        assert pids_of(pool) != [pid]
         assert (self.rows(0, 1), len(self.died())) == ([], 1)
         assert Path(pipe).exists()
 
@@ -86,7 +91,7 @@ class TestSparkPool(WorkerPoolSuite):
         self.pools.append(pool)
         pool.start()
         pipe = self.block(pool, 0, 1, ("add", (1, 1)), ("add", (2, 2)))
-        (pid,) = pool.pids()
+        (pid,) = pids_of(pool)
         os.kill(pid, signal.SIGSTOP)
         begin = time.monotonic()
         assert [pool.take_back(0) for _ in range(5)] == [0] * 5
@@ -101,11 +106,11 @@ class TestSparkPool(WorkerPoolSuite):
         pool = spark_pool(2, initial=1)
         self.pools.append(pool)
         pool.start()
-        assert [bool(pid) for pid in pool.pids()] == [True, False]
+        assert [bool(pid) for pid in pids_of(pool)] == [True, False]
         pool.scale(2)
         assert self.run(pool, 1, 1, ("add", (1, 1)))[0].kind == OutcomeKind.SUCCEEDED
         pool.scale(1)
-        assert [bool(pid) for pid in pool.pids()] == [True, False]
+        assert [bool(pid) for pid in pids_of(pool)] == [True, False]
         assert self.run(pool, 0, 2, ("add", (1, 1)))[0].kind == OutcomeKind.SUCCEEDED
         assert self.died() == []
 

@@ -86,7 +86,7 @@ def test_fields_hold_the_data() -> None:
     assert (unavailable.job_id, unavailable.maybe_accepted) == ("1", True)
     failed = errors.JobFailed("no", job_id="1", remote_type="t", remote_traceback="tb")
     assert (failed.job_id, failed.remote_type, failed.remote_message) == ("1", "t", "")
-    assert errors.DuplicateJob("no", job_id="2").existing_id == "2"
+    assert errors.DuplicateJob("no", job_id="2").job_id == "2"
     assert errors.ProtocolError("no").code == "bad-message"
     assert errors.JobNotFound("1").job_id == "1"
     assert errors.BatchError("no", jobs=(("j", "refused", None),)).jobs == [("j", "refused", None)]
