@@ -12,8 +12,8 @@ from typing import Final
 
 __all__ = [
     "BATCH_COUNT", "CREATE", "DESTINATION", "ERROR_TYPE", "JOB_ATTEMPT", "JOB_DELIVERY",
-    "JOB_OUTCOME", "JOB_TASK", "MESSAGE_ID", "OPERATION_NAME", "OPERATION_TYPE", "PROCESS",
-    "SCHEMA_URL", "SEND", "SYSTEM", "SYSTEM_NAME", "WAIT", "operation",
+    "JOB_OUTCOME", "JOB_TASK", "JOB_WAIT", "MESSAGE_ID", "OPERATION_NAME", "OPERATION_TYPE",
+    "PROCESS", "SCHEMA_URL", "SEND", "SYSTEM", "SYSTEM_NAME", "WAIT", "operation",
 ]  # fmt: skip
 
 #: Where the version of these conventions is described.
@@ -27,12 +27,14 @@ MESSAGE_ID: Final = "messaging.message.id"
 BATCH_COUNT: Final = "messaging.batch.message_count"
 ERROR_TYPE: Final = "error.type"
 
-#: Of EventMQ alone: the task, the attempt from 1, the delivery where it is not the first, and the
-#: end of an attempt that is neither a success nor an error: ``retry`` or ``cancelled``.
+#: Of EventMQ alone: the task, the attempt from 1, the delivery where it is not the first, the end
+#: of an attempt that is neither a success nor an error (``retry`` or ``cancelled``), and the
+#: seconds that a job waited where no span says so.
 JOB_TASK: Final = "eventmq.job.task"
 JOB_ATTEMPT: Final = "eventmq.job.attempt"
 JOB_DELIVERY: Final = "eventmq.job.delivery"
 JOB_OUTCOME: Final = "eventmq.job.outcome"
+JOB_WAIT: Final = "eventmq.job.wait"
 
 SYSTEM_NAME: Final = "eventmq"
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
+from eventmq_contrib.opentelemetry.repeats import limit_repeats
 from tests.contrib.opentelemetry.receiver import receiving
 from tests.support.system import DEADLINE, System, until
 
@@ -92,14 +97,43 @@ def test_a_collector_gets_the_spans_of_clients_and_workers(
 
 
 def test_jobs_go_on_without_a_collector(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The port is closed. The worker says so a few times at most, and ends without waiting."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    worker = system.worker()
+    """The port is closed. The process says each thing about it once, and ends without waiting."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", closed_port())
+    worker = system.worker("--pool", "threads")
     app = system.app()
-    jobs = [app.send("survivor.add", (n, 1)) for n in range(600)]
-    assert [job.get(timeout=DEADLINE) for job in jobs] == [n + 1 for n in range(600)]
+    jobs = [app.send("survivor.add", (n, 1)) for n in range(2000)]
+    assert [job.get(timeout=DEADLINE) for job in jobs] == [n + 1 for n in range(2000)]
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(DEADLINE) == 0
     log = (system.folder / "worker.log").read_text()
     assert log.count("Traceback") == 0
-    assert len(log.splitlines()) < 20, log
+    said = [line for line in log.splitlines() if "export" in line and "batch" in line]
+    formats = ("Transient error", "Failed to export")
+    counts = [sum(text in line for line in said) for text in formats]
+    assert all(count <= 1 for count in counts), log
+    assert sum(counts) == len(said) > 0, log
+
+
+def test_an_exporter_says_once_that_its_collector_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The SDK's own exporter, with a closed port, which fails at each of ten batches."""
+    limit_repeats(600.0)
+    exporter = OTLPSpanExporter(endpoint=f"{closed_port()}/v1/traces", timeout=0.01)
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    try:
+        for _ in range(10):
+            provider.get_tracer("test").start_span("work").end()
+    finally:
+        provider.shutdown()
+    (line,) = (record.message for record in caplog.records if "export" in record.message)
+    assert line.startswith("Failed to export")
+    assert line.endswith("(logged once in 600 s)")
+
+
+def closed_port() -> str:
+    """Return the address of a port of loopback where nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"

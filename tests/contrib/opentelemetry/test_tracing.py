@@ -393,6 +393,17 @@ def test_spans_of_waiting_are_switched_off(spans: Spans) -> None:
         app.send("add", (1,)).get(timeout=DEADLINE)
         spans.one("process default")
     assert "wait default" not in {span.name for span in spans.all()}
+    assert 0.0 <= attributes(spans.one("process default"))["eventmq.job.wait"] < DEADLINE
+
+
+def test_a_job_that_is_not_sampled_makes_no_spans_and_hands_its_context_on(spans: Spans) -> None:
+    middleware = tracing.Tracing(lambda: 2.0)
+    sent = "traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+    job = JobContext("j", "t", "q", 1, 1, f"task:t,created:1,{sent}")
+    context = middleware.execute(job, lambda: trace.get_current_span().get_span_context())
+    assert context.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+    assert not context.trace_flags.sampled
+    assert spans.all() == []
 
 
 def test_a_wrong_option_is_an_error() -> None:
