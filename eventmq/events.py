@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Redact = Callable[[str, "Block"], Sequence[str | None]]
 
 __all__ = [
-    "COLUMNS", "ENDS", "HOUR_US", "KIND_CODES", "SCHEMA_VERSION", "STATES", "Block", "Column",
+    "COLUMNS", "ENDS", "HOUR_US", "KIND_CODES", "SCHEMA_VERSION", "STATES", "Block", "EventColumn",
     "EventColumns", "EventKind", "Field", "FileName", "fingerprint", "gap", "pack_blocks",
     "partition", "rows_of", "unpack_blocks", "waits_of",
 ]  # fmt: skip
@@ -101,7 +101,7 @@ STATES: Mapping[EventKind, JobState] = {
 }
 
 
-class Column(NamedTuple):
+class EventColumn(NamedTuple):
     """A column: ``type`` is ``string``, ``int32`` or ``int64``."""
 
     name: str
@@ -110,8 +110,8 @@ class Column(NamedTuple):
     meaning: str
 
 
-def _column(name: str, type_: str, meaning: str, *, nullable: bool = True) -> Column:
-    return Column(name, type_, nullable, meaning)
+def _column(name: str, type_: str, meaning: str, *, nullable: bool = True) -> EventColumn:
+    return EventColumn(name, type_, nullable, meaning)
 
 
 #: The columns in order. Times are microseconds since 1970 by the clock of the broker, those of

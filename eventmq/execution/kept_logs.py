@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         [Route, int, ChunkEntry, bytes, Cancellation], Coroutine[Any, Any, OutcomeRow]
     ]
 
-__all__ = ["MAX_BYTES", "JobLog", "keeping", "keeping_async"]
+__all__ = ["MAX_BYTES", "LogBuffer", "keeping", "keeping_async"]
 
 #: Bytes that are kept of one job unless the setting ``max_job_log_bytes`` says another number.
 MAX_BYTES = 64 * 1024
@@ -43,7 +43,7 @@ _CUT = b" [...]\n"
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
-class JobLog:
+class LogBuffer:
     """The last lines that a job logged. Threads may share it.
 
     Args:
@@ -83,7 +83,7 @@ class JobLog:
             return note.encode() + kept
 
 
-_current: ContextVar[JobLog | None] = ContextVar("eventmq_job_log", default=None)
+_current: ContextVar[LogBuffer | None] = ContextVar("eventmq_job_log", default=None)
 
 
 class _Handler(logging.Handler):
@@ -114,10 +114,10 @@ _running = 0
 
 
 @contextmanager
-def _kept(most: int) -> Iterator[JobLog]:
+def _kept(most: int) -> Iterator[LogBuffer]:
     """Collect what this context logs until the ``with`` block ends."""
     global _running  # noqa: PLW0603 - handlers belong to the process
-    log, root = JobLog(most), logging.getLogger()
+    log, root = LogBuffer(most), logging.getLogger()
     with _lock:
         _running += 1
         if _handler not in root.handlers:  # also where a job has configured logging anew

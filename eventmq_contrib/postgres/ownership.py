@@ -21,7 +21,7 @@ from psycopg import pq
 
 from eventmq.sdk import Fenced, LeaseRow, StoreError, Unknown
 from eventmq_contrib.postgres.connection import IDLE, Away, connect, limited
-from eventmq_contrib.postgres.pipeline import Denied, Locked, Lost, Pipeline
+from eventmq_contrib.postgres.pipeline import ConnectionLost, Denied, Locked, Pipeline
 from eventmq_contrib.postgres.records import pack_value
 from eventmq_contrib.postgres.rowstore import SETTINGS, PostgresRows
 from eventmq_contrib.postgres.tables import VALUES
@@ -242,7 +242,7 @@ class PostgresOwnership:
         """Raise the beat, under the fence."""
         rows = self.rows
         if rows is None:
-            raise Lost(f"the connection to {self._database.name} was lost")
+            raise ConnectionLost(f"the connection to {self._database.name} was lost")
         rows.begin()
         try:
             beat = self._raise_beat(rows)
@@ -266,13 +266,16 @@ class PostgresOwnership:
         """Raise the beat, which nobody else does; return what it is then.
 
         Raises:
-            Lost: It was another one than this owner left: the database was put back, or is a copy.
+            ConnectionLost: It was another one than this owner left: the database was put back, or
+                is a copy.
         """
         found = session.ask(_BEAT, [pack_value("integer", self.epoch)])
         beat = self._beat + 1
         if found != [(beat,)]:
             now = f"is {found[0][0]} and not {beat}" if found else "is of another owner"
-            raise Lost(f"the beat in {self._database.name} {now}: what it has is read anew")
+            raise ConnectionLost(
+                f"the beat in {self._database.name} {now}: what it has is read anew"
+            )
         return beat
 
     @contextmanager

@@ -20,7 +20,17 @@ from eventmq_contrib.postgres.connection import Away
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["CHUNK", "Changed", "Denied", "Locked", "Lost", "Pipeline", "Refused", "Rows", "Taken"]
+__all__ = [
+    "CHUNK",
+    "Changed",
+    "ConnectionLost",
+    "Denied",
+    "Locked",
+    "Pipeline",
+    "Refused",
+    "Rows",
+    "Taken",
+]
 
 #: Rows that are taken off the connection at a time where they may be many.
 CHUNK = 1000
@@ -50,7 +60,7 @@ SILENCE = 60.0
 MEANWHILE = 0.5
 
 
-class Lost(Away, Unknown):
+class ConnectionLost(Away, Unknown):
     """The connection was lost, so that what was not committed is not stored."""
 
 
@@ -62,7 +72,7 @@ class Taken(Refused):
     """A key of a row that was inserted is taken."""
 
 
-class Changed(Lost):
+class Changed(ConnectionLost):
     """A table was changed by a later release since this session has read which columns it has."""
 
 
@@ -216,7 +226,7 @@ class Pipeline:
         """Send what was not sent yet, wait for all results and have them looked at.
 
         Raises:
-            Lost: The connection was lost.
+            ConnectionLost: The connection was lost.
             StoreError: A statement failed; those after it were not carried out.
         """
         self._settle()
@@ -231,7 +241,7 @@ class Pipeline:
                 elif error is None:
                     # Behind them all may come that the session was ended.
                     error = self._seen(result, looks[place] if place < len(looks) else None)
-        except Lost as lost:
+        except ConnectionLost as lost:
             error = error or lost
         if error is not None:
             self._drop_fresh()
@@ -253,7 +263,7 @@ class Pipeline:
         """Wait for what was sent, whatever comes of it.
 
         Raises:
-            Lost: The connection was lost.
+            ConnectionLost: The connection was lost.
         """
         self._settle()
         if self._sent:
@@ -324,10 +334,10 @@ class Pipeline:
         transformer.set_pgresult(result)
         return transformer.load_rows(0, result.ntuples, tuple)
 
-    def _lost(self, error: BaseException) -> Lost:
+    def _lost(self, error: BaseException) -> ConnectionLost:
         self._connection.close()
         reason = " ".join(str(error).split())
-        return Lost(f"the connection to {self.name} was lost: {reason}")
+        return ConnectionLost(f"the connection to {self.name} was lost: {reason}")
 
     def _error(self, result: Any) -> EventMQError:
         """Return the error of a result, without the values that its details may show."""
@@ -348,7 +358,9 @@ class Pipeline:
             return Changed(message)
         if code.startswith(_REFUSED):
             return Refused(message)
-        return Lost(message) if not code or code.startswith(_AWAY) else StoreError(message)
+        return (
+            ConnectionLost(message) if not code or code.startswith(_AWAY) else StoreError(message)
+        )
 
 
 class Rows:

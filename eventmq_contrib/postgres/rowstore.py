@@ -20,8 +20,8 @@ from eventmq_contrib.postgres.connection import IDLE, connect
 from eventmq_contrib.postgres.pipeline import (
     CHUNK,
     Changed,
+    ConnectionLost,
     Locked,
-    Lost,
     Pipeline,
     Refused,
     Rows,
@@ -168,7 +168,7 @@ class PostgresRows:
                 pipeline.send(self.promise[0], look=self.promise[1])
             try:
                 pipeline.trip()
-            except Lost as error:
+            except ConnectionLost as error:
                 raise Unknown(f"{error}; it was about to commit") from error
             if pipeline.warnings:  # such as that it waited for the replica no more
                 pipeline.close()
@@ -183,7 +183,7 @@ class PostgresRows:
                 self.pipeline.give_up()
                 self.pipeline.send("ROLLBACK")
                 self.pipeline.trip()
-            except Lost:
+            except ConnectionLost:
                 self.pipeline.close()  # which undoes it as well
         self._begun = self._sent = False
         self.pipeline.deadline = None

@@ -10,7 +10,7 @@ from eventmq.sdk import EventMQError, Fenced, ProtocolError, QueueFull, StoreErr
 from eventmq_contrib.postgres.connection import Away
 from eventmq_contrib.postgres.events import PostgresEventLogReader
 from eventmq_contrib.postgres.ownership import PostgresOwnership
-from eventmq_contrib.postgres.pipeline import Lost
+from eventmq_contrib.postgres.pipeline import ConnectionLost
 from eventmq_contrib.postgres.upkeep import PostgresUpkeep
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ class PostgresStore:
         """Read what is stored, on the session of the claim that succeeded last.
 
         Raises:
-            Lost: That session has ended: claim again.
+            ConnectionLost: That session has ended: claim again.
             StoreError: The store is not the expected one, or is damaged.
         """
         rows = self.ownership.rows
         if rows is None:
-            raise Lost(f"the store in {self._name} is not owned by this broker")
+            raise ConnectionLost(f"the store in {self._name} is not owned by this broker")
         self._broken = None
         try:
             with self.ownership.recovering(rows):
@@ -91,7 +91,7 @@ class PostgresStore:
             raise StoreError(f"the store in {self._name} is damaged: {error}") from error
         except Away as error:  # also of the session that beats beside it
             rows.rollback()
-            raise Lost(str(error)) from error
+            raise ConnectionLost(str(error)) from error
         except BaseException:
             rows.rollback()
             raise
@@ -128,7 +128,9 @@ class PostgresStore:
         self._calm_at = now + self._pause + CALM
         self.ownership.wait(self._pause)
         kind = "" if isinstance(cause, EventMQError) else f"{type(cause).__name__}: "
-        return Lost(f"a batch was not stored, so what {self._name} has is read anew: {kind}{cause}")
+        return ConnectionLost(
+            f"a batch was not stored, so what {self._name} has is read anew: {kind}{cause}"
+        )
 
     def finished(self) -> list[Sequence[Any] | Exception]:
         """Return the write results of the commits since the last call."""

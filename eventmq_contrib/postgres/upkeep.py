@@ -20,7 +20,7 @@ import psycopg
 from eventmq.sdk import Finding, StoreError
 from eventmq_contrib.postgres.connection import Away, connect, describe
 from eventmq_contrib.postgres.memory import Seen
-from eventmq_contrib.postgres.pipeline import Lost
+from eventmq_contrib.postgres.pipeline import ConnectionLost
 from eventmq_contrib.postgres.tables import VALUES
 from eventmq_contrib.postgres.versions import contract, expand, prepare
 
@@ -138,7 +138,7 @@ class PostgresUpkeep:
         """Check a new connection of a broker, to a database that has the tables.
 
         Raises:
-            Lost: Commits would not be as durable as the setting says.
+            ConnectionLost: Commits would not be as durable as the setting says.
             StoreError: This broker must not use the store: others have other settings, or the store
                 was put back.
         """
@@ -161,7 +161,7 @@ class PostgresUpkeep:
         """Check what may have changed since a connection was admitted.
 
         Raises:
-            Lost: Commits are not as durable as the setting says any more.
+            ConnectionLost: Commits are not as durable as the setting says any more.
             StoreError: Other settings were accepted as those of all brokers.
         """
         if self._settings:
@@ -208,7 +208,7 @@ class PostgresUpkeep:
 
     def _check_replicas(self, replicas: str) -> None:
         if self._settings.get("durability") == REPLICATED and not replicas.strip():
-            raise Lost(
+            raise ConnectionLost(
                 f"commits of {self._database.name} wait for no replica, and durability is "
                 f"{REPLICATED}: set synchronous_standby_names in the server, or durability = "
                 "durable for all brokers"
@@ -386,7 +386,7 @@ class PostgresUpkeep:
             [(replicas,)] = connection.execute(_ASK_REPLICAS)
         try:
             self._check_replicas(replicas)
-        except Lost as error:
+        except ConnectionLost as error:
             found.append(_finding(
                 "durability", "synchronous_standby_names", str(error), "no broker serves",
                 "set synchronous_standby_names",

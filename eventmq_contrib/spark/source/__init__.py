@@ -21,7 +21,12 @@ from pyspark.sql.types import StructType
 
 from eventmq.errors import SettingsError
 from eventmq_contrib.spark.source.ids import EPOCH, with_ids
-from eventmq_contrib.spark.source.options import Reading, Streaming, Writing, read_options
+from eventmq_contrib.spark.source.options import (
+    ReadOptions,
+    StreamOptions,
+    WriteOptions,
+    read_options,
+)
 
 __all__ = ["EventMQDataSource", "enqueue"]
 
@@ -54,14 +59,14 @@ class EventMQDataSource(DataSource):
         """Return the reader of a table."""
         from eventmq_contrib.spark.source.reader import BrokerReader, JournalReader
 
-        options = read_options(Reading, self.options, subject="a reader")
+        options = read_options(ReadOptions, self.options, subject="a reader")
         return (JournalReader if options.journal else BrokerReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a journal that grows."""
         from eventmq_contrib.spark.source.stream import JournalStream
 
-        options = read_options(Streaming, self.options, subject="a stream reader")
+        options = read_options(StreamOptions, self.options, subject="a stream reader")
         return JournalStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
@@ -76,12 +81,12 @@ class EventMQDataSource(DataSource):
 
         return StreamJobWriter(self._writing(overwrite=overwrite), schema)
 
-    def _writing(self, *, overwrite: bool) -> Writing:
+    def _writing(self, *, overwrite: bool) -> WriteOptions:
         if overwrite:
             raise SettingsError('jobs cannot be overwritten; allowed is: mode("append")')
         # Spark's own, for what it keeps of a stream.
         own = {k: v for k, v in self.options.items() if k.lower() != "checkpointlocation"}
-        return read_options(Writing, own, subject="a writer")
+        return read_options(WriteOptions, own, subject="a writer")
 
 
 def enqueue(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = [
     "IN_FLIGHT",
     "Connection",
-    "Reading",
-    "Streaming",
-    "Writing",
+    "ReadOptions",
+    "StreamOptions",
+    "WriteOptions",
     "connected",
     "moment",
     "read_options",
@@ -67,7 +67,7 @@ class Connection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(Connection):
+class ReadOptions(Connection):
     """Options of ``spark.read``.
 
     Attributes:
@@ -86,7 +86,7 @@ class Reading(Connection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Streaming(Connection):
+class StreamOptions(Connection):
     """Options of ``spark.readStream``.
 
     Attributes:
@@ -103,7 +103,7 @@ class Streaming(Connection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writing(Connection):
+class WriteOptions(Connection):
     """Options of ``df.write`` and ``df.writeStream``.
 
     Attributes:

@@ -22,7 +22,7 @@ from eventmq_contrib.journal.inspection import check_file
 from eventmq_contrib.journal.sources import BrokerSource
 from eventmq_contrib.spark.journal import EVENTS, journal_files
 from eventmq_contrib.spark.source.files import Slice, bundles, folder_here, plan, read_slice
-from eventmq_contrib.spark.source.options import Reading, connected
+from eventmq_contrib.spark.source.options import ReadOptions, connected
 
 if TYPE_CHECKING:
     from eventmq import EventMQ
@@ -69,7 +69,7 @@ class JournalReader(DataSourceReader):
         SettingsError: A journal has no such table.
     """
 
-    def __init__(self, options: Reading, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.table not in _KINDS:
             raise SettingsError(
                 f"a journal has no table {options.table!r}, which says what is now: name a broker"
@@ -108,7 +108,7 @@ class BrokerReader(DataSourceReader):
     moments.
     """
 
-    def __init__(self, options: Reading, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.table in {"events", "queues"} and (options.queue or options.task):
             raise SettingsError(f"queue and task choose among jobs, not in table {options.table}")
         self.options = options

@@ -32,7 +32,7 @@ from eventmq_contrib.spark.source.reader import arrow_type, pieces
 
 if TYPE_CHECKING:
     from eventmq_contrib.journal.catalog import JournalFile
-    from eventmq_contrib.spark.source.options import Streaming
+    from eventmq_contrib.spark.source.options import StreamOptions
 
 __all__ = ["GAP_TIMEOUT", "JournalStream"]
 
@@ -47,7 +47,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         SettingsError: No journal is named.
     """
 
-    def __init__(self, options: Streaming, schema: StructType) -> None:
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
         if not options.journal:
             raise SettingsError(
                 'a stream is of a journal, which keeps everything: option("journal", "DIR")'

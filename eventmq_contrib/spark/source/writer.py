@@ -25,7 +25,7 @@ from eventmq.errors import SettingsError, did_you_mean
 from eventmq.sdk import MAX_IDS
 from eventmq_contrib.atomic import write_file
 from eventmq_contrib.spark.source.ids import derived_ids, unix_ms
-from eventmq_contrib.spark.source.options import Writing, connected, moment
+from eventmq_contrib.spark.source.options import WriteOptions, connected, moment
 
 if TYPE_CHECKING:
     from eventmq import EventMQ
@@ -64,7 +64,7 @@ class Shape(NamedTuple):
     job_id: bool
 
     @classmethod
-    def of(cls, options: Writing, columns: Sequence[str]) -> Shape:
+    def of(cls, options: WriteOptions, columns: Sequence[str]) -> Shape:
         """Return the shape of rows with these columns.
 
         Raises:
@@ -116,7 +116,9 @@ def paced(batches: Iterable[Any], rate: float, max_size: int) -> Iterator[Any]:
             yield part
 
 
-def submit(app: EventMQ, options: Writing, shape: Shape, batches: Iterator[Any]) -> dict[str, int]:
+def submit(
+    app: EventMQ, options: WriteOptions, shape: Shape, batches: Iterator[Any]
+) -> dict[str, int]:
     """Submit a job per row; return the number of jobs."""
     call, name, n = options.call(), options.task or "", 0
     for part in paced(batches, options.rate, options.in_flight):
@@ -136,7 +138,7 @@ def _rows(columns: list[list[Any]], part: Any) -> Iterable[tuple[Any, ...]]:
     return zip(*columns, strict=True) if columns else [()] * part.num_rows
 
 
-def _ids(options: Writing, shape: Shape, columns: Mapping[str, Any]) -> list[str]:
+def _ids(options: WriteOptions, shape: Shape, columns: Mapping[str, Any]) -> list[str]:
     if shape.job_id:
         ids: list[Any] = columns[JOB_ID].to_pylist()
         if not all(isinstance(job_id, str) and job_id for job_id in ids):
@@ -148,7 +150,7 @@ def _ids(options: Writing, shape: Shape, columns: Mapping[str, Any]) -> list[str
     return list(derived_ids(options.id_space or options.task or "", keys, _times(options, columns)))
 
 
-def _times(options: Writing, columns: Mapping[str, Any]) -> list[int] | None:
+def _times(options: WriteOptions, columns: Mapping[str, Any]) -> list[int] | None:
     if options.id_time is None:
         return None
     at = moment(options.id_time)
@@ -157,7 +159,7 @@ def _times(options: Writing, columns: Mapping[str, Any]) -> list[int] | None:
     return [int(at * 1000)] * len(next(iter(columns.values())))
 
 
-def replay(app: EventMQ, options: Writing, _: Shape, batches: Iterator[Any]) -> dict[str, int]:
+def replay(app: EventMQ, options: WriteOptions, _: Shape, batches: Iterator[Any]) -> dict[str, int]:
     """Queue the failed jobs of the rows again, each if its attempt is still the one of the row.
 
     Returns:
@@ -189,7 +191,7 @@ class _Writer:
         SettingsError: The columns do not fit the options; nothing was sent.
     """
 
-    def __init__(self, options: Writing, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
         self.shape = Shape.of(options, schema.fieldNames())
 

@@ -31,9 +31,9 @@ from eventmq_contrib.spark.source.files import (
 from eventmq_contrib.spark.source.ids import derived_id, derived_ids, unix_ms
 from eventmq_contrib.spark.source.options import (
     Connection,
-    Reading,
-    Streaming,
-    Writing,
+    ReadOptions,
+    StreamOptions,
+    WriteOptions,
     connected,
     moment,
     read_options,
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("kind", "given", "words"),
     [
-        (Reading, {"tabel": "jobs"}, "takes no option 'tabel'; did you mean 'table'"),
-        (Reading, {"table": "job"}, "option 'table' cannot be 'job'; allowed is: events, jobs"),
-        (Writing, {"idcolumn": "a"}, "did you mean 'idColumns'"),
-        (Writing, {"idColumns": "a,a"}, "columns, each once"),
-        (Writing, {"rate": "-1"}, "above 0"),
-        (Writing, {"rate": "fast"}, "option 'rate' cannot be 'fast'"),
-        (Writing, {"maxInFlight": "0"}, "a whole number from 1"),
-        (Writing, {"ignoreResult": "perhaps"}, "true or false"),
-        (Streaming, {"startingOffset": "first"}, "earliest or latest"),
+        (ReadOptions, {"tabel": "jobs"}, "takes no option 'tabel'; did you mean 'table'"),
+        (ReadOptions, {"table": "job"}, "option 'table' cannot be 'job'; allowed is: events, jobs"),
+        (WriteOptions, {"idcolumn": "a"}, "did you mean 'idColumns'"),
+        (WriteOptions, {"idColumns": "a,a"}, "columns, each once"),
+        (WriteOptions, {"rate": "-1"}, "above 0"),
+        (WriteOptions, {"rate": "fast"}, "option 'rate' cannot be 'fast'"),
+        (WriteOptions, {"maxInFlight": "0"}, "a whole number from 1"),
+        (WriteOptions, {"ignoreResult": "perhaps"}, "true or false"),
+        (StreamOptions, {"startingOffset": "first"}, "earliest or latest"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_right(
@@ -80,10 +80,10 @@ def test_key_material_is_refused_and_not_repeated(name: str) -> None:
 
 def test_names_of_options_have_no_case_and_a_path_is_a_journal() -> None:
     """As Spark hands them over."""
-    assert read_options(Reading, {"PATH": "j"}, subject="it").journal == "j"
-    found = read_options(Writing, {"argcolumns": "a, b", "RATE": "5"}, subject="it")
+    assert read_options(ReadOptions, {"PATH": "j"}, subject="it").journal == "j"
+    found = read_options(WriteOptions, {"argcolumns": "a, b", "RATE": "5"}, subject="it")
     assert (found.arguments, found.rate) == (("a", "b"), 5.0)
-    assert Writing(queue="q", run_limit=3.0).call() == {"queue": "q", "timeout": 3.0}
+    assert WriteOptions(queue="q", run_limit=3.0).call() == {"queue": "q", "timeout": 3.0}
 
 
 def test_a_broker_inside_one_process_is_refused() -> None:
@@ -98,25 +98,27 @@ def test_a_broker_inside_one_process_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "columns", "words"),
     [
-        (Writing(), ["job_id"], "no task is named"),
-        (Writing(task="t"), ["x"], "nothing says the ids of jobs"),
-        (Writing(task="t", ids=("x",)), ["x", "job_id"], "allowed is one of them"),
-        (Writing(task="t", ids=("y",)), ["x"], "option 'idColumns' needs a column 'y'"),
-        (Writing(task="t", ids=("x",), arguments=("xs",)), ["x"], "did you mean 'x'"),
-        (Writing(task="t", ids=("x",), id_time="at"), ["x"], "option 'idTime' needs a column"),
-        (Writing(action="replay"), ["job_id"], "a replay needs a column 'attempt'"),
+        (WriteOptions(), ["job_id"], "no task is named"),
+        (WriteOptions(task="t"), ["x"], "nothing says the ids of jobs"),
+        (WriteOptions(task="t", ids=("x",)), ["x", "job_id"], "allowed is one of them"),
+        (WriteOptions(task="t", ids=("y",)), ["x"], "option 'idColumns' needs a column 'y'"),
+        (WriteOptions(task="t", ids=("x",), arguments=("xs",)), ["x"], "did you mean 'x'"),
+        (WriteOptions(task="t", ids=("x",), id_time="at"), ["x"], "option 'idTime' needs a column"),
+        (WriteOptions(action="replay"), ["job_id"], "a replay needs a column 'attempt'"),
     ],
 )
 def test_columns_that_do_not_fit_are_named_before_anything_is_sent(
-    options: Writing, columns: list[str], words: str
+    options: WriteOptions, columns: list[str], words: str
 ) -> None:
     with pytest.raises(SettingsError, match=re.escape(words)):
         Shape.of(options, columns)
 
 
 def test_columns_are_keyword_arguments_unless_said_otherwise() -> None:
-    assert Shape.of(Writing(task="t"), ["a", "job_id", "b"]) == Shape((), ("a", "b"), job_id=True)
-    some = Writing(task="t", arguments=("b",), ids=("a",), id_time="2026-01-31")
+    assert Shape.of(WriteOptions(task="t"), ["a", "job_id", "b"]) == Shape(
+        (), ("a", "b"), job_id=True
+    )
+    some = WriteOptions(task="t", arguments=("b",), ids=("a",), id_time="2026-01-31")
     assert Shape.of(some, ["a", "b"]) == Shape(("b",), (), job_id=False)
 
 
@@ -241,7 +243,7 @@ def test_what_is_behind_missing_numbers_is_waited_for(
             (hour / f"{name}.parquet").touch()
         return stream.latestOffset({"b": 10}, None)  # type: ignore[arg-type]
 
-    stream = stream_module.JournalStream(Streaming(journal=str(tmp_path)), None)  # type: ignore[arg-type]
+    stream = stream_module.JournalStream(StreamOptions(journal=str(tmp_path)), None)  # type: ignore[arg-type]
     assert copied("a-5-9", "a-20-29", "b-1-10", "b-15-20") == {"a": 29, "b": 20}
     now = 7.0
     assert copied("a-40-49", "b-31-40", "c-3-4") == {"a": 29, "b": 20, "c": 4}

@@ -10,7 +10,7 @@ import pytest
 
 from eventmq.execution.async_executor import AsyncExecutor
 from eventmq.execution.executor import Executor
-from eventmq.execution.kept_logs import JobLog
+from eventmq.execution.kept_logs import LogBuffer
 from eventmq.execution.spec import TaskSpec
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import ChunkEntry, LoggedRow, OutcomeRow
@@ -199,7 +199,7 @@ def test_the_last_lines_are_kept_and_the_first_says_how_many_were_cut():
 
 
 def test_a_line_that_is_too_long_loses_its_end():
-    log = JobLog(1000)
+    log = LogBuffer(1000)
     log.add("é" * 1000)
     text = log.text().decode()
     assert text.endswith("é [...]\n")
@@ -209,7 +209,7 @@ def test_a_line_that_is_too_long_loses_its_end():
 
 
 def test_memory_is_bounded_however_much_a_job_logs():
-    log = JobLog(4096)
+    log = LogBuffer(4096)
     for _ in range(1000):
         log.add("x" * 1000)
     assert log._size <= 4096
