@@ -80,8 +80,6 @@ HANDSHAKE_EVERY = 1.0
 #: Seconds after which a worker that no broker has answered yet tries the next one.
 NEXT_AFTER = 2.0
 
-NEVER = float("inf")
-
 #: What `WorkerRunner.stop` was asked for.
 GO_ON, GRACEFULLY, AT_ONCE = range(3)
 

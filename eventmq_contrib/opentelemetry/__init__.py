@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq import hookimpl
-from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +29,7 @@ def eventmq_middleware() -> Mapping[str, Factory[Middleware]]:
 
 
 def _make_tracing(context: PluginContext) -> Middleware:
-    need("opentelemetry.trace", user="the middleware 'opentelemetry'", extra="opentelemetry")
-    from eventmq_contrib.opentelemetry.tracing import make_tracing
+    from eventmq_contrib.opentelemetry.options import make_tracing
 
     return make_tracing(context)
 
@@ -44,6 +42,6 @@ def eventmq_configure(app: EventMQ) -> None:
 
 
 def _flush() -> None:
-    from eventmq_contrib.opentelemetry.tracing import flush
+    from eventmq_contrib.opentelemetry.options import flush
 
     flush()

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
@@ -30,7 +29,7 @@ from opentelemetry.trace import (
 )
 
 from eventmq import Retry
-from eventmq.sdk import JobCancelled, option, parse_headers, read_options
+from eventmq.sdk import JobCancelled, parse_headers
 from eventmq_contrib.opentelemetry.conventions import (
     BATCH_COUNT,
     CREATE,
@@ -48,7 +47,6 @@ from eventmq_contrib.opentelemetry.conventions import (
     WAIT,
     operation,
 )
-from eventmq_contrib.opentelemetry.repeats import LOG_INTERVAL, limit_repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,9 +54,9 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
-    from eventmq.sdk import JobContext, Middleware, PluginContext, Submission, SubmissionBatch
+    from eventmq.sdk import JobContext, Submission, SubmissionBatch
 
-__all__ = ["Options", "Tracing", "flush", "make_tracing"]
+__all__ = ["Tracing", "flush"]
 
 _log = logging.getLogger(__name__)
 
@@ -88,33 +86,6 @@ _NO_ERRORS: tuple[tuple[type[BaseException], str], ...] = (
     (JobCancelled, "cancelled"),
     (asyncio.CancelledError, "cancelled"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Options of the plugin.
-
-    Attributes:
-        wait_spans: Make a span for the time from a job's making to its first start; without, the
-            span of the run has that time as an attribute.
-        log_interval: Seconds in which a process logs a line of the exporter or the SDK once; 0
-            logs all of them.
-    """
-
-    wait_spans: bool = option(True)  # noqa: FBT003 - the default of a field
-    log_interval: float = option(LOG_INTERVAL, unit="s", ge=0.0)
-
-
-def make_tracing(context: PluginContext) -> Middleware:
-    """Return the middleware.
-
-    Raises:
-        PluginError: An option is wrong.
-    """
-    options = read_options(context, Options)
-    if options.log_interval:
-        limit_repeats(options.log_interval)
-    return Tracing(context.clock.now, wait_spans=options.wait_spans)
 
 
 class _Batch:
