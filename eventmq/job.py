@@ -178,11 +178,15 @@ class IdFactory:
         return f"{t >> 12:012x}7{t & 0xFFF:03x}{0x8000000000000000 | secrets.randbits(62):016x}"
 
     def new_many(self, n: int) -> list[str]:
-        """Return ``n`` new ids in ascending order, which share their random bits."""
+        """Return ``n`` new ids in ascending order, of 60 random bits each."""
         first = max(int(self.clock.now() * 1000) << 12, self._last + 1)
         self._last = first + n - 1
-        tail = f"{0x8000000000000000 | secrets.randbits(62):016x}"
-        return [f"{t >> 12:012x}7{t & 0xFFF:03x}{tail}" for t in range(first, first + n)]
+        # One call for all of them, after which a tail costs a slice.
+        tails = secrets.token_hex(8 * n)
+        return [
+            f"{t >> 12:012x}7{t & 0xFFF:03x}8{tails[at : at + 15]}"
+            for t, at in zip(range(first, first + n), range(0, 16 * n, 16), strict=True)
+        ]
 
 
 def id_time(job_id: str) -> float | None:
