@@ -23,6 +23,12 @@ log = logging.getLogger(__name__)
 PREFIX = "EVENTMQ_"
 _TEST_PREFIX = "EVENTMQ_TEST_"
 
+#: Arguments of `EventMQ` that are no settings -> what to write.
+_ARGUMENTS = {
+    "task_defaults": "it is an argument of the app: "
+    'EventMQ("shop", task_defaults={"keep_logs": True})'
+}
+
 
 def _read(name: str, value: object, source: str) -> object:
     """Return a checked value of the field's type.
@@ -49,7 +55,7 @@ def _known(name: str, source: str) -> None:
             f"unknown setting {name!r} from {source}: it is called {new!r} now"
             + (f"; set {PREFIX}{new.upper()} instead" if source.startswith(PREFIX) else "")
         )
-    hint = hints.SETTINGS.get(name) or did_you_mean(name, FIELDS)
+    hint = _ARGUMENTS.get(name) or hints.SETTINGS.get(name) or did_you_mean(name, FIELDS)
     raise SettingsError(f"unknown setting {name!r} from {source}; {hint}")
 
 

@@ -316,6 +316,12 @@ def test_an_unknown_key_of_a_file_is_an_error(load):
     assert "from eventmq.toml" in refusal(load, own="brokr = 'x'")
 
 
+def test_an_argument_of_the_app_in_a_file_is_told_from_a_setting(load):
+    message = refusal(load, own="task_defaults = {keep_logs = true}")
+    assert "unknown setting 'task_defaults' from eventmq.toml" in message
+    assert 'argument of the app: EventMQ("shop", task_defaults={"keep_logs": True})' in message
+
+
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_an_old_name_is_an_error_that_tells_the_new_one(load, old, new):
     """As an argument, as a key of either file, and as a variable; whatever its value."""
