@@ -32,6 +32,7 @@ __all__ = [
     "MEANINGS",
     "NOT_FOUND",
     "NO_BROKER",
+    "SUMMARY",
     "WRONG_USAGE",
     "Command",
     "CommandGroup",
@@ -60,6 +61,9 @@ _START: Final = 'start one with "eventmq broker"'
 
 #: As in shells: 128 and the number of SIGINT.
 INTERRUPTED: Final = 130
+
+#: Characters of the longest summary.
+SUMMARY: Final = 300
 
 MEANINGS: Mapping[int, str] = {
     DONE: "done",
@@ -124,6 +128,10 @@ class Command(click.Command):
         self.exits = {code: codes[code] or MEANINGS[code] for code in sorted(codes)}
         meanings = ", ".join(f"{code} {text}" for code, text in self.exits.items())
         self.epilog = self.epilog or f"Exit codes: {meanings}."
+
+    def get_short_help_str(self, limit: int = SUMMARY) -> str:
+        """Return the whole summary: the list of commands of any group breaks it into lines."""
+        return super().get_short_help_str(max(limit, SUMMARY))
 
 
 class CommandGroup(Command, click.Group):

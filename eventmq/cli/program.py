@@ -23,7 +23,7 @@ from eventmq.cli import (
     topics,
     worker,
 )
-from eventmq.cli.command import DONE, INTERRUPTED, WRONG_USAGE, print_error
+from eventmq.cli.command import DONE, INTERRUPTED, SUMMARY, WRONG_USAGE, print_error
 from eventmq.cli.declared import loaded_plugins
 from eventmq.cli.demo import command as demo
 from eventmq.cli.logs import warn_of_variables
@@ -46,9 +46,6 @@ _GROUPS = {
     "Store": ("fsck", "backup", "store"),
     "Extend": ("plugins", "settings", "keys", "version"),
 }
-
-#: Characters of the longest summary.
-SUMMARY = 300
 
 _NO_MEMORY = (
     "out of memory, so this process has ended; every job with a receipt is on disk. Start it again "

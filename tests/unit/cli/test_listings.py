@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from rich.cells import cell_len
 
@@ -649,3 +650,21 @@ def test_the_help_groups_all_commands_and_cuts_no_summary(
     assert "..." not in text.replace("[ARGS]...", "")
     assert {*program.commands} == {name for name in program.commands if f"\n  {name} " in text}
     assert sys.stdout is terminal
+    groups = {*_groups(program)}
+    assert {("broker",), ("keys",), ("spark",), ("store",), ("failed",)} <= groups
+    for path in groups:
+        before = len(terminal.text)
+        assert 0 == run(*path, "--help")
+        commands = terminal.text[before:].partition("\nCommands:\n")[2]
+        assert commands, path
+        assert "..." not in commands, path
+
+
+def _groups(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    """Give the words that name each group below this one, with those of plugins."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield (*path, name)
+            yield from _groups(command, *path, name)
