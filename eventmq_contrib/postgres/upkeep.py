@@ -21,7 +21,7 @@ from eventmq.sdk import Finding, StoreError
 from eventmq_contrib.postgres.connection import Away, connect, describe
 from eventmq_contrib.postgres.memory import Seen
 from eventmq_contrib.postgres.pipeline import ConnectionLost
-from eventmq_contrib.postgres.tables import VALUES
+from eventmq_contrib.postgres.tables import ALL_TABLES, VALUES
 from eventmq_contrib.postgres.versions import contract, expand, prepare
 
 if TYPE_CHECKING:
@@ -73,12 +73,22 @@ _SET = f"""INSERT INTO {VALUES.name} (name, text_value) VALUES (%s, %s)
 #: It has numbers of events that others get now.
 _FORGET_JOURNAL = f"DELETE FROM {VALUES.name} WHERE name LIKE 'journal%'"  # noqa: S608
 
-_ASK_RIGHTS = """SELECT c.relname::text FROM pg_class c
-    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
-    AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
-        AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
-    UNION SELECT 'the schema' WHERE NOT has_schema_privilege(current_schema(), 'CREATE')
-    ORDER BY 1"""
+#: The names of tables of periods, and of the others.
+_PERIOD = "^outcomes_[0-9]+$"
+_NAMES = ", ".join(f"'{name}'" for name in ("lease", "beats", *(t.name for t in ALL_TABLES)))
+
+#: Who asks, the schema (both as SQL has them), whether the user has all rights there, and who else
+#: made a table of a period, which only its owner can drop. Tables of result backends don't count.
+_ASK_RIGHTS = f"""SELECT quote_ident(current_user), quote_ident(current_schema()),
+    has_schema_privilege(current_schema(), 'USAGE')
+    AND has_schema_privilege(current_schema(), 'CREATE')
+    AND coalesce(bool_and(
+        has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
+        AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE')), true),
+    min(quote_ident(pg_get_userbyid(relowner)))
+        FILTER (WHERE relname ~ '{_PERIOD}' AND NOT pg_has_role(relowner, 'USAGE'))
+    FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+    AND (relname IN ({_NAMES}) OR relname ~ '{_PERIOD}')"""  # noqa: S608
 
 #: Rows that vacuum has not cleared away, and for how long a transaction has been open beside which
 #: it cannot, by the clock of the server: the only thing that it is good for here. Sessions of other
@@ -139,10 +149,11 @@ class PostgresUpkeep:
 
         Raises:
             ConnectionLost: Commits would not be as durable as the setting says.
-            StoreError: This broker must not use the store: others have other settings, or the store
-                was put back.
+            StoreError: This broker must not use the store: others have other settings, its user
+                lacks rights, or the store was put back.
         """
         try:
+            self._refuse_rights(connection)
             values, server = _values(connection), _server(connection)
             if "server" not in values or self._settings.keys() - _settings(values).keys():
                 self._adopt(connection, server)
@@ -298,6 +309,28 @@ class PostgresUpkeep:
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
             yield
 
+    def _refuse_rights(self, connection: Connection) -> None:
+        for _, found, helps in self._missing_rights(connection):
+            raise StoreError(f"cannot use {self._where}: {found}; {helps}")
+
+    def _missing_rights(self, connection: Connection) -> Iterator[tuple[str, str, str]]:
+        """Yield what the user of a connection lacks: where, what is found, and what helps."""
+        [(user, schema, allowed, owner)] = connection.execute(_ASK_RIGHTS)
+        if not allowed:
+            tables = f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {user}"
+            yield (
+                f"the schema {self._database.schema}",
+                f"{user} has not all rights there",
+                f"GRANT ALL ON SCHEMA {schema} TO {user}; {tables}",
+            )
+        if owner:
+            role = f"GRANT {owner} TO {user}; ALTER ROLE {user} SET role = {owner}"
+            yield (
+                "outcomes",
+                f"{owner} made tables of periods, which {user} cannot drop",
+                f"let all brokers use one user, or a common role: {role}",
+            )
+
     def _describe(self, error: psycopg.Error) -> str:
         if not isinstance(error, psycopg.errors.InsufficientPrivilege):
             return describe(error)
@@ -371,17 +404,9 @@ class PostgresUpkeep:
                     "the database was put back to an earlier time; that broker refuses it",
                     _ACCEPT.format("restore"),
                 ))  # fmt: skip
-            user, schema = connection.info.user, self._database.schema
             found += [
-                _finding(
-                    "rights",
-                    table,
-                    f"{user} has not all rights",
-                    "brokers cannot use the store",
-                    f"GRANT ALL ON SCHEMA {schema}, GRANT ALL ON ALL TABLES IN SCHEMA {schema}, "
-                    f"both TO {user}",
-                )
-                for (table,) in connection.execute(_ASK_RIGHTS)
+                _finding("rights", where, what, "brokers cannot use the store", helps)
+                for where, what, helps in self._missing_rights(connection)
             ]
             [(replicas,)] = connection.execute(_ASK_REPLICAS)
         try:

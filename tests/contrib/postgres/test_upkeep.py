@@ -139,21 +139,87 @@ def test_missing_rights_are_found(postgres, database_url, sql, make):
         theirs = upkeep_of(postgres.url(name, "reader", "secret"))
         assert [] == theirs.check(), "an ordinary user can read what is checked"
         sql("REVOKE DELETE ON eventmq.jobs FROM reader")
-        [found] = theirs.check()
-        assert ("rights", "jobs") == (found.check, found.where)
-        assert "GRANT ALL ON ALL TABLES IN SCHEMA eventmq, both TO reader" in found.help
         sql("REVOKE CREATE ON SCHEMA eventmq FROM reader")
-        assert ["jobs", "the schema"] == [found.where for found in theirs.check()]
+        [found] = theirs.check()
+        assert ("rights", "the schema eventmq") == (found.check, found.where)
+        for grant in found.help.split("; "):
+            sql(grant)
+        assert [] == theirs.check(), "each is a statement"
         sql("REVOKE ALL ON eventmq.meta FROM reader")
         what = "denied for table meta; .* GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader"
         with pytest.raises(StoreError, match=what):
             theirs.check()
-        sql("GRANT CREATE ON SCHEMA eventmq TO reader")
-        with pytest.raises(StoreError, match=what):
+        with pytest.raises(StoreError, match="GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader"):
             make(postgres.url(name, "reader", "secret")).look()
     finally:
         sql("DROP OWNED BY reader")
         sql("DROP ROLE reader")
+
+
+@pytest.fixture
+def second(sql):
+    """A user who has all rights, but made nothing."""
+    sql("CREATE ROLE second LOGIN PASSWORD 'second'")
+    sql("GRANT ALL ON SCHEMA eventmq TO second")
+    sql("GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO second")
+    yield "second"
+    sql("DROP OWNED BY second")
+    sql("DROP ROLE second")
+
+
+@pytest.fixture
+def made(database_url):
+    upkeep_of(database_url).init()
+
+
+@pytest.mark.parametrize(
+    "lacks", ["INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA eventmq", "CREATE ON SCHEMA eventmq"]
+)
+def test_a_broker_whose_user_lacks_rights_is_refused(
+    postgres, database_url, sql, make, made, second, lacks
+):
+    """It would fail later, again and again."""
+    sql(f"REVOKE {lacks} FROM second")
+    sql("CREATE TABLE eventmq.backend_results (n int)")  # is not its own
+    broker = make(postgres.url(database_url.rpartition("/")[2], second, second))
+    with pytest.raises(StoreError) as error:
+        broker.look()
+    assert not isinstance(error.value, Away)
+    grants = str(error.value).split("; ", 1)[1]
+    assert grants == (
+        "GRANT ALL ON SCHEMA eventmq TO second; GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO second"
+    )
+    for grant in grants.split("; "):
+        sql(grant)
+    sql("REVOKE ALL ON eventmq.backend_results FROM second")
+    broker.look()
+
+
+def test_a_broker_that_cannot_drop_the_tables_of_periods_is_refused(
+    postgres, database_url, sql, make, made, second
+):
+    """Which another user has made: all need one user, or a common role."""
+    broker = make(postgres.url(database_url.rpartition("/")[2], second, second))
+    sql("CREATE ROLE first")
+    try:
+        sql("CREATE TABLE eventmq.outcomes_7 (LIKE eventmq.outcomes INCLUDING ALL)")
+        sql("ALTER TABLE eventmq.outcomes_7 OWNER TO first")
+        sql("GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO first, second")
+        sql("GRANT ALL ON SCHEMA eventmq TO first")
+        with pytest.raises(
+            StoreError, match="let all brokers use one user, or a common role: GRANT"
+        ):
+            broker.look()
+        theirs = upkeep_of(postgres.url(database_url.rpartition("/")[2], second, second))
+        [found] = theirs.check()
+        assert ("rights", "outcomes") == (found.check, found.where)
+        for statement in found.help.partition(": ")[2].split("; "):
+            sql(statement)
+        broker.look()
+        assert [] == theirs.check()
+    finally:
+        sql("DROP OWNED BY first")
+        sql("DROP ROLE first")
 
 
 def test_a_store_on_a_full_disk_is_not_half_made(postgres):
