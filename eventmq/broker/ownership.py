@@ -120,6 +120,8 @@ class Watch:
         #: Since when the owner's connection is gone, None while it is there.
         self._gone_since: float | None = None
         self._failures = 0
+        #: Whether a claim has failed since: then only a new beat shows that an owner can commit.
+        self._claim_failed = False
         #: Until when others may take what this broker has handed over.
         self._yields_until = float("-inf")
         #: Since when no owner is known, None while one is, and for how long that was so before.
@@ -129,11 +131,8 @@ class Watch:
     def looked(self, row: LeaseRow, began: float, ended: float) -> None:
         """Take what a look has found, and when it began and ended."""
         old, self.row = self.row, row
-        if self.trouble:
-            logger.info("the shared store can be used again")
-            self._logged.clear()
         missed = began - self._seen_at > LOOK_GAP or ended - began > COMMIT_LIMIT
-        self.trouble, self._failures, self._seen_at = "", 0, ended
+        self._seen_at = ended
         other = old is None or (old.epoch, old.owner) != (row.epoch, row.owner)
         renewed = other or (old is not None and old.beat != row.beat)
         if renewed or missed:
@@ -150,7 +149,16 @@ class Watch:
         gone = not (row.owner and row.connected) or ended - self._since >= BEAT_TIMEOUT
         self._note_owner(self._since if gone else None, ended)
         self.claiming = self._may_claim(row, began)
+        if not (gone or self.claiming) and (renewed or not self._claim_failed):
+            self._recovered()
         self.next_at = ended if self.claiming else self._next_look(row, ended)
+
+    def _recovered(self) -> None:
+        """Take that the store can be used: an owner is at work. A look alone does not show it."""
+        if self.trouble:
+            logger.info("the shared store can be used again")
+        self.trouble, self._failures, self._claim_failed = "", 0, False
+        self._logged.clear()
 
     def _note_owner(self, unowned_since: float | None, now: float) -> None:
         """Take since when the store has no owner that is at work, None where it has one."""
@@ -204,6 +212,7 @@ class Watch:
         self._note_owner(now, now)
         self.next_at = now + min(MAX_RETRY, RETRY * 2.0 ** min(self._failures, 10))
         self._failures += 1
+        self._claim_failed |= self.claiming
         self.claiming, self._seen_at = False, float("-inf")
 
     def claimed(self, epoch: int, now: float) -> None:
@@ -211,6 +220,7 @@ class Watch:
         assert self.row is not None  # noqa: S101 - it was seen before
         self.claiming = False
         if epoch:
+            self._recovered()
             self._note_owner(None, now)
             self.owns, self.next_at = epoch, float("inf")
             self.row = LeaseRow(self.row.store_id, epoch, self._me)

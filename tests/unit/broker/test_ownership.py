@@ -325,6 +325,56 @@ def test_while_the_store_is_away_no_owner_is_named_by_who_was_it() -> None:
     assert step(a, clock, MAX_RETRY + 0.1) == 2
 
 
+@pytest.mark.parametrize("frozen", [False, True], ids=["no owner", "an owner that hangs"])
+def test_a_store_that_can_be_read_and_not_claimed_is_tried_ever_more_rarely(
+    frozen: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each reason is logged once, and the trouble stays: looks don't show that it is over."""
+    caplog.set_level("INFO", "eventmq.broker")
+    clock, database = Clock(), SharedDatabase("s")
+    a, b = candidates(database, clock)
+    if frozen:
+        step(a, clock, 0.1)
+        step(b, clock, 0.1)
+    tries, lease, troubles = [], database.leases[1], set()
+
+    def claim(*_: object) -> int:
+        tries.append(clock.now)
+        raise StoreError(f"takes no writes, {len(tries) % 2}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lease, "claim", claim)
+        while clock.now < 110.0:
+            step(b, clock, 0.1)
+            if tries:
+                troubles.add(b.watch.trouble)
+    assert troubles == {"takes no writes, 0", "takes no writes, 1"}
+    said = [r.getMessage() for r in caplog.records if "shared store" in r.getMessage()]
+    assert said == [f"the shared store cannot be used now: takes no writes, {n}" for n in (1, 0)]
+    assert 10 < len(tries) < 40
+    assert tries[-1] - tries[-2] >= MAX_RETRY
+    assert step(b, clock, 10.0) == 1 + frozen
+    assert b.watch.trouble == ""
+    assert "the shared store can be used again" in caplog.text
+
+
+def test_the_trouble_of_a_claim_is_over_where_another_broker_is_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, database = Clock(), SharedDatabase("s")
+    a, b = candidates(database, clock)
+
+    def claim(*_: object) -> int:
+        raise StoreError("takes no writes")
+
+    monkeypatch.setattr(database.leases[1], "claim", claim)
+    step(b, clock, 1.0)
+    assert b.watch.trouble == "takes no writes"
+    assert step(a, clock, 0.1) == 1
+    step(b, clock, MAX_RETRY + 0.1)
+    assert b.watch.trouble == ""
+
+
 def test_what_is_released_is_claimed_by_the_other() -> None:
     clock, database = Clock(), SharedDatabase("s")
     a, b = candidates(database, clock)
