@@ -158,6 +158,11 @@ class JobError(EventMQError):
         self.job_id = job_id
 
 
+def _shown(frames: str) -> str:
+    """Return a traceback as a terminal may have it: `eventmq.text` is no layer below this one."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in frames)
+
+
 #: Beginning of the note with the traceback of a `JobFailed`.
 TRACEBACK_NOTE = "Traceback of the worker:\n\n"
 
@@ -190,7 +195,7 @@ class JobFailed(JobError):
 
     def note_traceback(self) -> None:
         """Add the traceback as a note, unless it is one already or there is none."""
-        text = vars(self).get("remote_traceback", "")  # one that was made anew may have none
+        text = _shown(vars(self).get("remote_traceback", ""))  # one made anew may have none
         note, notes = f"{TRACEBACK_NOTE}{text.rstrip()}", vars(self).get("__notes__", [])
         if text and note not in notes:  # add_note() is not in Python 3.10
             self.__notes__ = [*notes, note]

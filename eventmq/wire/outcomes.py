@@ -35,6 +35,7 @@ from eventmq.graph import TAKES
 from eventmq.headers import parse_headers
 from eventmq.interfaces import Envelope
 from eventmq.main_module import main_name
+from eventmq.text import printable
 from eventmq.wire.batches import unpack
 from eventmq.wire.results import (
     ERROR_TYPE,
@@ -223,7 +224,7 @@ def failure(row: EndRow) -> JobFailed:
     type_name = remote.type.removeprefix("builtins.")
     described = f"{type_name}: {remote.message}" if type_name else remote.message
     error = kind(
-        f"job {row.id} failed: {remote.message if kind is not JobFailed else described}",
+        f"job {row.id} failed: {printable(remote.message if kind is not JobFailed else described)}",
         job_id=row.id,
         remote_type=remote.type,
         remote_message=remote.message,
@@ -246,7 +247,7 @@ def _unsuccessful(row: EndRow) -> EventMQError:
         return failure(row)
     if row.state == "cancelled":
         reason = decode_error(row.data).message if row.data else ""
-        text = f"job {job_id} was cancelled" + (f": {reason}" if reason else "")
+        text = f"job {job_id} was cancelled" + (f": {printable(reason)}" if reason else "")
         return JobCancelled(text, job_id=job_id, reason=reason)
     if row.state == "expired":
         return JobExpired(

@@ -103,6 +103,16 @@ def test_a_failed_job_that_nothing_catches_shows_the_traceback_of_the_worker() -
     assert not hasattr(errors.JobFailed("no"), "__notes__")
 
 
+def test_the_note_is_safe_to_print_and_the_traceback_is_as_it_came() -> None:
+    raw = "\tat \x1b[2J\x07\nValueError: \u202e\n"
+    failed = errors.JobFailed("no", remote_traceback=raw)
+    (note,) = failed.__notes__
+    assert note == "Traceback of the worker:\n\n\tat \\x1b[2J\\x07\nValueError: \\u202e"
+    assert failed.remote_traceback == raw
+    failed.note_traceback()
+    assert failed.__notes__ == [note]
+
+
 def test_the_nearest_name_is_suggested_else_all() -> None:
     assert did_you_mean("brokr", ["worker", "broker"]) == "did you mean 'broker'?"
     assert did_you_mean("xyz", ["worker", "broker"]) == "known are: broker, worker"

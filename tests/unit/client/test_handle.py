@@ -365,6 +365,22 @@ def test_a_failure_carries_type_message_and_traceback() -> None:
     assert error.__cause__ is None
 
 
+def test_the_message_of_a_failure_is_safe_to_print() -> None:
+    """A text of a job could clear the screen of the client that does not catch its failure."""
+    error = end(failed("shop.Bad", "\x1b[2J\x07\nall is well"))
+    assert isinstance(error, JobFailed)
+    assert str(error) == "job j1 failed: shop.Bad: \\x1b[2J\\x07\\nall is well"
+    assert error.remote_message == "\x1b[2J\x07\nall is well"
+
+
+def test_the_reason_of_a_cancelled_job_is_safe_to_print(bench: Bench) -> None:
+    job = bench.job()
+    job.cancel("no \x1b[2J")
+    with pytest.raises(JobCancelled, match=r"cancelled: no \\x1b\[2J$") as caught:
+        job.get()
+    assert caught.value.reason == "no \x1b[2J"
+
+
 def test_a_failure_of_a_legacy_worker_is_its_text() -> None:
     error = end(row("failed", LEGACY_TYPE, b"TimeoutError"))
     assert isinstance(error, JobFailed)
