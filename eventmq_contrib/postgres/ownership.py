@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq
 
-from eventmq.sdk import Fenced, LeaseRow, StoreError, Unknown
+from eventmq.sdk import Fenced, LeaseRow, QueueFull, StoreError, Unknown
 from eventmq_contrib.postgres.connection import IDLE, Away, connect, limited
 from eventmq_contrib.postgres.pipeline import ConnectionLost, Denied, Locked, Pipeline
 from eventmq_contrib.postgres.records import pack_value
@@ -94,6 +94,15 @@ _RELEASE = "UPDATE lease SET owner = '', address = '', key = '', backend = '' WH
 GAUGE_EVERY = 10.0
 
 
+@contextmanager
+def _no_room_is_away() -> Iterator[None]:
+    """Give up the connection where the disk is full: only for a batch of jobs is that an answer."""
+    try:
+        yield
+    except QueueFull as error:
+        raise ConnectionLost(str(error)) from error
+
+
 class PostgresOwnership:
     """The ownership of one broker's store. One thread.
 
@@ -131,7 +140,8 @@ class PostgresOwnership:
         """Read the lease, and commit something beside it."""
         looking = self._connected()
         looking.deadline = time.monotonic() + LOOK
-        [(*row, locked)] = looking.ask(_LOOK)
+        with _no_room_is_away():
+            [(*row, locked)] = looking.ask(_LOOK)
         if locked and self._waiting is None:
             self._wait()
         self._upkeep.promise(looking)
@@ -198,9 +208,10 @@ class PostgresOwnership:
         try:
             # It may be another server than a look has found.
             self._check(connection)
-            rows = PostgresRows(connection, self._database.name, COMMIT)
-            self._upkeep.promise_of_commits(rows)
-            epoch = self._claim(rows.pipeline, seen, me)
+            with _no_room_is_away():
+                rows = PostgresRows(connection, self._database.name, COMMIT)
+                self._upkeep.promise_of_commits(rows)
+                epoch = self._claim(rows.pipeline, seen, me)
         except BaseException:
             connection.close()
             raise
@@ -245,14 +256,8 @@ class PostgresOwnership:
             raise ConnectionLost(f"the connection to {self._database.name} was lost")
         rows.begin()
         try:
-            beat = self._raise_beat(rows)
-            if not self._locked:
-                [(self._locked,)] = rows.ask(_LOCK)
-            if (now := time.monotonic()) >= self._gauges_due:
-                self._gauges_due = now + GAUGE_EVERY
-                [row] = rows.ask(GAUGES)
-                self.gauges = dict(zip(("dead_rows", "oldest_snapshot_seconds"), row, strict=True))
-            rows.commit()
+            with _no_room_is_away():
+                beat = self._renew(rows)
         except (Fenced, Unknown):
             self.drop()
             raise
@@ -261,6 +266,17 @@ class PostgresOwnership:
             raise
         self._beat = beat
         self._upkeep.saw(self.epoch, beat)
+
+    def _renew(self, rows: PostgresRows) -> int:
+        beat = self._raise_beat(rows)
+        if not self._locked:
+            [(self._locked,)] = rows.ask(_LOCK)
+        if (now := time.monotonic()) >= self._gauges_due:
+            self._gauges_due = now + GAUGE_EVERY
+            [row] = rows.ask(GAUGES)
+            self.gauges = dict(zip(("dead_rows", "oldest_snapshot_seconds"), row, strict=True))
+        rows.commit()
+        return beat
 
     def _raise_beat(self, session: PostgresRows | Pipeline) -> int:
         """Raise the beat, which nobody else does; return what it is then.
@@ -288,7 +304,8 @@ class PostgresOwnership:
             if time.monotonic() >= beat_at:
                 beside = self._connected()
                 beside.deadline = time.monotonic() + LOOK
-                self._beat = self._raise_beat(beside)
+                with _no_room_is_away():
+                    self._beat = self._raise_beat(beside)
                 beat_at = time.monotonic() + BEAT_EVERY
 
         rows.limit = None
@@ -304,7 +321,7 @@ class PostgresOwnership:
     def release(self) -> None:
         """Give the store up."""
         if self.rows is not None and self.rows.pipeline.is_open:
-            with suppress(StoreError):
+            with suppress(StoreError, QueueFull):
                 self.rows.limit = RELEASE
                 self.rows.begin()
                 self.rows.send(_RELEASE)

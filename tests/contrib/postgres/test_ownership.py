@@ -9,9 +9,10 @@ import time
 import psycopg
 import pytest
 
-from eventmq.sdk import Claimant, Fenced, LeaseRow, StoreError, Unknown
+from eventmq.sdk import Claimant, Fenced, LeaseRow, QueueFull, StoreError, Unknown
 from eventmq_contrib.postgres.connection import Away, Database
 from eventmq_contrib.postgres.ownership import PostgresOwnership
+from eventmq_contrib.postgres.pipeline import ConnectionLost, Pipeline
 from eventmq_contrib.postgres.rowstore import PostgresRows
 from eventmq_contrib.postgres.upkeep import PostgresUpkeep
 from tests.support.postgres import Home, Server, until
@@ -216,7 +217,6 @@ def test_an_owner_that_reads_another_beat_than_its_own_has_lost_the_store(make, 
 
 
 def test_a_renewal_that_was_rolled_back_is_made_again(make, other, monkeypatch):
-    """Such as one for which the disk was full."""
     one = make()
     claim(one, ONE)
     with monkeypatch.context() as patch:
@@ -225,6 +225,32 @@ def test_a_renewal_that_was_rolled_back_is_made_again(make, other, monkeypatch):
             one.renew()
     one.renew()
     assert other.execute("SELECT beat FROM beats").fetchall() == [(1,)]
+
+
+def test_a_full_disk_of_the_database_is_a_store_that_is_away_for_now(make, monkeypatch):
+    """Not the end of the broker: it claims the store again when there is room."""
+    one = make()
+    claim(one, ONE)
+
+    def full(*_):
+        raise QueueFull("the disk of the database is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.rows, "commit", full)
+        with pytest.raises(ConnectionLost, match="disk of the database is full"):
+            one.renew()
+    assert one.rows is None
+    seen = one.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "ask", full)
+        with pytest.raises(Away, match="disk of the database is full"):
+            one.claim(seen, ONE)
+        with pytest.raises(Away, match="disk of the database is full"):
+            one.look()
+    assert claim(one, ONE) == 2
+    monkeypatch.setattr(one.rows, "commit", full)
+    one.release()
+    assert one.rows is None
 
 
 def test_a_released_store_has_no_owner(make, other):
