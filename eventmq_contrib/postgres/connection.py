@@ -411,9 +411,10 @@ def _check(database: Database, connection: psycopg.Connection[Any], session: _Se
         raise Away(f"{name} takes no writes: set default_transaction_read_only = off")
     for setting in ("fsync", "full_page_writes"):
         if getattr(session, setting) != "on":
+            act = "restart" if setting == "fsync" else "reload"
             raise StoreError(
                 f"the server of {name} may lose what was committed, since it runs without "
-                f"{setting}: set {setting} = on in postgresql.conf and restart it"
+                f"{setting}: set {setting} = on in postgresql.conf and {act} it"
             )
     if session.encoding != "UTF8":
         raise StoreError(

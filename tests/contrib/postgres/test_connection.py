@@ -233,8 +233,8 @@ def test_a_pooler_in_between(postgres, database_url, pool_mode):
     assert said.endswith(": name the server itself")
 
 
-@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
-def test_a_server_that_may_lose_commits(postgres, database_url, setting):
+@pytest.mark.parametrize(("setting", "act"), [("fsync", "restart"), ("full_page_writes", "reload")])
+def test_a_server_that_may_lose_commits(postgres, database_url, setting, act):
     postgres.configure(**{setting: "off"})
     postgres.reload()
     try:
@@ -242,7 +242,7 @@ def test_a_server_that_may_lose_commits(postgres, database_url, setting):
     finally:
         postgres.configure(**{setting: "on"})
         postgres.reload()
-    assert f"runs without {setting}: set {setting} = on in postgresql.conf" in said
+    assert f"runs without {setting}: set {setting} = on in postgresql.conf and {act} it" in said
     connect(Database.of(database_url), "test").close()
 
 
