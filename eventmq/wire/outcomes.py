@@ -212,6 +212,10 @@ def _legacy_value(data: bytes) -> Any:
     return value["value"] if isinstance(value, dict) and "value" in value else value
 
 
+#: What the message of an error may have beside text: commands and logs make one line of it.
+_LINES = "\n\t"
+
+
 def failure(row: EndRow) -> JobFailed:
     """Return the exception for a failed job, with the original as its cause where possible."""
     if row.data is None:
@@ -223,8 +227,9 @@ def failure(row: EndRow) -> JobFailed:
     kind = _JOB_FAILED_TYPES.get(remote.type, JobFailed)
     type_name = remote.type.removeprefix("builtins.")
     described = f"{type_name}: {remote.message}" if type_name else remote.message
+    text = remote.message if kind is not JobFailed else described
     error = kind(
-        f"job {row.id} failed: {printable(remote.message if kind is not JobFailed else described)}",
+        f"job {row.id} failed: {printable(text, keep=_LINES)}",
         job_id=row.id,
         remote_type=remote.type,
         remote_message=remote.message,
@@ -247,7 +252,9 @@ def _unsuccessful(row: EndRow) -> EventMQError:
         return failure(row)
     if row.state == "cancelled":
         reason = decode_error(row.data).message if row.data else ""
-        text = f"job {job_id} was cancelled" + (f": {printable(reason)}" if reason else "")
+        text = f"job {job_id} was cancelled" + (
+            f": {printable(reason, keep=_LINES)}" if reason else ""
+        )
         return JobCancelled(text, job_id=job_id, reason=reason)
     if row.state == "expired":
         return JobExpired(

@@ -367,10 +367,11 @@ def test_a_failure_carries_type_message_and_traceback() -> None:
 
 def test_the_message_of_a_failure_is_safe_to_print() -> None:
     """A text of a job could clear the screen of the client that does not catch its failure."""
-    error = end(failed("shop.Bad", "\x1b[2J\x07\nall is well"))
+    remote = RemoteError("shop.Bad", "\x1b[2J\x07\n\tis it", "", ())
+    error = end(row("failed", ERROR_TYPE, encode_error(remote)))
     assert isinstance(error, JobFailed)
-    assert str(error) == "job j1 failed: shop.Bad: \\x1b[2J\\x07\\nall is well"
-    assert error.remote_message == "\x1b[2J\x07\nall is well"
+    assert str(error) == "job j1 failed: shop.Bad: \\x1b[2J\\x07\n\tis it"
+    assert error.remote_message == "\x1b[2J\x07\n\tis it"
 
 
 def test_the_reason_of_a_cancelled_job_is_safe_to_print(bench: Bench) -> None:
