@@ -78,11 +78,14 @@ def log_about(
 
 
 class LineFormatter(logging.Formatter):
-    """Writes a record as one line, with all text escaped; only tracebacks take several."""
+    """Writes a record as one line, with all text escaped; only tracebacks take several.
+
+    These are indented: the text of an exception may have lines that look like those of the log.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        return printable(super().format(record), keep="\n\t")
+        """Return the line, and those below it."""
+        return printable(super().format(record), keep="\n\t").replace("\n", "\n    ")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the base class
         """Return the line without the traceback; a warning of Python has one more."""

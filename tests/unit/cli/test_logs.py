@@ -118,14 +118,29 @@ def test_a_traceback_keeps_its_lines_and_escapes_the_rest(capsys):
     except ValueError:
         logging.getLogger("shop").exception("it broke")
     lines = capsys.readouterr().err.splitlines()
-    assert "Traceback (most recent call last):" == lines[1]
-    assert "ValueError: \\x1b[2J" == lines[-1]
+    assert "    Traceback (most recent call last):" == lines[1]
+    assert "    ValueError: \\x1b[2J" == lines[-1]
+
+
+def test_the_text_of_an_exception_cannot_look_like_a_line_of_the_log(capsys):
+    start()
+    forged = "2026-01-01 00:00:00,000 INFO    eventmq.broker: all is well"
+    try:
+        raise ValueError(f"no\n{forged}\n\n{forged}")
+    except ValueError as error:
+        logging.getLogger("shop").exception("it broke", stack_info=True)
+        logging.getLogger("py.warnings").warning("%s", f"a.py:1: UserWarning: {error}\n")
+    lines = capsys.readouterr().err.splitlines()
+    heads = [line for line in lines if not line.startswith("    ")]
+    assert ["shop: it broke", "py.warnings: a.py:1: UserWarning: no"] == [
+        line.split(maxsplit=3)[3] for line in heads
+    ]
 
 
 def test_a_warning_of_python_shows_its_source_below(capsys):
     start()
     logging.getLogger("py.warnings").warning("%s", "a.py:1: UserWarning: odd\n  warn('odd')\n")
-    assert ["a.py:1: UserWarning: odd", "  warn('odd')"] == [
+    assert ["a.py:1: UserWarning: odd", "      warn('odd')"] == [
         line.rpartition("py.warnings: ")[2] for line in capsys.readouterr().err.splitlines()
     ]
 

@@ -123,12 +123,14 @@ def test_a_failure_is_in_the_log_with_its_traceback():
     lines = log_of(run(make_executor(spec(fail)), "fail"))
     assert "WARNING shop: soon" == lines[0]
     assert "failed for good at attempt 1: ValueError: no" in lines[1]
-    assert "ValueError: no" == lines[-1]
+    assert "    ValueError: no" == lines[-1]
 
 
 def test_a_message_is_one_line_and_a_traceback_follows():
     lines = log_of(run(make_executor(spec(shout)), "shout"))
-    assert [r"ERROR   shop: it broke\nin two", "Traceback (most recent call last):"] == lines[:2]
+    assert [r"ERROR   shop: it broke\nin two", "    Traceback (most recent call last):"] == lines[
+        :2
+    ]
 
 
 def test_coroutines_and_their_threads_are_kept_in_any_pool():
