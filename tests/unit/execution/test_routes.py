@@ -10,11 +10,12 @@ import pytest
 
 from eventmq.execution.async_executor import AsyncExecutor
 from eventmq.graph import FEEDS
+from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import ChunkEntry, pack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
 from tests.support.prepended_results import TAKES, body, collect, error, row
-from tests.support.worker_harness import make_executor
+from tests.support.worker_harness import Fixed, make_executor
 
 
 def leaf(value, content_type="msgpack"):
@@ -162,3 +163,36 @@ def test_a_result_that_neither_backend_nor_broker_take_fails_the_job():
     headers = "task:collect,content-type:msgpack,graph:" + FEEDS + "n"
     found = row(msgpack.packb([[1], {}]), headers, executor=executor)
     assert decode_error(found.result).type == "eventmq.errors.ResultTooLarge"
+
+
+def test_jobs_that_differ_in_headers_of_a_middleware_share_a_retry_policy_and_see_their_own():
+    """One that traces has another text for each job; what EventMQ knows is looked up once."""
+    asked = []
+
+    def add():
+        """Do nothing."""
+
+    def policy(name, options):
+        asked.append(name)
+        return Fixed(7.0)
+
+    table = make_executor(add, retry_policy=policy)._routes
+    texts = [f"task:add,content-type:msgpack,{n}" for n in ("a:1,b:2", "a:2", "a:3")]
+    routes = [table.route("q", text) for text in texts]
+    assert [route.text for route in routes] == texts
+    assert {(route.task, route.queue, route.policy) for route in routes} == {
+        ("add", "q", routes[0].policy)
+    }
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["a:1,task:add,content-type:msgpack", "a:1", "task:add,a:1,retry-count:2"]
+)
+def test_headers_in_another_order_are_read_all_the_same(text):
+    def add():
+        """Do nothing."""
+
+    route = make_executor(add)._routes.route("q", text)
+    headers = parse_headers(text)
+    assert (route.text, route.task, route.retries) == (text, headers.task, headers.retry_count)
