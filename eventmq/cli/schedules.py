@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from math import isclose
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from eventmq.cli.call import find_task, read_arguments
 from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, ListingGroup, read_length
-from eventmq.cli.output import local_time, none_of, pages_of, show_rows
+from eventmq.cli.output import duration, local_time, none_of, pages_of, show_rows
 from eventmq.cli.target import takes_json, takes_target, takes_wide
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ _SHOWN = (
     "name", "task", "trigger", "next", "last", "outcome", "enabled", "queue", "zone", "source",
 )  # fmt: skip
 
-#: Columns that give way on a narrow terminal, the first one first.
-_GIVES_WAY = ("source", "zone", "queue", "enabled", "outcome", "last")
+#: Columns that give way on a narrow terminal, the first one first. That one is disabled is always
+#: shown: names and tasks are cut instead.
+_GIVES_WAY = ("source", "zone", "queue", "outcome", "last")
+
+_UNITS = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
 
 _EXITS = {NO_BROKER: "", NOT_FOUND: "no such schedule"}
 
@@ -111,12 +115,21 @@ def _words(name: str, text: str) -> str:
     """Return a trigger as people write it."""
     options = _options(text)
     if name == "every" and isinstance(options.get("seconds"), (int, float)):
-        return f"every {options['seconds']:g} s"
+        return f"every {_interval(options['seconds'])}"
     if name == "cron":
         return f"cron {options.get('expression')}"
     if name == "at" and isinstance(options.get("moment"), (int, float)):
         return f"at {local_time(options['moment'])}"
     return f"{name} {text}".strip()
+
+
+def _interval(seconds: float) -> str:
+    """Return it as listings write a length of time, in seconds where that is not all of it."""
+    text = duration(seconds)
+    number, _, unit = text.partition(" ")
+    if isclose(float(number) * _UNITS.get(unit, 0.0), seconds, rel_tol=1e-9):
+        return text
+    return f"{seconds:.6f}".rstrip("0").rstrip(".") + " s"
 
 
 # Changing

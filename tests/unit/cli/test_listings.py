@@ -398,6 +398,15 @@ def test_a_listing_has_a_line_per_row_that_fits(
     assert [] == [line for line in lines if cell_len(line) > columns]
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_schedule_that_is_disabled_says_so_at_any_width(
+    columns: int, shown: Callable[..., str]
+) -> None:
+    head, on, off = shown(LISTINGS["schedules"], columns).splitlines()
+    place = head.index("enabled")
+    assert ("yes", "no") == tuple(line[place : place + 7].strip() for line in (on, off))
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_does_not_depend_on_the_width(name: str, shown: Callable[..., str]) -> None:
     text = shown(OTHERS[name], 80)

@@ -57,7 +57,17 @@ def test_a_trigger_is_described_with_its_zone() -> None:
     """As in the lines of a scheduler that starts."""
     nightly = 'cron:{"expression": "0 3 * * *", "tz": "Europe/Paris"}'
     assert describe_trigger(nightly) == "cron 0 3 * * *, zone Europe/Paris"
-    assert describe_trigger('every:{"seconds": 90}') == "every 90 s"
+    assert describe_trigger('every:{"seconds": 90}') == "every 1.5 min"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(18_000, "5 h"), (86_400, "1 d"), (300.0, "5 min"), (0.5, "500 ms"), (3700, "3700 s"),
+     (1_234_567, "1234567 s"), (1.25, "1.25 s"), (0.1234, "0.1234 s"),
+     (100.25, "100.25 s"), (45, "45 s")],
+)  # fmt: skip
+def test_an_interval_is_in_the_unit_that_suits_it_and_exact(seconds: float, text: str) -> None:
+    assert describe_trigger(f'every:{{"seconds": {seconds}}}') == f"every {text}"
 
 
 @pytest.mark.parametrize(
