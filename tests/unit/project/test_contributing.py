@@ -56,6 +56,16 @@ def test_the_readme_says_which_pythons_are_tested() -> None:
     assert min(tested) == int(named[0])
 
 
+def test_the_quickstart_says_the_same_of_pythons() -> None:
+    said = []
+    for page in ("README.rst", "docs/quickstart.rst"):
+        words = " ".join((ROOT / page).read_text("utf-8").split())
+        found = re.search(r"ested (?:on|are).*?and macOS are expected", words)
+        assert found is not None
+        said.append([*map(re.compile(r"3\.\d+").findall, found[0].split(";"))])
+    assert said == [[["3.10", "3.11", "3.13"], ["3.12", "3.14"]]] * 2
+
+
 def test_what_the_quick_tests_need_is_small() -> None:
     """``.ci/quick`` runs where neither Spark nor a Java is installed."""
     setup = configparser.ConfigParser()
