@@ -15,9 +15,10 @@ import click
 
 from eventmq.cli.command import DONE, FAILED, Command
 from eventmq.cli.hangup import at_hangup
+from eventmq.cli.logs import name_process
 from eventmq.cli.output import paint, printable
 from eventmq.cli.processes import Child, ChildFailed, interrupt_at_signals, ready_fields
-from eventmq.cli.target import takes_app, takes_queues
+from eventmq.cli.target import takes_app, takes_log_format, takes_queues
 from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ _COLOUR = "green"
     "--gateway", "gateways", metavar="NAME[=URL]", multiple=True,
     help="Run this gateway too, at its usual address or this one. Repeatable.",
 )  # fmt: skip
+@takes_log_format
 @takes_app(required=True)
 def dev(
     target: Target,
@@ -129,8 +131,8 @@ def dev(
 ) -> int:
     """Run a broker, a worker and a scheduler together, and gateways.
 
-    Log lines go to stderr, each with the name of its process. A line with "ready" is printed on
-    stdout when all are ready. Ctrl-C stops all. SIGHUP is passed on to all of them.
+    Log lines go to stderr, each with the name of its process, in JSON as "process". A line with
+    "ready" is printed on stdout when all are ready. Ctrl-C stops all. SIGHUP is passed on to all.
 
     With --reload all but the broker restart when a Python file in or below the working directory,
     or a settings file in it, changes; running jobs end first, within the grace. That needs the
@@ -141,6 +143,8 @@ def dev(
         bind = settings.broker[0]
     verbosity = ["-v"] * target.verbosity + ["-q"] * -target.verbosity
     app = ["-A", target.app_name or "", *(f"-I{name}" for name in target.imports)]
+    app += ["--log-format", settings.log_format]
+    write = _in_json if settings.log_format == "json" else _prefixed
     broker = [*verbosity, "broker", *app, *_arguments(bind=bind, data_dir=data_dir)]
     worker = [*verbosity, "worker", *app, *_arguments(**options)]
     beat = [*verbosity, "beat", *app]
@@ -149,9 +153,14 @@ def dev(
         stop_timeout = settings.shutdown_grace + STOP_TIMEOUT
         restartable = {"worker": worker, "beat": beat}
         others = dict(_gateway(text, verbosity, app) for text in gateways)
-        _ProcessGroup(restartable, others, stop_timeout=stop_timeout, reload=reload).run(broker)
+        _ProcessGroup(
+            restartable, others, write, stop_timeout=stop_timeout, reload=reload
+        ).run(broker)  # fmt: skip
     except KeyboardInterrupt:
-        click.echo("stopped", err=True)
+        if write is _in_json:
+            write("dev", "stopped")
+        else:
+            click.echo("stopped", err=True)
     return DONE
 
 
@@ -173,6 +182,7 @@ class _ProcessGroup:
     Args:
         restartable: Name and arguments of each, in the order of their start; they start together.
         gateways: The same of gateways; when one ends, the others go on.
+        write: Writes a line of the process of a name.
         stop_timeout: Seconds for one to end.
         reload: Restart them when code changes; one may then fail without ending the others.
     """
@@ -181,12 +191,14 @@ class _ProcessGroup:
         self,
         restartable: dict[str, list[str]],
         gateways: dict[str, list[str]],
+        write: Callable[[str, str], None],
         *,
         stop_timeout: float,
         reload: bool,
     ) -> None:
         self._restartable = {**restartable, **gateways}
         self._gateways = gateways
+        self._write = write
         self._stop_timeout = stop_timeout
         self._reload = reload
         self._events: SimpleQueue[Child | list[str] | None] = SimpleQueue()
@@ -212,7 +224,7 @@ class _ProcessGroup:
                 self._handle(self._events.get())
 
     def _child(self, name: str, arguments: list[str]) -> Child:
-        return Child(name, arguments, on_line=partial(_prefixed, name), on_end=self._events.put)
+        return Child(name, arguments, on_line=partial(self._write, name), on_end=self._events.put)
 
     def _start(self) -> None:
         for name, arguments in self._restartable.items():
@@ -273,9 +285,8 @@ class _ProcessGroup:
         else:
             self._log(f"the {names} {'have' if len(self._restartable) > 1 else 'has'} the new code")
 
-    @staticmethod
-    def _log(text: str) -> None:
-        _prefixed("dev", f"{printable(text)}\n")
+    def _log(self, text: str) -> None:
+        self._write("dev", f"{printable(text)}\n")
 
 
 def _interrupt() -> None:
@@ -287,6 +298,11 @@ def _prefixed(name: str, line: str) -> None:
     """Write a line to stderr with the name of its process."""
     prefix = paint(f"{name} |", _COLOURS.get(name, _COLOUR), err=True)
     click.echo(f"{prefix} {line}", err=True, nl=False)
+
+
+def _in_json(name: str, line: str) -> None:
+    """Write a line to stderr as JSON that names its process."""
+    click.echo(name_process(line, name), err=True)
 
 
 COMMANDS = (dev,)

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
     from eventmq.execution.executor import Executor
 
-__all__ = ["LOADER", "load_executor", "shift_level", "start_logging", "warn_of_variables"]
+__all__ = [
+    "LOADER",
+    "load_executor",
+    "name_process",
+    "shift_level",
+    "start_logging",
+    "warn_of_variables",
+]
 
 #: Called by child processes of a pool to load the app.
 LOADER = f"{__name__}:load_executor"
@@ -46,6 +53,9 @@ _STANDARD = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "
 
 #: Logger of exceptions that no code caught.
 _UNCAUGHT = "eventmq.uncaught"
+
+#: Logger of lines that a process of ``dev`` wrote to its stderr by itself.
+_STDERR = "eventmq.stderr"
 
 #: Logger that warns of misspelt environment variables, whenever settings are read.
 _SETTINGS = "eventmq.settings.sources"
@@ -105,6 +115,24 @@ class _JsonFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = record.stack_info
         return printable(json.dumps(line, ensure_ascii=False), escape=json.dumps)
+
+
+def name_process(line: str, process: str) -> str:
+    """Return a JSON line of the log with the name of the process that wrote it, as ``process``.
+
+    Args:
+        line: From its stderr; one that is none of the log becomes the message of one.
+        process: The name.
+    """
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        given = {"name": _STDERR, "levelname": "INFO", "msg": line.rstrip("\n")}
+        fields = json.loads(_JsonFormatter().format(logging.makeLogRecord(given)))
+    text = json.dumps({**fields, "process": process}, ensure_ascii=False)
+    return printable(text, escape=json.dumps)
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:

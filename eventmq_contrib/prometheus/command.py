@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
+from contextlib import closing, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli import FAILED, Command, at_hangup, takes_target
+from eventmq.cli import FAILED, Command, at_hangup, takes_log_format, takes_target
 from eventmq.errors import SettingsError
 from eventmq_contrib.extras import need
 from eventmq_contrib.prometheus.address import DEFAULT_BIND, shown, split
@@ -44,6 +44,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str) -> 
     help="Where Prometheus asks; port 0 takes a free one.",
 )  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
+@takes_log_format
 @takes_target
 def metrics(target: Target, *, bind: tuple[str, int], insecure: bool) -> None:
     """Serve a broker's metrics to Prometheus, until SIGTERM or Ctrl-C.
@@ -53,7 +54,7 @@ def metrics(target: Target, *, bind: tuple[str, int], insecure: bool) -> None:
     on stdout. The page is not encrypted and asks for no password, so an address that is not
     loopback needs --insecure, or the setting of that name.
     """
-    with target.asking(TIMEOUT, level="warning") as app:
+    with closing(target.serving(submit_timeout=TIMEOUT).app) as app:
         serve(app, bind, insecure=insecure or app.settings.insecure)
 
 

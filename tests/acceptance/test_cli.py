@@ -326,6 +326,21 @@ def test_dev_runs_both_and_ends_both(shell: Shell) -> None:
     assert 3 == shell.run("ping", "--broker", address).returncode
 
 
+def test_dev_writes_json_that_names_the_process(shell: Shell) -> None:
+    (shell.folder / "loud.py").write_text(
+        "import sys\nfrom eventmq import EventMQ\n"
+        "app = EventMQ('loud')\nprint('hi', file=sys.stderr)\n"
+    )
+    options = ("-A", "loud", "--bind", FREE, "-c", "1", "--log-format", "json")
+    dev = shell.start("dev", *options)
+    dev.ready()
+    assert 0 == dev.stop(signal.SIGINT)
+    said = dev.said.split("hi\n", 1)[1]  # dev itself imports the app before it has a log
+    lines = [json.loads(line) for line in said.splitlines() if line[:6] != "ready "]
+    assert {"broker", "worker", "beat", "dev"} <= {line["process"] for line in lines}
+    assert ("worker", "hi") in {(line["process"], line["message"]) for line in lines}
+
+
 def test_dev_says_which_of_the_two_failed(shell: Shell) -> None:
     done = shell.run("dev", "-A", "shop", "--bind", FREE, "--data-dir", "shop.py")
     assert 1 == done.returncode

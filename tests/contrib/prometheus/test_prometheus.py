@@ -389,6 +389,20 @@ def test_an_address_that_is_none_is_wrong_usage(bind: str) -> None:
         serve_process(dict, bind)
 
 
+def test_the_command_takes_the_form_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    forms: list[str] = []
+    monkeypatch.setattr(
+        "eventmq_contrib.prometheus.command.serve",
+        lambda app, *_, **__: forms.append(app.settings.log_format),
+    )
+    monkeypatch.setattr(
+        "eventmq.cli.target.start_logging", lambda *_, form, **__: forms.append(form)
+    )
+    arguments = ["--log-format", "json", "--broker", "tcp://127.0.0.1:1"]
+    assert CliRunner().invoke(metrics, arguments, standalone_mode=False).exception is None
+    assert ["json", "json"] == forms
+
+
 def test_a_taken_port_is_named(app: EventMQ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

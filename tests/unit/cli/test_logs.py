@@ -13,7 +13,7 @@ from contextvars import copy_context
 
 import pytest
 
-from eventmq.cli.logs import start_logging
+from eventmq.cli.logs import name_process, start_logging
 from eventmq.interfaces import JobContext, current
 from eventmq.plugins.middleware.log_context import LogContext
 
@@ -453,3 +453,24 @@ def test_a_handler_that_logs_itself_ends(capsys):
     start(Endless(), level="info")
     logging.getLogger("shop").error("sold")
     assert "RecursionError" in capsys.readouterr().err
+
+
+# Lines of the processes of ``dev``
+
+
+def test_a_line_in_json_gets_the_name_of_its_process():
+    line = '{"level": "error", "message": "a\\nb\\u001b"}\n'
+    text = name_process(line, "worker")
+    assert text.isprintable()
+    assert {"level": "error", "message": "a\nb\x1b", "process": "worker"} == json.loads(text)
+
+
+@pytest.mark.parametrize("line", ["error: 100 %s \x1b[2J\n", "[1]\n", "{\n", "\n", "[" * 100_000])
+def test_any_other_line_becomes_the_message_of_one(line):
+    text = name_process(line, "beat")
+    assert text.isprintable()
+    fields = json.loads(text)
+    assert ("info", "eventmq.stderr", line.rstrip("\n"), "beat") == (
+        fields["level"], fields["logger"], fields["message"], fields["process"],
+    )  # fmt: skip
+    assert fields["time"].endswith("Z")

@@ -128,9 +128,8 @@ def test_a_failure_is_in_the_log_with_its_traceback():
 
 def test_a_message_is_one_line_and_a_traceback_follows():
     lines = log_of(run(make_executor(spec(shout)), "shout"))
-    assert [r"ERROR   shop: it broke\nin two", "    Traceback (most recent call last):"] == lines[
-        :2
-    ]
+    head = [r"ERROR   shop: it broke\nin two", "    Traceback (most recent call last):"]
+    assert head == lines[:2]
 
 
 def test_coroutines_and_their_threads_are_kept_in_any_pool():
