@@ -1,0 +1,199 @@
+"""The rows about watching: CPU for counting jobs, for scrapes and health checks, and for traces.
+
+This is the app of the workers of `tracing` as well, and a broker that times how it counts jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.system import ROOT, children, running
+from eventmq import EventMQ
+from eventmq.cli import main
+from eventmq.store.metrics import JobMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from benchmarks.figures import Figures
+    from eventmq.events import Block
+
+__all__ = ["GOALS", "ROWS"]
+
+_BULK, _SINGLES, _ASKED, _CHECKS = 100_000, 2000, 200, 10
+
+#: Environment variables: the file with the times of the broker; how the app traces.
+_FILE, _MODE = "BENCH_COUNTING", "BENCH_TRACING"
+
+#: Options of the plugin, None where it is not chosen. In ``otlp`` spans are encoded as well.
+_MODES: dict[str, Any] = {"off": None, "on": {}, "no_wait": {"wait_spans": False}, "otlp": {}}
+
+#: Jobs that `tracing` sends at a time, and how often in each mode.
+_BLOCK, _BLOCKS = 500, 8
+
+
+def _cpu(*pids: int) -> float:
+    """Return CPU seconds of processes to the nanosecond, where ``/proc`` has hundredths."""
+    return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)  # CPUCLOCK_SCHED of Linux
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and all that came from it: children come from a fork server."""
+    return [pid, *(each for child in children(pid) for each in _family(child))]
+
+
+def metrics(figures: Figures) -> None:
+    """CPU of the broker for counting jobs, of all that a job takes; per scrape and per check."""
+    with running() as system:
+        system.stop()
+        os.environ[_FILE], system.program = str(system.folder / "times"), "benchmarks.overhead"
+        system.start_broker()
+        assert system.broker is not None
+        pid, app = system.broker.pid, EventMQ("bench", broker=system.address)
+        nothing = app.task(name="benchmarks.bench_app.nothing")(lambda: None)
+        spent = [_cpu(pid)]
+        nothing.map([()] * _BULK)
+        system.start_worker(2)
+        while any(row["waiting"] + row["running"] for row in app.ask("queues")):
+            time.sleep(0.05)
+        spent.append(_cpu(pid))
+        for _ in range(_SINGLES):
+            nothing.delay().get(timeout=10)
+        spent.append(_cpu(pid))
+        for _ in range(_ASKED):
+            app.ask("metrics")
+        spent.append(_cpu(pid))
+        check = [sys.executable, "-m", "eventmq", "status", "--check", "--broker", system.address]
+        for _ in range(_CHECKS):
+            subprocess.run(check, cwd=ROOT, check=True)
+        spent.append(_cpu(pid))
+        app.close()
+        system.stop()
+        counted = json.loads(Path(os.environ.pop(_FILE)).read_text())
+    bulk, single, scrape, health = (b - a for a, b in pairwise(spent))
+    for name, jobs, cpu in (("bulk", _BULK, bulk), ("single", _SINGLES, single)):
+        figures.add(**{
+            f"{name}_us": cpu / jobs * 1e6, f"{name}_counting_us": counted[name] / jobs * 1e6,
+            f"{name}_percent": counted[name] / cpu * 100,
+        })  # fmt: skip
+    figures.add(scrape_us=scrape / _ASKED * 1e6, check_us=health / _CHECKS * 1e6)
+
+
+def _time_counting() -> None:
+    """Time `JobMetrics.count`, which costs less than two runs differ by; write it at the end."""
+    count, clock, spent = JobMetrics.count, time.thread_time, {"bulk": 0.0, "single": 0.0}
+
+    def timed(self: JobMetrics, blocks: Iterable[Block]) -> None:
+        some = list(blocks)
+        name = "single" if sum(len(block.ids) for block in some) < 3 else "bulk"  # of a commit
+        begin = clock()
+        count(self, some)
+        end = clock()
+        spent[name] += end - begin - (clock() - end)
+
+    JobMetrics.count = timed  # type: ignore[method-assign]
+    atexit.register(lambda: Path(os.environ[_FILE]).write_text(json.dumps(spent)))
+
+
+def tracing(figures: Figures) -> None:
+    """CPU per job in client and worker: no traces, traces, without waits, encoded for OTLP.
+
+    The modes take turns. ``costs`` is what each takes more than the first. In ``idle`` each job is
+    sent once the last has its receipt, so that caches are cold; else all are sent at once.
+    """
+    flush, spent = _provide(), {mode: [0.0, 0.0, 0.0] for mode in _MODES}
+    with running() as system:
+        system.app, workers = "benchmarks.overhead:app", {}
+        for mode in _MODES:
+            os.environ[_MODE] = mode
+            workers[mode] = system.start_worker(1, "--queues", mode).pid
+        apps = {mode: _make_app(mode, system.address) for mode in _MODES}
+        for turn in range(_BLOCKS + 1):  # the first is to warm up
+            for mode, app in apps.items():
+                os.environ[_MODE] = mode
+                used = [time.process_time(), _cpu(*_family(workers[mode]))]
+                app.wait(asyncio.run(_send(app.tasks["nothing"])), timeout=60)
+                flush()
+                time.sleep(0.5)  # the worker sends its spans every 0.2 s
+                used += [time.process_time(), _cpu(*_family(workers[mode]))]
+                for _ in range(_BLOCK):
+                    app.tasks["nothing"].delay()
+                flush()
+                idle = time.process_time() - used[2]
+                for index, more in enumerate((used[2] - used[0], used[3] - used[1], idle)):
+                    spent[mode][index] += more * bool(turn)
+                time.sleep(0.5)
+        for app in apps.values():
+            app.close()
+    us = {mode: [each / _BLOCK / _BLOCKS * 1e6 for each in spent[mode]] for mode in _MODES}
+    for mode, (client, worked, idle) in us.items():
+        figures.add(**{f"{mode}_client_us": client, f"{mode}_worker_us": worked})
+        if mode != "off":
+            costs = client + worked - sum(us["off"][:2])
+            figures.add(**{f"{mode}_costs_us": costs, f"{mode}_idle_us": idle - us["off"][2]})
+
+
+async def _send(task: Any) -> Sequence[Any]:
+    return await asyncio.gather(*(task.adelay() for _ in range(_BLOCK)))
+
+
+def _make_app(mode: str, broker: str | None = None) -> EventMQ:
+    options = {"opentelemetry": _MODES[mode] or {}}
+    names = ["log-context"] if _MODES[mode] is None else ["log-context", "opentelemetry"]
+    made = EventMQ(
+        "bench", broker=broker, middleware=names, default_queue=mode, plugin_options=options
+    )
+    made.task(name="nothing")(lambda: None)
+    return made
+
+
+@cache
+def _provide() -> Callable[[], bool]:
+    """Set up the SDK with its batch processor and an exporter that drops spans; return a flush."""
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    class Exporter(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            if os.environ[_MODE] == "otlp":
+                encode_spans(spans).SerializeToString()
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(Exporter(), schedule_delay_millis=200))
+    trace.set_tracer_provider(provider)
+    return provider.force_flush
+
+
+if __name__ != "__main__" and os.environ.get(_MODE, "off") != "off":  # in a worker
+    _provide()
+app = _make_app(os.environ.get(_MODE, "off"))
+
+#: Name -> one run of it.
+ROWS: dict[str, Callable[[Figures], None]] = {"metrics": metrics, "tracing": tracing}
+
+#: Name -> figure -> what it must reach.
+GOALS: dict[str, dict[str, str]] = {
+    "metrics": {"bulk_percent": "< 1", "single_percent": "< 1"},
+    "tracing": {"on_costs_us": "< 40"},
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["broker"]:
+        _time_counting()
+    main()
