@@ -28,6 +28,7 @@ from eventmq.broker.streams import Streams
 from eventmq.broker.unroutable import UnroutableJobs
 from eventmq.broker.waiters import ResultWaiters
 from eventmq.errors import ProtocolError, QueueFull
+from eventmq.store.metrics import OTHER
 from eventmq.store.reads import (
     FindJobs,
     FindLineage,
@@ -187,11 +188,20 @@ class BrokerCore:
         """
         self.state.keeper, self.state.metrics = recovered.keeper, recovered.metrics
         recovered.metrics.limits = self.state.limits.metrics
+        recovered.metrics.on_limit = self._metrics_limited
         self.state.now = self.state.started = self._ticked = now
         self.events.observed = recovered.next_event - 1
         self.bulk.recover(recovered.bulk_operations)
         self._load(recovered)
         self.graphs.unfinished = recovered.graphs
+
+    def _metrics_limited(self, field: str, name: str) -> None:
+        """Log the first queue, or task, that has no metrics of its own."""
+        logger.warning(
+            "%s and what comes later has no metrics of its own: it is counted as %r, since there "
+            "are %d already (setting metrics_%s)",
+            name, OTHER, getattr(self.state.limits.metrics, field), field,
+        )  # fmt: skip
 
     def _load(self, recovered: Recovered) -> None:
         """Fill the state; leased jobs wait one heartbeat timeout for their session."""

@@ -14,6 +14,7 @@ from eventmq.wire.owner import ACTIVE
 
 if TYPE_CHECKING:
     from eventmq.broker.peers import Session
+    from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
 
 __all__ = ["MAX_WORKERS", "BrokerMetrics"]
@@ -21,9 +22,9 @@ __all__ = ["MAX_WORKERS", "BrokerMetrics"]
 #: Workers with figures of their own.
 MAX_WORKERS = 1000
 
-#: Keys of a queue whose values add up where several queues are one row; of ``oldest`` the largest
-#: counts.
-_SUMMED = ("waiting", "delayed", "blocked", "running", "failed", "workers", "paused")
+#: Keys of a queue whose values add up where several queues are one row; of ``paused`` and
+#: ``oldest`` the largest counts.
+_SUMMED = ("waiting", "delayed", "blocked", "running", "failed", "workers")
 
 
 class BrokerMetrics:
@@ -59,7 +60,10 @@ class BrokerMetrics:
         }
 
     def _queues(self) -> list[dict[str, Any]]:
-        """Return a row for each queue with a label of its own, and one for all others."""
+        """Return a row for each queue with a label of its own, and one for all others.
+
+        Those with jobs or a worker take what is left of the labels before those without.
+        """
         state, rows = self.state, dict[str, dict[str, Any]]()
         served = Counter(
             name
@@ -67,17 +71,15 @@ class BrokerMetrics:
             if session.peer
             for _, name in session.queues
         )
-        for queue in state.queues.values():
-            counts, label = queue.counts, state.metrics.queue_label(queue.name)
+        found = [(_values(queue, served[queue.name]), queue) for queue in state.queues.values()]
+        for values, queue in sorted(found, key=lambda pair: not any(pair[0])):
+            label = state.metrics.queue_label(queue.name)
             row = rows.setdefault(
-                label, {"name": label, "oldest": 0.0, **dict.fromkeys(_SUMMED, 0)}
+                label, {"name": label, **dict.fromkeys(_SUMMED, 0), "paused": 0, "oldest": 0.0}
             )
-            values = (
-                counts.queued - queue.running, counts.delayed, counts.blocked, queue.running,
-                counts.failed, served[queue.name], int(counts.paused),
-            )  # fmt: skip
             for key, value in zip(_SUMMED, values, strict=True):
                 row[key] += value
+            row["paused"] = max(row["paused"], int(queue.counts.paused))
             row["oldest"] = max(row["oldest"], queue.waited(state.now))
         return list(rows.values())
 
@@ -94,6 +96,14 @@ class BrokerMetrics:
             row[1] += used
             row[2] += slots
         return list(rows.values())
+
+
+def _values(queue: Queue, workers: int) -> tuple[int, ...]:
+    """Return the values of `_SUMMED` of one queue."""
+    counts, running = queue.counts, queue.running
+    return (
+        counts.queued - running, counts.delayed, counts.blocked, running, counts.failed, workers,
+    )  # fmt: skip
 
 
 def _slots(session: Session) -> tuple[int, int]:

@@ -340,6 +340,7 @@ class State:
         """Forget a queue that is not used."""
         self.disown(queue)
         del self.queues[queue.name]
+        self.metrics.forget_queue(queue.name)
         for session in self.sessions.values():
             session.blocked.pop(queue.name, None)  # its version begins anew
 

@@ -3,6 +3,7 @@
 Counted from the events of a commit, once it is stored, so that they say what the event log says:
 one step per block of events (`eventmq.events`), nearly nothing per job. Names of queues and tasks
 come from outside; how many have figures of their own is bounded, and the rest is under `OTHER`.
+What a queue has of these goes when the broker forgets the queue.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.events import KIND_CODES, EventKind, Field, waits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from eventmq.events import Block
 
@@ -154,12 +155,23 @@ def _bounds(
     return next(fitting, otherwise)
 
 
+def _unheard(field: str, name: str) -> None:
+    """Do nothing: no broker has said what to do at a bound."""
+
+
 class JobMetrics:
-    """Figures of all jobs since this object was made. One thread."""
+    """Figures of all jobs since this object was made. One thread.
+
+    Attributes:
+        limits: Set by the broker before the first commit that counts.
+        on_limit: Called with the name of a field of `limits` and that of a queue, or of a queue and
+            task, that is the first to have no figures of its own by it; once for each field.
+    """
 
     def __init__(self) -> None:
-        #: Set by the broker before the first commit that counts.
         self.limits = MetricsLimits()
+        self.on_limit: Callable[[str, str], None] = _unheard
+        self._reached: set[str] = set()
         #: Queue and task of jobs -> their figures, of pairs that have their own.
         self._own: dict[tuple[str, str], _TaskMetrics] = {}
         #: The same of all others, by labels.
@@ -171,18 +183,36 @@ class JobMetrics:
         if queue in self._queues:
             return queue
         if len(self._queues) >= self.limits.max_queues:
+            self._reach("max_queues", queue)
             return OTHER
         self._queues.add(queue)
         return queue
+
+    def forget_queue(self, queue: str) -> None:
+        """Drop the figures of a queue, so that its name counts no more to the bounds."""
+        if queue not in self._queues:
+            return
+        self._queues.remove(queue)
+        for rows in (self._own, self._others):
+            for key in [key for key in rows if key[0] == queue]:
+                del rows[key]
+
+    def _reach(self, field: str, name: str) -> None:
+        """Say once that a bound is reached."""
+        if field not in self._reached:
+            self._reached.add(field)
+            self.on_limit(field, name)
 
     def _of(self, key: tuple[str, str]) -> _TaskMetrics:
         """Return the figures of a queue and task without any: new ones, or those of all others."""
         queue, task = key
         label = self.queue_label(queue)
         # What is named as all others are is counted with them: two rows would have one name.
-        if label == queue and OTHER not in key and len(self._own) < self.limits.max_tasks:
-            self._own[key] = made = _TaskMetrics(queue, task, self.limits)
-            return made
+        if label == queue and OTHER not in key:
+            if len(self._own) < self.limits.max_tasks:
+                self._own[key] = made = _TaskMetrics(queue, task, self.limits)
+                return made
+            self._reach("max_tasks", f"{queue}/{task}")
         other = (label, OTHER)
         if other not in self._others:
             self._others[other] = _TaskMetrics(*other, self.limits)

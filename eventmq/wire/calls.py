@@ -116,9 +116,9 @@ CALLS: dict[str, CallSpec] = {
         "free_bytes and reserve_bytes of the store's disk, empty if the store has none, and "
         "refusing says why new jobs are refused now, '' if they are taken; queue_limits has "
         "a map by queue, with limits, the jobs that are running and those that may_start now. "
-        "clock has seconds: unconfirmed, that the machine was off and that do not count yet, and steady_in, "
-        "until they do; step, of the wall clock, that does not count yet, and counts_in, until it "
-        "does; 0 for none.",
+        "clock has seconds: unconfirmed, that the machine was off and that do not count yet, and "
+        "steady_in, until they do; step, of the wall clock, that does not count yet, and "
+        "counts_in, until it does; 0 for none.",
     ),
     "metrics": CallSpec(
         "client",

@@ -52,10 +52,42 @@ def test_queues_over_the_bound_are_one(broker: Broker) -> None:
     broker.wait(10.0)
     for name in ("d", "e"):
         broker.submit(queue=name)
-    broker.call("pause", queue="e")
+    for name in ("d", "e"):
+        broker.call("pause", queue=name)
     found = queues(broker)
     assert {"a": 1, "b": 1, OTHER: 3} == {name: each["waiting"] for name, each in found.items()}
     assert (10.0, 1) == (found[OTHER]["oldest"], found[OTHER]["paused"])
+
+
+def test_the_bound_is_logged_once_with_its_setting(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        broker.submit(queue=name)
+    queues(broker)
+    queues(broker)
+    [line] = [text for text in caplog.messages if "metrics_max_queues" in text]
+    assert "c and what comes later has no metrics of its own" in line
+
+
+def test_a_queue_that_is_forgotten_leaves_its_label_to_another(broker: Broker) -> None:
+    """Misspelt names do not take the labels of queues that come later, for ever."""
+    metrics = broker.core.state.metrics
+    assert ["a", "b", OTHER] == [metrics.queue_label(name) for name in ("a", "b", "c")]
+    metrics.forget_queue("a")
+    metrics.forget_queue("never there")
+    assert ["c", OTHER] == [metrics.queue_label(name) for name in ("c", "a")]
+
+
+def test_queues_with_jobs_are_labelled_before_those_without(broker: Broker) -> None:
+    for name in ("a", "b"):
+        broker.call("cancel", ids=[broker.submit(queue=name)[0]])
+    for name in ("c", "d"):
+        broker.submit(queue=name)
+    metrics = broker.core.state.metrics
+    for name in ("a", "b", "c", "d"):
+        metrics.forget_queue(name)
+    assert {"c", "d", OTHER} == set(queues(broker))
 
 
 def test_workers_say_how_many_slots_they_have_and_use(
