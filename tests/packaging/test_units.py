@@ -54,6 +54,14 @@ def test_a_worker_has_more_time_to_stop_than_its_jobs() -> None:
     assert service["KillMode"] == "mixed"
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_no_unit_is_given_up(unit: Path) -> None:
+    """A data directory that is in use, or a port that is taken, may be free later."""
+    sections = read(unit)
+    assert sections["Unit"]["StartLimitIntervalSec"] == "0"
+    assert sections["Service"]["Restart"] in {"always", "on-failure"}
+
+
 @needs_systemd
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     """With another program in the place of the one that is not installed there."""
