@@ -1,34 +1,51 @@
-"""What client and worker of an earlier commit really sent, said to this broker again.
+"""What an earlier commit really sent, said again: its client and worker here, and its broker there.
 
-The file was recorded at a broker of this version. The client ran a single job, a batch of one, a
-chain of two, a job that it cancelled, and asked for queues and status; the worker ran what it got.
+The first file was recorded at a broker of this version. The client ran a single job, a batch of
+one, a chain of two, a job that it cancelled, and asked for queues and status; the worker ran what
+it got. The second one is of ``python -m tests.faults.recording``, at a broker of the earlier
+commit, with a client and a worker of this version. ``python -m tests.faults.upgrades`` runs both.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from eventmq.client.machine import ClientMachine
+from eventmq.client.requests import PendingCall, PendingSubmit
 from eventmq.headers import parse_headers
-from eventmq.wire.batches import unpack
-from eventmq.wire.commands import Call, Error, Reply, decode
+from eventmq.interfaces import JobsEnded
+from eventmq.wire.batches import decode_chunk, decode_outcomes, unpack
+from eventmq.wire.commands import Ack, Call, Error, Inform, Reply, Request, decode
+from eventmq.wire.features import Features
 from eventmq.wire.outcomes import read_row
+from tests.support.manager_harness import World
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
     from eventmq.wire.commands import Command
     from tests.support.broker_harness import Broker
 
-RECORDED = json.loads(Path(__file__).with_name("recorded_203776b.json").read_text("utf-8"))
 
-
-def messages() -> list[tuple[bytes, Command]]:
-    """Return each message as the broker decodes it, with its peer."""
+def recorded(name: str) -> list[tuple[str, list[bytes]]]:
+    """Return the frames of each message of a file, with the peer, or what a peer says or hears."""
+    text = Path(__file__).with_name(f"{name}_203776b.json").read_text("utf-8")
     return [
-        (peer.encode(), decode([base64.b64decode(frame) for frame in frames]))
-        for peer, *frames in RECORDED["messages"]
+        (who, [base64.b64decode(frame) for frame in frames])
+        for who, *frames in json.loads(text)["messages"]
     ]
+
+
+def of(role: str) -> list[tuple[str, Command]]:
+    """Return what a client or worker says and hears in the presence of the earlier broker."""
+    found = [(who.split(), decode(frames)) for who, frames in recorded("recorded_broker")]
+    return [(verb, message) for (peer, verb), message in found if peer == role]
 
 
 def test_an_earlier_client_and_worker_are_served(broker: Broker) -> None:
@@ -36,8 +53,8 @@ def test_an_earlier_client_and_worker_are_served(broker: Broker) -> None:
     chunks = 0
     said: list[Command] = []
     calls: dict[str, str] = {}
-    for peer, recorded in messages():
-        message = recorded
+    for name, frames in recorded("recorded"):
+        peer, message = name.encode(), decode(frames)
         if isinstance(message, Reply):  # the broker's message ids are of its own run
             chunk = broker.dispatched[chunks]
             assert message.outcome == f"chunk:{parse_headers(chunk.headers).chunk}"
@@ -59,3 +76,99 @@ def test_an_earlier_client_and_worker_are_served(broker: Broker) -> None:
     assert len(broker.dispatched) == chunks == 4
     ends = [event["kind"] for event in broker.events()]
     assert (ends.count("succeeded"), ends.count("cancelled"), ends.count("failed")) == (4, 1, 0)
+
+
+def test_an_earlier_broker_serves_a_client(caplog: pytest.LogCaptureFixture) -> None:
+    """What the client sends is what it sent then, and each request has its answer and no error."""
+    (_, inform), *exchange = of("client")
+    assert isinstance(inform, Inform)
+    session = Features.parse(inform.features or "").session
+    machine = ClientMachine(["broker"], session=session)
+    sent: list[Command] = []
+    requests: dict[str, PendingSubmit | PendingCall] = {}
+    now = 1000.0
+
+    def send(frames: Sequence[bytes]) -> bool:
+        sent.append(decode(frames))
+        return True
+
+    machine.opened(0, now)
+    machine.flush(0, send, now)
+    for verb, message in exchange:
+        if verb == "hears":
+            machine.received(0, message.frames(), now)
+        elif isinstance(message, Request):
+            count = parse_headers(message.headers).batch
+            requests[message.id] = PendingSubmit(message.frames(), id=message.id, count=count)
+            machine.begin(requests[message.id], now)
+        elif isinstance(message, Call):
+            requests[message.id] = call_of(message)
+            machine.begin(requests[message.id], now)
+        machine.flush(0, send, now)
+    said = [message for verb, message in exchange if verb == "says"]
+    assert [each for each in said if isinstance(each, Request | Call)] == sent[1:]
+    assert [each.id for each in requests.values() if each.error is not None] == []
+    calls = [each for each in requests.values() if isinstance(each, PendingCall)]
+    open_ = [each.name for each in requests.values() if not each.done]  # type: ignore[union-attr]
+    assert open_ == ["stream"], "the only one that its reader ends"
+    ends = [row[1] for each in calls if each.name == "get" for row in each.answers]
+    assert ends == ["succeeded"] * 4 + ["cancelled", "failed"]
+    (stream,) = (each.answers for each in calls if each.name == "stream")
+    assert len(stream) == 4
+    answers = {each.name: each.answers[0] for each in calls if each.name in {"queues", "status"}}
+    assert answers["queues"][0]["name"] == "default"
+    assert answers["status"]["epoch"] == 1
+    assert caplog.records == []
+
+
+def call_of(message: Call) -> PendingCall:
+    """Return the call that a client made."""
+    arguments: dict[str, Any] = unpack(message.arguments, "arguments")
+    ids = set(arguments.pop("ids")) if message.name == "get" else set()
+    return PendingCall([], id=message.id, name=message.name, arguments=arguments, ids=ids)
+
+
+def test_an_earlier_broker_serves_a_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """Each chunk that it sent goes to the pool and is answered as then, and all is let go of."""
+    (_, inform), *exchange = of("worker")
+    assert isinstance(inform, Inform)
+    features = Features.parse(inform.features or "")
+    about = {"session": features.session, "name": features.name, "tasks": features.tasks}
+    world: Any = World(slots=1, **about)  # type: ignore[no-untyped-call]
+    world.manager.connected(world.now)
+    (informed,) = world.out()
+    assert isinstance(informed, Inform)
+    ids = {inform.id: informed.id}  # then -> now, of what the worker sends
+    jobs: list[tuple[str, int]] = []
+    with caplog.at_level(logging.WARNING):
+        for verb, message in exchange:
+            if verb == "says":
+                if isinstance(message, Reply) and str(message.outcome).startswith("chunk:"):
+                    ids[message.id] = answer(world, message)
+                continue
+            if isinstance(message, Ack):
+                message = message._replace(acked=ids.pop(message.acked))  # noqa: PLW2901
+            world.receive(message)
+            if isinstance(message, Request):
+                assert message.id.startswith(features.session)
+                index = decode_chunk(world.pool.bodies[-1])
+                jobs += [(entry.id, entry.attempt) for entry in index.entries]
+    assert ids == {}, "each was acknowledged"
+    assert [attempt for _, attempt in jobs] == [1, 1, 1, 1, 1, 2, 1, 1]
+    assert len({job_id for job_id, _ in jobs}) == 7
+    assert world.manager.online
+    assert world.manager.idle
+    assert caplog.records == []
+
+
+def answer(world: Any, then: Reply) -> str:
+    """Let the pool end a chunk as it did then; return the id of the REPLY, which says the same."""
+    number = int(str(then.outcome).partition(":")[2])
+    rows: Sequence[Any] = decode_outcomes(then.result)
+    world.pool.waiting[0] -= len(rows)
+    event = JobsEnded(0, number, len(rows), 0.001 * len(rows), then.result)
+    world.manager.pool_events([event], world.now)
+    (reply,) = (each for each in world.out() if isinstance(each, Reply))
+    assert (reply.request, reply.outcome) == (then.request, then.outcome)
+    assert decode_outcomes(reply.result) == rows
+    return reply.id
