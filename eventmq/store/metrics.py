@@ -193,6 +193,8 @@ class JobMetrics:
         if queue not in self._queues:
             return
         self._queues.remove(queue)
+        if queue == OTHER:
+            return  # its figures are those of all others
         for rows in (self._own, self._others):
             for key in [key for key in rows if key[0] == queue]:
                 del rows[key]

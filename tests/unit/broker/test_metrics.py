@@ -79,6 +79,19 @@ def test_a_queue_that_is_forgotten_leaves_its_label_to_another(broker: Broker) -
     assert ["c", OTHER] == [metrics.queue_label(name) for name in ("c", "a")]
 
 
+def test_a_queue_that_the_broker_forgets_has_no_figures(broker: Broker) -> None:
+    """It is empty and served by no worker for `empty_queue_ttl`; then another takes its name."""
+    jobs = [broker.submit(queue=name)[0] for name in ("a", "b", "c")]
+    assert {"a", "b", OTHER} == {each["queue"] for each in broker.call("metrics")["jobs"]}
+    broker.call("cancel", ids=[jobs[0]])
+    for _ in range(140):
+        broker.wait(5.0)
+    assert "a" not in broker.core.state.queues
+    broker.submit(queue="c")
+    assert {"b", "c", OTHER} == {each["queue"] for each in broker.call("metrics")["jobs"]}
+    assert {"b", "c"} == set(queues(broker))
+
+
 def test_queues_with_jobs_are_labelled_before_those_without(broker: Broker) -> None:
     for name in ("a", "b"):
         broker.call("cancel", ids=[broker.submit(queue=name)[0]])

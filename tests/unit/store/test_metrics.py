@@ -199,6 +199,35 @@ def test_what_is_named_as_the_others_is_counted_with_them() -> None:
     assert 13 == sum(row["outcomes"]["succeeded"] for row in metrics.rows())
 
 
+def test_a_queue_that_is_forgotten_gives_its_names_back() -> None:
+    """Its figures begin anew, as after a restart; those of all others stay, whatever its name."""
+    metrics = JobMetrics()
+    metrics.limits = MetricsLimits(max_queues=2, max_tasks=2)
+    names = [("a", "t"), ("a", "u"), ("a", "v"), (OTHER, "t"), ("b", "t")]
+    metrics.count(ended(queue=queue, task=task) for queue, task in names)
+    for queue in ("a", "a", OTHER, "unknown"):
+        metrics.forget_queue(queue)
+    metrics.count([ended(queue="b"), ended(queue="c", task="x"), ended(queue="a")])
+    found = {(row["queue"], row["task"]): row["outcomes"]["succeeded"] for row in metrics.rows()}
+    assert {("b", "t"): 1, ("c", "x"): 1, (OTHER, OTHER): 3} == found
+
+
+def test_a_bound_that_is_reached_is_said_once() -> None:
+    """With the first name that has no figures of its own by it."""
+    metrics = JobMetrics()
+    metrics.limits = MetricsLimits(max_queues=2, max_tasks=3)
+    told: list[tuple[str, str]] = []
+    metrics.on_limit = lambda field, name: told.append((field, name))
+    metrics.count([ended(task="t1"), ended(task="t2"), ended(queue="r"), ended(task=OTHER)])
+    assert [] == told
+    for _ in range(2):
+        metrics.count([ended(task="t4"), ended(task="t5"), ended(queue="s"), ended(queue="u")])
+    assert [("max_tasks", "q/t4"), ("max_queues", "s")] == told
+    metrics.forget_queue("r")
+    metrics.count([ended(queue="s"), ended(queue="u")])
+    assert 2 == len(told)
+
+
 def test_queues_and_tasks_have_buckets_of_their_own() -> None:
     """The first pattern that fits counts; others keep the usual ones."""
     metrics = JobMetrics()
