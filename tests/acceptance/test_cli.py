@@ -260,7 +260,7 @@ def test_what_fails_in_a_child_is_logged_like_the_rest(shell: Shell) -> None:
     (line,) = [line for line in worker.said.splitlines() if "shop.broken failed" in line]
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ERROR   eventmq\.", line)
     assert "ValueError: 1" in line
-    assert "    raise ValueError(what)" in worker.said.splitlines(), "with its traceback"
+    assert "        raise ValueError(what)" in worker.said.splitlines(), "with its traceback"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
