@@ -51,7 +51,7 @@ def command_lines() -> Iterator[tuple[str, Sequence[str]]]:
         for container in (*spec.get("initContainers", ()), *spec["containers"]):
             yield f"{name} {container['name']}", container["args"]
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                if probe in container:
+                if "exec" in container.get(probe, {}):
                     yield f"{name} {probe}", container[probe]["exec"]["command"][1:]
 
 
@@ -98,6 +98,16 @@ def test_probes_ask_the_broker_beside_them() -> None:
         assert ready == probe(where)
     live = ready.replace("ready", "live")
     assert (live, live) == (probe("eventmq livenessProbe"), probe("eventmq startupProbe"))
+
+
+def test_a_worker_is_alive_as_long_as_it_serves_its_metrics() -> None:
+    """Whatever they say: while the brokers are away, to restart workers helps nobody."""
+    [container] = PODS["eventmq-worker"]["spec"]["containers"]
+    line = container["args"]
+    assert f"0.0.0.0:{METRICS_PORT}" == line[line.index("--metrics-bind") + 1]
+    assert [{"name": "metrics", "containerPort": METRICS_PORT}] == container["ports"]
+    assert {"path": "/metrics", "port": "metrics"} == container["livenessProbe"]["httpGet"]
+    assert "readinessProbe" not in container, "nothing connects to a worker"
 
 
 def test_peers_are_told_the_addresses_that_the_brokers_advertise() -> None:
@@ -162,6 +172,29 @@ def test_the_image_starts_the_program_without_privileges() -> None:
     assert IMAGE["USER"] == "10001"
     for pod in PODS.values():
         assert {"runAsNonRoot": True, "runAsUser": 10001} == pod["spec"]["securityContext"]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_containers_of_pods_may_do_nothing_else(name: str) -> None:
+    """No capability, and no file to write but in ``/tmp``."""
+    spec = PODS[name]["spec"]
+    assert [{"name": "tmp", "emptyDir": {}}] == spec["volumes"]
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        assert {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        } == container["securityContext"]
+        assert [{"name": "tmp", "mountPath": "/tmp"}] == container["volumeMounts"]
+
+
+def test_services_of_compose_may_do_nothing_else() -> None:
+    """The database has what its image needs."""
+    for name, service in SERVICES.items():
+        ours = service["image"] == "eventmq"
+        expected = (["ALL"], ["no-new-privileges:true"]) if ours else (None, None)
+        assert expected == (service.get("cap_drop"), service.get("security_opt")), name
 
 
 # Autoscaling
