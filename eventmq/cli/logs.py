@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOADER",
+    "early_lines",
     "load_executor",
     "name_process",
     "shift_level",
@@ -159,6 +160,18 @@ def _json_value(value: object) -> object:
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # none at run time in Python 3.10
     """EventMQ's handler; the others are those of the app."""
+
+
+class _EarlyHandler(logging.Handler):
+    """Keeps what is logged before there is a log; see `early_lines`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self.records.append(record)
 
 
 class _JsonHandler(_Handler):
@@ -317,6 +330,29 @@ def start_logging(
     logging.captureWarnings(capture=True)
 
 
+@contextmanager
+def early_lines() -> Iterator[None]:
+    """Hold lines back that are logged in a ``with`` block before `start_logging` is called in it.
+
+    An app is loaded before its settings say what lines look like, and what is logged meanwhile by
+    loggers without handlers Python itself would print, control characters included. These lines
+    are logged at the end of the block; where it has set up no log, they go to stderr as text.
+    """
+    early, last_resort = _EarlyHandler(), logging.lastResort
+    logging.lastResort = early
+    try:
+        yield
+    finally:
+        logging.lastResort = last_resort
+        formatter = _JobFormatter(_FORMAT)
+        for record in early.records:
+            logger = logging.getLogger(record.name)
+            if not logger.hasHandlers():
+                sys.stderr.write(f"{formatter.format(record)}\n")
+            elif logger.isEnabledFor(record.levelno):
+                logger.handle(record)
+
+
 def _no_warning(record: logging.LogRecord) -> bool:
     return record.levelno < logging.WARNING
 
@@ -347,9 +383,9 @@ def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -
     from eventmq.app import load_app, load_executor
 
     logging.getLogger(_SETTINGS).addFilter(_no_warning)  # the worker has warned
-    executor = load_executor(path=path, overrides=overrides, spool=spool)
-    settings = load_app(path).settings
-    start_logging(
-        settings.log_level, form=settings.log_format, handlers=settings.log_handlers, warned=True
-    )
+    with early_lines():
+        executor = load_executor(path=path, overrides=overrides, spool=spool)
+        settings = load_app(path).settings
+        form, handlers = settings.log_format, settings.log_handlers
+        start_logging(settings.log_level, form=form, handlers=handlers, warned=True)
     return executor

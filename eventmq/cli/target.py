@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from eventmq import shadows
-from eventmq.cli.logs import shift_level, start_logging
+from eventmq.cli.logs import early_lines, shift_level, start_logging
 from eventmq.errors import AppNotFound, NotAllowed, SettingsError, did_you_mean
 from eventmq.text import printable
 
@@ -309,12 +309,13 @@ class Target:
             SettingsError: Its broker lives inside one process.
         """
         chosen = click.get_current_context().meta.get(_LOG_FORMAT)
-        found = self.find(log_format=chosen, **overrides)
-        settings = found.app.settings
-        level = shift_level(settings.log_level, self.verbosity)
-        with suppress(NotAllowed):  # in use already: then only this process logs so
-            found.app.override(log_level=level)
-        start_logging(level, form=settings.log_format, handlers=settings.log_handlers)
+        with early_lines():
+            found = self.find(log_format=chosen, **overrides)
+            settings = found.app.settings
+            level = shift_level(settings.log_level, self.verbosity)
+            with suppress(NotAllowed):  # in use already: then only this process logs so
+                found.app.override(log_level=level)
+            start_logging(level, form=settings.log_format, handlers=settings.log_handlers)
         if "memory://" in found.app.settings.broker:
             msg = "the broker memory:// lives inside the process that uses it; name one that "
             raise SettingsError(msg + "others can reach: --broker tcp://127.0.0.1:47291")

@@ -13,7 +13,7 @@ from contextvars import copy_context
 
 import pytest
 
-from eventmq.cli.logs import name_process, start_logging
+from eventmq.cli.logs import early_lines, name_process, start_logging
 from eventmq.interfaces import JobContext, current
 from eventmq.plugins.middleware.log_context import LogContext
 
@@ -41,6 +41,27 @@ def start(*given, **options):
     root.handlers[:] = given
     root.setLevel(logging.WARNING)
     start_logging(options.pop("level", "info"), **options)
+
+
+def test_what_is_logged_while_an_app_is_loaded_gets_the_form_of_the_log(capsys, root):
+    """Once the settings that say it are known; a level that is not logged stays out."""
+    root.handlers[:] = []
+    with early_lines():
+        logging.getLogger("shop").warning("colour \x1b[31m")
+        logging.getLogger("shop").error("late")
+        assert not capsys.readouterr().err
+        start_logging("error", form="json")
+    [line] = capsys.readouterr().err.splitlines()
+    assert ("shop", "late") == (json.loads(line)["logger"], json.loads(line)["message"])
+
+
+def test_what_is_logged_by_an_app_that_cannot_be_loaded_is_printed_escaped(capsys, root):
+    root.handlers[:] = []
+    with early_lines():  # and no `start_logging`
+        logging.getLogger("shop").warning("colour \x1b[31m")
+    line = capsys.readouterr().err
+    assert line.endswith("WARNING shop: colour \\x1b[31m\n")
+    assert logging.lastResort.__class__.__name__ == "_StderrHandler"
 
 
 HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
