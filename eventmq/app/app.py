@@ -613,7 +613,12 @@ class EventMQ:
         Args:
             **options: ``binds``: port (``main worker admin publish subscribe``) to address;
                 ``store``: name or URL; ``store_options``; ``context``: of ZeroMQ.
+
+        Raises:
+            NotAllowed: Other machines can reach ``metrics_bind``, and ``insecure`` is not set. No
+                store was opened, or made.
         """
+        self._check_metrics_bind(self.settings.metrics_bind)
         return make_broker(self.settings, self.plugins, self.clock, **options)
 
     def make_worker(self, **options: Any) -> WorkerRunner:
@@ -648,16 +653,19 @@ class EventMQ:
             NotAllowed: Other machines can reach the address, and ``insecure`` is not set.
             PluginError: No plugin can serve them.
         """
-        from eventmq.wire.sockets import is_local  # of a server only
-
         if not address:
             return lambda: None
-        if not self.settings.insecure and not is_local(f"tcp://{address}"):
+        self._check_metrics_bind(address)
+        return self.plugins.serve_metrics(read, address)
+
+    def _check_metrics_bind(self, address: str) -> None:
+        from eventmq.wire.sockets import is_local  # of a server only
+
+        if address and not self.settings.insecure and not is_local(f"tcp://{address}"):
             raise NotAllowed(
                 f"metrics_bind = {address} can be reached from other machines and nothing would be "
                 "encrypted or checked: name a loopback address, or say --insecure"
             )
-        return self.plugins.serve_metrics(read, address)
 
     def inform_as(self, role: str) -> None:
         """Set the role of this process, ``client`` or ``scheduler``, before its first use."""

@@ -433,6 +433,13 @@ def test_an_address_for_other_machines_needs_insecure(app: EventMQ, host: str, s
         app.serve_metrics(dict, address)
 
 
+def test_a_broker_that_may_not_serve_them_makes_no_store(tmp_path: Path) -> None:
+    app = EventMQ("shop", data_dir=str(tmp_path / "d"), metrics_bind="0.0.0.0:0")
+    with pytest.raises(NotAllowed, match="say --insecure"):
+        app.make_broker()
+    assert not (tmp_path / "d").exists()
+
+
 def test_nothing_is_served_unless_it_is_set(app: EventMQ) -> None:
     app.serve_metrics(dict, app.settings.metrics_bind)()
     assert not [t for t in threading.enumerate() if t.name == "eventmq-metrics"]
