@@ -25,6 +25,7 @@ RULES: dict[str, dict[str, Any]] = {
     for rule in group["rules"]
 }
 RUNBOOK = (ROOT / "docs" / "howto" / "runbook.rst").read_text("utf-8")
+PROTOCOL = (ROOT / "docs" / "protocol.rst").read_text("utf-8")
 
 Q = '{job="eventmq", instance="b1", queue="mail"'
 T = '{job="eventmq", instance="b1", queue="mail", task="send"'
@@ -209,6 +210,21 @@ def test_the_runbook_has_each_alert_and_no_other() -> None:
     for title, text in zip(titles, sections, strict=True):
         assert "**Look**" in text, title
         assert "**Do**" in text, title
+
+
+def section(alert: str) -> str:
+    """Return the text of the section of an alert in the runbook."""
+    _, _, rest = RUNBOOK.partition(f"\n{alert}\n~")
+    return re.split(r"^EventMQ\w+\n~+$", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_error_codes_of_the_runbook_are_those_of_the_protocol() -> None:
+    """The protocol page has a table of them, which its own tests compare with the code."""
+    _, _, table = PROTOCOL.partition("\nCodes of ERROR\n")
+    codes = set(re.findall(r"^``([a-z0-9-]+)`` ", table, re.MULTILINE))
+    named = set(re.findall(r"``([\w-]+)``:", section("EventMQErrorsSent")))
+    assert {"queue-full", "store-full", "not-allowed", "rate-limited"} <= named
+    assert set() == named - codes
 
 
 def command_lines() -> list[str]:
