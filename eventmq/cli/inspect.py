@@ -12,6 +12,7 @@ from eventmq.cli.command import FAILED, NO_BROKER, NOT_FOUND, WRONG_USAGE, Comma
 from eventmq.cli.output import (
     STATE_COLOURS,
     age,
+    byte_size,
     duration,
     full_ids,
     is_brief,
@@ -286,7 +287,8 @@ def status(target: Target, check: str | None, as_json: bool) -> None:
     if target.verbosity > 0:
         click.echo()
         clock = {name: round(n) for name, n in answer.get("clock", {}).items() if n}
-        show_object(dict(_flat({**answer, "clock": clock})), as_json=False)
+        parts = {name: part for name, part in answer.items() if name != "now"}
+        show_object(dict(_flat({**parts, "clock": clock})), as_json=False)
     elif not attention:
         click.echo("Nothing needs attention.")
 
@@ -356,8 +358,15 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _flat(part, f"{prefix}{name}.")
         elif name == "hb":
             yield f"{prefix}seen", age(part)
+        elif name.endswith("_bytes"):
+            yield f"{prefix}{name}", byte_size(part)
+        elif "latency" in prefix:  # milliseconds
+            yield f"{prefix}{name}", duration(part / 1000)
+        elif isinstance(part, list):  # of weight and name
+            pairs = (f"{each[1]} ({each[0]})" if isinstance(each, list) else each for each in part)
+            yield f"{prefix}{name}", ", ".join(map(str, pairs))
         else:
-            yield f"{prefix}{name}", ", ".join(map(str, part)) if isinstance(part, list) else part
+            yield f"{prefix}{name}", part
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "STATE_COLOURS",
     "age",
+    "byte_size",
     "duration",
     "full_ids",
     "is_brief",
@@ -111,6 +112,15 @@ def duration(seconds: float, digits: int = 3) -> str:
     number = seconds / size
     digits = 2 if size > 1.0 else digits
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.{digits}g} {unit}"  # noqa: PLR2004
+
+
+def byte_size(number: float) -> str:
+    """Return a number of bytes in the unit that suits it: ``512 B``, ``64 KiB``, ``75.3 GiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:  # noqa: PLR2004
+            return f"{number:.3g} {unit}" if number < 1000 else f"{number:.0f} {unit}"  # noqa: PLR2004
+        number /= 1024
+    return f"{number:.3g} GiB" if number < 1000 else f"{number:,.0f} GiB"  # noqa: PLR2004
 
 
 def age(timestamp: float) -> str:

@@ -199,6 +199,8 @@ STATUS = {
     "counters": {"admitted": 9, "errors.not-allowed": 1},
     "queue_limits": {},
     "waited_for": 0,
+    "unread_bytes": 80_830_488_576,
+    "latency_messages_by_queue": {"mail": 40_136},
     "waiting_messages_by_queue": {EVIL: 3},
     "connected_workers": {"w": {"hb": NOW - 2, "queues": [[10, "default"]]}},
 }

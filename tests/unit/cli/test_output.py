@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventmq.cli.command import print_error
-from eventmq.cli.output import paint, printable, show_object, show_rows, to_json
+from eventmq.cli.output import byte_size, paint, printable, show_object, show_rows, to_json
 from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
@@ -167,3 +167,10 @@ def test_results_that_are_of_a_class_are_shown_in_their_plain_form() -> None:
 
 def test_values_without_a_form_in_json_become_text() -> None:
     assert '{"a": [1], "b": "x"}' == to_json({"a": (1,), "b": b"x"})
+
+
+def test_sizes_have_the_unit_that_suits_them() -> None:
+    sizes = (0, 512, 1010, 65536, 268_435_456, 80_830_488_576, 2**51)
+    assert ["0 B", "512 B", "1010 B", "64 KiB", "256 MiB", "75.3 GiB", "2,097,152 GiB"] == [
+        byte_size(size) for size in sizes
+    ]
