@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from eventmq import hints
-from eventmq.app.broker import make_broker, make_store
+from eventmq.app.broker import check_metrics_address, make_broker, make_store
 from eventmq.app.schedules import Declared, Schedules, importing
 from eventmq.app.wiring import Components
 from eventmq.app.worker import Callbacks, WorkerFactory, WorkerOptions
@@ -618,7 +618,6 @@ class EventMQ:
             NotAllowed: Other machines can reach ``metrics_bind``, and ``insecure`` is not set. No
                 store was opened, or made.
         """
-        self._check_metrics_bind(self.settings.metrics_bind)
         return make_broker(self.settings, self.plugins, self.clock, **options)
 
     def make_worker(self, **options: Any) -> WorkerRunner:
@@ -655,17 +654,8 @@ class EventMQ:
         """
         if not address:
             return lambda: None
-        self._check_metrics_bind(address)
+        check_metrics_address(address, insecure=self.settings.insecure)
         return self.plugins.serve_metrics(read, address)
-
-    def _check_metrics_bind(self, address: str) -> None:
-        from eventmq.wire.sockets import is_local  # of a server only
-
-        if address and not self.settings.insecure and not is_local(f"tcp://{address}"):
-            raise NotAllowed(
-                f"metrics_bind = {address} can be reached from other machines and nothing would be "
-                "encrypted or checked: name a loopback address, or say --insecure"
-            )
 
     def inform_as(self, role: str) -> None:
         """Set the role of this process, ``client`` or ``scheduler``, before its first use."""

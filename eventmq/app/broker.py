@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from eventmq.app.wiring import Triggers
+from eventmq.errors import NotAllowed
 from eventmq.registry.manager import own_distribution
 from eventmq.registry.names import QUEUE_ORDER, QUEUE_STORE, ROUTING_STRATEGY, scheme
 
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
     from eventmq.registry.manager import PluginManager
     from eventmq.settings import Settings
 
-__all__ = ["PerQueue", "keys_dir_of", "make_broker", "make_routing", "make_store", "version"]
+__all__ = [
+    "PerQueue",
+    "check_metrics_address",
+    "keys_dir_of",
+    "make_broker",
+    "make_routing",
+    "make_store",
+    "version",
+]
 
 #: Port of a broker -> setting.
 _PORTS = {
@@ -52,6 +61,17 @@ def version() -> str:
     return own.version if own else ""
 
 
+def check_metrics_address(address: str, *, insecure: bool) -> None:
+    """Raise `NotAllowed` if other machines can reach an address of metrics, unless they may."""
+    from eventmq.wire.sockets import is_local  # of a server only
+
+    if address and not insecure and not is_local(f"tcp://{address}"):
+        raise NotAllowed(
+            f"metrics_bind = {address} can be reached from other machines and nothing would be "
+            "encrypted or checked: name a loopback address, or say --insecure"
+        )
+
+
 def make_broker(
     settings: Settings,
     plugins: PluginManager,
@@ -65,6 +85,7 @@ def make_broker(
     """Return a broker of the app's settings; see `EventMQ.make_broker`."""
     from eventmq.broker.runner import BrokerRunner
 
+    check_metrics_address(settings.metrics_bind, insecure=settings.insecure)
     binds = binds_of(settings) if binds is None else binds
     inside = all(address.startswith("inproc:") for address in binds.values())
     runner = BrokerRunner(
