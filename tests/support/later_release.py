@@ -58,19 +58,21 @@ def become() -> None:
     tables.ALL_TABLES = tables.QUEUE_STORE.tables
     from eventmq_contrib.postgres.rowstore import PostgresRows
 
-    def fill(write: Callable[..., None]) -> Callable[..., None]:
-        def filled(rows: PostgresRows, table: str, columns: Any, values: Any) -> None:
+    def fill(write: Callable[..., Any]) -> Callable[..., Any]:
+        def filled(rows: PostgresRows, table: str, columns: Any, values: Any) -> Any:
             template = table if table in MORE else table.rpartition("_")[0]
             if template in MORE and MORE[template][0].name not in columns:
                 column, value = MORE[template]
                 given = columns
                 columns = (*given, column.name)
                 values = [(*row, value(dict(zip(given, row, strict=True)))) for row in values]
-            write(rows, table, columns, values)
+            return write(rows, table, columns, values)
 
         return filled
 
     PostgresRows.insert = fill(PostgresRows.insert)  # type: ignore[method-assign]
+    # Where a batch is repeated carefully it does not go through `insert`.
+    PostgresRows.insert_new = fill(PostgresRows.insert_new)  # type: ignore[method-assign]
     PostgresRows.put = fill(PostgresRows.put)  # type: ignore[method-assign]
 
 
