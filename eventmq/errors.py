@@ -159,8 +159,10 @@ class JobError(EventMQError):
 
 
 def _shown(frames: str) -> str:
-    """Return a traceback as a terminal may have it: `eventmq.text` is no layer below this one."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in frames)
+    """Return a traceback as a terminal may have it."""
+    from eventmq.text import printable  # imports logging
+
+    return printable(frames, keep="\n\t")
 
 
 #: Beginning of the note with the traceback of a `JobFailed`.
