@@ -36,7 +36,7 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     |-- IllegalTransition          a transition that the table of states does not have
     |-- StoreError                 the queue store cannot be opened or written
     |   |-- Fenced                 another broker owns the store
-    |   `-- Unknown                nobody knows whether a batch was stored
+    |   `-- Unknown                a batch may have been stored
     |-- BindError                  an address cannot be bound
     |-- PluginError
     |   |-- PluginCollision
@@ -367,7 +367,7 @@ class Fenced(StoreError):
 
 
 class Unknown(StoreError):
-    """The connection to the store was lost: nobody knows whether the batch was stored.
+    """The connection to the store was lost: the batch may have been stored, or not.
 
     It must not be written again: what the store has is read anew.
     """

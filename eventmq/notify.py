@@ -74,7 +74,7 @@ class Notifier:
             sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
             sock.settimeout(0)
             sock.sendto(text.encode("utf-8", "replace"), self._address)
-        except OSError as error:  # nobody reads it, or not fast enough; or no descriptor is left
+        except OSError as error:  # it is not read, or not fast enough; or no descriptor is left
             logger.debug("the service manager was not told: %s", error)
         finally:
             if sock is not None:

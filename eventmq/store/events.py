@@ -416,7 +416,7 @@ def _bulk_slice(
 def _operated(
     action: str, affected: AffectedJobs, audit: AuditFields, *, told: bool = False
 ) -> Iterator[Block]:
-    """Yield the events of jobs that somebody, or the broker, acted on.
+    """Yield the events of jobs that a caller, or the broker, acted on.
 
     Args:
         action: ``cancel``, ``retry`` or ``drop``.
