@@ -522,8 +522,7 @@ class BrokerSocket:
         self.address = connection.address
         named = connection.server_key
         own = keys and (keys.having(named) if named else keys.of(connection.index))
-        self.link = open_dealer(context, self.address, kind=connection.role, keys=own)
-        self.link.watch()
+        self.link = open_dealer(context, self.address, kind=connection.role, keys=own, watch=True)
         self.send = self.link.send
         #: The link takes nothing more for now.
         self.blocked = False

@@ -708,6 +708,7 @@ def open_dealer(
     kind: str = "client",
     max_frame: int = 0,
     keys: ClientKeys | None = None,
+    watch: bool = False,
 ) -> Link:
     """Return a DEALER that connects to ``address``, with CURVE where there are keys.
 
@@ -721,6 +722,8 @@ def open_dealer(
         kind: Kind of peer in the routing id: ``client``, ``worker`` or ``scheduler``.
         max_frame: Bytes of the longest frame that it takes, 0 for no limit.
         keys: For CURVE.
+        watch: Record events from the first one on. Where the mechanisms differ there is one alone:
+            libzmq does not try again.
     """
     name = routing_id(kind, uuid.uuid4().hex)
     socket = context.socket(zmq.DEALER)
@@ -730,8 +733,10 @@ def open_dealer(
     socket.set(zmq.RECONNECT_IVL_MAX, 500)
     socket.set(zmq.IDENTITY, name)
     use_keys(socket, keys)
-    socket.connect(address)
     link = Link(socket)
+    if watch:
+        link.watch()
+    socket.connect(address)
     link.host = _name_of_host(address)
     return link
 

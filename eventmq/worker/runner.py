@@ -557,11 +557,9 @@ class WorkerRunner:
             keys = keys.of(self._positions[address])
         elif keys is not None and owner is not None:
             keys = keys.having(self._manager.session.owners.of(owner).key)
-        link = open_dealer(
-            self._context, address, kind="worker", max_frame=self._max_frame, keys=keys
+        return open_dealer(
+            self._context, address, kind="worker", max_frame=self._max_frame, keys=keys, watch=True
         )
-        link.watch()
-        return link
 
     def _reconnect(self) -> Link:
         """Connect anew; to another broker only if no chunk is held: those belong to the first."""

@@ -15,7 +15,14 @@ import zmq
 from zmq.backend import zmq_poll
 
 from eventmq.wire import sockets as module
-from eventmq.wire.sockets import new_context, open_dealer, open_pub, open_router
+from eventmq.wire.sockets import (
+    encrypt,
+    new_context,
+    new_keys,
+    open_dealer,
+    open_pub,
+    open_router,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,10 +214,34 @@ def errors_of(link: Link, deadline: float = 10.0) -> str:
     return link.handshake_error
 
 
+class LateSocket(zmq.Socket[bytes]):
+    """A socket whose ``connect`` returns when the other side has seen the handshake fail."""
+
+    other: Link
+
+    def connect(self, addr: str) -> Any:
+        connected = super().connect(addr)
+        assert not addr.startswith("tcp://") or errors_of(self.other)
+        return connected
+
+
+def test_a_handshake_that_fails_while_the_socket_connects_is_reported(context, monkeypatch) -> None:
+    """libzmq gives a connection up whose other side uses another mechanism: there is no second."""
+    router = open_router(context)
+    encrypt(router, new_keys()[1])
+    router.watch()
+    address = router.bind("tcp://127.0.0.1:0")
+    monkeypatch.setattr(LateSocket, "other", router, raising=False)
+    monkeypatch.setattr(context, "_socket_class", LateSocket)
+    link = open_dealer(context, address, watch=True)
+    assert errors_of(link).startswith("the handshake failed: one side uses CURVE keys")
+    link.close(0)
+    router.close(0)
+
+
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b"])
 def test_a_host_that_cannot_be_resolved_is_named(context, host: str) -> None:
-    link = open_dealer(context, f"tcp://{host}:47291")
-    link.watch()
+    link = open_dealer(context, f"tcp://{host}:47291", watch=True)
     assert errors_of(link).startswith(f"the host {host!r} cannot be resolved: ")
     link.close(0)
 
@@ -225,8 +256,7 @@ def test_of_a_host_that_nothing_listens_on_nothing_of_the_kind_is_said(
     with plain.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    link = open_dealer(context, f"tcp://{host}:{port}")
-    link.watch()
+    link = open_dealer(context, f"tcp://{host}:{port}", watch=True)
     assert "" == errors_of(link, deadline=0.5)
     assert (["localhost"] if host == "localhost" else []) == asked
     link.close(0)
