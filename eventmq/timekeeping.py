@@ -103,6 +103,9 @@ class ClockRecord(NamedTuple):
     additions: tuple[Addition, ...] = ()
     #: Of what is unconfirmed, what is known from a step alone that does not count yet.
     doubted: float = 0.0
+    #: Seconds by which guarded wall time may be behind: it was taken on where nobody knows how
+    #: much time had passed.
+    behind: float = 0.0
 
     @classmethod
     def of(cls, values: Any) -> ClockRecord:
@@ -112,13 +115,15 @@ class ClockRecord(NamedTuple):
             ValueError: It is none.
         """
         try:
-            *numbers, boot_id, since, rows, doubted = values
+            *numbers, boot_id, since, rows, doubted, behind = values
             store, unconfirmed, wall, guarded, boot = map(float, numbers)
-            since, doubted = float(since), float(doubted)
+            since, doubted, behind = float(since), float(doubted), float(behind)
             additions = tuple(Addition(*map(float, row)) for row in rows)
         except (TypeError, ValueError):
             raise ValueError("the record of the store's clocks cannot be read") from None
-        return cls(store, unconfirmed, wall, guarded, boot, str(boot_id), since, additions, doubted)
+        return cls(
+            store, unconfirmed, wall, guarded, boot, str(boot_id), since, additions, doubted, behind
+        )
 
     def same_boot(self, reading: Reading) -> bool:
         """Return whether the machine has not been started anew since this was stored."""
@@ -130,9 +135,10 @@ class ClockRecord(NamedTuple):
         That clock goes on from the one of then, or from guarded time if a step was pending that
         the machine did not keep. So it is the lesser of what these two say, and one that it is
         earlier than says nothing. No time that passed is lost but where both are possible, and
-        then no more than the step; none is counted twice.
+        then no more than the step, or where guarded time may be behind; none is counted twice: the
+        waits that began since guarded time is behind would end so much too early.
         """
-        spans = (wall - self.wall, wall - self.guarded)
+        spans = (wall - self.wall, wall - self.guarded - self.behind)
         return max(0.0, min((span for span in spans if span >= -STEP), default=0.0))
 
     def kept_step(self, wall: float) -> bool:
@@ -230,7 +236,7 @@ class GuardedWall:
         known: Between how many seconds have passed since then, where somebody has watched.
     """
 
-    __slots__ = ("_candidate", "_offset", "_since", "now", "step")
+    __slots__ = ("_candidate", "_offset", "_since", "behind", "now", "step")
 
     def __init__(
         self, reading: Reading, last: ClockRecord | None = None, known: Passed | None = None
@@ -240,11 +246,14 @@ class GuardedWall:
         #: Seconds by which the wall clock is ahead of guarded time, 0.0 unless a step is pending.
         self.step = 0.0
         self._candidate = self._since = 0.0
+        #: As `ClockRecord.behind`; the wall clock ends it once it counts.
+        self.behind = 0.0 if last is None else last.behind
         self._offset = wall - boot
         if last is not None and last.same_boot(reading):
             self._offset = last.guarded - last.boot
         elif last is not None and not least <= wall - last.guarded <= min(most, AT_ONCE):
             self._offset = last.guarded + least - boot
+            self.behind += 0.0 if known is None else most - least
         self.now = self._offset + boot
         self.advance(wall, boot)
 
@@ -253,7 +262,7 @@ class GuardedWall:
         offset = wall - boot
         step = offset - self._offset
         if -STEP <= step <= STEP:
-            self._offset, self.now, self.step = offset, wall, 0.0
+            self._offset, self.now, self.step, self.behind = offset, wall, 0.0, 0.0
             return 0.0
         if not self.step or abs(offset - self._candidate) > STEP:
             self._candidate, self._since = offset, boot
@@ -267,6 +276,7 @@ class GuardedWall:
         """Let a pending step count; return its seconds."""
         step, self.step = self.step, 0.0
         if step:
+            self.behind = 0.0
             self._offset += step
             self.now = self._offset + boot
         return step
@@ -457,7 +467,7 @@ class Timekeeper:
         doubted = min(store.doubted, rest)
         return ClockRecord(
             now, rest, self._wall, guarded.now, self.boot, self._boot_id, store.since, additions,
-            doubted,
+            doubted, guarded.behind,
         )  # fmt: skip
 
     @property

@@ -220,6 +220,47 @@ def test_what_was_seen_does_not_count_on_the_same_machine() -> None:
     assert time.now == WALL + 3
 
 
+#: By how much the clock of a machine may be wrong, and for how long each owner runs: before its
+#: clock is set, after that, and from its end until another takes over.
+WRONG = st.sampled_from([0.0, 0.0, -3600.0, -300.0, 300.0, 3500.0, 3600.0, 2 * DAY])
+OWNERS = st.lists(
+    st.tuples(WRONG, st.floats(0, 700), WRONG, st.floats(0, 700), st.floats(0.5, 5)),
+    min_size=2, max_size=8,
+)  # fmt: skip
+
+
+@given(OWNERS)
+def test_no_takeover_counts_more_than_has_passed_since_any_other(owners) -> None:
+    """Neither where a right clock shows what was not counted while clocks were wrong.
+
+    A wait that began in between would end too early.
+    """
+    keeper, kept, known = Timekeeper(), None, None
+    at, behind = WALL, 0.0
+    for number, (wrong, before, later, after, away) in enumerate(owners):
+        boot = 1000.0 * number - at
+        keeper.start(Reading(at + wrong, at + boot, str(number)), kept, known)
+        first = keeper.now - at if kept is None else first
+        for ahead, seconds in ((wrong, before), (later, after)):
+            at += seconds
+            keeper.advance(at + ahead, at + boot)
+        assert at + first - keeper.now >= behind - 1e-3
+        behind = at + first - keeper.now
+        kept, at = ClockRecord.of(list(keeper.record())), at + away
+        known = Passed(max(0.0, away - 3.5), away + 32.0)
+
+
+def test_guarded_time_is_right_again_once_a_right_clock_counts() -> None:
+    """Then the wall clocks of later owners are believed as before."""
+    kept = record()._replace(wall=WALL + DAY, guarded=WALL - 3, behind=30.0)
+    keeper = Timekeeper()
+    keeper.start(Reading(WALL + 5, 3.0, "b"), kept, Passed(1.0, 35.0))
+    assert (keeper.now, keeper.wall) == (WALL + 1, WALL + 5)
+    assert keeper.record().behind == 0.0
+    keeper.start(Reading(WALL + 9, 7.0, "c"), keeper.record(), Passed(1.0, 35.0))
+    assert keeper.now == WALL + 5
+
+
 # Guarded wall time
 
 
