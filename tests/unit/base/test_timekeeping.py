@@ -236,11 +236,10 @@ def test_no_takeover_counts_more_than_has_passed_since_any_other(owners) -> None
     A wait that began in between would end too early.
     """
     keeper, kept, known = Timekeeper(), None, None
-    at, behind = WALL, 0.0
+    at, first, behind = WALL, owners[0][0], 0.0
     for number, (wrong, before, later, after, away) in enumerate(owners):
         boot = 1000.0 * number - at
         keeper.start(Reading(at + wrong, at + boot, str(number)), kept, known)
-        first = keeper.now - at if kept is None else first
         for ahead, seconds in ((wrong, before), (later, after)):
             at += seconds
             keeper.advance(at + ahead, at + boot)
