@@ -252,7 +252,7 @@ class Calls:
             "shared": owner is not None,
             "owner": state.addresses.get("main", "") if owner is None else owner.address,
             "durability": state.durability,
-            "trouble": state.trouble(),
+            "trouble": state.unavailable_reason(),
             **_space(state),
             "started": state.started + state.keeper.ahead,
             "clock": state.keeper.status(),

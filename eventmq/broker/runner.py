@@ -510,7 +510,7 @@ class BrokerRunner:
             self._context, self._pass_back, keys, publishes=publishes,
             max_bytes=self._limits.max_unsent_bytes, total=self._total,
         )  # fmt: skip
-        self._check_id(candidate.begin().store_id)
+        self._check_id(candidate.read_lease().store_id)
         if not (candidate.step() and self._take_over(candidate)):
             self._replace_core(candidate, standby=True)
 
@@ -590,7 +590,7 @@ class BrokerRunner:
         passing = self._passing
         assert passing is not None  # noqa: S101 - made with the candidate
         if standby:
-            stand_by(self.core, lambda: candidate.watch.trouble, passing.forward)
+            stand_by(self.core, lambda: candidate.watch.unavailable_reason, passing.forward)
             self.core.passes = passing.passes
         if self._authenticator is not None:
             self._authenticator.attach(self.core)

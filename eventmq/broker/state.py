@@ -82,10 +82,10 @@ class State:
     store_id: str = ""
     #: Id of the store in its events.
     events_id: str = ""
-    #: What is said about the owner of the store, None where no other broker can own it.
+    #: What peers are told about the owner of the store, None where no other broker can own it.
     owner: OwnerInfo | None = None
     #: Returns why a shared store cannot be used now, "" where it can; a standby sets it.
-    trouble: Callable[[], str] = field(default=lambda: "")
+    unavailable_reason: Callable[[], str] = field(default=lambda: "")
     addresses: dict[str, str] = field(default_factory=dict)
     #: Name of a CALL -> what answers it, given peer, message id and arguments: each part of the
     #: broker adds its own.

@@ -94,7 +94,7 @@ class SharedBrokerProcess(BrokerProcess):
         self.core = self._new_core()
         self.hands_over = False
         try:
-            self.candidate.begin()
+            self.candidate.read_lease()
         except StoreError:  # it ends, and is started again
             self.die()
             self.world.at(self.world.now + RESTART_DELAY, self._restart)
@@ -185,7 +185,7 @@ class SharedBrokerProcess(BrokerProcess):
     def _replace_core(self, *, standby: bool) -> None:
         assert standby
         old, self.core = self.core, self._new_core()
-        stand_by(self.core, lambda: self.candidate.watch.trouble, lambda *_: False)
+        stand_by(self.core, lambda: self.candidate.watch.unavailable_reason, lambda *_: False)
         keeper, clock = Timekeeper(), self.clock
         keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), None)
         self.keep(keeper)

@@ -13,9 +13,9 @@ from eventmq.broker.ownership import (
     COMEBACK,
     COMMIT_LIMIT,
     HANDOVER,
-    LOOK_EVERY,
     MAX_REASONS,
     MAX_RETRY,
+    READ_EVERY,
     Candidate,
     Watch,
 )
@@ -32,23 +32,23 @@ OTHER = LeaseRow("s", 7, "other", "tcp://other:1", "", 100)
 
 
 class Standby:
-    """A `Watch` whose looks take a time that the test names."""
+    """A `Watch` whose reads of the lease take a time that the test sets."""
 
     def __init__(self) -> None:
         self.watch = Watch("me")
         self.now = 1000.0
 
-    def look(self, row: LeaseRow = OTHER, *, takes: float = 0.01) -> bool:
-        """Wait until the next look is due, look, and return whether a claim is due."""
+    def read(self, row: LeaseRow = OTHER, *, takes: float = 0.01) -> bool:
+        """Wait until the next read is due, read, and return whether a claim is due."""
         self.now = max(self.now, self.watch.next_at)
         began, self.now = self.now, self.now + takes
-        self.watch.looked(row, began, self.now)
+        self.watch.observe(row, began, self.now)
         return self.watch.claiming
 
     def until_claim(self, row: LeaseRow = OTHER, *, takes: float = 0.01) -> float:
-        """Look until a claim is due; return the seconds that took, or infinity after a minute."""
+        """Read until a claim is due; return the seconds that took, or infinity after a minute."""
         start = self.now
-        while not self.look(row, takes=takes):
+        while not self.read(row, takes=takes):
             if self.now > start + 60.0:
                 return float("inf")
         return self.now - start
@@ -61,30 +61,30 @@ def standby() -> Standby:
 
 def test_a_store_without_an_owner_is_claimed_at_once(standby: Standby) -> None:
     """A new one, and one that was released."""
-    assert standby.look(LeaseRow("s"))
+    assert standby.read(LeaseRow("s"))
     other = Standby()
-    assert not other.look()
-    assert other.look(LeaseRow("s", 7))
+    assert not other.read()
+    assert other.read(LeaseRow("s", 7))
 
 
 def test_a_beat_that_stands_still_for_three_seconds_is_overtaken(standby: Standby) -> None:
-    """Counted from when this beat was seen first, and no later than it takes to look once more."""
+    """The time counts from when this beat was first seen; the claim comes one read later at most."""
     assert BEAT_TIMEOUT <= standby.until_claim() <= BEAT_TIMEOUT + 0.1
 
 
 def test_an_owner_that_renews_is_left_alone(standby: Standby) -> None:
-    """However often it is looked at, and if it does so every 2.9 s only."""
+    """However often the lease is read, and even if the owner renews only every 2.9 s."""
     for beat in range(20):
         row = OTHER._replace(beat=beat)
-        assert not standby.look(row)
+        assert not standby.read(row)
         standby.now += 1.9
-        assert not standby.look(row)
+        assert not standby.read(row)
 
 
 def test_a_new_owner_begins_anew(standby: Standby) -> None:
-    assert not standby.look()
+    assert not standby.read()
     standby.now += 1.9
-    assert not standby.look()
+    assert not standby.read()
     again = OTHER._replace(epoch=8, owner="third", beat=100)
     assert standby.until_claim(again) >= BEAT_TIMEOUT
 
@@ -96,28 +96,28 @@ def test_slow_commits_of_its_own_say_nothing_of_the_owner(standby: Standby) -> N
 
 
 def test_one_slow_commit_begins_anew(standby: Standby) -> None:
-    standby.look()
-    standby.look()
-    standby.look()
-    assert not standby.look(takes=COMMIT_LIMIT + 0.01)
+    standby.read()
+    standby.read()
+    standby.read()
+    assert not standby.read(takes=COMMIT_LIMIT + 0.01)
     assert standby.until_claim() >= BEAT_TIMEOUT
 
 
-def test_a_standby_that_did_not_look_has_seen_nothing(standby: Standby) -> None:
+def test_a_standby_that_did_not_read_the_lease_has_seen_nothing(standby: Standby) -> None:
     """It was stopped, and perhaps the database with it."""
-    assert not standby.look()
+    assert not standby.read()
     standby.now += 100.0
-    assert not standby.look()
+    assert not standby.read()
     assert standby.until_claim() >= BEAT_TIMEOUT - 0.01
 
 
-def test_a_failure_to_look_begins_anew(standby: Standby) -> None:
-    standby.look()
-    standby.look()
+def test_a_failure_to_read_begins_anew(standby: Standby) -> None:
+    standby.read()
+    standby.read()
     standby.watch.failed(StoreError("gone"), standby.now)
-    assert standby.watch.trouble == "gone"
-    assert not standby.look()
-    assert standby.watch.trouble == ""
+    assert standby.watch.unavailable_reason == "gone"
+    assert not standby.read()
+    assert standby.watch.unavailable_reason == ""
     assert standby.until_claim() >= BEAT_TIMEOUT - 0.01
 
 
@@ -129,72 +129,72 @@ def test_each_reason_is_logged_once_until_the_store_can_be_used(
     for _ in range(2):
         for reason in ("refused", "put back", "refused", *(f"{n}" for n in range(100))):
             standby.watch.failed(StoreError(reason), standby.now)
-        assert standby.watch.trouble == "99"
-        standby.look()
-        standby.look()
-    said = [record.getMessage() for record in caplog.records]
-    assert said[:2] == [
+        assert standby.watch.unavailable_reason == "99"
+        standby.read()
+        standby.read()
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[:2] == [
         f"the shared store cannot be used now: {n}" for n in ("refused", "put back")
     ]
-    assert said[MAX_REASONS] == "the shared store can be used again"
-    assert said == 2 * said[: MAX_REASONS + 1]
+    assert messages[MAX_REASONS] == "the shared store can be used again"
+    assert messages == 2 * messages[: MAX_REASONS + 1]
 
 
 def test_an_owner_whose_connection_is_gone_is_overtaken_soon(standby: Standby) -> None:
-    """It still has half a second to come back, counted from the look that found it gone."""
-    assert not standby.look()
+    """It still has half a second to come back, counted from the read that saw it disconnected."""
+    assert not standby.read()
     gone = OTHER._replace(beat=101, connected=False)
-    assert not standby.look(gone)
+    assert not standby.read(gone)
     assert COMEBACK <= standby.until_claim(gone) <= COMEBACK + 0.1
 
 
-def test_a_sign_that_the_connection_has_ended_makes_it_look_at_once(standby: Standby) -> None:
-    """What it finds then counts: a sign that comes late, or is wrong, changes nothing."""
-    standby.look()
+def test_a_sign_that_the_connection_has_ended_makes_it_read_at_once(standby: Standby) -> None:
+    """What it reads then counts: a sign that comes late, or is wrong, changes nothing."""
+    standby.read()
     standby.watch.freed(standby.now)
     assert standby.watch.next_at == standby.now
-    assert not standby.look()
+    assert not standby.read()
     assert standby.until_claim() >= BEAT_TIMEOUT - 0.1
 
 
 def test_an_owner_that_comes_back_is_left_alone(standby: Standby) -> None:
     """It has claimed the store itself, in another epoch."""
-    assert not standby.look()
-    assert not standby.look(OTHER._replace(connected=False))
+    assert not standby.read()
+    assert not standby.read(OTHER._replace(connected=False))
     standby.now += 0.2
     again = OTHER._replace(epoch=8, beat=0)
-    assert not standby.look(again)
+    assert not standby.read(again)
     assert standby.until_claim(again) >= BEAT_TIMEOUT - 0.01
 
 
 def test_another_owner_that_is_gone_has_its_own_time_to_come_back(standby: Standby) -> None:
-    standby.look()
-    assert not standby.look(OTHER._replace(connected=False))
+    standby.read()
+    assert not standby.read(OTHER._replace(connected=False))
     other = OTHER._replace(epoch=8, owner="third", connected=False)
-    assert not standby.look(other)
+    assert not standby.read(other)
     assert COMEBACK <= standby.until_claim(other) <= COMEBACK + 0.1
 
 
 def test_slow_commits_after_the_end_count_anew(standby: Standby) -> None:
-    standby.look()
+    standby.read()
     gone = OTHER._replace(connected=False)
-    assert not standby.look(gone)
-    assert not standby.look(gone, takes=0.6)
+    assert not standby.read(gone)
+    assert not standby.read(gone, takes=0.6)
     assert COMEBACK <= standby.until_claim(gone) <= COMEBACK + 0.1
 
 
 def test_its_own_claim_whose_answer_was_lost_is_claimed_again(standby: Standby) -> None:
     """The epoch is its own, but what the store has was not read in it."""
-    assert standby.look(LeaseRow("s", 8, "me", "tcp://me:1"))
+    assert standby.read(LeaseRow("s", 8, "me", "tcp://me:1"))
 
 
-def test_a_claim_that_failed_is_looked_at_again_soon(standby: Standby) -> None:
+def test_the_lease_is_read_again_soon_after_a_claim_that_failed(standby: Standby) -> None:
     standby.until_claim()
     standby.watch.claimed(0, standby.now)
     assert not standby.watch.claiming
     assert standby.watch.next_at - standby.now < 0.2
-    assert standby.look()
-    assert not standby.look(OTHER._replace(beat=101))
+    assert standby.read()
+    assert not standby.read(OTHER._replace(beat=101))
 
 
 def test_tries_become_rare_while_the_store_is_away(standby: Standby) -> None:
@@ -210,7 +210,7 @@ def test_tries_become_rare_while_the_store_is_away(standby: Standby) -> None:
 
 def test_what_was_handed_over_is_left_to_others_for_a_while(standby: Standby) -> None:
     """Then it is better with this broker than with none."""
-    standby.look(LeaseRow("s"))
+    standby.read(LeaseRow("s"))
     standby.watch.claimed(1, standby.now)
     standby.watch.released(standby.now)
     free = LeaseRow("s", 1)
@@ -219,16 +219,16 @@ def test_what_was_handed_over_is_left_to_others_for_a_while(standby: Standby) ->
 
 def test_what_another_has_taken_and_released_is_claimed_at_once(standby: Standby) -> None:
     """It was handed over, and that is done."""
-    standby.look(LeaseRow("s"))
+    standby.read(LeaseRow("s"))
     standby.watch.claimed(1, standby.now)
     standby.watch.released(standby.now)
-    assert not standby.look(LeaseRow("s", 1))
-    assert not standby.look(LeaseRow("s", 2, "other", "tcp://other:1"))
-    assert standby.look(LeaseRow("s", 2))
+    assert not standby.read(LeaseRow("s", 1))
+    assert not standby.read(LeaseRow("s", 2, "other", "tcp://other:1"))
+    assert standby.read(LeaseRow("s", 2))
 
 
-def test_an_owner_looks_no_more(standby: Standby) -> None:
-    standby.look(LeaseRow("s"))
+def test_an_owner_reads_the_lease_no_more(standby: Standby) -> None:
+    standby.read(LeaseRow("s"))
     standby.watch.claimed(1, standby.now)
     standby.watch.freed(standby.now)
     assert standby.watch.next_at == float("inf")
@@ -255,7 +255,7 @@ def candidates(database: SharedDatabase, clock: Callable[[], float]) -> list[Can
     for name in ("a", "b"):
         lease = SharedLease(database)
         made.append(Candidate(lease, Claimant(name, f"tcp://{name}:1", ""), clock))
-        made[-1].begin()
+        made[-1].read_lease()
     return made
 
 
@@ -285,7 +285,7 @@ def test_a_frozen_owner_is_overtaken_and_fenced() -> None:
     step(a, clock, 0.1)
     began = clock.now
     assert step(b, clock, 10.0) == 2
-    assert clock.now - began <= BEAT_TIMEOUT + LOOK_EVERY
+    assert clock.now - began <= BEAT_TIMEOUT + READ_EVERY
     [first, _] = database.leases
     with pytest.raises(Unknown):  # its connection was ended
         first.renew()
@@ -320,7 +320,7 @@ def test_while_the_store_is_away_no_owner_is_named_by_who_was_it() -> None:
     a.lost(Unknown("x"))
     assert step(a, clock, 30.0) == step(b, clock, 30.0) == 0
     assert a.info == OwnerInfo(1, "standby", "", "", "s")
-    assert "cannot be reached" in a.watch.trouble
+    assert "cannot be reached" in a.watch.unavailable_reason
     database.down = False
     assert step(a, clock, MAX_RETRY + 0.1) == 2
 
@@ -329,14 +329,14 @@ def test_while_the_store_is_away_no_owner_is_named_by_who_was_it() -> None:
 def test_a_store_that_can_be_read_and_not_claimed_is_tried_ever_more_rarely(
     frozen: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each reason is logged once, and the trouble stays: looks don't show that it is over."""
+    """Each reason is logged once, and the last one stays: reads do not show that it is over."""
     caplog.set_level("INFO", "eventmq.broker")
     clock, database = Clock(), SharedDatabase("s")
     a, b = candidates(database, clock)
     if frozen:
         step(a, clock, 0.1)
         step(b, clock, 0.1)
-    tries, lease, troubles = [], database.leases[1], set()
+    tries, lease, reasons = [], database.leases[1], set()
 
     def claim(*_: object) -> int:
         tries.append(clock.now)
@@ -347,18 +347,20 @@ def test_a_store_that_can_be_read_and_not_claimed_is_tried_ever_more_rarely(
         while clock.now < 110.0:
             step(b, clock, 0.1)
             if tries:
-                troubles.add(b.watch.trouble)
-    assert troubles == {"takes no writes, 0", "takes no writes, 1"}
-    said = [r.getMessage() for r in caplog.records if "shared store" in r.getMessage()]
-    assert said == [f"the shared store cannot be used now: takes no writes, {n}" for n in (1, 0)]
+                reasons.add(b.watch.unavailable_reason)
+    assert reasons == {"takes no writes, 0", "takes no writes, 1"}
+    messages = [r.getMessage() for r in caplog.records if "shared store" in r.getMessage()]
+    assert messages == [
+        f"the shared store cannot be used now: takes no writes, {n}" for n in (1, 0)
+    ]
     assert 10 < len(tries) < 40
     assert tries[-1] - tries[-2] >= MAX_RETRY
     assert step(b, clock, 10.0) == 1 + frozen
-    assert b.watch.trouble == ""
+    assert b.watch.unavailable_reason == ""
     assert "the shared store can be used again" in caplog.text
 
 
-def test_the_trouble_of_a_claim_is_over_where_another_broker_is_at_work(
+def test_a_failed_claim_is_forgotten_where_another_broker_is_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, database = Clock(), SharedDatabase("s")
@@ -369,10 +371,10 @@ def test_the_trouble_of_a_claim_is_over_where_another_broker_is_at_work(
 
     monkeypatch.setattr(database.leases[1], "claim", claim)
     step(b, clock, 1.0)
-    assert b.watch.trouble == "takes no writes"
+    assert b.watch.unavailable_reason == "takes no writes"
     assert step(a, clock, 0.1) == 1
     step(b, clock, MAX_RETRY + 0.1)
-    assert b.watch.trouble == ""
+    assert b.watch.unavailable_reason == ""
 
 
 def test_what_is_released_is_claimed_by_the_other() -> None:
@@ -380,7 +382,7 @@ def test_what_is_released_is_claimed_by_the_other() -> None:
     a, b = candidates(database, clock)
     step(a, clock, 0.1)
     a.release()
-    assert step(b, clock, LOOK_EVERY + 0.1) == 2
+    assert step(b, clock, READ_EVERY + 0.1) == 2
     assert step(a, clock, 0.2) == 0
     assert a.info == OwnerInfo(2, "standby", "tcp://b:1", "", "s")
 
@@ -390,13 +392,13 @@ def test_what_is_released_is_claimed_by_the_other() -> None:
 
 def test_an_owner_at_work_leaves_no_time_without_one(standby: Standby) -> None:
     for beat in range(100, 110):
-        standby.look(OTHER._replace(beat=beat))
+        standby.read(OTHER._replace(beat=beat))
     assert standby.watch.without_owner(standby.now) == 0.0
 
 
 def test_the_time_without_an_owner_begins_with_its_last_beat(standby: Standby) -> None:
     """And ends when this broker has claimed the store."""
-    standby.look()
+    standby.read()
     began = standby.now
     standby.until_claim()
     assert standby.watch.without_owner(standby.now) == standby.now - began >= BEAT_TIMEOUT
@@ -408,25 +410,25 @@ def test_the_time_without_an_owner_begins_with_its_last_beat(standby: Standby) -
 
 def test_the_time_without_an_owner_ends_where_another_broker_takes_over(standby: Standby) -> None:
     """From when it was seen that the store was given up."""
-    standby.look()
-    standby.look(LeaseRow("s", 7))
+    standby.read()
+    standby.read(LeaseRow("s", 7))
     began = standby.now
     standby.now += 0.5
-    standby.look(OTHER._replace(epoch=8, owner="third"))
+    standby.read(OTHER._replace(epoch=8, owner="third"))
     gap = standby.now - began
     assert standby.watch.without_owner(standby.now + 100.0) == gap >= 0.5
 
 
 def test_an_owner_that_loses_the_store_counts_until_it_has_it_again(standby: Standby) -> None:
-    """As does a broker that cannot look."""
-    standby.look(LeaseRow("s", 7))
+    """As does a broker that cannot read the lease."""
+    standby.read(LeaseRow("s", 7))
     standby.watch.claimed(8, standby.now)
     before = standby.watch.without_owner(standby.now)
     standby.watch.lost(standby.now)
     standby.watch.failed(StoreError("away"), standby.now + 2.0)
     standby.now += 5.0
     assert standby.watch.without_owner(standby.now) - before == 5.0
-    standby.look(LeaseRow("s", 8, "me"), takes=0.0)
+    standby.read(LeaseRow("s", 8, "me"), takes=0.0)
     standby.watch.claimed(9, standby.now)
     assert standby.watch.without_owner(standby.now + 9.0) - before == 5.0
 
@@ -437,11 +439,11 @@ def test_an_owner_that_loses_the_store_counts_until_it_has_it_again(standby: Sta
 def test_a_standby_knows_between_which_times_the_owner_had_its_last_beat(
     standby: Standby,
 ) -> None:
-    """Between two looks; until the first of them anything may have been."""
-    standby.look(OTHER, takes=0.0)
+    """Between two reads; before the first of them nothing is known."""
+    standby.read(OTHER, takes=0.0)
     assert standby.watch.passed(standby.now).most == float("inf")
     before = standby.now
-    standby.look(OTHER._replace(beat=101), takes=0.0)
+    standby.read(OTHER._replace(beat=101), takes=0.0)
     seen = standby.now
     standby.until_claim(OTHER._replace(beat=101))
     passed = standby.watch.passed(seen + 60.0)
@@ -449,13 +451,13 @@ def test_a_standby_knows_between_which_times_the_owner_had_its_last_beat(
     assert standby.watch.passed(seen).least == 0.0
 
 
-def test_a_standby_that_could_not_look_knows_less(standby: Standby) -> None:
-    """The owner may have ended right after the last look."""
-    standby.look(OTHER)
+def test_a_standby_that_could_not_read_the_lease_knows_less(standby: Standby) -> None:
+    """The owner may have ended right after the last read."""
+    standby.read(OTHER)
     before = standby.now
     standby.watch.failed(StoreError("away"), standby.now)
     standby.now += 3600.0
-    standby.look(OTHER._replace(beat=101))
+    standby.read(OTHER._replace(beat=101))
     passed = standby.watch.passed(standby.now)
     assert passed.least == 0.0
     assert passed.most > standby.now - before
@@ -468,7 +470,7 @@ def test_a_claim_says_what_is_known() -> None:
     step(b, clock, 0.5)
     for _ in range(3):
         database.lease_of("a").renew()
-        step(b, clock, LOOK_EVERY + 0.1)
+        step(b, clock, READ_EVERY + 0.1)
     began = clock.now
     assert step(b, clock, 10.0) == 2
     passed = database.lease_of("b").claimed.passed
