@@ -111,13 +111,14 @@ class BrokerCore:
     #: Store time at which silent peers were last checked.
     _ticked = 0.0
 
-    #: Another broker owns the store, or none: `idle` takes the place of `decide`, and nothing is
-    #: written (`eventmq.broker.ownership.stand_by`).
+    #: Whether this broker does not own the store: then `idle` takes the place of `decide`, and
+    #: nothing is written (`eventmq.broker.ownership.stand_by`).
     standby = False
 
-    #: As a standby: takes the message of a peer that has not informed, its connection and frames,
-    #: and returns whether it passes it on to the owner.
-    passes: Callable[[Key, Sequence[bytes], Command], bool] | None = None
+    #: Set for a standby: called with the connection, the frames and the decoded message of a peer
+    #: that has not informed. Relays the messages of legacy peers to the owner and returns False for
+    #: all others (`eventmq.broker.relays.Relays.forward_legacy`).
+    forward_legacy: Callable[[Key, Sequence[bytes], Command], bool] | None = None
 
     def __init__(
         self,
@@ -300,7 +301,8 @@ class BrokerCore:
                 )
             message = decode(frames[1:])
             if not peer.role:
-                if self.passes is not None and self.passes(peer.key, frames[1:], message):
+                forward = self.forward_legacy
+                if forward is not None and forward(peer.key, frames[1:], message):
                     return
                 self.sessions.check_registered(peer, message)
             if len(message.id) > state.limits.max_id:
@@ -494,12 +496,12 @@ class BrokerCore:
         state = self.state
         transient, lookups = state.transient, self.waiters.lookups
         due = latest = now + min(state.limits.lease_interval / 2, lookups.timeout)
-        moments = (
+        deadlines = (
             state.next_ready_at, state.next_deadline, self.dispatch.ready_at,
             transient.next_ready_at if transient.delayed or transient.by_wall else None,
             self.heartbeats.due, self.sessions.next_grace_end, self.waiters.next_receipt,
         )  # fmt: skip
-        for each in moments:
+        for each in deadlines:
             if each is not None and each < due:
                 due = each
         return min(latest, max(due, state.hold_until))

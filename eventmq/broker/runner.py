@@ -26,7 +26,7 @@ from eventmq.broker.authenticator import Authenticator
 from eventmq.broker.core import PORTS, WORKER_PORTS, BrokerCore
 from eventmq.broker.grants import Grant
 from eventmq.broker.ownership import HANDOVER, Candidate, stand_by, tell_peers
-from eventmq.broker.passing import Passing
+from eventmq.broker.relays import Relays
 from eventmq.broker.state import DeferredSend
 from eventmq.errors import BindError, EventMQError, Fenced, NotAllowed, StoreError, Unknown
 from eventmq.events import rows_of
@@ -255,7 +255,7 @@ class BrokerRunner:
         self._advertise = advertise
         self._candidate: Candidate | None = None  # made by bind, where the store is shared
         self._handed_over: list[tuple[Key, str]] = []
-        self._passing: Passing | None = None  # made by bind, as well
+        self._relays: Relays | None = None  # made by bind, as well
         self._authenticator: Authenticator | None = None
         self._links: dict[str, Link] = {}
         self._connections = Connections(self._connection_lost)
@@ -506,7 +506,7 @@ class BrokerRunner:
         self._candidate = candidate = Candidate(ownership, me, self._clock.boottime)
         assert self._context is not None  # noqa: S101 - made by bind
         publishes = "subscribe" in self.addresses
-        self._passing = Passing(
+        self._relays = Relays(
             self._context, self._pass_back, keys, publishes=publishes,
             max_bytes=self._limits.max_unsent_bytes, total=self._total,
         )  # fmt: skip
@@ -532,8 +532,8 @@ class BrokerRunner:
     def _stand_by(self, candidate: Candidate) -> None:
         """Answer peers as a standby until this broker owns the store, or ends."""
         core, clock, keeper, watch = self.core, self._clock, self._keeper, candidate.watch
-        passing = self._passing
-        assert passing is not None  # noqa: S101 - made with the candidate
+        relays = self._relays
+        assert relays is not None  # noqa: S101 - made with the candidate
         boot, interval = keeper.boot, self._limits.heartbeat_interval
         while not self._stopping and not core.done:
             self.notifier.turn(clock.monotonic())
@@ -541,14 +541,14 @@ class BrokerRunner:
                 return
             if candidate.info != core.state.owner:
                 tell_peers(core, candidate.info)
-            passing.follow(candidate.info)
-            passing.tick(clock.monotonic(), clock.now(), interval, core.state.peers)
+            relays.follow(candidate.info)
+            relays.tick(clock.monotonic(), clock.now(), interval, core.state.peers)
             self._answer_handover(candidate)
             self._send_deferred()
             due = min(watch.next_at - clock.boottime(), self.notifier.every)
             wait = max(0.0, min(interval / 4, due))
             fd = candidate.fileno()
-            beside = passing.sockets if fd is None else [fd, *passing.sockets]
+            beside = relays.sockets if fd is None else [fd, *relays.sockets]
             items = [*self._items, *((source, _IN) for source in beside)]
             ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
             if fd in ready:
@@ -557,7 +557,7 @@ class BrokerRunner:
             away, boot = keeper.boot - boot, keeper.boot
             if away - wait > interval:
                 core.shift(now, away)
-            passing.read(ready, clock.monotonic())
+            relays.read(ready, clock.monotonic())
             if self._read(ready, now):
                 core.idle(now)
             self._send_deferred()
@@ -587,11 +587,11 @@ class BrokerRunner:
         old, self.core = self.core, self._new_core()
         self._observe(self.core)
         self.core.schedules.check = old.schedules.check
-        passing = self._passing
-        assert passing is not None  # noqa: S101 - made with the candidate
+        relays = self._relays
+        assert relays is not None  # noqa: S101 - made with the candidate
         if standby:
-            stand_by(self.core, lambda: candidate.watch.unavailable_reason, passing.forward)
-            self.core.passes = passing.passes
+            stand_by(self.core, lambda: candidate.watch.unavailable_reason, relays.forward)
+            self.core.forward_legacy = relays.forward_legacy
         if self._authenticator is not None:
             self._authenticator.attach(self.core)
         if self._observers is not None:
@@ -603,7 +603,7 @@ class BrokerRunner:
             state.addresses, state.now = self.addresses, self._now()
             state.started = state.now
         elif recovered is not None:
-            passing.close()
+            relays.close()
             self._recover(recovered)
         tell_peers(self.core, candidate.info, old)
         self.notifier.tell(status=self.role)
@@ -636,8 +636,8 @@ class BrokerRunner:
         self._handed_over.clear()
 
     def _close(self) -> None:
-        if self._passing is not None:
-            self._passing.close()
+        if self._relays is not None:
+            self._relays.close()
         if self._authenticator is not None:
             self._authenticator.close()
         for link in self._links.values():

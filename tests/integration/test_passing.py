@@ -14,7 +14,7 @@ import zmq
 from eventmq import EventMQ
 from eventmq.broker import authenticator
 from eventmq.broker.grants import REMOTE, Grant
-from eventmq.broker.passing import PASSED
+from eventmq.broker.relays import PREFIX
 from eventmq.broker.runner import BrokerRunner
 from eventmq.wire.batches import pack, unpack
 from eventmq.wire.commands import Ack, Call, Error, Inform, Kbai, Publish, Reply
@@ -249,7 +249,7 @@ def test_status_of_the_document_is_that_of_the_owner(brokers: Brokers) -> None:
 def test_what_was_passed_on_is_refused_by_a_standby(brokers: Brokers) -> None:
     """One that was the owner until now does not pass it on: two could do so for ever."""
     _first, second = brokers.start(), brokers.start()
-    peer = legacy(brokers, second, PASSED + b"x")
+    peer = legacy(brokers, second, PREFIX + b"x")
     peer.inform(b"client", b"", Features(session="s").format().encode())
     call = peer.send(b"CALL", b"queues", pack({}))
     error = peer.expect(b"ERROR")
@@ -263,9 +263,9 @@ def test_a_standby_that_cannot_connect_to_the_owner_goes_on(
     """Its peers may have taken all descriptors that a process may have."""
     first = brokers.start(advertise="tcp://nowhere" if trouble == "no address" else "")
     second = brokers.start()
-    assert second._passing is not None
+    assert second._relays is not None
     if trouble == "no descriptor":
-        second._passing._context = FullContext()  # type: ignore[assignment]
+        second._relays._context = FullContext()  # type: ignore[assignment]
     peer = brokers.peer(second)
     peer.inform()
     for _ in range(3):
@@ -513,7 +513,7 @@ def test_a_broker_whose_key_the_owner_does_not_know_says_no_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The log says what to do; that counts once it tries again."""
-    monkeypatch.setattr("eventmq.broker.passing.REFUSED", 0.5)
+    monkeypatch.setattr("eventmq.broker.relays.REFUSED", 0.5)
     keyed = Keyed(brokers, tmp_path, same=False, known=False)
     root = keyed.peer(1, "root")
     code = ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.broker.passing import PASSED
+from eventmq.broker.relays import PREFIX
 from eventmq.broker.runner import BrokerRunner
 from eventmq.clock import SystemClock
 from eventmq.errors import BindError, StoreError
@@ -324,7 +324,7 @@ def test_a_standby_passes_messages_of_legacy_peers_on_to_the_owner(brokers: Brok
 def test_what_was_passed_on_is_never_passed_on_again(brokers: Brokers) -> None:
     """Two standbys that each take the other for the owner would else go on for ever."""
     first, second = brokers.start(), brokers.start()
-    peer = legacy(brokers, second, PASSED + b"x")
+    peer = legacy(brokers, second, PREFIX + b"x")
     peer.send(b"REQUEST", b"q", b"guarantee", PLAIN)
     assert peer.silent()
     assert brokers.peer(first).call("queues") == []

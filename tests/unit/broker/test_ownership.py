@@ -68,7 +68,7 @@ def test_a_store_without_an_owner_is_claimed_at_once(standby: Standby) -> None:
 
 
 def test_a_beat_that_stands_still_for_three_seconds_is_overtaken(standby: Standby) -> None:
-    """The time counts from when this beat was first seen; the claim comes one read later at most."""
+    """The time counts from the first read of this beat; the claim comes at most one read later."""
     assert BEAT_TIMEOUT <= standby.until_claim() <= BEAT_TIMEOUT + 0.1
 
 

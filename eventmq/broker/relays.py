@@ -1,17 +1,19 @@
-"""Passes messages on, from a standby to the broker that owns the store, and its answers back.
+"""Relays of a standby: pass messages of its peers to the owner of the store, and its answers back.
 
-Each peer has a connection of its own to the owner, so that the owner's limits are those of a peer:
+The standby opens one connection to the owner for each peer, so that the owner applies its limits to
+each peer:
 
-- of a legacy peer, which knows nothing of owners and may be connected to any broker, all messages
-  go as they are, and everything comes back. Only without keys: a key is proven to one broker.
-- for a peer that reads what a standby says, the standby informs as a client, with the grant of
-  that peer, and passes on what `Passing.forward` is given: calls and published messages. ACK, REPLY
-  and ERROR come back. When the connection or the owner is lost, the peer is asked to inform again,
-  as after a restart; it then sends again what is not answered.
-- for the PUB socket the standby subscribes to all topics.
+- A legacy peer does not know about owners and may be connected to any broker. All its messages go
+  to the owner unchanged, and all messages of the owner come back. This works only without CURVE
+  keys, since a peer proves its key to one broker.
+- For a peer that reads the answers of a standby, the standby informs as a client with the grant of
+  that peer, and relays calls and published messages (`Relays.forward`). ACK, REPLY and ERROR come
+  back. When the connection or the owner is lost, the peer is asked to inform again, as after a
+  restart; it then sends unanswered messages again.
+- For the PUB socket the standby subscribes to all topics.
 
-A message that was passed on is never passed on again: the routing ids of these connections say
-what they are. So a published message reaches the owner once, and from there each subscriber.
+No message is relayed twice: brokers recognise these connections by the `PREFIX` of their routing
+ids. So the owner receives a published message once, and sends it to each subscriber.
 """
 
 from __future__ import annotations
@@ -55,45 +57,46 @@ if TYPE_CHECKING:
     from eventmq.wire.owner import OwnerInfo
     from eventmq.wire.sockets import BufferUsage, TotalUsage
 
-__all__ = ["PASSED", "Passing"]
+__all__ = ["PREFIX", "Relays"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: What the routing ids of connections begin with over which messages are passed on.
-PASSED = b"passed."
+#: Prefix of the routing ids of relay connections.
+PREFIX = b"passed."
 
-#: Peers whose messages are passed on at a time; of more, those silent for longest are forgotten.
+#: Number of relays at a time. Beyond it, the relay of the peer that was silent longest is closed.
 MAX_PEERS = 1000
 
-#: Messages that wait in one connection, each way; of more, published ones are dropped.
+#: Messages that may wait in one connection, in each direction. Beyond it, published messages are
+#: dropped.
 MAX_WAITING = 1000
 
-#: Messages that one connection gives at a time.
+#: Messages that are read from one connection at a time.
 _READ_AT_MOST = 100
 
-#: Seconds until the owner is tried again that has refused the key of this broker.
+#: Seconds until the owner is tried again after it has refused the key of this broker.
 REFUSED = 10.0
 
-#: Commands of the published document, and of software that knows no more.
+#: Commands of the published document, which legacy peers send.
 _LEGACY = (Request, Reply, Ready, Heartbeat, Schedule, Publish, Kbai)
 
-#: Calls that a standby does not pass on: the next owner would give the store up as well.
-_NOT_PASSED = frozenset({"handover"})
+#: Calls that a standby does not relay: the next owner would give the store up as well.
+_NOT_RELAYED = frozenset({"handover"})
 
-#: Message ids of the standby itself on a connection to the owner.
+#: Message ids that the standby itself uses on a connection to the owner.
 _INFORM, _SUBSCRIBED, _BEAT = "standby.inform", "standby.subscribe", "standby.beat"
 
 
 @dataclass(slots=True, eq=False)
-class _Passed:
+class _Relay:
     """A connection to the owner for a peer.
 
     Attributes:
-        key: The peer's connection.
-        link: That to the owner.
-        informed: The standby has informed over it.
-        peer: For whom, with its rights: another peer may have the routing id by now. None for a
-            legacy one, and for the PUB socket.
+        key: The connection between the peer and the standby.
+        link: The connection between the standby and the owner.
+        informed: The standby has sent INFORM over ``link``.
+        peer: The peer with whose grant it informed: another peer may use the same routing id
+            later. None for a legacy peer and for the PUB socket.
     """
 
     key: Key
@@ -103,9 +106,9 @@ class _Passed:
 
 
 class _OwnerLink(RouterLink):
-    """A peer's connection to the owner, with a bound on the bytes that wait in it.
+    """A connection to the owner for a peer, with a limit on the bytes that wait in it.
 
-    Where the owner cannot be reached, or has been stopped, they would wait for ever.
+    Without the limit they would wait for ever where the owner cannot be reached or has stopped.
     """
 
     __slots__ = ()
@@ -121,21 +124,22 @@ class _OwnerLink(RouterLink):
         return False
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close the socket, and forget what waits. Idempotent."""
+        """Close the socket and forget the messages that wait in it. Idempotent."""
         self.buffers.forget(b"")  # frame 0
         super().close(linger_ms)
 
 
-class Passing:
-    """The connections of a standby to the owner.
+class Relays:
+    """The connections of a standby to the owner, one for each peer whose messages it relays.
 
     Args:
-        context: For the connections.
+        context: The ZeroMQ context of the connections.
         answer: Sends frames to a peer; to the PUB socket with the key `SUBSCRIBE`.
-        own: Keys of this broker, None without.
+        own: Keys of this broker; None if it has none.
         publishes: Whether this broker has a PUB socket.
         max_bytes: Bytes that may wait in one connection.
-        total: What may wait in all of them, and for the peers of this broker; None for any number.
+        total: Counts the bytes that wait in all connections and for the peers of this broker; None
+            for no common limit.
     """
 
     def __init__(
@@ -153,26 +157,26 @@ class Passing:
         self._own = own
         self._publishes = publishes
         self._max_bytes, self._total = max_bytes, total
-        #: The owner to whom messages go, None while there is none that can be used.
+        #: The owner that messages are relayed to, None before `follow`.
         self._owner: OwnerInfo | None = None
-        #: The last one heard stands last.
-        self._peers: dict[Key, _Passed] = {}
+        #: In the order of their last messages, the newest last.
+        self._relays: dict[Key, _Relay] = {}
         self._next_beat = self._retry_at = 0.0
         self._warned = False
 
     def follow(self, owner: OwnerInfo) -> None:
-        """Pass messages on to this owner; the connections to the one before are closed."""
+        """Relay messages to this owner; close the connections to another one."""
         if owner == self._owner:
             return
-        passed = list(self._peers.values())
+        relays = list(self._relays.values())
         self.close()
         self._owner, self._warned = owner, False
         self._next_beat = self._retry_at = 0.0
-        for each in passed:
-            self._again(each)
+        for relay in relays:
+            self._end(relay)
 
     def tick(self, now: float, wall: float, interval: float, connected: Mapping[Key, Peer]) -> None:
-        """Forget peers that are gone, send HEARTBEATs, and subscribe for the PUB socket.
+        """Close the relays of lost peers, send HEARTBEATs, and subscribe for the PUB socket.
 
         Args:
             now: Monotonic time.
@@ -180,18 +184,18 @@ class Passing:
             interval: Seconds between HEARTBEATs.
             connected: The peers of this broker.
         """
-        for passed in [each for each in self._peers.values() if each.peer is not None]:
-            if connected.get(passed.key) is not passed.peer:
-                self._peers.pop(passed.key).link.close(0)
+        for relay in [each for each in self._relays.values() if each.peer is not None]:
+            if connected.get(relay.key) is not relay.peer:
+                self._relays.pop(relay.key).link.close(0)
         if now < self._next_beat:
             return
         self._next_beat = now + interval
         if now >= self._retry_at:
             self._retry_at = 0.0
-        for passed in self._peers.values():
-            if passed.informed:
-                passed.link.send(Heartbeat(_BEAT, f"{wall:.2f}").frames())
-        if self._publishes and SUBSCRIBE not in self._peers and self._can_pass:
+        for relay in self._relays.values():
+            if relay.informed:
+                relay.link.send(Heartbeat(_BEAT, f"{wall:.2f}").frames())
+        if self._publishes and SUBSCRIBE not in self._relays and self._can_relay:
             self._subscribe()
 
     def _subscribe(self) -> None:
@@ -205,8 +209,8 @@ class Passing:
         relay.link.send(Call(_SUBSCRIBED, "subscribe", pack({"topics": [""]})).frames())
 
     @property
-    def _can_pass(self) -> bool:
-        """Whether there is an owner, which has keys as this broker has, and takes its own."""
+    def _can_relay(self) -> bool:
+        """Whether an owner is known that uses keys if this broker does, and has not refused it."""
         owner = self._owner
         keyed = self._own is not None
         return (
@@ -218,84 +222,84 @@ class Passing:
 
     # To the owner
 
-    def passes(self, key: Key, frames: Sequence[bytes], message: Command) -> bool:
-        """Pass a message of a peer that has not informed on; return False if it is not one to pass.
+    def forward_legacy(self, key: Key, frames: Sequence[bytes], message: Command) -> bool:
+        """Relay a message of a legacy peer; return False if this broker has to handle the message.
 
         Args:
-            key: The peer's connection.
+            key: The connection of the peer.
             frames: The message, from frame 0 on.
-            message: The same, decoded.
+            message: The same message, decoded.
         """
         legacy = isinstance(message, _LEGACY) or (type(message) is Inform and not message.features)
         if not legacy or self._own is not None or is_ours(key.identity):
             return False
-        if key.identity.startswith(PASSED) or not self._can_pass:
-            return True  # the peer finds out as where a broker is down
-        passed = self._peers.get(key)
-        if passed is None or passed.informed:
-            passed = self._connect(key)
-        if passed is not None:
-            self._heard(passed)
-            passed.link.send(list(frames))
+        if key.identity.startswith(PREFIX) or not self._can_relay:
+            return True  # the peer gets no answer, as from a broker that is down
+        relay = self._relays.get(key)
+        if relay is None or relay.informed:
+            relay = self._connect(key)
+        if relay is not None:
+            self._touch(relay)
+            relay.link.send(list(frames))
         return True
 
     def forward(self, peer: Peer, message: Any) -> bool:
-        """Pass a message of a peer on that a standby cannot handle; return whether that was done.
+        """Relay a message that a standby cannot handle; return whether that was done.
 
-        What the peer may do has been checked; the owner checks it as well, and what depends on the
-        job.
+        The standby has checked that the role of the peer allows the message. The owner checks it
+        again, with the rules that depend on the job.
         """
         key = peer.key
-        if key.identity.startswith(PASSED) or not self._can_pass:
+        if key.identity.startswith(PREFIX) or not self._can_relay:
             return False
         if type(message) is Call:
             spec = CALLS.get(message.name)
-            if message.name in _NOT_PASSED or (spec is not None and spec.role == "worker"):
+            if message.name in _NOT_RELAYED or (spec is not None and spec.role == "worker"):
                 return False
             if peer.grant is not None and peer.grant.keyless:
                 message = _without_actor(message)
-        passed = self._peers.get(key)
-        if passed is None or passed.peer is not peer:
-            passed = self._connect(key)
-            if passed is None:
+        relay = self._relays.get(key)
+        if relay is None or relay.peer is not peer:
+            relay = self._connect(key)
+            if relay is None:
                 return False
-            passed.peer = peer
+            relay.peer = peer
             extensions = EXTENSIONS if peer.features is None else peer.features.extensions
-            self._inform(passed, peer.grant, extensions)
-        self._heard(passed)
-        return passed.link.send(message.frames())
+            self._inform(relay, peer.grant, extensions)
+        self._touch(relay)
+        return relay.link.send(message.frames())
 
     @staticmethod
-    def _inform(passed: _Passed, grant: Grant | None, extensions: tuple[str, ...]) -> None:
-        """Say to the owner for whom a new connection is."""
-        passed.informed = True
+    def _inform(relay: _Relay, grant: Grant | None, extensions: tuple[str, ...]) -> None:
+        """Tell the owner which peer a new connection stands for."""
+        relay.informed = True
         sender = "" if grant is None or grant.keyless else grant.format()
         names = tuple(name for name in extensions if name != "owner")
         features = Features(extensions=names, sender=sender).format()
-        passed.link.send(Inform(_INFORM, "", "client", features).frames())
+        relay.link.send(Inform(_INFORM, "", "client", features).frames())
 
-    def _connect(self, key: Key) -> _Passed | None:
-        """Return a new connection to the owner; None where this process may have no more."""
-        if key in self._peers:
-            self._peers.pop(key).link.close(0)
-        while len(self._peers) >= MAX_PEERS:
-            self._again(self._peers.pop(next(iter(self._peers))))
+    def _connect(self, key: Key) -> _Relay | None:
+        """Return a new relay; None if the connection to the owner cannot be opened."""
+        if key in self._relays:
+            self._relays.pop(key).link.close(0)
+        while len(self._relays) >= MAX_PEERS:
+            self._end(self._relays.pop(next(iter(self._relays))))
         owner = self._owner
-        assert owner is not None  # noqa: S101 - the caller has looked
+        assert owner is not None  # noqa: S101 - checked by the caller
         try:
             link = self._open(owner)
         except zmq.ZMQError as error:
             self._log_once(f"nothing can be passed on to {owner.address}: {error}")
             return None
         logger.info("messages of %s are passed on to %s", key, owner.address)
-        passed = self._peers[key] = _Passed(key, link, informed=False)
-        return passed
+        relay = self._relays[key] = _Relay(key, link, informed=False)
+        return relay
 
     def _open(self, owner: OwnerInfo) -> RouterLink:
-        """Return a connection to the owner.
+        """Return a new connection to the owner.
 
         Raises:
-            zmq.ZMQError: There is no descriptor left, or the address is malformed.
+            zmq.ZMQError: The process has no descriptor left, or the address is malformed.
         """
         socket, own = self._context.socket(zmq.DEALER), self._own
         link = _OwnerLink(socket, self._max_bytes, self._total)
@@ -303,7 +307,7 @@ class Passing:
             socket.linger = 0
             socket.set(zmq.SNDHWM, MAX_WAITING)
             socket.set(zmq.RCVHWM, MAX_WAITING)
-            socket.routing_id = PASSED + uuid.uuid4().hex.encode()
+            socket.routing_id = PREFIX + uuid.uuid4().hex.encode()
             if own is not None:
                 public, secret = own.public.encode(), own.secret.encode()
                 use_keys(socket, ClientKeys(owner.key.encode(), public, secret))
@@ -314,47 +318,47 @@ class Passing:
             raise
         return link
 
-    def _heard(self, passed: _Passed) -> None:
-        """Let a peer stand last: it is forgotten last."""
-        self._peers[passed.key] = self._peers.pop(passed.key)
+    def _touch(self, relay: _Relay) -> None:
+        """Move a relay to the end of the order, so that it is closed last."""
+        self._relays[relay.key] = self._relays.pop(relay.key)
 
     # From the owner
 
     @property
     def sockets(self) -> list[Any]:
-        """What is to be polled."""
-        links = [passed.link for passed in self._peers.values()]
+        """The sockets and monitor descriptors to poll."""
+        links = [relay.link for relay in self._relays.values()]
         monitors = [link.monitor_fd for link in links if link.monitor_fd >= 0]
         return [*(link.socket for link in links), *monitors]
 
     def read(self, ready: Container[object], now: float) -> None:
-        """Give peers what the owner has sent them.
+        """Send peers the messages of the owner.
 
         Args:
-            ready: Of `sockets`, those that can be read.
+            ready: The readable ones of `sockets`.
             now: Monotonic time.
         """
-        for passed in list(self._peers.values()):
-            link = passed.link
+        for relay in list(self._relays.values()):
+            link = relay.link
             if link.monitor_fd in ready:
                 link.connections()
                 if link.handshake_error:
-                    self._refused(link.handshake_error, now)
+                    self._pause(link.handshake_error, now)
                     return
             if link.socket in ready:
                 for _ in range(_READ_AT_MOST):
                     frames = link.receive()
-                    if frames is None or not self._give(passed, frames, now):
+                    if frames is None or not self._deliver(relay, frames, now):
                         break
 
-    def _give(self, passed: _Passed, frames: list[bytes], now: float) -> bool:
-        """Give a message of the owner to a peer; return whether its connection is still there."""
-        if not passed.informed:
-            self._answer(passed.key, frames)
+    def _deliver(self, relay: _Relay, frames: list[bytes], now: float) -> bool:
+        """Send a message of the owner to its peer; return whether the relay is still open."""
+        if not relay.informed:
+            self._answer(relay.key, frames)
             return True
         try:
             message = decode(frames)
-            if type(message) is Reply and passed.key == SUBSCRIBE:
+            if type(message) is Reply and relay.key == SUBSCRIBE:
                 if part := unpack(message.result, "a published message"):
                     topic, _, body = part
                     self._answer(SUBSCRIBE, [topic.encode(), body])
@@ -363,53 +367,54 @@ class Passing:
             logger.warning("a message of the owner was dropped: %s", error)
             return True
         if type(message) is Error and message.request == _INFORM:
-            self._refused(message.text, now)
+            self._pause(message.text, now)
             return False
-        if type(message) is Error and (passed.key == SUBSCRIBE or message.code == "inform-again"):
-            self._again(self._peers.pop(passed.key))
+        if type(message) is Error and (relay.key == SUBSCRIBE or message.code == "inform-again"):
+            self._end(self._relays.pop(relay.key))
             return False
         if type(message) in {Reply, Error} or (type(message) is Ack and message.acked != _INFORM):
-            self._answer(passed.key, frames)
+            self._answer(relay.key, frames)
         return True
 
-    def _again(self, passed: _Passed) -> None:
-        """Close a connection; ask its peer to inform, and then to send again what is open."""
-        passed.link.close(0)
-        if passed.informed and passed.key != SUBSCRIBE:
+    def _end(self, relay: _Relay) -> None:
+        """Close a relay; ask its peer to inform again and to repeat unanswered messages."""
+        relay.link.close(0)
+        if relay.informed and relay.key != SUBSCRIBE:
             text = "the connection to the owner of the store was lost: say INFORM again"
-            again = Error(uuid.uuid4().hex, "", "inform-again", text)
-            self._answer(passed.key, again.frames())
+            error = Error(uuid.uuid4().hex, "", "inform-again", text)
+            self._answer(relay.key, error.frames())
 
     def _log_once(self, text: str) -> None:
-        """Log why nothing is passed on: once for each owner."""
+        """Log why nothing is relayed, as a warning the first time for each owner."""
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
         logger.log(level, "%s", text)
 
-    def _refused(self, why: str, now: float) -> None:
-        """Pass nothing on for a while: the owner does not take this broker for one."""
+    def _pause(self, why: str, now: float) -> None:
+        """Relay nothing for `REFUSED` seconds: the owner has refused this broker."""
         assert self._owner is not None  # noqa: S101 - there is a connection to it
         self._log_once(
             f"nothing can be passed on to the owner of the store at {self._owner.address}: {why}; "
             "authorise the key of this broker there with the role broker"
         )
-        passed, self._peers = list(self._peers.values()), {}
+        relays, self._relays = list(self._relays.values()), {}
         self._retry_at = now + REFUSED
-        for each in passed:
-            self._again(each)
+        for relay in relays:
+            self._end(relay)
 
     def close(self) -> None:
         """Close all connections."""
-        for passed in self._peers.values():
-            passed.link.close(0)
-        self._peers.clear()
+        for relay in self._relays.values():
+            relay.link.close(0)
+        self._relays.clear()
         self._owner = None
 
 
 def _without_actor(call: Call) -> Call:
-    """Return a call of a peer without a key on another machine, whose word does not count.
+    """Return a call without its argument ``actor``.
 
-    The owner cannot know: it sees the address of the standby, which may be its own machine.
+    For peers without a key on another machine, whose actor is not believed. The owner cannot tell:
+    it sees the address of the standby, which may be on its own machine.
     """
     arguments = unpack(call.arguments, "the arguments")
     if not isinstance(arguments, dict) or "actor" not in arguments:
