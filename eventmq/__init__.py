@@ -3,8 +3,8 @@
 Every name loads at its first use, so that importing this package takes little time.
 """
 
-# Nothing of the standard library that the interpreter has not loaded by itself: `python -m eventmq`
-# begins with the working directory first on the path, until `eventmq.__main__` takes it off.
+# Import only what the interpreter has loaded anyway: `python -m eventmq` starts with the working
+# directory first on the path, until `eventmq.__main__` removes it.
 import importlib
 
 TYPE_CHECKING = False
@@ -138,8 +138,8 @@ __all__ = [
     "shared_task",
 ]
 
-#: Public name -> module that has it; every other name of ``__all__`` is in `eventmq.errors`.
-_WHERE = {
+#: Public name -> its module; every other name of ``__all__`` is in `eventmq.errors`.
+_MODULES = {
     "EventMQ": "eventmq.app",
     "Job": "eventmq.client.handle",
     "JobGroup": "eventmq.client.graphs",
@@ -170,7 +170,7 @@ def __getattr__(name: str) -> "Any":
 
         value: Any = version("eventmq")
     elif name in __all__:
-        value = getattr(importlib.import_module(_WHERE.get(name, "eventmq.errors")), name)
+        value = getattr(importlib.import_module(_MODULES.get(name, "eventmq.errors")), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -1,9 +1,9 @@
-"""``python -m eventmq`` is the program ``eventmq``."""
+"""``python -m eventmq``: runs the program ``eventmq``."""
 
 import os
 import sys
 
-# For -m the interpreter has put the working directory first; -A and -I do so themselves.
+# With -m the interpreter puts the working directory first on the path; -A and -I add it themselves.
 if not getattr(sys.flags, "safe_path", False) and sys.path[:1] in ([""], [os.getcwd()]):  # noqa: PTH109
     del sys.path[0]
 

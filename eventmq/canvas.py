@@ -1,7 +1,7 @@
-"""Chains, groups and chords: composed of ``task.s(...)``, and sent as one message.
+"""Chains, groups and chords: composed of ``task.s(...)`` and sent as one message.
 
-The expressions are in `eventmq.graph`. Here their arguments are checked, the templates of their
-tasks make jobs of them, and the submitter of the app sends them.
+The expressions are in `eventmq.graph`. This module checks their arguments, turns them into jobs by
+the templates of their tasks, and sends them through the submitter of the app.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def chain(*links: Any) -> Chain:
         *links: Signatures, chains, groups or chords; or one iterable of them.
 
     Raises:
-        SettingsError: Something else, or nothing.
+        SettingsError: There are no links, or one is not an expression.
     """
     return Chain(members_of("a link of a chain", links))
 
@@ -49,10 +49,10 @@ def group(*members: Any, on_failure: str = "cancel", deadline: float | None = No
         deadline: Seconds after the submission at which members that have not ended are cancelled.
 
     Raises:
-        SettingsError: Something else than expressions, or an option is not allowed.
+        SettingsError: A member is not an expression, or an option is not allowed.
     """
     parts = members_of("a member of a group", members)
-    return Group(parts, on_failure=on_failure, deadline=deadline, origin=_NOTHING)
+    return Group(parts, on_failure=on_failure, deadline=deadline, origin=_EMPTY_SENDER)
 
 
 def chord(
@@ -71,7 +71,7 @@ def chord(
         deadline: As in `group`.
 
     Raises:
-        SettingsError: Something else than expressions, or an option is not allowed.
+        SettingsError: A member is not an expression, or an option is not allowed.
     """
     if not isinstance(members, Group):
         return Chord(group(members, on_failure=on_failure, deadline=deadline), callback)
@@ -80,15 +80,15 @@ def chord(
     return Chord(members, callback)
 
 
-class _Nothing:
-    """Submits expressions without jobs: nothing is sent, and the result is known."""
+class _EmptySender:
+    """Graph sender of expressions without jobs: sends nothing, since the result is known."""
 
-    def send_graph(self, expression: Expression) -> _Known:
-        """Return the operation, which sends nothing."""
-        return _Known(empty_handle(build(expression).tree))
+    def send_graph(self, expression: Expression) -> _Completed:
+        """Return an operation that is done already."""
+        return _Completed(empty_handle(build(expression).tree))
 
 
-class _Known:
+class _Completed:
     """An operation whose value is known; see `eventmq.client.client.Pending`."""
 
     def __init__(self, value: Any) -> None:
@@ -103,7 +103,7 @@ class _Known:
         return self._value
 
 
-_NOTHING = _Nothing()
+_EMPTY_SENDER = _EmptySender()
 
 
 class GraphApp(Protocol):
@@ -115,15 +115,15 @@ class GraphApp(Protocol):
 
 
 class TaskFactory(Protocol):
-    """Task factory: makes the jobs of signatures; a task of an app."""
+    """Makes the jobs of signatures; a task of an app."""
 
     @property
     def app(self) -> GraphApp:
-        """The app that it is submitted through."""
+        """The app that submits the jobs."""
 
     @property
     def template(self) -> Template:
-        """The common part of its jobs."""
+        """The part that its jobs have in common."""
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `TypeError` if the function does not take these arguments."""
@@ -131,8 +131,8 @@ class TaskFactory(Protocol):
 
 def send(
     expression: Expression, factory: TaskFactory, named: Callable[[Signature], TaskFactory]
-) -> Pending[Any] | _Known:
-    """Submit an expression, until the receipt; see `eventmq.graph.Expression.delay`.
+) -> Pending[Any] | _Completed:
+    """Submit an expression and wait for the receipt; see `eventmq.graph.Expression.delay`.
 
     Args:
         expression: What to submit.
@@ -141,7 +141,7 @@ def send(
     """
     built = build(expression)
     if not built.nodes:
-        return _Known(empty_handle(built.tree))
+        return _Completed(empty_handle(built.tree))
     submitter = factory.app.submitter
     parts = _parts(built, named, submitter.mark)
     if expression is built.nodes[0].signature and len(parts) == 1:
@@ -159,7 +159,7 @@ def send(
 def _parts(
     built: Built, named: Callable[[Signature], TaskFactory], mark: Callable[[Template], Template]
 ) -> list[GraphMember]:
-    """Return the jobs of an expression, their arguments checked."""
+    """Return the jobs of an expression after a check of their arguments."""
     templates: dict[int, tuple[TaskFactory, Template]] = {}
     parts = []
     for signature, prefix, flags in built.nodes:

@@ -1,8 +1,8 @@
 """The only place that reads time.
 
-State machines get ``now`` as an argument; what runs them owns a `Clock`. All figures are seconds
-as float: ``now`` is Unix time (UTC), ``monotonic`` counts from an arbitrary point and never goes
-back, ``boottime`` does the same and counts the machine's sleep as well.
+State machines get ``now`` as an argument; the code that runs them owns a `Clock`. All figures are
+seconds as float: ``now`` is Unix time (UTC), ``monotonic`` counts from an arbitrary point and never
+goes back, ``boottime`` is like ``monotonic`` but also counts the time that the machine slept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 __all__ = ["Clock", "SystemClock"]
 
-#: Where Linux says which start of the machine this is.
+#: The file in which Linux keeps the id of the current boot.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -31,11 +31,11 @@ class Clock(Protocol):
         """Return seconds since the machine was started, its sleep included."""
 
     def boot_id(self) -> str:
-        """Return which start of the machine this is, "" where the system does not say."""
+        """Return the id of the current boot of the machine, "" if the system has none."""
 
 
 class SystemClock:
-    """The machine's clocks. Where boot time is not known, monotonic time stands for it."""
+    """The machine's clocks. Without a boot clock, ``boottime`` is monotonic time."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class SystemClock:
 
     @staticmethod
     def boot_id() -> str:
-        """Return which start of the machine this is."""
+        """Return the id of the current boot of the machine."""
         try:
             return BOOT_ID.read_text(encoding="ascii").strip()
         except (OSError, ValueError):

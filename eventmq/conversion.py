@@ -1,10 +1,11 @@
 """Conversion of values to the types of annotations: settings and options of plugins.
 
-A class declares options as the fields of a dataclass, with `option` where a default alone does not
-say enough; `read_options` makes one of it from what files, variables and arguments have. The
-library msgspec converts. It is imported for the first value that does not have its type yet.
+A class declares options as the fields of a dataclass, with `option` where a default alone is not
+enough; `read_options` makes an instance from values of files, variables and arguments. The library
+msgspec converts; it is imported for the first value that does not have its type yet.
 
-`plain` goes the other way, for serializers: from dataclasses and their kind to plain data.
+`plain` does the opposite for serializers: it converts dataclasses and similar objects to plain
+data.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Where a field of a dataclass has what `option` declares.
+#: Key of the metadata of a dataclass field under which `option` stores its declaration.
 _DECLARED = "eventmq"
 
-#: What msgspec does not take for true and false, though people write it.
+#: Words for true and false that msgspec does not accept.
 _FLAGS = {"yes": True, "on": True, "no": False, "off": False}
 
-#: Largest whole number of an option: what C, SQLite and MessagePack have in 64 bits.
+#: Largest whole number of an option: the 64-bit limit of C, SQLite and MessagePack.
 MAX_WHOLE = 2**63 - 1
 
-#: Largest number of an option in seconds, some 31 years: more than any timer takes is a mistake.
+#: Largest number of an option in seconds, some 31 years; a larger one is a mistake.
 MAX_SECONDS = 1e9
 
 _TEXTS = tuple[str, ...]
@@ -91,11 +92,11 @@ _TABLES = frozenset({dict, Mapping})
 
 _MANY = frozenset({*_TABLES, list, tuple})
 
-#: Bounds of a number -> how they are said.
+#: Bounds of a number -> their words in messages.
 _BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 
-#: Bounds of an option -> their checks. Those of msgspec would load it for values that have their
-#: type already: 5 ms in each process, where it is started and where it has a child.
+#: Bounds of an option -> their checks. Bounds of msgspec would import it even for values that have
+#: their type already: 5 ms in each process, at its start and in each child.
 _CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {
     "ge": operator.ge,
     "gt": operator.gt,
@@ -107,19 +108,19 @@ _CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def convert(value: object, kind: Any, *, text: bool = False) -> Any:
-    """Return a value as a type, itself where it has that type already.
+    """Convert a value to a type; return it unchanged if it has that type already.
 
     Args:
-        value: What MessagePack, JSON, TOML, a variable or a caller has.
+        value: A value from MessagePack, JSON, TOML, a variable or a caller.
         kind: The type: a builtin, `Literal`, an `Enum`, `Path`, `datetime`, `UUID`, `Decimal`, a
             list, tuple or mapping of these, a dataclass, a class of attrs or msgspec, or
             `Annotated` with bounds in a ``msgspec.Meta``.
-        text: Text is read as the type too, since variables and command lines have nothing else:
+        text: Accept text for any type, since variables and command lines have only text:
             ``"4"`` is a whole number, ``"yes"`` is true, ``"a, b"`` is a list.
 
     Raises:
-        ValueError: The value does not fit; the message says what would, without the value, which
-            may be a secret.
+        ValueError: The value does not fit. The message names the allowed values but not the value,
+            which may be a secret.
     """
     if text and isinstance(value, str):
         value = _plain(value, get_args(kind)[0] if get_origin(kind) is Annotated else kind)
@@ -133,12 +134,12 @@ def convert(value: object, kind: Any, *, text: bool = False) -> Any:
 def _convert(value: object, kind: Any, *, strict: bool) -> Any:
     import msgspec
 
-    if kind is bool and isinstance(value, (int, float)):  # else 1 would be true
+    if kind is bool and isinstance(value, (int, float)):  # otherwise 1 would be true
         raise ValueError(describe(kind))
     try:
         return msgspec.convert(value, kind, strict=strict, dec_hook=_convert_others)
     except msgspec.ValidationError:
-        # Without the cause, which may repeat the value.
+        # Without the cause, which may contain the value.
         raise ValueError(describe(kind)) from None
 
 
@@ -147,7 +148,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _plain(text: str, kind: Any) -> object:
-    """Return what msgspec takes for text."""
+    """Return the form of a text that msgspec converts."""
     if get_origin(kind) in {tuple, list}:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind in {str, Path}:
@@ -156,20 +157,20 @@ def _plain(text: str, kind: Any) -> object:
 
 
 def _convert_others(kind: type[Any], value: object) -> object:
-    """Convert to a type that msgspec does not know."""
+    """Convert to a type that msgspec does not support."""
     if kind is Path and isinstance(value, (str, PurePath)):
         return Path(value)
     raise ValueError(value)
 
 
 def plain(value: Any) -> Any:
-    """Return the plain form of a value: one level of it, what is inside is as it was.
+    """Return the plain form of a value; values inside it are not converted.
 
-    That of a dataclass, a class of attrs, a ``msgspec.Struct`` or a pydantic model is the dict of
-    its fields, that of an enum is its value, that of a path or of pydantic's URLs is text.
+    A dataclass, a class of attrs, a ``msgspec.Struct`` or a pydantic model becomes the dict of its
+    fields, an enum its value, a path or one of pydantic's URLs text.
 
     Raises:
-        TypeError: It has none.
+        TypeError: The value has no plain form.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -183,8 +184,8 @@ def plain(value: Any) -> Any:
     elif hasattr(kind, "__struct_config__"):
         config = kind.__struct_config__
         read = (getattr(value, name) for name in kind.__struct_fields__)
-        found = dict(zip(kind.__struct_encode_fields__, read, strict=True))
-        return found if config.tag is None else {config.tag_field: config.tag, **found}
+        encoded = dict(zip(kind.__struct_encode_fields__, read, strict=True))
+        return encoded if config.tag is None else {config.tag_field: config.tag, **encoded}
     elif is_model(kind):
         return value.model_dump(round_trip=True)
     elif kind.__module__ == "pydantic.networks":
@@ -195,14 +196,14 @@ def plain(value: Any) -> Any:
 
 
 def is_model(kind: object) -> bool:
-    """Return whether something is a class of pydantic's models."""
-    # Whoever has one has imported the library.
+    """Return whether an object is a class of pydantic models."""
+    # A program that has such a class has imported pydantic.
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
 def describe(kind: Any, bounds: Mapping[str, Any] | None = None) -> str:
-    """Return in words which values a type has: "a whole number from 0 to 9"."""
+    """Describe the allowed values of a type: "a whole number from 0 to 9"."""
     origin, inner = get_origin(kind), get_args(kind)
     bounds = bounds or {}
     if origin is Annotated:
@@ -225,17 +226,17 @@ def describe(kind: Any, bounds: Mapping[str, Any] | None = None) -> str:
         words = f"a table of {plural}" if plural else words
     else:
         words = f"a value of the type {getattr(kind, '__name__', kind)}"
-    given = {name: edge for name, edge in bounds.items() if edge is not None}
-    edges = [f" {word} {given[name]:.15g}" for name, word in _BOUNDS.items() if name in given]
-    if least := given.get("min_length"):
-        edges.append(f" of {least} or more characters" if kind is str else f", {least} or more")
-    if "pattern" in given:
-        edges.append(f" that matches {given['pattern']!r}")
+    limits = {name: edge for name, edge in bounds.items() if edge is not None}
+    edges = [f" {word} {limits[name]:.15g}" for name, word in _BOUNDS.items() if name in limits]
+    if minimum := limits.get("min_length"):
+        edges.append(f" of {minimum} or more characters" if kind is str else f", {minimum} or more")
+    if "pattern" in limits:
+        edges.append(f" that matches {limits['pattern']!r}")
     return words + "".join(edges)
 
 
 def _shown(value: object) -> str:
-    """Return a number, and of all else, which may be a secret, what it is."""
+    """Return a number as text, and for any other value, which may be a secret, only its type."""
     if isinstance(value, (int, float)):
         return str(value)
     words = {str: "text", list: "a list", tuple: "a list", dict: "a table", type(None): "nothing"}
@@ -243,7 +244,7 @@ def _shown(value: object) -> str:
 
 
 def _wrong_item(value: object, kind: Any) -> str:
-    """Return which item of a list or table does not fit, "" where none is to blame."""
+    """Name the item of a list or table that does not fit; "" if there is none."""
     origin, inner = get_origin(kind), get_args(kind)
     if isinstance(value, str):
         value = _plain(value, kind)
@@ -260,11 +261,11 @@ def _wrong_item(value: object, kind: Any) -> str:
             return f"the number of items is {len(value)}"
         named = (f"item {number}" for number in range(1, len(value) + 1))
         parts = list(zip(named, value, kinds, strict=True))
-    for name, each, wanted in parts:
+    for name, each, item_kind in parts:
         try:
-            _convert(each, wanted, strict=False)
+            _convert(each, item_kind, strict=False)
         except ValueError:
-            deeper = "" if isinstance(each, str) else _wrong_item(each, wanted)
+            deeper = "" if isinstance(each, str) else _wrong_item(each, item_kind)
             return f"in {name}, {deeper}" if deeper else f"{name} is {_shown(each)}"
     return ""
 
@@ -279,11 +280,11 @@ def _numbers(value: object) -> Iterator[int | float]:
 
 
 class _WrongValueError(ValueError):
-    """A value that an option may not have: which are allowed, and why this one is not."""
+    """A value is not allowed for an option; the message names the allowed values and the reason."""
 
-    def __init__(self, allowed: str, why: str) -> None:
-        super().__init__(f"{allowed}: {why}" if why else allowed)
-        self.why = why
+    def __init__(self, allowed: str, reason: str) -> None:
+        super().__init__(f"{allowed}: {reason}" if reason else allowed)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,19 +292,19 @@ class Option:
     """A declared option.
 
     Attributes:
-        name: As users write it.
-        field: Name of the field.
+        name: Its name in settings.
+        field: Name of the dataclass field.
         kind: Type of its values.
         default: Its default.
-        allowed: Which values it may have, in words.
-        required: It must be set.
-        doc: What it means.
-        unit: Of a number, as ``s``.
-        bounds: Those of `option`, by name.
-        parse: Makes of what was given, of any type, a value that is converted then. If it raises,
+        allowed: Description of the allowed values.
+        required: Whether it must be set.
+        doc: Its meaning.
+        unit: The unit of a number, such as ``s``.
+        bounds: The bounds of `option`, by name.
+        parse: Turns the given value, of any type, into one that is then converted. If it raises,
             the value is refused.
         check: Returns whether a converted value is allowed, or raises `ValueError`, whose text is
-            shown; it should not repeat what may be a secret.
+            shown; it should not repeat a value that may be a secret.
     """
 
     name: str
@@ -320,41 +321,43 @@ class Option:
 
     @property
     def type_name(self) -> str:
-        """The type as one writes it; ``str`` where some words are allowed."""
+        """The type in Python's notation; ``str`` for a choice of words."""
         if get_origin(self.kind) is Literal:
             return "str"
         return str(self.kind) if get_origin(self.kind) else str(self.kind.__name__)
 
     def read(self, value: object) -> Any:
-        """Return a checked value; None if it is the default.
+        """Return the checked value; None if that is the default.
 
         Text is accepted for every type but a table.
 
         Raises:
-            ValueError: It is not allowed; the message is ``allowed``, with the item that is wrong
-                or the reason that `check` gave.
+            ValueError: The value is not allowed; the message is ``allowed``, with the item that is
+                wrong or the reason that `check` gave.
         """
         if value is None is self.default:
             return None
-        plain = self._parsed(value)
+        parsed = self._parsed(value)
         try:
-            found = convert(plain, self.kind, text=True)
-            good = all(math.isfinite(n) for n in _numbers(found) if isinstance(n, float))
-            good = good and all(_CHECKS[name](found, edge) for name, edge in self.bounds.items())
+            converted = convert(parsed, self.kind, text=True)
+            good = all(math.isfinite(n) for n in _numbers(converted) if isinstance(n, float))
+            good = good and all(
+                _CHECKS[name](converted, edge) for name, edge in self.bounds.items()
+            )
         except (ValueError, OverflowError):
             raise _WrongValueError(
-                self.allowed, "" if self.parse else _wrong_item(plain, self.kind)
+                self.allowed, "" if self.parse else _wrong_item(parsed, self.kind)
             ) from None
-        why, limit = "", int(MAX_SECONDS) if self.unit == "s" else MAX_WHOLE
-        if good and not all(-limit <= number <= limit for number in _numbers(found)):
-            good, why = False, f"the largest number is {limit}"
+        reason, limit = "", int(MAX_SECONDS) if self.unit == "s" else MAX_WHOLE
+        if good and not all(-limit <= number <= limit for number in _numbers(converted)):
+            good, reason = False, f"the largest number is {limit}"
         try:
-            good = good and (self.check is None or self.check(found))
+            good = good and (self.check is None or self.check(converted))
         except ValueError as error:
-            good, why = False, str(error)
+            good, reason = False, str(error)
         if not good:
-            raise _WrongValueError(self.allowed, why)
-        return found
+            raise _WrongValueError(self.allowed, reason)
+        return converted
 
     def _parsed(self, value: object) -> object:
         if self.parse:
@@ -385,24 +388,24 @@ def option(
     """Return the dataclass field of an option.
 
     Its type is ``str``, ``int``, ``float``, ``bool``, ``Path``, a ``Literal``, an ``Enum``, a list
-    or tuple of them, or a table of them, as ``dict[str, int]``; any of these or None.
+    or tuple of these, or a table of these such as ``dict[str, int]``; or any of these or None.
 
     Args:
         default: Its default; an option without one must be set.
-        doc: What it means.
-        default_factory: Returns its default, in place of ``default``: ``dict`` for an empty table.
-        name: Its name for users, where that is not the name of the field.
-        unit: Of a number, as ``s``.
-        allowed: Which values it may have, in words; by default made from type and bounds.
-        parse: Makes of what was given, of any type, a value that is converted then. If it raises,
+        doc: Its meaning.
+        default_factory: Returns its default, instead of ``default``: ``dict`` for an empty table.
+        name: Its name in settings if that differs from the name of the field.
+        unit: The unit of a number, such as ``s``.
+        allowed: Description of the allowed values; by default made from type and bounds.
+        parse: Turns the given value, of any type, into one that is then converted. If it raises,
             the value is refused.
         check: Returns whether a converted value is allowed, or raises `ValueError`, whose text is
-            shown; it should not repeat what may be a secret.
-        ge: A number is this or more.
-        gt: A number is more than this.
-        le: A number is this or less.
-        lt: A number is less than this.
-        min_length: A text, or a list, has so many characters or items at least.
+            shown; it should not repeat a value that may be a secret.
+        ge: Smallest allowed number.
+        gt: Bound that a number must exceed.
+        le: Largest allowed number.
+        lt: Bound that a number must be below.
+        min_length: Minimum number of characters of a text, or of items of a list.
         pattern: A regular expression that a text matches somewhere.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt, "min_length": min_length, "pattern": pattern}
@@ -421,7 +424,7 @@ def options_of(kind: type[Any]) -> Mapping[str, Option]:
     """Return the options of a dataclass: name -> option.
 
     Raises:
-        PluginError: The type of a field is not there when the program runs.
+        PluginError: The type of a field cannot be resolved at run time.
     """
     return _options_of(kind)  # type: ignore[arg-type]  # classes can be hashed
 
@@ -435,7 +438,7 @@ def _options_of(kind: Any) -> Mapping[str, Option]:
             f"the options {kind.__qualname__} have a type that is not there at run time: {error}"
             "; import it outside of `if TYPE_CHECKING`"
         ) from error
-    found = {}
+    options = {}
     for each in filter(lambda each: each.init, fields(kind)):
         declared = dict(each.metadata.get(_DECLARED, ()))
         name, hint = declared.pop("name", "") or each.name, _without_none(hints[each.name])
@@ -444,8 +447,8 @@ def _options_of(kind: Any) -> Mapping[str, Option]:
         if each.default_factory is not MISSING:
             default = each.default_factory()
         required = default is MISSING
-        found[name] = Option(name, each.name, hint, default, allowed, required, **declared)
-    return found
+        options[name] = Option(name, each.name, hint, default, allowed, required, **declared)
+    return options
 
 
 def _without_none(kind: Any) -> Any:
@@ -457,15 +460,15 @@ def _without_none(kind: Any) -> Any:
 def read_values(
     known: Mapping[str, Option], values: Mapping[str, object], *, owner: str
 ) -> dict[str, Any]:
-    """Return what is set: name of the field -> value. See `read_options`."""
-    found = {}
+    """Return the values that are set, by the name of the field. See `read_options`."""
+    converted = {}
     for name, value in values.items():
         if name not in known:
             if name == "url" and isinstance(value, str) and "://" in value:
                 raise PluginError(f"{owner} takes no URL: choose it by its name alone")
             raise PluginError(f"{owner} has no option {name!r}; {did_you_mean(name, known)}")
         try:
-            found[known[name].field] = known[name].read(value)
+            converted[known[name].field] = known[name].read(value)
         except ValueError as error:
             raise PluginError(
                 f"option {name!r} of {owner} must be {error}"
@@ -474,12 +477,12 @@ def read_values(
     for name in known.keys() - values.keys():
         if known[name].required:
             raise PluginError(f"{owner} needs the option {name!r}: {known[name].allowed}")
-    return found
+    return converted
 
 
 def _instead(error: ValueError, kind: Any, value: object) -> str:
-    """Return what was given in place of the right value, "" where that is said or says nothing."""
-    if isinstance(error, _WrongValueError) and error.why:
+    """Describe the wrong value; "" if the error does so already, or a description adds nothing."""
+    if isinstance(error, _WrongValueError) and error.reason:
         return ""
     if isinstance(value, (str, list, tuple, dict)) and not value:
         return ", not empty"
@@ -497,16 +500,16 @@ def read_options(kind: type[T], values: Mapping[str, object], *, owner: str) -> 
 
     Args:
         kind: A dataclass with a field for each option.
-        values: Name -> value as the settings have it; what is left out has its default. Text is
+        values: Name -> value from the settings; an option without one has its default. Text is
             accepted for every type but a table.
-        owner: What takes the options, for messages: ``plugin 'dill'``.
+        owner: The owner of the options, for messages: ``plugin 'dill'``.
 
     Raises:
-        PluginError: An option is unknown, missing or not allowed, or ``__post_init__``, where
-            options are checked together, raised `ValueError`.
+        PluginError: An option is unknown, missing or not allowed, or ``__post_init__``, which
+            checks options together, raised `ValueError`.
     """
-    found = read_values(options_of(kind), values, owner=owner)
+    converted = read_values(options_of(kind), values, owner=owner)
     try:
-        return kind(**found)
+        return kind(**converted)
     except ValueError as error:
         raise PluginError(f"{owner}: {error}") from error

@@ -1,14 +1,14 @@
 """Every exception that EventMQ raises on purpose.
 
 Everything derives from `EventMQError`, so one ``except`` catches what this package raises and
-nothing else. Fields hold the data; the message says what is wrong and what would be right::
+nothing else. Fields hold the data; the message says what is wrong and what is allowed::
 
     EventMQError
     |-- BrokerUnavailable          no broker answered in time
     |-- JobNotFound                the broker does not know this id
     |-- QueueNotFound              the broker has no queue of this name
     |-- JobError                   a job did not succeed
-    |   |-- JobFailed              the task raised, or the job failed without it
+    |   |-- JobFailed              the task raised, or the job failed without running
     |   |   |-- TimeLimitExceeded
     |   |   |-- WorkerLost
     |   |   `-- UnknownTask        no worker knows the task (also raised before a call is sent)
@@ -16,7 +16,7 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     |   `-- JobExpired
     |-- ResultError
     |   |-- ResultTimeout          (also a TimeoutError)
-    |   |-- ResultUnavailable      the job succeeded but its result is gone or was not kept
+    |   |-- ResultUnavailable      the result has expired or was not kept
     |   |-- ResultTooLarge         (also a JobFailed)
     |   `-- StreamRestarted
     |-- SubmitError                a job was refused; nothing was stored
@@ -33,7 +33,7 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     |   `-- SignatureError
     |-- NotAllowed                 this peer may not do this
     |-- ProtocolError              a message violates the protocol
-    |-- IllegalTransition          a transition that the table of states does not have
+    |-- IllegalTransition          a transition that is not in the table of states
     |-- StoreError                 the queue store cannot be opened or written
     |   |-- Fenced                 another broker owns the store
     |   `-- Unknown                a batch may have been stored
@@ -104,7 +104,7 @@ __all__ = [
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, or all."""
+    """Return the end of a message about an unknown name: the nearest known name, or all names."""
     from difflib import get_close_matches
 
     names = sorted(known)
@@ -113,7 +113,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class EventMQError(Exception):
-    """The base of every exception of this package."""
+    """Base class of the exceptions of this package."""
 
 
 class BrokerUnavailable(EventMQError):
@@ -122,8 +122,8 @@ class BrokerUnavailable(EventMQError):
     Attributes:
         job_id: The id of the job that was being submitted, or None.
         maybe_accepted: True if the message was handed to a connection, so that the broker may
-            hold the job although its receipt never came. Submitting again with
-            ``job_id=error.job_id`` is safe either way.
+            hold the job although its receipt did not arrive. Submitting it again with
+            ``job_id=error.job_id`` is safe in either case.
     """
 
     def __init__(
@@ -135,14 +135,14 @@ class BrokerUnavailable(EventMQError):
 
 
 class JobNotFound(EventMQError):
-    """The broker neither has this job nor remembers it."""
+    """The broker does not know this job: it was never submitted there, or was forgotten."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job with id {job_id!r}: never submitted here, or forgotten since")
         self.job_id = job_id
 
     def __reduce__(self) -> tuple[type[JobNotFound], tuple[str]]:
-        """Copy and pickle by the id: the message is made from it."""
+        """Copy and pickle by the id, from which the message is made."""
         return type(self), (self.job_id,)
 
 
@@ -159,25 +159,25 @@ class JobError(EventMQError):
 
 
 def _shown(frames: str) -> str:
-    """Return a traceback as a terminal may have it."""
+    """Return a traceback in a form that is safe to print on a terminal."""
     from eventmq.text import printable  # imports logging
 
     return printable(frames, keep="\n\t")
 
 
-#: Beginning of the note with the traceback of a `JobFailed`.
+#: First line of the note with the traceback of a `JobFailed`.
 TRACEBACK_NOTE = "Traceback of the worker:\n\n"
 
 
 class JobFailed(JobError):
-    """The task raised an exception, or the job failed without it.
+    """The task raised an exception, or the job failed without running it.
 
     Attributes:
         job_id: The id of the job.
         remote_type: The dotted name of the exception's class in the worker.
         remote_message: ``str()`` of the exception.
-        remote_traceback: The traceback as text, empty if there is none. It is a note too, so that
-            it is shown where nothing catches the exception.
+        remote_traceback: The traceback as text, "" if there is none. It is also a note of the
+            exception, so that Python shows it for an uncaught exception.
     """
 
     def __init__(
@@ -196,8 +196,8 @@ class JobFailed(JobError):
         self.note_traceback()
 
     def note_traceback(self) -> None:
-        """Add the traceback as a note, unless it is one already or there is none."""
-        text = _shown(vars(self).get("remote_traceback", ""))  # one made anew may have none
+        """Add the traceback as a note, unless it is there already or there is no traceback."""
+        text = _shown(vars(self).get("remote_traceback", ""))  # an unpickled one may have none
         note, notes = f"{TRACEBACK_NOTE}{text.rstrip()}", vars(self).get("__notes__", [])
         if text and note not in notes:  # add_note() is not in Python 3.10
             self.__notes__ = [*notes, note]
@@ -219,7 +219,7 @@ class JobCancelled(JobError):
     """The job was cancelled.
 
     Attributes:
-        reason: The reason, "" if that is not known.
+        reason: The reason, "" if it is not known.
     """
 
     def __init__(self, message: str, *, job_id: str | None = None, reason: str = "") -> None:
@@ -228,7 +228,7 @@ class JobCancelled(JobError):
 
 
 class JobExpired(JobError):
-    """The job's ``expires`` passed before a worker started it, or its next attempt."""
+    """A worker did not start the job, or its next attempt, before its ``expires``."""
 
 
 class ResultError(EventMQError):
@@ -236,11 +236,11 @@ class ResultError(EventMQError):
 
 
 class ResultTimeout(ResultError, TimeoutError):
-    """The job had not ended when the caller's timeout had passed. The job goes on.
+    """The job did not end within the caller's timeout. It continues to run.
 
     Attributes:
         job_id: The id of the job.
-        state: Its state then, "" if the broker could not be asked.
+        state: Its state at that time, "" if the broker did not answer.
     """
 
     def __init__(self, message: str, *, job_id: str | None = None, state: str = "") -> None:
@@ -250,19 +250,19 @@ class ResultTimeout(ResultError, TimeoutError):
 
 
 class ResultUnavailable(ResultError):
-    """The job ended, but its result was not kept, or is kept no longer."""
+    """The job ended, but its result was not kept, or has expired."""
 
 
 class ResultTooLarge(ResultError, JobFailed):
-    """The job failed: its result is longer than the broker or the result backend takes."""
+    """The job failed: its result is longer than the broker or the result backend accepts."""
 
 
 class StreamRestarted(ResultError):
-    """The worker of a stream died; the parts start again from the first."""
+    """The worker of a stream died; the parts start again from the first one."""
 
 
 class SubmitError(EventMQError):
-    """A job was refused, and nothing of it was stored."""
+    """A job was refused, and no part of it was stored."""
 
     def __init__(self, message: str, *, job_id: str | None = None) -> None:
         super().__init__(message)
@@ -270,7 +270,7 @@ class SubmitError(EventMQError):
 
 
 class MessageTooLarge(SubmitError):
-    """The message is longer than the broker takes."""
+    """The message is longer than the broker accepts."""
 
 
 class QueueFull(SubmitError):
@@ -278,11 +278,11 @@ class QueueFull(SubmitError):
 
 
 class RateLimited(SubmitError):
-    """This peer sends more messages than it may."""
+    """This peer exceeds its limit of messages per second."""
 
 
 class DuplicateJob(SubmitError):
-    """A job with the same unique key exists, or ran so recently that its period goes on.
+    """A job with the same unique key exists, or ran so recently that its period has not ended.
 
     Attributes:
         job_id: The id of that job, not of the refused one.
@@ -363,18 +363,18 @@ class StoreError(EventMQError):
 
 
 class Fenced(StoreError):
-    """Another broker owns the store by now; nothing of the batch was stored."""
+    """Another broker owns the store now; nothing of the batch was stored."""
 
 
 class Unknown(StoreError):
-    """The connection to the store was lost: the batch may have been stored, or not.
+    """The connection to the store was lost: the batch may or may not have been stored.
 
-    It must not be written again: what the store has is read anew.
+    Do not write it again; read the state of the store anew instead.
     """
 
 
 class BindError(EventMQError):
-    """An address cannot be bound: it is taken, malformed or not of this machine."""
+    """An address cannot be bound: it is in use, malformed or not an address of this machine."""
 
 
 class PluginError(EventMQError):
@@ -390,11 +390,11 @@ class PluginNotFound(PluginError):
 
 
 class HookError(PluginError):
-    """A plugin implements a hook that does not exist, or with other arguments."""
+    """A plugin implements a hook that does not exist, or with the wrong arguments."""
 
 
 class AppNotFound(EventMQError):
-    """``-A`` names a module or attribute that is not there, or is not an app."""
+    """``-A`` names a module or attribute that does not exist, or is not an app."""
 
 
 class SettingsError(EventMQError):
@@ -406,4 +406,4 @@ class ScheduleNotFound(SettingsError):
 
 
 class KeyFileError(SettingsError):
-    """A key file is missing, is none, or can be read by other users; no key is in the message."""
+    """A key file is missing, malformed or readable by other users; the message has no key."""

@@ -1,19 +1,18 @@
-"""What happened to jobs: the row of an event and its kinds, how it is stored and where it is kept.
+"""Events of jobs: kinds, columns of a row, stored form, and the names of the journal's files.
 
-Pure: nothing here opens a file. The broker's store writes events in the commit of what they tell
-of, a journal takes them out into files.
+Pure: this module opens no file. The broker's store writes events in the same commit as the change
+that they record; a journal copies them into files.
 
-The row is one table for all who write or read events: the journal's Parquet files, the products
-over them, observers. `FileName` and `partition` say how the files of a journal are named: the
-folder says the hour, the name what is inside, as in
-``date=YYYY-MM-DD/hour=HH/<broker>-<first seq>-<last seq>.parquet``, times in UTC. A name that
-begins with ``_`` or ``.`` is of a file that is being written, and no reader looks at it.
+All writers and readers of events use the same row: the journal's Parquet files, the analyses of
+them, observers. `FileName` and `partition` define the names of the files of a journal, as in
+``date=YYYY-MM-DD/hour=HH/<broker>-<first seq>-<last seq>.parquet``, with times in UTC. A file whose
+name begins with ``_`` or ``.`` is still being written, and readers ignore it.
 
 The stored events of a commit are MessagePack, a list of blocks ``[common, ids, columns]``: the
 fields that all events of the block share, the ids of their jobs, and the fields that differ, both
 by the numbers of `Field`. A field in neither is unknown or does not apply. So an event costs one
-item in a few lists, and values that a thousand jobs share are written once. `EventColumns` and
-`rows_of` make rows of them.
+item in a few lists, and a value that a thousand jobs share is written once. `EventColumns` and
+`rows_of` convert blocks to rows.
 """
 
 from __future__ import annotations
@@ -41,50 +40,50 @@ __all__ = [
     "partition", "rows_of", "unpack_blocks", "waits_of",
 ]  # fmt: skip
 
-#: In the column ``schema_version`` of each row. It grows when a column changes its meaning, or a
-#: kind is added that is of no job; columns that are only added do not change it.
+#: In the column ``schema_version`` of each row. It grows when a column changes its meaning, or when
+#: a kind without a job is added; adding a column does not change it.
 SCHEMA_VERSION = 2
 
 
 class EventKind(str, enum.Enum):
-    """What happened. The order is that of the numbers in stored events: only add at the end."""
+    """Kind of an event. The position is the number in stored events: only add at the end."""
 
-    #: A job was admitted, or became ready after a delay: it waits for a worker.
+    #: A job was admitted, or became ready after a delay; it waits for a worker.
     ENQUEUED = "enqueued"
-    #: A job was admitted that waits for its time, or for others.
+    #: A job was admitted that waits for its time, or for other jobs.
     DELAYED = "delayed"
-    #: A worker has had the job for a while: jobs that end soon have no event of this kind.
+    #: A worker has held the job for a while. A job that ends soon has no event of this kind.
     LEASED = "leased"
-    #: The worker still has it.
+    #: The worker still holds the job.
     PROGRESS = "progress"
     SUCCEEDED = "succeeded"
-    #: Failed for good.
+    #: The job failed for good.
     FAILED = "failed"
     #: An attempt failed, and the next one waits for its time.
     RETRY = "retry"
     EXPIRED = "expired"
     CANCELLED = "cancelled"
-    #: The worker was lost, or the process that ran it died: the job waits again.
+    #: The worker, or the process that ran the job, died; the job waits again.
     LEASE_LOST = "lease_lost"
-    #: A worker gave the job back, not started: the job waits again.
+    #: A worker returned the job before starting it; the job waits again.
     HANDED_BACK = "handed_back"
     #: A failed job was queued again, as its next attempt.
     REPLAYED = "replayed"
-    #: A job was submitted whose id or unique key was taken: nothing was stored.
+    #: A job was submitted whose id or unique key is in use; nothing was stored.
     DUPLICATE = "duplicate"
-    #: Events were dropped before a journal had them: ``gap_first`` to ``gap_last``.
+    #: Events ``gap_first`` to ``gap_last`` were dropped before a journal read them.
     GAP = "gap"
-    #: Somebody acted: on a job, a queue, a schedule or the broker. Changes no state by itself.
+    #: A user acted on a job, a queue, a schedule or the broker. Changes no state by itself.
     OPERATION = "operation"
 
     __str__ = str.__str__
     __hash__ = str.__hash__
 
 
-#: The kinds that end a job.
+#: Kinds that end a job.
 ENDS = frozenset({EventKind.SUCCEEDED, EventKind.FAILED, EventKind.EXPIRED, EventKind.CANCELLED})
 
-#: Kind -> state of the job after it; the others change none.
+#: Kind -> state of the job after it; other kinds do not change the state.
 STATES: Mapping[EventKind, JobState] = {
     EventKind.ENQUEUED: JobState.QUEUED,
     EventKind.DELAYED: JobState.DELAYED,
@@ -114,8 +113,8 @@ def _column(name: str, type_: str, meaning: str, *, nullable: bool = True) -> Ev
     return EventColumn(name, type_, nullable, meaning)
 
 
-#: The columns in order. Times are microseconds since 1970 by the clock of the broker, those of
-#: workers by theirs.
+#: The columns in order. Times are microseconds since 1970 by the clock of the broker, or of the
+#: worker where the column says so.
 COLUMNS = (
     _column("broker_id", "string", "The broker's store", nullable=False),
     _column("seq", "int64", "Number of the event: 1, 2, 3 ... per broker", nullable=False),
@@ -161,7 +160,7 @@ _NAME = re.compile(r"([0-9A-Za-z][0-9A-Za-z_.]*)-([0-9]{1,19})-([0-9]{1,19})\.pa
 
 
 class FileName(NamedTuple):
-    """The name of a sealed file: whose events it has, and the first and last number."""
+    """The name of a sealed file: id of the broker, and numbers of the first and last event."""
 
     broker: str
     first: int
@@ -172,7 +171,7 @@ class FileName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> FileName | None:
-        """Return what a file's name says, None for one that is not of a journal."""
+        """Parse the name of a file; None if it is not a file of a journal."""
         match = _NAME.fullmatch(name)
         if match is None or int(match[2]) > int(match[3]):
             return None
@@ -180,8 +179,8 @@ class FileName(NamedTuple):
 
 
 def partition(ts_us: int) -> str:
-    """Return the folder of an hour, by a time in it in microseconds."""
-    # Not by floats, which are wrong at the end of an hour.
+    """Return the folder of the hour that contains a time in microseconds."""
+    # Not with floats, which are inexact at the end of an hour.
     when = datetime.fromtimestamp(ts_us // 1_000_000, timezone.utc)
     return f"date={when:%Y-%m-%d}/hour={when:%H}"
 
@@ -193,7 +192,7 @@ KIND_CODES = {kind: code for code, kind in enumerate(EventKind)}
 
 
 class Field:
-    """Fields of events in a block. Times are Unix seconds; the numbers never change."""
+    """Numbers of the fields of events in a block; they never change. Times are Unix seconds."""
 
     KIND = 0
     AT = 1
@@ -215,20 +214,20 @@ class Field:
     FINGERPRINT = 15
     GAP_FIRST = 16
     GAP_LAST = 17
-    #: Root and parent that are not from the headers of the job; they win over the label.
+    #: Root and parent where they differ from the headers of the job; they override the label.
     ROOT = 18
     PARENT = 19
-    #: With the setting ``redactor`` only: the body of an admitted job, or the result of one that
+    #: Only with the setting ``redactor``: the body of an admitted job, or the result of a job that
     #: succeeded, and its content type (`eventmq.store.events`).
     CONTENT_TYPE = 20
     VALUE = 21
-    #: Who acted, and what they did.
+    #: The user who acted, and the operation.
     ACTOR = 22
     OPERATION = 23
 
 
 class Block(NamedTuple):
-    """Events of one commit with common fields, in order."""
+    """Events of one commit that share fields, in order."""
 
     common: dict[int, Any]
     ids: Sequence[str]
@@ -247,9 +246,9 @@ class Block(NamedTuple):
         return field in self.common or field in self.columns
 
     def column(self, field: int) -> Sequence[Any]:
-        """Return the value of a field for each event, None if it is not known."""
-        own = self.columns.get(field)
-        return own if own is not None else [self.common.get(field)] * len(self.ids)
+        """Return the value of a field for each event, None where it is not known."""
+        values = self.columns.get(field)
+        return values if values is not None else [self.common.get(field)] * len(self.ids)
 
 
 #: Encodes the events of one commit.
@@ -260,7 +259,7 @@ def unpack_blocks(body: bytes) -> list[Block]:
     """Decode the events of one commit.
 
     Raises:
-        EventMQError: The bytes are no packed events.
+        EventMQError: The bytes are not packed events.
     """
     try:
         blocks = [Block(*block) for block in msgpack.unpackb(body, strict_map_key=False)]
@@ -270,7 +269,7 @@ def unpack_blocks(body: bytes) -> list[Block]:
 
 
 def gap(first: int, last: int, at: float) -> Block:
-    """Return the gap event with the first and the last number that are missing."""
+    """Return the gap event for the first and the last missing number."""
     code = KIND_CODES[EventKind.GAP]
     common = {Field.KIND: code, Field.AT: at, Field.GAP_FIRST: first, Field.GAP_LAST: last}
     return Block(common, [""], {})
@@ -284,8 +283,8 @@ _KINDS = tuple(kind.value for kind in EventKind)
 
 _MICRO = 1_000_000
 
-#: Columns that are taken from a field as they are; "" and a missing one are null.
-_PLAIN = {
+#: Columns that are copied from a field; "" and a missing value are null.
+_COPIED = {
     "queue": Field.QUEUE,
     "attempt": Field.ATTEMPT,
     "delivery": Field.DELIVERY,
@@ -300,15 +299,15 @@ _PLAIN = {
     "operation": Field.OPERATION,
 }
 
-#: Columns of a label, in its order; the fields after it say what is not the label's.
+#: Columns of a label, in its order; the fields ``ROOT`` and ``PARENT`` override it.
 _LABEL = ("task", "root_id", "parent_id", "trace_id", "schedule_id", "release")
 
 _LINEAGE = {"root_id": Field.ROOT, "parent_id": Field.PARENT}
 
-#: Columns of times, from seconds.
+#: Columns of times, which fields have in seconds.
 _TIMES = {"leased_us": Field.LEASED, "started_us": Field.STARTED, "due_us": Field.DUE}
 
-#: Columns of values, with the kinds of the events whose values they have.
+#: Columns of values -> the kinds of events that have them.
 _VALUES = {
     "arguments": frozenset({KIND_CODES[EventKind.ENQUEUED], KIND_CODES[EventKind.DELAYED]}),
     "result": frozenset({KIND_CODES[EventKind.SUCCEEDED]}),
@@ -316,10 +315,10 @@ _VALUES = {
 
 
 class EventColumns:
-    """A table that grows: column name -> values, in the order of the numbers.
+    """A table to which events are added: column name -> values, in the order of their numbers.
 
     Args:
-        redact: Says what of arguments and results is in it; nothing where there is none.
+        redact: Returns the parts of arguments and results to store; without it none are stored.
     """
 
     def __init__(self, redact: Redact | None = None) -> None:
@@ -330,7 +329,7 @@ class EventColumns:
         return len(self.values["seq"])
 
     def add(self, broker_id: str, first: int, body: bytes) -> int:
-        """Add the events of one stored row; return how many they are.
+        """Add the events of one stored row; return their number.
 
         Args:
             broker_id: Id of the store.
@@ -338,7 +337,7 @@ class EventColumns:
             body: Their bytes.
 
         Raises:
-            EventMQError: These are no packed events.
+            EventMQError: The bytes are not packed events.
         """
         n = 0
         for block in unpack_blocks(body):
@@ -357,13 +356,13 @@ class EventColumns:
         values["schema_version"] += [SCHEMA_VERSION] * n
         self._add_label(block, n)
         values["host"] += [_host(common.get(Field.WORKER))] * n
-        for name, field in _PLAIN.items():
-            own = columns.get(field)
-            if own is None:
+        for name, field in _COPIED.items():
+            column = columns.get(field)
+            if column is None:
                 value = common.get(field)
                 values[name] += [None if value == "" else value] * n
             else:
-                values[name] += [None if value == "" else value for value in own]
+                values[name] += [None if value == "" else value for value in column]
         for name, field in _TIMES.items():
             values[name] += _micros(block.column(field))
         started, run_time = block.column(Field.STARTED), block.column(Field.RAN)
@@ -392,13 +391,13 @@ class EventColumns:
             else:
                 values[name] += [value or None for value in block.column(lineage)]
 
-    def extend(self, other: EventColumns) -> None:
+    def extend(self, table: EventColumns) -> None:
         """Add the events of another table."""
-        for name, values in other.values.items():
+        for name, values in table.values.items():
             self.values[name] += values
 
     def cut(self, n: int) -> EventColumns:
-        """Take the first ``n`` events out, and return them."""
+        """Remove the first ``n`` events and return them."""
         first = EventColumns()
         for name, values in self.values.items():
             first.values[name] = values[:n]
@@ -407,10 +406,10 @@ class EventColumns:
 
 
 def rows_of(broker_id: str, first: int, body: bytes) -> Iterator[Mapping[str, Any]]:
-    """Yield the events of one stored row, each as a map of its columns without those that are null.
+    """Yield the events of one stored row, each as a map of the columns that are not null.
 
     Raises:
-        EventMQError: These are no packed events.
+        EventMQError: The bytes are not packed events.
     """
     table = EventColumns()
     table.add(broker_id, first, body)
@@ -419,20 +418,20 @@ def rows_of(broker_id: str, first: int, body: bytes) -> Iterator[Mapping[str, An
 
 
 def _kind(code: int) -> str:
-    """Return the name of a kind; one of a newer EventMQ has a name that says so."""
+    """Return the name of a kind; a kind of a newer EventMQ gets a name with its number."""
     return _KINDS[code] if 0 <= code < len(_KINDS) else f"kind-{code}"
 
 
 def _host(worker: str | None) -> str | None:
-    """Return the host in the name of a worker session, ``host:pid``."""
+    """Return the host part of the name of a worker session, ``host:pid``."""
     return (worker or "").rpartition(":")[0] or None
 
 
 def waits_of(block: Block) -> list[float | None]:
     """Return for each event how many seconds its job was ready before it started, None if unknown.
 
-    That is of the broker's clock: a start that a worker's clock puts before the lease is taken to
-    have been then, and one after the answer so long before it as the run took.
+    Times are those of the broker's clock: a start that is before the lease by the worker's clock
+    counts as the time of the lease, and one after the answer as the answer minus the run time.
     """
     leased, at = block.column(Field.LEASED), block.common[Field.AT]
     waits: list[float | None] = []
@@ -450,11 +449,11 @@ def waits_of(block: Block) -> list[float | None]:
 
 
 def _micros(seconds: Sequence[Any], present: Sequence[Any] | None = None) -> list[int | None]:
-    """Return times in microseconds, null where there is none (or nothing that it belongs to)."""
+    """Return times in microseconds, null where there is none or where ``present`` has null."""
     if present is not None:
         return [
-            int(value * _MICRO) if value is not None and known else None
-            for value, known in zip(seconds, present, strict=True)
+            int(value * _MICRO) if value is not None and owner else None
+            for value, owner in zip(seconds, present, strict=True)
         ]
     return [int(value * _MICRO) if value else None for value in seconds]
 
@@ -463,12 +462,12 @@ _FRAME = re.compile(r'File "(?:[^"]*[/\\])?([^"/\\]*)", line \d+, in (\S+)')
 
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")
 
-#: A longer error is looked at anew each time.
+#: Maximum length of an error whose fingerprint is cached.
 _REMEMBERED = 16 * 1024
 
 
 def fingerprint(error: bytes) -> tuple[str, str]:
-    """Return the dotted type of an encoded error, "" where it has none, and its fingerprint."""
+    """Return the dotted type of an encoded error, "" if it has none, and its fingerprint."""
     return _remembered(error) if len(error) <= _REMEMBERED else _fingerprint(error)
 
 
@@ -476,10 +475,10 @@ def _fingerprint(error: bytes) -> tuple[str, str]:
     try:
         kind, message, traceback, *_ = msgpack.unpackb(error)
         frames = _FRAME.findall(traceback)
-        place = repr(frames) if frames else _VARYING.sub("_", message[:400])
+        location = repr(frames) if frames else _VARYING.sub("_", message[:400])
     except Exception:  # noqa: BLE001 - an error of any shape is an error
         return "", ""
-    return kind, hashlib.sha256(f"{kind}\0{place}".encode("utf-8", "replace")).hexdigest()[:16]
+    return kind, hashlib.sha256(f"{kind}\0{location}".encode("utf-8", "replace")).hexdigest()[:16]
 
 
 _remembered = lru_cache(maxsize=256)(_fingerprint)

@@ -1,6 +1,6 @@
-"""Checks the rows of a store that is no SQLite file: of a copy of them, by the same rules.
+"""Checks the rows of a store that is not an SQLite file: copies them, and applies the same rules.
 
-For the tools of a store that a plugin brings: what `eventmq.sdk.StoreTools.check` may return.
+Plugins with their own store use it to implement `eventmq.sdk.StoreTools.check`.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 
 __all__ = ["VALUES", "RowsOf", "check_copy"]
 
-#: The table of single values, whose columns are ``key`` and ``value``.
+#: The table of single values, with the columns ``key`` and ``value``.
 VALUES = "meta"
 
-#: Tables that a store in a file is made with some rows of: what has none elsewhere is 0.
+#: Tables in which a new SQLite store has rows; a row that another store lacks counts as 0.
 _FILLED = (VALUES, "schedule_counts")
 
-#: A template, whose tables are made as they come.
+#: Name of the template whose tables are created as they are needed.
 _PERIODIC = "outcomes"
 
 
 class RowsOf(NamedTuple):
-    """All rows of a table, as the engine declares it; or of `VALUES`."""
+    """All rows of a table that the engine declares, or of `VALUES`."""
 
     table: str
     columns: Sequence[str]
-    #: In portions, each of which is in memory at once.
+    #: Portions of the rows; one portion at a time is in memory.
     portions: Iterable[Sequence[tuple[Any, ...]]]
 
 
 def check_copy(tables: Iterable[RowsOf], helps: str) -> list[Finding]:
-    """Return what breaks the rules of a sound store in rows, all of them of one moment.
+    """Return the findings about the rows of a store, all of which belong to one snapshot.
 
-    They are copied into a database in a temporary folder that only this user can read (``TMPDIR``
-    says where), and which is removed at the end.
+    The rows are copied into a database in a temporary folder (see ``TMPDIR``) that only this user
+    can read and that is removed at the end.
 
     Args:
-        tables: Taken one after the other, each to its end, before anything is checked.
-        helps: What helps where rows cannot be made right by hand, and against what ``eventmq fsck
-            --repair`` puts right in an SQLite store.
+        tables: Read one after the other, each to its end, before the check starts.
+        helps: Remedy for rows that cannot be repaired by hand; it replaces the advice of an SQLite
+            store to use ``eventmq fsck --repair``.
 
     Raises:
-        StoreError: There is no room for the copy.
+        StoreError: There is no disk space for the copy.
     """
     with tempfile.TemporaryDirectory(prefix="eventmq-fsck-") as folder:
         try:
@@ -63,27 +63,27 @@ def check_copy(tables: Iterable[RowsOf], helps: str) -> list[Finding]:
                 prepare(db, str(path))
                 rows = SqliteRows(db, (*TABLES, *SCHEDULE_TABLES))
                 db.execute("BEGIN")
-                found = [finding for each in tables for finding in _copy(rows, each)]
-                return [*found, *(_without_repair(each, helps) for each in check_rows(db))]
+                findings = [finding for each in tables for finding in _copy(rows, each)]
+                return [*findings, *(_without_repair(each, helps) for each in check_rows(db))]
         except DISK_FULL as error:
             raise StoreError(
                 f"there is no room for a copy of the rows in {Path(folder).parent}: name a folder "
-                "that has some by TMPDIR"
+                "with enough space in TMPDIR"
             ) from error
 
 
 def _copy(rows: SqliteRows, source: RowsOf) -> Iterator[Finding]:
-    """Copy the rows of a table; yield that some have a key that others have, which are left out."""
+    """Copy the rows of a table; yield a finding about duplicate keys, whose rows are left out."""
     table, columns, portions = source
     if table.startswith(f"{_PERIODIC}_"):
         rows.make_period(_PERIODIC, int(table.removeprefix(f"{_PERIODIC}_")))
     verb = "REPLACE" if table in _FILLED else "IGNORE"
     marks = ", ".join("?" * len(columns))
     sql = f"INSERT OR {verb} INTO {quote(table)} ({names(columns)}) VALUES ({marks})"
-    taken = sum(len(portion) - change_many(rows.db, sql, portion) for portion in portions)
-    if taken:
+    duplicates = sum(len(portion) - change_many(rows.db, sql, portion) for portion in portions)
+    if duplicates:
         yield Finding(
-            "unique", table, f"{taken} rows have the key of another row",
+            "unique", table, f"{duplicates} rows have the key of another row",
             "it is chance which of them the broker finds: jobs run twice, or never",
             "remove all but one of each and make the indexes of the table anew", repairable=False,
         )  # fmt: skip

@@ -1,15 +1,15 @@
 """Graphs: chains, groups and chords of calls, as data.
 
 `Signature`, `Chain`, `Group` and `Chord` are what users write, nested at will; `build` makes a
-`Plan` of them: jobs, and which wait for which. The client sends plans, the broker executes them.
-Expressions are immutable values, so none contains itself. The task that makes a signature injects
-the `GraphSender` that submits it.
+`Plan` of them: jobs, and which job waits for which. The client sends plans, the broker executes
+them. Expressions are immutable values, so none contains itself. The task that makes a signature
+injects the `GraphSender` that submits it.
 
-A plan says which jobs wait for which, and what they get. Those of peers are checked, and bounded.
-Jobs have node indexes from 0, each smaller than those of the jobs that wait for it, so there is no
-cycle. A *join* is a set of jobs whose ends others wait for. It is a *tree*, which gives the shape
-of the results that these get: a node index stands for a result, a list for a list. A job is in at
-most one join.
+A plan names for each job the jobs that it waits for and the results that it gets. Plans of peers
+are checked and bounded. Jobs have node indexes from 0, each smaller than those of the jobs that
+wait for it, so there is no cycle. A *join* is a set of jobs whose ends other jobs wait for. It is a
+*tree* that gives the shape of the results that these jobs get: a node index stands for a result, a
+list for a list. A job is in at most one join.
 """
 
 from __future__ import annotations
@@ -55,33 +55,33 @@ __all__ = [
     "refs_of",
 ]
 
-# Flags in the header ``graph`` of a job: letters. They do not name the graph, so that jobs of one
-# task share their header text.
+# Flags in the header ``graph`` of a job: letters. They do not name the graph, so that the jobs of
+# one task share their header text.
 
-#: The job gets the results of its join as first argument.
+#: The job gets the results of its join as its first argument.
 TAKES = "i"
 
-#: Other jobs get its result, which is kept for them whatever its options.
+#: Other jobs get the result of this job; it is kept for them whatever the options of the job.
 FEEDS = "o"
 
-#: If it does not succeed, the jobs that wait for it go on without its result.
+#: If the job does not succeed, the jobs that wait for it continue without its result.
 COLLECTED = "c"
 
-#: Every job of a graph has it.
+#: Every job of a graph has this flag.
 MARK = "n"
 
-#: Written by the store: its arguments were too long for its body, which has ids instead.
+#: Set by the store: the arguments were too long for the body, which has ids instead.
 PAGED = "p"
 
 
 @lru_cache(maxsize=4096)
 def flags_of(headers: str) -> str:
-    """Return the letters of a header text, "" for a job of no graph."""
+    """Return the letters in a header text, "" for a job outside a graph."""
     return parse_headers(headers).graph if "graph:" in headers else ""
 
 
 def paged(headers: str) -> str:
-    """Return the header text of a job of a graph with the letter `PAGED`."""
+    """Return the header text of a job of a graph with the letter `PAGED` added."""
     if PAGED in flags_of(headers):
         return headers
     items = headers.split(",")
@@ -120,7 +120,7 @@ class Plan(NamedTuple):
     """The dependencies of the jobs of a graph.
 
     Attributes:
-        inputs: By node index: the join that the job waits for, -1 for none.
+        inputs: By node index: number of the join that the job waits for, -1 for none.
         joins: Trees, by number.
         handlers: Error callbacks, which have no input and the last node indexes.
         deadlines: Deadlines of groups.
@@ -133,14 +133,14 @@ class Plan(NamedTuple):
 
     @classmethod
     def decode(cls, value: object, count: int) -> Plan:
-        """Read a plan that came from a peer.
+        """Read a plan that a peer sent.
 
         Args:
-            value: What `Plan` is on the wire: lists in lists.
+            value: The plan as on the wire: lists in lists.
             count: Number of jobs.
 
         Raises:
-            ProtocolError: It is malformed, or what waits comes before what it waits for.
+            ProtocolError: It is malformed, or a job has a lower index than one that it waits for.
         """
         match value:
             case [list(inputs), list(joins), list(handlers), list(deadlines)]:
@@ -167,16 +167,16 @@ class Plan(NamedTuple):
             if type(at) is not int or not -1 <= at < len(self.joins):
                 raise _bad(f"the input of node {node} is no number of a join")
             firsts.setdefault(at, node)
-        seen: set[int] = set()
+        members: set[int] = set()
         for number, tree in enumerate(self.joins):
             refs = refs_of(tree)
             if not all(type(node) is int for node in refs):
                 raise _bad("a tree is a node index, or a list of trees")
             if number not in firsts or not refs or max(refs) >= firsts[number] or min(refs) < 0:
                 raise _bad(f"join {number} does not come before what waits for it: a cycle")
-            if len(refs) != len(set(refs)) or not seen.isdisjoint(refs):
+            if len(refs) != len(set(refs)) or not members.isdisjoint(refs):
                 raise _bad(f"join {number} waits for a node index that is waited for already")
-            seen.update(refs)
+            members.update(refs)
         self._check_ranges(count)
 
     def _check_ranges(self, count: int) -> None:
@@ -195,11 +195,11 @@ def refs_of(tree: Tree) -> list[int]:
     """Return the node indexes in a tree, in order.
 
     Raises:
-        ProtocolError: It is too deep.
+        ProtocolError: The tree is too deep.
     """
     if not isinstance(tree, list):
         return [tree]
-    found: list[int] = []
+    nodes: list[int] = []
     stack = [iter(tree)]
     while stack:
         for part in stack[-1]:
@@ -208,10 +208,10 @@ def refs_of(tree: Tree) -> list[int]:
                 if len(stack) > MAX_DEPTH:
                     raise _bad(f"a tree is more than {MAX_DEPTH} deep")
                 break
-            found.append(part)
+            nodes.append(part)
         else:
             stack.pop()
-    return found
+    return nodes
 
 
 def _check_range(first: object, end: object, count: int) -> None:
@@ -219,11 +219,11 @@ def _check_range(first: object, end: object, count: int) -> None:
         raise _bad(f"a part is [first, end] of {count} node indexes")
 
 
-def _bad(why: str) -> ProtocolError:
-    return ProtocolError(f"the plan of the graph is malformed: {why}", code="bad-body")
+def _bad(reason: str) -> ProtocolError:
+    return ProtocolError(f"the plan of the graph is malformed: {reason}", code="bad-body")
 
 
-#: What a group does if a member does not succeed.
+#: Values of a group's ``on_failure``.
 POLICIES = ("cancel", "continue")
 
 
@@ -231,7 +231,7 @@ class GraphSender(Protocol):
     """Submits expressions; implemented by tasks."""
 
     def send_graph(self, expression: Expression) -> Any:
-        """Return the operation that submits an expression: with ``wait()``, and for ``await``."""
+        """Return the operation that submits an expression: it has ``wait()`` and can be awaited."""
 
 
 class Expression(ABC):
@@ -248,13 +248,13 @@ class Expression(ABC):
         return Chain((*_links(self), *_links(other)))
 
     def on_error(self, *handlers: Signature) -> Self:
-        """Return the same with signatures that are called once if any job of it fails.
+        """Return a copy with error callbacks, which run once if any job of the expression fails.
 
         Each gets one argument before its own: a dict with ``id``, ``state``, ``type``, ``message``
         and ``traceback`` of the first job that failed, expired or was cancelled.
 
         Raises:
-            SettingsError: Something else than signatures.
+            SettingsError: A handler is not a signature, or has error callbacks itself.
         """
         for handler in handlers:
             if not isinstance(handler, Signature) or handler.handlers:  # type: ignore[redundant-expr]
@@ -264,18 +264,18 @@ class Expression(ABC):
         return replace(self, handlers=(*self.handlers, *handlers))  # type: ignore[type-var]
 
     def delay(self) -> Any:
-        """Submit it as one message, and return after the broker's receipt.
+        """Submit the expression as one message, and return after the broker's receipt.
 
         Returns:
-            The handle: the job whose result is the result of the whole, or a
-            `eventmq.client.graphs.JobGroup` where that is a list.
+            The handle: the job whose result is the result of the expression, or a
+            `eventmq.client.graphs.JobGroup` if that result is a list.
 
         Raises:
-            NotAllowed: Nothing in it knows an app.
-            TypeError: A task does not take its arguments.
+            NotAllowed: No signature in it belongs to an app.
+            TypeError: A task does not accept its arguments.
             SerializationError: Arguments cannot be encoded.
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
-            SubmitError: The broker refused the whole of it.
+            SubmitError: The broker refused the whole expression.
         """
         return self._origin().send_graph(self).wait()
 
@@ -314,8 +314,8 @@ class Signature(Expression):
         args: Positional arguments.
         kwargs: Keyword arguments.
         options: Options of the call, by name; see `eventmq.task.CallOptions`.
-        immutable: It gets no result of the jobs before it.
-        handlers: Called if it fails.
+        immutable: It does not get the result of the jobs before it.
+        handlers: Error callbacks.
         origin: The task that made it, which submits it.
     """
 
@@ -328,7 +328,7 @@ class Signature(Expression):
     origin: Any = field(default=None, compare=False, repr=False)
 
     def parts(self) -> tuple[Expression, ...]:
-        """Return no parts."""
+        """Return no parts, as a signature has none."""
         return ()
 
 
@@ -358,8 +358,8 @@ class Group(Expression):
         on_failure: What happens to the jobs after the group if a member does not succeed:
             ``cancel``, or ``continue`` with the results of the others.
         deadline: Seconds after the submission at which unfinished members are cancelled.
-        handlers: Called once if any job of it fails.
-        origin: Submits it if it has no signature.
+        handlers: Error callbacks, called once if any job of the group fails.
+        origin: Submits the group if no signature is in it.
     """
 
     members: tuple[Expression, ...]
@@ -404,20 +404,20 @@ def _links(part: Expression) -> tuple[Expression, ...]:
     return part.links if isinstance(part, Chain) and not part.handlers else (part,)
 
 
-def members_of(what: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return arguments as they are, or the items of the only one if it is an iterable."""
+def members_of(role: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments, or the items of the only argument if that is an iterable."""
     if len(arguments) == 1 and not isinstance(arguments[0], Expression):
         if not isinstance(arguments[0], Iterable) or isinstance(arguments[0], (str, bytes)):
-            _check(what, arguments)
+            _check(role, arguments)
         return tuple(arguments[0])
     return arguments
 
 
-def _check(what: str, parts: tuple[Any, ...]) -> None:
+def _check(role: str, parts: tuple[Any, ...]) -> None:
     for part in parts:
         if not isinstance(part, Expression):
             raise SettingsError(
-                f"{what} is a signature, chain, group or chord, not {part!r:.80}: say task.s(...)"
+                f"{role} is a signature, chain, group or chord, not {part!r:.80}: say task.s(...)"
             )
 
 
@@ -427,7 +427,7 @@ class Node(NamedTuple):
     Attributes:
         signature: The call.
         prefix: First arguments that are known already: results of empty groups.
-        flags: The letters of `eventmq.graph`.
+        flags: Letters of this module, such as `TAKES`.
     """
 
     signature: Signature
@@ -453,7 +453,7 @@ def build(expression: Expression) -> Built:
     """Return the jobs and the plan of an expression.
 
     Raises:
-        SettingsError: It has too many jobs, or is nested too deep.
+        SettingsError: It has too many jobs, or is nested too deeply.
     """
     builder = _Builder()
     return builder.result(builder.add(expression, None, 1))
@@ -463,7 +463,7 @@ def build(expression: Expression) -> Built:
 class _Value:
     """The value of a part of the expression: the tree of its results, and the nodes in it.
 
-    A value without nodes is known already; what follows waits for the value before it.
+    A value without nodes is known already; the next part waits for the value before it.
     """
 
     tree: Tree
@@ -486,7 +486,7 @@ class _Builder:
         self.deadlines: list[Deadline] = []
 
     def add(self, expression: Expression, before: _Value | None, depth: int) -> _Value:
-        """Add an expression that comes after ``before``; return its value."""
+        """Add an expression that follows ``before``; return its value."""
         if depth > MAX_DEPTH:
             raise SettingsError(f"it is nested more than {MAX_DEPTH} deep; a chain can be long")
         first = len(self.signatures)
@@ -530,10 +530,10 @@ class _Builder:
         self.signatures.append(signature)
         self.flags.append(MARK)
         takes = before is not None and not signature.immutable
-        known = takes and before is not None and not before.inside
-        self.prefixes.append((before.tree,) if known and before is not None else ())
+        constant = takes and before is not None and not before.inside
+        self.prefixes.append((before.tree,) if constant and before is not None else ())
         self.inputs.append(self._join(before))
-        if takes and not known and before is not None:
+        if takes and not constant and before is not None:
             self._flag(node, TAKES)
             if not before.fed:
                 before.fed = True
@@ -556,7 +556,7 @@ class _Builder:
             self.flags[node] += letter
 
     def result(self, value: _Value) -> Built:
-        """Return jobs and plan; handlers have the last node indexes."""
+        """Return jobs and plan; error callbacks have the last node indexes."""
         handlers = []
         for signature, first, end in self.handlers:
             handlers.append(Handler(len(self.signatures), first, end))

@@ -1,8 +1,8 @@
 """Headers of eMQP messages: comma-separated text on the wire, a typed `Headers` here.
 
-The headers of the published document (emqp-1.0, section "Headers") and ours are in one table. A
-value is percent-encoded if it has a comma, a percent sign, a control character or a character
-outside ASCII, so no value can make another header. Unknown headers are kept, in order.
+The headers of the published document (emqp-1.0, section "Headers") and EventMQ's own are in one
+table. A value is percent-encoded if it has a comma, a percent sign, a control character or a
+character outside ASCII, so a value cannot add a header. Unknown headers are kept, in order.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ __all__ = [
     "write_headers",
 ]  # fmt: skip
 
-#: Characters that `quote` does not encode, beside letters, digits and ``_.-~``.
+#: Characters that `quote` does not encode, in addition to letters, digits and ``_.-~``.
 _SAFE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
 
 #: Matches text that needs no encoding.
-_PLAIN = re.compile(r"[A-Za-z0-9_.~-]*\Z").match
+_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*\Z").match
 
 #: Matches text in which only spaces need encoding: ASCII without ``%``, comma and control
 #: characters.
 _SPACED = re.compile(r"[ -$&-+\--~]*\Z").match
 
-#: Maximum length of a text that is cached: bounds the memory that unknown peers can fill.
+#: Maximum length of a text that is cached; bounds the memory that peers can fill.
 _CACHED_LENGTH = 512
 
 
@@ -43,9 +43,10 @@ class Headers:
     """The headers of one message. A field that was not in the text has its default.
 
     Attributes:
-        reply_requested: Send a REPLY when the job is finished.
-        ack_requested: Acknowledge the message.
-        late_ack: Send a REPLY when the job is finished, and an ACK only if that takes long.
+        reply_requested: The broker sends a REPLY when the job has ended.
+        ack_requested: The broker acknowledges the message.
+        late_ack: The broker sends a REPLY when the job has ended, and an ACK only if that takes
+            long.
         guarantee: True or False as in the text, None if the client set none.
         retry_count: How often a failed job is tried again.
         timeout: Seconds the job may run; 0.0 is no limit.
@@ -61,28 +62,28 @@ class Headers:
         expires: Unix time after which the job must not start, 0.0 for never.
         ignore_result: The result is not kept.
         result_ttl: Seconds the result is kept, None for the broker's default.
-        soft_limit: Seconds after which the task is told to stop (``soft_timeout``).
+        soft_limit: Seconds after which `SoftTimeLimitExceeded` is raised in the task.
         backoff: The retry policy as ``name`` or ``name:json``.
         signature: Signature of the body, for content types that need one.
         created: Unix time at which the client made the job, 0.0 if it set none.
         batch: Number of jobs in the body, 0 for none.
         chunk: Number of the chunk in the body, 0 for none.
-        unique: The key that no other job may have at the same time; empty for none.
-        unique_mode: What happens if one has it: ``reject``, ``replace`` or ``keep_last``.
+        unique: The unique key, which one unfinished job may have at a time; empty for none.
+        unique_mode: What happens if a job has it already: ``reject``, ``replace``, ``keep_last``.
         unique_period: Seconds after admission in which the key stays in use in any case.
-        unique_states: The states in which another job counts, joined by ``+``; empty for all
+        unique_states: The states in which a job holds the key, joined by ``+``; empty for all
             unfinished ones.
         owner: Owner of the key that submitted the job; set by the broker only.
         limit_rate: How often jobs of the task and key may start, as in `eventmq.rates`.
-        limit_running: How many of them may run at a time; 0 for any number.
-        limit_key: The key for which both limits count, and which has a fair share of the queue;
-            empty for the task as a whole.
+        limit_running: How many of these jobs may run at a time; 0 for any number.
+        limit_key: The key that both limits apply to, and which has a fair share of the queue; empty
+            for the task as a whole.
         nodes: Number of jobs in the body, which is a graph; 0 for none.
         graph: For a job of a graph: its flags, see `eventmq.graph`.
-        stream: The task yields parts, for a reader to request.
-        replayable: Each delivery of it yields the same parts.
+        stream: The task yields parts for a reader.
+        replayable: Every delivery yields the same parts.
         stream_idle: Seconds without a reader after which parts are discarded, None for 60.
-        stream_unread: ``cancel`` if the job is cancelled then; empty if only its result is kept.
+        stream_unread: ``cancel`` to cancel the job then; empty to keep only its result.
         extra: Everything else as (name, value) pairs in order; a flag has the value "".
     """
 
@@ -163,7 +164,7 @@ def _rate(text: str) -> str:
     return text
 
 
-#: Field type or name -> (reader, what is allowed).
+#: Field type or name -> (reader, description of the allowed values).
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "bool": (_flag, "True or False"),
     "bool | None": (_flag, "True or False"),
@@ -179,7 +180,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
 _FIELDS = {f.name: f for f in fields(Headers) if f.name != "extra"}
 
 
-#: Header name on the wire -> (field name, reader, what is allowed).
+#: Header name on the wire -> (field name, reader, description of the allowed values).
 _TABLE = {
     name if name == "run_count" else name.replace("_", "-"): (
         name,
@@ -202,7 +203,7 @@ def parse_headers(text: str) -> Headers:
 
 
 def split_headers(text: str) -> list[tuple[str, str]]:
-    """Return the names of a header field, each with its value as it is written, "" for none."""
+    """Return the (name, value) pairs of a header field; values stay encoded, "" for a flag."""
     pairs = (item.strip().partition(":") for item in text.split(","))
     return [(name, value) for name, _, value in pairs if name]
 
@@ -210,7 +211,7 @@ def split_headers(text: str) -> list[tuple[str, str]]:
 def _parse(text: str) -> Headers:
     if not text:
         return EMPTY
-    known: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     extra: list[tuple[str, str]] = []
     for name, raw in split_headers(text):
         value = unquote(raw) if "%" in raw else raw
@@ -219,13 +220,13 @@ def _parse(text: str) -> Headers:
             extra.append((unquote(name), value))
             continue
         try:
-            known[entry[0]] = entry[1](value)
+            fields[entry[0]] = entry[1](value)
         except ValueError:
             raise ProtocolError(
                 f"header {name!r} has the value {value[:80]!r}; allowed is {entry[2]}",
                 code="bad-header",
             ) from None
-    return Headers(**known, extra=tuple(extra))
+    return Headers(**fields, extra=tuple(extra))
 
 
 _parse_cached = lru_cache(maxsize=4096)(_parse)
@@ -240,12 +241,12 @@ def _item(name: str, value: object) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Percent-encode a value; `quote` takes five times as long."""
+    """Percent-encode a value; five times as fast as `quote` for plain text."""
     return value.replace(" ", "%20") if _SPACED(value) else quote(value, safe=_SAFE)
 
 
 def format_headers(headers: Headers) -> str:
-    """Return the text of headers; `parse_headers` makes the same `Headers` of it."""
+    """Return the text of headers; the inverse of `parse_headers`."""
     items = []
     for wire, (name, *_) in _TABLE.items():
         value = getattr(headers, name)
@@ -256,26 +257,26 @@ def format_headers(headers: Headers) -> str:
 
 
 def _extra(name: str, value: str) -> str:
-    if not _PLAIN(name):
+    if not _UNRESERVED(name):
         name = quote(name, safe="")
     return name if not value else f"{name}:{_quoted(value)}"
 
 
 def add_headers(text: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """Return a header text with more headers, as `format_headers` writes those in ``extra``."""
+    """Append headers to a header text, as `format_headers` writes those in ``extra``."""
     more = [_extra(name, value) for name, value in pairs]
     return ",".join([text, *more] if text else more)
 
 
 def write_headers(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return the text of names and values in their order, "" for no value.
+    """Return the header text for names and values in their order, "" for no value.
 
     Raises:
         ProtocolError: The value of a known header is not allowed.
     """
-    known: list[str] = []
+    standard: list[str] = []
     extra: list[str] = []
     for name, value in pairs:
-        (known if name in _TABLE else extra).append(_extra(name, value))
-    parse_headers(",".join(known))  # there are few, so it is mostly cached
-    return ",".join(known + extra)
+        (standard if name in _TABLE else extra).append(_extra(name, value))
+    parse_headers(",".join(standard))  # mostly cached, as there are few
+    return ",".join(standard + extra)

@@ -1,6 +1,6 @@
-"""Words of Celery, and what EventMQ has in their place: said in the errors of those who use them.
+"""Hints for users of Celery: names of its API and their counterparts in EventMQ, shown in errors.
 
-Each table is for one place: word -> what to write.
+Each table belongs to one kind of object: Celery's name -> hint.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["APP", "CALL_OPTIONS", "JOB", "SETTINGS", "TASK", "TASK_OPTIONS", "fi
 _RETRY = "raise Retry(countdown=5) retries the job"
 _BACKOFF = "write retry_policy=exponential(base=2, cap=300)"
 _ALWAYS = "it is always so: leave it out"
-_EXCHANGE = "there are no exchanges: say queue=..."
+_EXCHANGE = "there are no exchanges: use queue=..."
 _TIMEOUT, _SOFT = "it is called timeout", "it is called soft_timeout"
 _ROUTES = 'it is called routes, as in routes={"shop.mail.*": "mail"}'
 _DEFAULTS = 'write task_defaults={"timeout": 60} for all tasks, or options of each task'
 _SETTINGS = "settings are arguments of EventMQ(...) or stand in eventmq.toml; app.settings has them"
 _RESULT = "app.job(job_id) is the handle of a job"
 _EAGER = "use eventmq.testing in tests, or call the function itself"
-_COME_BACK = "clients and workers come back by themselves: leave it out"
+_RECONNECT = "clients and workers come back by themselves: leave it out"
 
 #: Arguments of ``@app.task``.
 TASK_OPTIONS: Mapping[str, str] = {
@@ -105,8 +105,8 @@ JOB: Mapping[str, str] = {
 SETTINGS: Mapping[str, str] = {
     "backend": "the broker keeps results; result_backend names another place",
     "beat_schedule": 'write app.schedule("name", task.s(...), every(minutes=5))',
-    "broker_connection_retry": _COME_BACK,
-    "broker_connection_retry_on_startup": _COME_BACK,
+    "broker_connection_retry": _RECONNECT,
+    "broker_connection_retry_on_startup": _RECONNECT,
     "broker_heartbeat": "it is called heartbeat_interval",
     "broker_url": "it is called broker, as in tcp://host:47291",
     "enable_utc": "datetimes have their zone: leave it out",
@@ -136,16 +136,16 @@ SETTINGS: Mapping[str, str] = {
 
 
 def find_attribute(owner: object, name: str, words: Mapping[str, str]) -> Any:
-    """Raise the error for an attribute that an object does not have: its ``__getattr__``.
+    """Raise the error for an attribute that an object does not have, from its ``__getattr__``.
 
     Args:
         owner: The object.
-        name: Of the attribute.
+        name: Name of the attribute.
         words: One of the tables.
 
     Returns:
-        The value of a property whose first attempt raised `AttributeError`, where it does so no
-        more; else that error is raised, which Python had dropped.
+        The value of a property whose first evaluation raised `AttributeError` and whose second one
+        does not. If the second one raises too, its error is raised, which Python had dropped.
     """
     if hasattr(type(owner), name):
         return object.__getattribute__(owner, name)

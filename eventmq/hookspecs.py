@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PROJECT", "hookimpl", "hookspec"]
 
-#: The name that pluggy knows us by, and the group of the entry points.
+#: The project name in pluggy, and the group of the entry points.
 PROJECT = "eventmq"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 
-#: Marks a function of a plugin as the implementation of the hook of its name.
+#: Marks a function of a plugin as the implementation of the hook of the same name.
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
@@ -74,8 +74,8 @@ def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
 
     Chosen by the setting ``routing_strategy``, and for single queues by
     ``queue_routing_strategies``. The object is used from the broker's thread only. One that looks
-    at the keys of jobs is a `eventmq.sdk.KeyedRouting`. One that raises, or returns what it was not
-    offered, is logged once and replaced by ``least-recently-used`` until the broker is restarted.
+    at the keys of jobs is a `eventmq.sdk.KeyedRouting`. If it raises, or returns a worker that it
+    was not offered, the broker logs that once and uses ``least-recently-used`` until its restart.
 
     Example::
 
@@ -96,8 +96,8 @@ def eventmq_queue_orders() -> Mapping[str, Factory[QueueOrder]]:
 
     Chosen by the setting ``queue_order``. The factory is called at the start of the broker, which
     checks the options, and once per worker session; the object is used from the broker's thread
-    only. One that raises, or returns what it was not offered, is logged once and replaced by
-    ``weighted-fair`` until the broker is restarted.
+    only. If it raises, or returns a queue that it was not offered, the broker logs that once and
+    uses ``weighted-fair`` until its restart.
 
     Example::
 
@@ -175,9 +175,9 @@ def eventmq_schedule_stores() -> Mapping[str, Factory[ScheduleStore]]:
 def eventmq_result_backends() -> Mapping[str, Factory[ResultBackend]]:
     """Provide result backends: where the bytes of results are kept.
 
-    Chosen by the setting ``result_backend``: a name, or a URL by its scheme, which the factory
-    then finds in ``context.options["url"]``, whole. The object is used from any thread. A worker
-    makes one before it forks processes, a client at its first call; the broker makes none.
+    Chosen by the setting ``result_backend``: a name, or a URL by its scheme; the factory gets the
+    whole URL in ``context.options["url"]``. The object is used from any thread. A worker makes one
+    before it forks processes, a client at its first call; the broker makes none.
 
     Example::
 
@@ -196,11 +196,10 @@ def eventmq_result_backends() -> Mapping[str, Factory[ResultBackend]]:
 def eventmq_queue_stores() -> Mapping[str, Factory[QueueStore]]:
     """Provide queue stores: where a broker keeps jobs, leases and outcomes.
 
-    Chosen by the setting ``store``: a name, or a URL by its scheme, which the factory then
-    finds in ``context.options["url"]``. Other options have the values of the settings
-    ``durability``, ``dedupe_window`` and ``expect_store``, and ``events_values``: how many bytes of
-    arguments and results a row of events may have. The object is used from the broker's thread
-    only.
+    Chosen by the setting ``store``: a name, or a URL by its scheme; the factory gets the whole URL
+    in ``context.options["url"]``. Other options have the values of the settings ``durability``,
+    ``dedupe_window`` and ``expect_store``, and ``events_values``: the maximum number of bytes of
+    arguments and results in a row of events. The object is used from the broker's thread only.
 
     Example::
 
@@ -277,8 +276,8 @@ def eventmq_middleware() -> Mapping[str, Factory[Middleware]]:
 def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
     """Provide options of ``eventmq gateway`` or ``eventmq worker`` for gateways or pools.
 
-    Called in the main thread, when the command line has an option that the command does not know
-    itself, and for its help. A name that the command has already is an error of the plugin; two
+    Called in the main thread when the command line has an option that the command itself does not
+    have, and for its help. A name that the command already has is an error of the plugin; two
     gateways, or two pools, may declare the same option.
 
     Example::
@@ -296,12 +295,11 @@ def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
 
 @hookspec
 def eventmq_task_options() -> Mapping[str, Callable[[Any], TaskRole]]:
-    """Provide options of tasks that a gateway or pool gives a meaning.
+    """Provide options of tasks for a gateway or pool.
 
     Called in the thread that declares a task, at the first option of ``@app.task`` that EventMQ
-    does not know itself. The function is called with the
-    value where the task is declared, unless it is None, and raises `SettingsError` for one that is
-    not allowed.
+    itself does not have. The returned function gets the value where the task is declared, unless
+    that is None, and raises `SettingsError` for a value that is not allowed.
 
     Example::
 
@@ -318,9 +316,9 @@ def eventmq_task_options() -> Mapping[str, Callable[[Any], TaskRole]]:
 
 @hookspec
 def eventmq_configure(app: Any) -> None:
-    """Act once on an app after it is wired, for instance to register tasks.
+    """Configure an app after it is wired, for instance register tasks.
 
-    Called when settings and plugins of the app are loaded, in the thread that builds it. An
+    Called once when settings and plugins of the app are loaded, in the thread that builds it. An
     exception ends the building of the app.
 
     Example::
@@ -340,9 +338,9 @@ def eventmq_configure(app: Any) -> None:
 def eventmq_add_commands(cli: click.Group) -> None:
     """Add commands to the program ``eventmq``.
 
-    Called in the main thread, once in a run of the program at most: for a command that is not
-    built in, and for the list of all commands, as in ``eventmq --help``. A name that the group has
-    already is an error of the plugin.
+    Called in the main thread, at most once in a run of the program: for a command that is not
+    built in, and for the list of all commands, as in ``eventmq --help``. A name that the group
+    already has is an error of the plugin.
 
     Example::
 
@@ -361,11 +359,11 @@ def eventmq_add_commands(cli: click.Group) -> None:
 def eventmq_serve_metrics(
     read: Callable[[], Mapping[str, Any]], address: str
 ) -> Callable[[], None]:
-    """Serve the metrics of this process to a monitor.
+    """Serve the metrics of this process to a monitoring system.
 
-    Called in the main thread of a broker or worker when it starts, where ``metrics_bind`` names an
-    address. Threads of its own do the work: it returns at once, and what they run into reaches no
-    job. An address that is taken is said once and tried again.
+    Called in the main thread of a broker or worker at its start if ``metrics_bind`` names an
+    address. It returns at once and serves from its own threads, whose errors must not affect jobs.
+    If the address is in use, it logs that once and tries again.
 
     Example::
 
@@ -374,13 +372,13 @@ def eventmq_serve_metrics(
             return StatsPage(read, address).close
 
     Args:
-        read: Returns the figures now, from any thread: in a broker what the CALL ``metrics``
-            answers, in a worker a map whose key ``worker`` has the worker's. Raises `EventMQError`
-            where there are none within a few seconds.
+        read: Returns the current figures, from any thread: in a broker the answer of the CALL
+            ``metrics``, in a worker a map whose key ``worker`` has the worker's figures. Raises
+            `EventMQError` if there are none within a few seconds.
         address: ``host:port``, which this process is allowed to use.
 
     Returns:
-        What ends it, called once.
+        A function that stops serving; called once.
 
     .. versionadded:: 1.0
     """
@@ -388,12 +386,12 @@ def eventmq_serve_metrics(
 
 @hookspec
 def eventmq_job_event(event: Mapping[str, Any]) -> None:
-    """Observe what happens to jobs.
+    """Observe the events of jobs.
 
-    Called in the broker's process for each event after its commit, in order, on a thread of
-    its own off the hot loop. An exception is logged and does not reach other observers. Where
-    no plugin implements this hook, events are not even made for it. It sees neither arguments
-    nor results, whatever the setting ``redactor`` says: that function runs in a journal only.
+    Called in the broker's process for each event after its commit, in order, on its own thread
+    outside the hot loop. An exception is logged and does not reach other observers. If no plugin
+    implements this hook, the broker does not make events for it. The hook gets neither arguments
+    nor results: the setting ``redactor`` applies to a journal only.
 
     Example::
 
