@@ -1,9 +1,10 @@
-"""The engine: what each write of a batch means, in rows of a store.
+"""Engine: carries out the writes of a broker's batch as changes to the rows of a store.
 
-A broker decides and fills a batch of writes (`eventmq.store.writes`); the engine carries it out in
-one transaction of a `RowStore`, which a store plugin brings: all stores mean the same by a write.
+A broker fills a batch of writes (`eventmq.store.writes`). The engine carries the batch out in one
+transaction of a `RowStore`, which a store plugin provides, so that a write has the same effect in
+every store.
 
-Names load when they are first used, so that a module of this package can be imported alone.
+Names load at their first use, so that a module of this package can be imported alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moves what waits for a store time when seconds are added to store time at once."""
+"""Postpones jobs, deadlines and rate limits when seconds are added to store time at once."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ if TYPE_CHECKING:
 
 __all__ = ["move_waits"]
 
-#: Seconds by which a sum of seconds may be less than exact.
+#: Rounding error, in seconds, that a sum of store times may have.
 _SLACK = 1e-3
 
-#: Delayed jobs that are looked at together.
+#: Delayed jobs that one scan reads.
 _PORTION = 5000
 
 _JOB = ("ready_at", "seq", "rank", "id", "attempt", "created", "headers")
 
 
 def move_waits(store: RowStore, addition: Addition) -> None:
-    """Move what waits since the anchor of an addition, which the same commit stores.
+    """Postpone every wait that began at or after the anchor of an addition.
 
-    The added time had passed before, so a wait that began after it must not end earlier. Ages are
-    not moved: their readers account for additions (`Timekeeper.before`).
+    The added seconds had passed before the anchor, so a wait that began after it must not end
+    earlier. The addition is stored in the same commit. Ages do not change here: code that compares
+    them accounts for additions (`Timekeeper.before`).
     """
     anchor, seconds, bound = addition.anchor, addition.seconds, ()
     rank = int(seconds * 1_000_000)
-    while True:  # the last ones first: what was moved is behind what follows
+    while True:  # the latest first: a row that was moved is not read again
         rows = list(damaged.scan(
             store, "jobs_delayed", _JOB, ge=(anchor,), lt=bound, limit=_PORTION, descending=True
         ))  # fmt: skip
-        moved = [(row[0] + seconds, row[2] + rank, row[1]) for row in _began(store, rows, anchor)]
+        moved = [
+            (row[0] + seconds, row[2] + rank, row[1]) for row in _waits_since(store, rows, anchor)
+        ]
         store.update("jobs", ("ready_at", "rank"), moved)
         if len(rows) < _PORTION:
             break
@@ -51,36 +54,37 @@ def move_waits(store: RowStore, addition: Addition) -> None:
     )  # fmt: skip
 
 
-def _began(
+def _waits_since(
     store: RowStore, rows: Sequence[tuple[Any, ...]], anchor: float
 ) -> list[tuple[Any, ...]]:
-    """Return those delayed jobs that wait for a store time which was set since the anchor.
+    """Return the delayed jobs whose ready time was set at or after the anchor.
 
-    They were admitted, or tried, or released from a graph since then. Where a job is held back,
-    `HELD` is added to that time.
+    These jobs were admitted, tried, or released from a graph since then. The ready time of a job
+    that its unique key holds back includes `HELD`.
     """
     waits = [row for row in rows if not HELD < row[0] <= HELD + anchor]
-    began = [row for row in waits if row[5] >= anchor]
+    since_anchor = [row for row in waits if row[5] >= anchor]
     older = [row for row in waits if row[5] < anchor]
     if not older:
-        return began
+        return since_anchor
     attempts = store.get("attempts", ("id", "at"), [row[3] for row in older], by="attempts")
     tried = {job_id for job_id, at in attempts if at >= anchor}
-    began += [row for row in older if row[3] in tried]
-    first = [
+    since_anchor += [row for row in older if row[3] in tried]
+    first_attempts = [
         row for row in older
         if row[3] not in tried and row[4] == 1
         and row[0] - _countdown_of(row[-1]) >= anchor - _SLACK
     ]  # fmt: skip
-    nodes = set(store.get("nodes", ("id",), [row[3] for row in first], by="nodes_id"))
-    return began + [row for row in first if (row[3],) in nodes]
+    nodes = set(store.get("nodes", ("id",), [row[3] for row in first_attempts], by="nodes_id"))
+    return since_anchor + [row for row in first_attempts if (row[3],) in nodes]
 
 
 def _move_deadlines(store: RowStore, anchor: float, seconds: float) -> None:
-    """Move deadlines of graphs that were admitted since the anchor: all jobs of one at once."""
+    """Postpone the deadlines of graphs that were admitted at or after the anchor."""
     deadlines = list(store.scan("deadlines_at", ("key", "first", "end", "at"), ge=(anchor,)))
     moved = []
     for key, first, end, at in deadlines:
+        # All jobs of a graph are admitted together.
         created = [row[0] for row in store.scan(
             "jobs", ("created",), ge=(first,), lt=(end,), limit=1
         )]  # fmt: skip
@@ -90,7 +94,7 @@ def _move_deadlines(store: RowStore, anchor: float, seconds: float) -> None:
 
 
 def _countdown_of(headers: Any) -> float:
-    """Return the countdown that headers say, 0.0 where they are damaged."""
+    """Return the countdown in headers, 0.0 if the headers are damaged."""
     try:
         return parse_headers(headers).countdown
     except (EventMQError, ValueError, TypeError, AttributeError):

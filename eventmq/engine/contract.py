@@ -1,14 +1,15 @@
-"""The store contract: what a queue store plugin brings, and the engine needs.
+"""Store contract: what the engine needs from a queue store plugin.
 
-A `RowStore` keeps rows in the tables of `eventmq.engine.tables`, inside transactions. It knows
-nothing of what they mean: the engine decides that, and asks for it by the verbs below. Each verb
-takes many rows, so that a store behind a network answers in one trip.
+A `RowStore` keeps rows in the tables of `eventmq.engine.tables`, inside transactions. The engine
+alone knows what the rows mean. Each method takes many rows, so that a store behind a network needs
+one round trip for all of them.
 
-Reads see what the same transaction wrote. Writes need no answer, so a store may collect them and
-send them together, at the latest with the next read. Two of them say what they found; there a store
-that has not looked yet may suppose that all is as the engine expects, and raise `Mismatch` from a
-later verb, at the latest from `commit`, if it was not: the engine rolls back and begins again with
-``careful``, and then it may suppose nothing.
+Reads see the writes of the same transaction. Most writes return nothing, so a store may collect
+them and send them together with the next read or with the commit. `RowStore.insert_new` and
+`RowStore.delete_runs` return a result. A store that has not sent such a write yet may return the
+result that the engine expects; if that assumption proves wrong, it raises `Mismatch` from a later
+call, at the latest from `commit`. The engine then rolls back and repeats the batch with ``careful``
+set, which forbids such assumptions.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ Request = tuple[str, "Sequence[str]", "Sequence[Any]", str]
 
 
 class Mismatch(Exception):
-    """Fewer rows were changed than the engine expected: it runs the batch again, carefully."""
+    """Rows are not as the engine or the store assumed: the engine repeats the batch carefully."""
 
 
 class RowStore(Protocol):
-    """Rows of tables, in transactions. One thread.
+    """Stores rows of tables, in transactions. One thread uses it.
 
-    Tables, indexes and columns are named by text, as `eventmq.engine.tables` declares them; a table
-    of a period by `eventmq.engine.tables.period_name`. A row is a tuple of values in the order of
-    ``columns``: str without NUL, int, float, bytes or None, by the type of the column; a float may
-    be given as int. A key is the value of the primary key, or a tuple where that has several
-    columns. A call names each row once. Keys, prefixes and bounds have no None, and where None
-    stands in the order of an index is the store's affair, as is the order of rows whose columns of
-    the index are equal. Reads without a transaction see what is committed.
+    Tables, indexes and columns are named as `eventmq.engine.tables` declares them; the table of a
+    period by `eventmq.engine.tables.period_name`. A row is a tuple of values in the order of
+    ``columns``: str without NUL, int, float, bytes or None, by the type of the column; an int is
+    accepted for a float. A key is the value of the primary key, or a tuple if that has several
+    columns. A call names each row at most once. Keys, prefixes and bounds contain no None. A store
+    may sort None anywhere in an index, and rows with equal index columns in any order. Reads
+    outside of a transaction see committed rows.
 
-    Every verb may raise what the plugin raises for a store that cannot be read or written; the
-    engine rolls back then.
+    Any method may raise the plugin's own exceptions if the store cannot be read or written; the
+    engine then rolls back.
 
     Attributes:
-        refusals: Kinds of exceptions that are about values which the store cannot keep, such as a
-            number that is too large: another batch may do after such a one.
+        refusals: Exception types that mean that the store cannot keep a value, such as an integer
+            that is too large. The store stays usable after one of these.
     """
 
     refusals: tuple[type[Exception], ...]
@@ -55,66 +56,66 @@ class RowStore(Protocol):
         """Begin a transaction.
 
         Args:
-            careful: Suppose nothing; see the module.
+            careful: Return no result that is not known to be right; see the module.
         """
 
     def commit(self) -> None:
-        """End a transaction: what it wrote is as durable as the store promises.
+        """Commit a transaction: its writes are then as durable as the store promises.
 
         Raises:
-            Mismatch: Something was not as supposed. Nothing was stored.
+            Mismatch: A result that was returned earlier was wrong. Nothing was stored.
         """
 
     def rollback(self) -> None:
-        """Undo a transaction. Without one it does nothing."""
+        """Roll a transaction back. Does nothing if none was begun."""
 
     # Writing
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows that are not there; other columns get their defaults.
+        """Insert rows that do not exist yet; columns that are not named get their defaults.
 
-        A serial key, left out, is given by the store, greater than those before.
+        If ``columns`` lacks the serial key, the store assigns one greater than all before.
         """
 
     def insert_new(
         self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> list[int]:
-        """Insert rows, but for those whose primary key or unique index is taken.
+        """Insert rows, except those that conflict with a primary key or unique index.
 
         Returns:
-            The places of those in ``rows``, ascending; empty where a store supposes that there are
-            none.
+            The positions of the conflicting rows in ``rows``, ascending; empty if the store
+            assumes that there are none.
         """
 
     def put(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows, each in the place of the one that has its primary key.
+        """Insert rows; each replaces the row that has the same primary key.
 
-        In a table of a period a store may suppose that there is none. ``columns`` are all columns,
-        or those of them that have no default.
+        In the table of a period a store may assume that no such row exists. ``columns`` are all
+        columns of the table, or those without a default.
         """
 
     def update(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Change columns of rows; a row that is not there is passed over.
+        """Update columns of rows; rows that do not exist are ignored.
 
         Args:
-            table: Of the rows.
-            columns: Those that change.
-            rows: The new values of a row, and behind them its primary key.
+            table: The table to update.
+            columns: The columns to change.
+            rows: For each row its new values, followed by its primary key.
         """
 
     def delete(self, table: str, keys: Sequence[Any]) -> None:
-        """Delete rows by primary key; one that is not there is passed over."""
+        """Delete rows by primary key; keys that do not exist are ignored."""
 
     def delete_runs(self, table: str, runs: Sequence[tuple[int, int]], expected: int) -> int:
-        """Delete the rows whose key, an integer, is in one of the runs, both ends included.
+        """Delete the rows whose integer key is in one of the runs, both ends included.
 
         Args:
-            table: Of the rows.
-            runs: Ascending, and they don't overlap.
-            expected: How many rows should be there.
+            table: The table to delete from.
+            runs: First and last key of each run; ascending, without overlap.
+            expected: The number of rows that the engine expects to be deleted.
 
         Returns:
-            How many were; ``expected`` where a store supposes so.
+            The number of deleted rows; ``expected`` if the store only assumes it.
         """
 
     def delete_range(
@@ -127,7 +128,7 @@ class RowStore(Protocol):
         lt: Sequence[Any] = (),
         le: Sequence[Any] = (),
     ) -> None:
-        """Delete the rows that `scan` would give for the same arguments."""
+        """Delete the rows that `scan` would return for the same arguments."""
 
     # Reading
 
@@ -140,20 +141,19 @@ class RowStore(Protocol):
         by: str = "",
         damaged: bool = False,
     ) -> list[tuple[Any, ...]]:
-        """Return the rows that have one of the keys, in any order; a key without a row has none.
+        """Return all rows that have one of the keys, in any order; keys without rows are ignored.
 
         Args:
-            table: Of the rows.
-            columns: Those to return; derived ones as well.
-            keys: Each once.
-            by: The index whose columns, or first columns, the keys are; "" for the primary key.
-                All rows of a key are returned.
-            damaged: Give text that is not UTF-8 as bytes. Without it, such a row raises
-                `UnicodeDecodeError`, where a store can meet one.
+            table: The table to read.
+            columns: The columns to return, derived ones included.
+            keys: The keys, each once.
+            by: The index to use: each key has values for its first columns. "" for the primary key.
+            damaged: Return text that is not UTF-8 as bytes. Otherwise a row with such text raises
+                `UnicodeDecodeError`, in stores where it can occur.
         """
 
     def get_all(self, requests: Sequence[Request]) -> list[list[tuple[Any, ...]]]:
-        """Return what `get` returns for each request, in one trip."""
+        """Return what `get` returns for each request, in one round trip."""
 
     def scan(
         self,
@@ -171,23 +171,23 @@ class RowStore(Protocol):
     ) -> Iterator[tuple[Any, ...]]:
         """Return rows in the order of an index, or of a primary key.
 
-        An index with a condition has only the rows that meet it.
+        An index with a condition contains only the rows that meet it.
 
         Args:
-            index: Its name, or that of a table for its primary key.
-            columns: Those to return; derived ones as well.
-            prefix: The first columns of the index are equal to these.
-            gt: Those that follow are greater than these, together, in the order of the index.
-            ge: Greater or equal.
-            lt: Less.
-            le: Less or equal.
-            limit: Most rows, None for all.
-            descending: The last ones first.
+            index: Name of the index, or of a table to scan by its primary key.
+            columns: The columns to return, derived ones included.
+            prefix: Values that the first columns of the index must equal.
+            gt: Values that the following columns, compared as a tuple, must exceed.
+            ge: The same, greater or equal.
+            lt: The same, less.
+            le: The same, less or equal.
+            limit: Maximum number of rows, None for all.
+            descending: Return the last rows first.
             damaged: As for `get`.
 
         Returns:
-            An iterator, to be used up or closed before the transaction writes again. A store may
-            have read ``limit`` rows when it returns it, so what reads few should say so.
+            An iterator. Exhaust or close it before the transaction writes again. A store may read
+            ``limit`` rows at once, so set a limit where only few rows are needed.
         """
 
     def heads(
@@ -200,7 +200,7 @@ class RowStore(Protocol):
     ) -> list[tuple[Any, ...] | None]:
         """Return the first row for each prefix of an index, or the last with ``descending``.
 
-        They are in the order of the prefixes, None where there is none.
+        The rows are in the order of the prefixes; None for a prefix that has no row.
         """
 
     def measure(
@@ -214,18 +214,18 @@ class RowStore(Protocol):
         lt: Sequence[Any] = (),
         le: Sequence[Any] = (),
     ) -> tuple[int, int]:
-        """Return how many rows `scan` would give, and how many bytes these columns have in all.
+        """Return the number of rows that `scan` would return, and the total bytes of the columns.
 
         The columns are text or bytes; text counts as UTF-8.
         """
 
     def tally(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return each combination of values of columns, and behind it how many rows have it."""
+        """Return each distinct combination of values of columns, followed by its number of rows."""
 
     # Single values
 
     def values(self) -> dict[str, Any]:
-        """Return all single values, by name: str, int, float or bytes."""
+        """Return all single values by name: str, int, float or bytes."""
 
     def set_values(self, values: dict[str, Any]) -> None:
         """Write single values; None removes one."""
@@ -236,10 +236,11 @@ class RowStore(Protocol):
         """Return the numbers of the periods that have a table, ascending."""
 
     def make_period(self, table: str, number: int) -> None:
-        """Make the table of a period, if it is not there."""
+        """Create the table of a period if it does not exist."""
 
     def drop_period(self, table: str, number: int) -> bool:
         """Drop the table of a period with all its rows; return False if it is in use.
 
-        A table that another session reads, such as a dump, is not waited for and stays as it is.
+        The store does not wait for another session that reads the table, such as a dump: the table
+        then stays as it is.
         """

@@ -1,4 +1,4 @@
-"""Reads rows whose text may be damaged: what is no UTF-8 any more is given as bytes."""
+"""Reads rows whose text may be damaged; text that is not valid UTF-8 is returned as bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["get", "get_all", "pages", "scan", "shown"]
 def get(
     store: RowStore, table: str, columns: Sequence[str], keys: Sequence[Any], *, by: str = ""
 ) -> list[tuple[Any, ...]]:
-    """Do what `RowStore.get` does."""
+    """Read rows by key, as `RowStore.get` does."""
     try:
         return store.get(table, columns, keys, by=by)
     except UnicodeDecodeError:
@@ -24,7 +24,7 @@ def get(
 
 
 def get_all(store: RowStore, requests: Sequence[Request]) -> list[list[tuple[Any, ...]]]:
-    """Do what `RowStore.get_all` does."""
+    """Read rows for several requests, as `RowStore.get_all` does."""
     try:
         return store.get_all(requests)
     except UnicodeDecodeError:
@@ -34,7 +34,7 @@ def get_all(store: RowStore, requests: Sequence[Request]) -> list[list[tuple[Any
 def scan(
     store: RowStore, index: str, columns: Sequence[str], prefix: Sequence[Any] = (), **bounds: Any
 ) -> Generator[tuple[Any, ...]]:
-    """Do what `RowStore.scan` does; ``bounds`` are its other arguments."""
+    """Scan an index, as `RowStore.scan` does; ``bounds`` are its other arguments."""
     done = 0
     try:
         for row in store.scan(index, columns, prefix, **bounds):
@@ -55,15 +55,15 @@ def pages(
     limit: int | None = None,
     **bounds: Any,
 ) -> Generator[tuple[Any, ...]]:
-    """Yield the rows of a scan that may end early: no more are asked for at once than a portion.
+    """Yield the rows of a scan in portions, for callers that may stop early.
 
     Args:
-        store: Has the rows.
-        index: Of the scan.
-        columns: Those to return.
-        following: Returns the place of a row in the index, where the next portion begins.
-        portion: Most rows that are asked for at once.
-        limit: Most of the first portion, None for as many.
+        store: The store to read.
+        index: The index to scan.
+        columns: The columns to return.
+        following: Returns the index columns of a row; the next portion begins after them.
+        portion: Maximum number of rows that are read at once.
+        limit: Maximum number of rows in the first portion, None for ``portion``.
         **bounds: The other arguments of the scan.
     """
     side, limit = "lt" if bounds.get("descending") else "gt", min(limit or portion, portion)
@@ -78,5 +78,5 @@ def pages(
 
 
 def shown(value: Any) -> str:
-    """Return a text that may be damaged as one that can be shown."""
+    """Return text for display; bytes of damaged text are decoded with replacement characters."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

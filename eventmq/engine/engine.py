@@ -1,7 +1,8 @@
-"""Carries out the batches of a broker, each in one transaction of a `RowStore`, with its events.
+"""Engine: carries out the batches of a broker, each in one transaction of a `RowStore`.
 
-The events of a commit are a row, of a huge one several, until a journal has it or space is short.
-The newest row is never deleted: the number of the next event is read from it.
+The events of a commit are stored with it as one row, or as several if the commit is huge. A row
+stays until a journal has its events or the space for events is used up. The newest row is never
+deleted: the number of the next event is computed from it.
 """
 
 from __future__ import annotations
@@ -103,38 +104,37 @@ if TYPE_CHECKING:
 
 __all__ = ["EVENTS_CAP", "EVENTS_RING", "CannotUndo", "Engine", "EventLog"]
 
-#: The dedupe window is cut into this many periods.
+#: Number of periods in the dedupe window.
 PERIODS = 12
 
-#: Seconds between two looks for periods that can go.
+#: Seconds between two searches for periods to drop.
 PRUNE_EVERY = 60.0
 
-
-#: Bytes of events that are kept until a journal has taken some for the first time.
+#: Bytes of events that are kept until a journal seals some for the first time.
 EVENTS_RING = 64 * 1024 * 1024
 
 #: Bytes that are kept from then on.
 EVENTS_CAP = 1024 * 1024 * 1024
 
-#: Rows, and bytes, that one commit deletes at most.
+#: Maximum number of rows, and of bytes, that one commit deletes.
 SLICE = 5000
 
 SLICE_BYTES = 8 * 1024 * 1024
 
-#: A row has not many more events than these: it must fit into one frame.
+#: Events after which a new row begins, since a row must fit into one frame.
 ROW_EVENTS = 20_000
 
-#: Rows whose sizes are looked at together.
+#: Rows that one scan reads to add up their sizes.
 _PAGE = 1000
 
-#: When it is full, this part of the space is freed at once.
+#: When the space for events is full, 1/64 of it is freed at once.
 _SHARE = 64
 
 _EVENT_ROW = ("first", "count", "offset", "body")
 
-#: Writes, and reads, that a message of a peer asks for: what becomes of the others of a batch does
-#: not hang on whether such a one was carried out.
-_APART = (
+#: Writes and reads that a peer requests. The other writes of a batch do not depend on them, so one
+#: that the store refuses can be left out.
+_SEPARABLE = (
     Admit, AdmitGraph, AdvanceSchedules, ApplyToJobs, BeginBulkOperation, FindJobs, FindLineage,
     History, ListFailed, ListGraph, ListJobs, LoadSchedules, PutSchedule, ReadEvents, ReadInputs,
     ReadLogs, RemoveSchedule, SaveSchedules, SealEvents,
@@ -142,13 +142,13 @@ _APART = (
 
 
 class EventLog:
-    """The table of events. Handles `ReadEvents` and `SealEvents`.
+    """Table of events. Handles `ReadEvents` and `SealEvents`.
 
     Args:
-        store: Has the rows.
-        ring: Bytes that are kept until a journal comes.
-        cap: Bytes that are kept from then on.
-        values: Bytes of arguments and results in one row, 0 for none at all.
+        store: The rows.
+        ring: Bytes of events that are kept until a journal seals some for the first time.
+        cap: Bytes of events that are kept from then on.
+        values: Maximum bytes of arguments and results in one row, 0 to store none.
     """
 
     def __init__(self, store: RowStore, ring: int, cap: int, values: int = 0) -> None:
@@ -159,7 +159,7 @@ class EventLog:
         self.reload()
 
     def reload(self) -> None:
-        """Read again what is stored: at open and after a rollback."""
+        """Read the state from the store: when it is opened, and after a rollback."""
         self._first, _, self._start, _ = self._end_row(descending=False)
         last, n, offset, size = self._end_row(descending=True)
         self._next, self._end = last + n, offset + size
@@ -167,7 +167,7 @@ class EventLog:
         self._journal: str = values.get("journal", "")
         self._sealed: int = values.get("journal_sealed", 0)
         self._journal_seen_at: float = values.get("journal_told", 0.0)
-        #: Whether there may be rows that are sealed.
+        #: Whether sealed rows may still be in the table.
         self._unpruned = self._first <= self._sealed
         self._gaps.clear()
         self._lineage.clear()
@@ -181,7 +181,7 @@ class EventLog:
 
     @property
     def head(self) -> EventLogHead:
-        """Which events are stored, and which a journal has."""
+        """Range of the stored events, and the journal and its last sealed event."""
         return EventLogHead(self._first, self._next, self._journal, self._sealed)
 
     # hot loop: python -m benchmarks drain
@@ -193,7 +193,7 @@ class EventLog:
         ahead: float,
         spared: Callable[[float], float] | None = None,
     ) -> Sequence[Block]:
-        """Write the events of a commit, and return them; prune what does not fit or is sealed."""
+        """Write and return the events of a commit; delete rows that are sealed or do not fit."""
         blocks = events_of(batch, write_results, self._lineage.find, ahead, spared)
         written = blocks.copy()
         if self._unpruned:
@@ -228,22 +228,22 @@ class EventLog:
     # Pruning
 
     def _oldest(self, max_first: int, enough: int) -> tuple[int, int] | None:
-        """Return number and offset of the row before which a commit may delete.
+        """Return number and offset of the row up to which this commit may delete, None for none.
 
         Args:
             max_first: No row that begins after this number is deleted or returned.
-            enough: The offset that suffices.
+            enough: The offset up to which deleting suffices.
         """
         enough = min(enough, self._start + SLICE_BYTES)
         first = offset = 0
         rows = self.store.scan("events", ("first", "offset"), le=(max_first,), limit=SLICE + 1)
-        for first, offset in rows:  # noqa: B007 - used behind the loop
+        for first, offset in rows:  # noqa: B007 - used after the loop
             if offset >= enough:
                 break
         return (first, offset) if first > self._first else None
 
     def _prune(self) -> None:
-        """Delete rows of which a journal has all events."""
+        """Delete rows whose events are all sealed by a journal."""
         oldest = self._oldest(self._sealed + 1, self._end)
         if oldest is None:
             self._unpruned = False
@@ -251,13 +251,13 @@ class EventLog:
             self._cut(*oldest)
 
     def _make_room(self, now: float) -> None:
-        """Delete the oldest rows; say which, if a journal had wanted them."""
+        """Delete the oldest rows; report those that the journal lacks as a gap."""
         limit = self._cap if self._journal else self._ring
         oldest = self._oldest(self._next, self._end - limit + limit // _SHARE)
         if oldest is None:
             return
         self._cut(*oldest)
-        missing = self._sealed + 1  # an earlier gap may have gone the same way
+        missing = self._sealed + 1  # the event of an earlier gap may have been deleted as well
         if self._journal and missing < self._first:
             self._gaps.append(gap(missing, self._first - 1, now))
 
@@ -272,18 +272,18 @@ class EventLog:
         """Read rows of events."""
         scan, after = self.store.scan, write.after
         columns = ("first", "count", "offset")
-        found = list(scan("events", columns, le=(after + 1,), limit=1, descending=True))
-        if not found or found[0][0] + found[0][1] <= after + 1:
-            found = list(scan("events", columns, gt=(after + 1,), limit=1))
-        if not found:
+        start = list(scan("events", columns, le=(after + 1,), limit=1, descending=True))
+        if not start or start[0][0] + start[0][1] <= after + 1:
+            start = list(scan("events", columns, gt=(after + 1,), limit=1))
+        if not start:
             return [], self.head
-        first, _, offset = found[0]
+        first, _, offset = start[0]
         last = self._last_within(first, offset + write.max_bytes)
         rows = scan("events", ("first", "count", "body"), ge=(first,), le=(last,))
         return list(map(EventRow._make, rows)), self.head
 
     def _last_within(self, last: int, end: int) -> int:
-        """Return the last row, from that one on, that begins before an offset."""
+        """Return the number of the last row, starting at ``last``, that begins before an offset."""
         columns = ("first", "offset")
         for first, offset in damaged.pages(
             self.store, "events", columns, lambda row: row[:1], portion=_PAGE, gt=(last,)
@@ -294,18 +294,18 @@ class EventLog:
         return last
 
     def announce(self, write: Announce) -> None:
-        """Write where the broker is."""
+        """Store the addresses of the broker."""
         self.store.set_values({"addresses": pack(dict(write.addresses))})
 
     def seal(self, write: SealEvents) -> tuple[EventLogHead, bool]:
-        """Write what a journal has."""
+        """Record what a journal has sealed; return True if another journal holds the log."""
         if (
             self._journal not in {"", write.journal}
             and write.at - self._journal_seen_at < write.timeout
         ):
             return self.head, True
         if write.sealed >= self._next:
-            return self.head, False  # it has more than there is: it is of another time
+            return self.head, False  # the journal has events that this store never had
         again = (write.journal, write.sealed) == (self._journal, self._sealed)
         if write.sealed + 1 < self._first and not again:
             self._gaps.append(gap(write.sealed + 1, self._first - 1, write.at))
@@ -318,13 +318,13 @@ class EventLog:
 
 
 class CannotUndo(Exception):
-    """A commit failed, and what it had changed in memory cannot be read anew.
+    """A commit failed, and the state in memory cannot be read again from the store.
 
-    Memory may now have what the store has not, such as the number of a queue. Jobs stored with that
-    would be lost at the next start, receipts and all: the engine must not be used any more.
+    Memory may now contain what the store lacks, such as the number of a queue. Jobs stored under it
+    would be lost at the next start, even those with receipts, so the engine must not be used again.
 
     Args:
-        cause: Why it cannot.
+        cause: The error that prevented the rollback or the reading.
     """
 
     def __init__(self, cause: Exception) -> None:
@@ -333,15 +333,15 @@ class CannotUndo(Exception):
 
 
 class Engine:
-    """The meaning of all writes, on the rows of a store.
+    """Carries out all kinds of writes on the rows of a store.
 
     Args:
         clock: Reads time.
-        dedupe_window: Seconds that the id of an ended job is refused.
-        keep_results: Seconds that outcomes are kept at most.
-        events_ring: Bytes of events that are kept until a journal comes.
+        dedupe_window: Seconds for which the id of an ended job is refused.
+        keep_results: Maximum seconds for which outcomes are kept.
+        events_ring: Bytes of events that are kept until a journal seals some for the first time.
         events_cap: Bytes of events that are kept from then on.
-        events_values: Bytes of arguments and results in one row of events, 0 for none.
+        events_values: Maximum bytes of arguments and results in one row of events, 0 for none.
     """
 
     def __init__(
@@ -358,27 +358,28 @@ class Engine:
         self._dedupe_window = dedupe_window
         self._keep = max(dedupe_window, keep_results)
         self._period = max(dedupe_window / PERIODS, 1.0)
-        #: Wall time at which ids were looked at, and after how many seconds they are again.
+        #: Wall time at which ids were scanned, and seconds until they are scanned again.
         self._scanned_at = 0.0
         self._scan_every = min(SKEW, dedupe_window) / 2
         self._events = (events_ring, events_cap, events_values)
         self.keeper = Timekeeper()
-        #: Of all commits of this process, whatever is opened anew meanwhile.
+        #: Counts all commits of this process, also when the store is opened again.
         self.metrics = JobMetrics()
         self._pruned = float("-inf")
 
     def open(
         self, rows: RowStore, *, epoch: int | None = None, passed: Passed | None = None
     ) -> Recovered:
-        """Read what is stored, in a transaction of its own.
+        """Read the stored state in a transaction of its own, and use these rows from now on.
 
         Args:
-            rows: The store, whose tables are there. It is used from now on.
-            epoch: Number of this opening; None: one more than the last one.
-            passed: What is known of the time since the last commit beside the clocks.
+            rows: The store; its tables exist.
+            epoch: Number of this opening; None for one more than the last.
+            passed: Bounds, known from other sources than the clocks, for the seconds since the last
+                commit; None if there are none.
 
         Raises:
-            ProtocolError: What is stored is not what an engine wrote.
+            ProtocolError: A stored value was not written by an engine.
         """
         self._rows = rows
         rows.begin(careful=True)
@@ -387,7 +388,7 @@ class Engine:
         keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), record, passed)
         self.tables = tables = Tables(rows, self._period)
         self.writes = writes = Writes(tables, self._dedupe_window, keeper)
-        writes.unique.release_lonely()
+        writes.unique.release_orphans()
         self.event_log = EventLog(rows, *self._events)
         recovered = self._recover(tables, epoch)
         save_clock(rows, keeper.record())
@@ -415,10 +416,10 @@ class Engine:
         )  # fmt: skip
 
     def _scan_ids(self) -> None:
-        """Tell which ids need no look-up, and which always do.
+        """Find out which ids need no look-up at admission, and which always need one.
 
-        Ids have the wall time of who made them. What is known of them is worth something for as
-        long as wall time does not go half as far as is looked ahead, or back: then it is anew.
+        An id contains the wall time of the client that made it. The result stays valid until wall
+        time has moved by `_scan_every`, in either direction; then the ids are scanned again.
         """
         wall, writes, tables = self.keeper.wall, self.writes, self.tables
         horizon = id_horizon(wall)
@@ -459,7 +460,7 @@ class Engine:
             ListGraph: graphs.page,
             ReadInputs: writes.graphs.inputs.page,
             ReadLogs: writes.attempts.logs.read,
-            RecordEvents: lambda _: None,  # the event is all there is
+            RecordEvents: lambda _: None,  # only their events are stored
             RecordEnds: lambda _: None,
             RecordOperation: lambda _: None,
             Announce: event_log.announce,
@@ -473,20 +474,20 @@ class Engine:
     # Commits
 
     def refuse(self, *, new_jobs: bool) -> None:
-        """Refuse new jobs, or take them again: the store has no room for more."""
+        """Refuse new jobs while the disk has no room for them, or accept them again."""
         self.writes.refuse = new_jobs
 
     def commit(self, batch: Sequence[Write]) -> Sequence[Any]:
-        """Carry a batch out, all of it or nothing.
+        """Carry out a batch in one transaction.
 
-        Writes of peers with values that the store cannot keep are left out.
+        Writes requested by peers whose values the store cannot keep are left out.
 
         Returns:
-            A result for each write; `PartlyStored` where writes were left out.
+            A result for each write; a `PartlyStored` if writes were left out.
 
         Raises:
-            CannotUndo: It failed, and so did undoing it.
-            Exception: What the store raised. Nothing was stored, unless that says otherwise.
+            CannotUndo: The commit failed, and so did its rollback.
+            Exception: The error of the store. Nothing was stored, unless its type says otherwise.
         """
         writes = self.writes
         highest = writes.highest_id
@@ -500,38 +501,42 @@ class Engine:
                 return self._transaction(batch)
         except Exception as error:
             self._undo(highest)
-            refused = isinstance(error, self._rows.refusals)
-            places = [place for place, each in enumerate(batch) if isinstance(each, _APART)]
-            found = self._refused(batch, places, highest) if refused else {}
-            if not found:
+            is_refusal = isinstance(error, self._rows.refusals)
+            positions = [
+                position for position, each in enumerate(batch) if isinstance(each, _SEPARABLE)
+            ]
+            refused = self._refused(batch, positions, highest) if is_refusal else {}
+            if not refused:
                 raise
-            return self._leave_out(batch, found, highest)
+            return self._leave_out(batch, refused, highest)
         finally:
             writes.check_missing = False
 
     def _refused(
-        self, batch: Sequence[Write], places: Sequence[int], highest: str
+        self, batch: Sequence[Write], positions: Sequence[int], highest: str
     ) -> dict[int, str]:
-        """Return which writes the store refuses, and why: it is asked about each half of them."""
-        error = self._try([batch[place] for place in places], highest) if places else None
+        """Return the position of each refused write, and why; found by halving the writes."""
+        error = (
+            self._try([batch[position] for position in positions], highest) if positions else None
+        )
         if error is None:
             return {}
-        if len(places) == 1:
-            return {places[0]: str(error) or repr(error)}
-        half = len(places) // 2
-        halves = places[:half], places[half:]
+        if len(positions) == 1:
+            return {positions[0]: str(error) or repr(error)}
+        half = len(positions) // 2
+        halves = positions[:half], positions[half:]
         first, second = (self._refused(batch, each, highest) for each in halves)
         return first | second
 
     def _try(self, writes: Sequence[Write], highest: str) -> Exception | None:
-        """Return why the store refuses some writes, None if it does not; nothing is stored."""
+        """Try writes and roll them back; return why the store refuses them, None if it does not."""
         self.writes.check_missing = True
         try:
             self._rows.begin(careful=True)
             for write in writes:
                 self._handlers[type(write)](write)
             self.tables.flush_counts()
-            self._rows.values()  # what was collected is sent before
+            self._rows.values()  # sends the collected writes
         except self._rows.refusals as error:
             return error
         finally:
@@ -541,19 +546,21 @@ class Engine:
     def _leave_out(
         self, batch: Sequence[Write], refused: dict[int, str], highest: str
     ) -> PartlyStored:
-        """Carry the rest of a batch out."""
-        rest = [write for place, write in enumerate(batch) if place not in refused]
+        """Carry out a batch without its refused writes."""
+        rest = [write for position, write in enumerate(batch) if position not in refused]
         self.writes.check_missing = True
         try:
             results = iter(self._transaction(rest) if rest else ())
         except Exception:
             self._undo(highest)
             raise
-        everything = (None if place in refused else next(results) for place in range(len(batch)))
+        everything = (
+            None if position in refused else next(results) for position in range(len(batch))
+        )
         return PartlyStored(everything, refused)
 
     def _undo(self, highest: str) -> None:
-        """Undo what a commit did, in the store and in what is kept of it in memory."""
+        """Roll a commit back, and read the state in memory again from the store."""
         try:
             self._rows.rollback()
             self.tables.reload()
@@ -563,7 +570,7 @@ class Engine:
         self.writes.highest_id = highest
 
     def _read_clocks(self) -> str:
-        """Read the clocks; return the id above which none needs a look-up."""
+        """Read the clocks; return the highest admitted id."""
         keeper, clock, writes = self.keeper, self._clock, self.writes
         keeper.advance(clock.now(), clock.boottime())
         writes.wall = keeper.wall
@@ -587,7 +594,7 @@ class Engine:
         events = self.event_log.append(batch, results, now, ahead, keeper.spares(now))
         self.tables.flush_counts()
         saves = keeper.unsaved_for >= SAVE_EVERY
-        if addition is not None:  # the batch was decided before it
+        if addition is not None:  # the broker decided the batch without it
             move_waits(rows, addition)
         if saves:
             save_clock(rows, keeper.record(addition))
@@ -610,4 +617,4 @@ class Engine:
             more = self.writes.attempts.prune(before - self._period)
             more = self.writes.attempts.logs.prune() or more
             if self._graphs.prune(before - self._period) or more:
-                self._pruned = float("-inf")  # the rest with the next commits
+                self._pruned = float("-inf")  # the next commits prune the rest

@@ -1,15 +1,16 @@
-"""Graphs in a store: what waits for what, as rows that change in the commit of an end.
+"""Graphs: rows that say which jobs wait for which; they change in the commit in which a job ends.
 
-A node has the number of its job, so the jobs of a graph are a range of numbers from that of the
-graph on. At a join jobs wait for the ends of other jobs, its members, whose results it hands on; it
-has the number of the first job that waits at it. ``member_results`` has the results that a join
-still needs, whatever their time to live; they go into the bodies of the jobs that waited, or stay
-where they are too long for that.
+A node has the number of its job, so the jobs of a graph are a range of numbers that begins with the
+number of the graph. At a join, jobs wait until other jobs, its members, have ended, and get their
+results. A join has the number of the first job that waits at it. ``member_results`` has the results
+that a join still needs, whatever their time to live. They are copied into the bodies of the waiting
+jobs, or stay in the table if they are too long for that.
 
-A join may have as many jobs as a graph, and a cancelled job breaks the next join. So that no commit
-is long, what is left to do after some jobs is a row of ``pending_work`` and goes on with the next
-commit. ``reason`` is why the jobs are cancelled, NULL where they become ready; those before number
-``cursor`` are done; ``copies`` is how many jobs share the results.
+A join may have as many jobs as a graph, and a cancelled job breaks the next join. To keep commits
+short, each handles a limited number of jobs; the rest is stored as a row of ``pending_work``, with
+which the next commit goes on. In such a row ``reason`` is why the jobs are cancelled, or NULL if
+they become ready; jobs before the number ``cursor`` are done; ``copies`` is how many jobs share the
+results.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ if TYPE_CHECKING:
     from eventmq.store.reads import ReadInputs
     from eventmq.store.writes import AdmitGraph
 
-__all__ = ["HANDLER", "GraphWrites", "Joins", "Span", "StoredInputs", "unfinished"]
+__all__ = ["HANDLER", "GraphWrites", "Joins", "ResultRange", "StoredInputs", "unfinished"]
 
 
 logger = logging.getLogger("eventmq.store")
 
 _BLOCKED = STATE_CODES[JobState.BLOCKED]
 
-#: The tables of graphs, as rows are inserted.
+#: Columns of the tables of graphs, in the order in which rows are inserted.
 _GRAPH = ("key", "size", "remaining", "ended")
 _NODE = ("key", "id", "graph", "input", "output", "parent")
 _JOIN = ("key", "graph", "remaining", "first", "final", "last")
@@ -69,37 +70,37 @@ _WORK = ("join_key", "reason", "cursor", "copies")
 
 _STATE = JOB_ROW.index("state")
 
-#: What a job gets that waits no more.
+#: Columns that change when a blocked job becomes ready.
 _READY = ("state", "rank", "ready_at", "eta", "body", "crc")
 
-#: The output of a node that is there for failures: nothing waits for it.
+#: Output of the node of a failure handler: no join waits for it.
 HANDLER = -1
 
-#: Why a job ended that waited for another; what follows the colon names that.
+#: Prefix of the reason why a waiting job was cancelled; the job it waited for follows.
 DEPENDENCY = "dependency"
 
-#: Characters of a reason.
+#: Maximum characters of a reason.
 _REASON = 500
 
-#: Ready jobs that a write result has with their bodies.
+#: Maximum number of ready jobs that a write result contains with their bodies.
 _WITH_BODIES = 200
 
-#: Bytes that MessagePack may have around id, content type and bytes of a result.
+#: Bytes that MessagePack adds to id, content type and data of a result.
 _AROUND = 16
 
-#: Bytes of results that are forgotten in one commit.
+#: Maximum bytes of results that one commit deletes.
 FREED_AT_ONCE = 8 * 1024 * 1024
 
-#: Results that are looked at for that together, and how often in one commit.
+#: Maximum number of results that are scanned at once for that, and of scans in one commit.
 _FREED_ROWS, _FREED_SPANS = 10_000, 20
 
-#: Nodes, or sizes of results, that are read together.
+#: Nodes, or sizes of results, that one scan reads.
 _SLICE = 5000
 
-#: Joins that are read together with one at which there is work.
+#: Joins that are read ahead, together with the next one that has pending work.
 _AHEAD = 100
 
-#: Rows of work that one commit reads.
+#: Maximum number of rows of pending work that one commit reads.
 _READ = 1000
 
 
@@ -107,8 +108,8 @@ class GraphWrites:
     """Handlers of `AdmitGraph` and `AdvanceGraphs`.
 
     Args:
-        tables: Of the store.
-        finish: Ends jobs, which comes back to `ended`.
+        tables: The tables of the store.
+        finish: Ends jobs; it calls `ended` for them.
     """
 
     def __init__(self, tables: Tables, finish: Callable[[Finish], Any]) -> None:
@@ -116,21 +117,21 @@ class GraphWrites:
         self.inputs = StoredInputs(tables)
         self.joins = Joins(tables, self.inputs, self)
         self._finish = finish
-        #: Ends of jobs of graphs in this commit that nothing followed from yet.
+        #: Ends of graph jobs in this commit whose consequences `advance` has not carried out.
         self.pending: list[Finished] = []
         self._changes = GraphChanges([], [], [])
-        #: Jobs that were cancelled since what they waited for did not succeed.
-        self._caused: set[int] = set()
-        #: Bytes of the bodies in the changes.
+        #: Jobs that were cancelled because a job that they waited for did not succeed.
+        self._cancelled: set[int] = set()
+        #: Bytes of the bodies in `_changes`.
         self._bytes = 0
         #: Whether `advance` has run since `reset`.
         self.advanced = False
 
     def reset(self) -> None:
-        """Forget what an earlier commit did, or was to do: another one begins."""
+        """Clear the state of the previous commit, before the next one."""
         self.advanced = False
         self.pending.clear()
-        self._caused.clear()
+        self._cancelled.clear()
         self._bytes = 0
         self._changes = GraphChanges([], [], [])
         self.joins.reset()
@@ -150,7 +151,7 @@ class GraphWrites:
 
         Args:
             write: The graph.
-            find_taken: Returns an id that is not free, or "".
+            find_taken: Returns the id of one of the jobs that is taken, or "".
         """
         jobs = write.jobs
         if self.known(jobs[0].id):
@@ -158,12 +159,12 @@ class GraphWrites:
         other = find_taken(jobs)
         if other:
             return WriteResult("same_id" if other == jobs[0].id else "taken", other)
-        tables, places = self.tables, dict[tuple[str, str], int]()
+        tables, subqueues = self.tables, dict[tuple[str, str], int]()
         rows = []
         for job in jobs:
-            subqueue = places.get((job.queue, job.headers))
+            subqueue = subqueues.get((job.queue, job.headers))
             if subqueue is None:
-                subqueue = places[job.queue, job.headers] = tables.subqueue_id(
+                subqueue = subqueues[job.queue, job.headers] = tables.subqueue_id(
                     job.queue, job.headers
                 )
             rows.append((*tables.row(job), subqueue))
@@ -200,16 +201,16 @@ class GraphWrites:
     # Ends
 
     def ended(self, rows: Iterable[Finished]) -> None:
-        """Record ends, for `advance`."""
-        ours = [row for row in rows if "graph:" in row.job.headers]
-        self.pending += ours
+        """Record ends of jobs, whose consequences `advance` carries out."""
+        graph_rows = [row for row in rows if "graph:" in row.job.headers]
+        self.pending += graph_rows
         self.inputs.release([
-            row.job.id for row in ours
+            row.job.id for row in graph_rows
             if row.state is not JobState.FAILED and PAGED in flags_of(row.job.headers)
         ])  # fmt: skip
 
     def advance(self, write: AdvanceGraphs) -> GraphChanges:
-        """Do what the recorded ends cause, and what that causes, for some jobs at most."""
+        """Carry out the consequences of the recorded ends, for ``write.limit`` jobs at most."""
         self.advanced = True
         joins, remaining = self.joins, write.limit
         joins.load()
@@ -240,7 +241,7 @@ class GraphWrites:
         for row in rows:
             job = row.job
             node = nodes.get(job.seq)
-            if node is None:  # an operator has queued it again
+            if node is None:  # an operator had queued the job again
                 continue
             graph, output = node
             ended_of[graph] += 1
@@ -252,7 +253,7 @@ class GraphWrites:
                         (job.seq, output, job.id, row.content_type, row.result, crc)
                     )
                 continue
-            if job.seq not in self._caused:
+            if job.seq not in self._cancelled:
                 failed.append((graph, row))
             if output > 0 and COLLECTED in flags_of(job.headers):
                 counts[output] += 1
@@ -264,22 +265,22 @@ class GraphWrites:
         if handlers and failed:
             handlers = self._call_handlers(handlers, failed, write)
         for join_key, row in broken.items():
-            self.joins.failed(join_key, _reason(row, caused=row.job.seq in self._caused))
+            self.joins.failed(join_key, _reason(row, cancelled=row.job.seq in self._cancelled))
         if counts:
             waiting = self.joins.count_down(counts)
-            # One that was broken hands nothing on.
-            kept = [row for row in member_results if row[1] in waiting]
-            store.put("member_results", _RESULT, kept)
+            # A join that is broken needs no results.
+            needed = [row for row in member_results if row[1] in waiting]
+            store.put("member_results", _RESULT, needed)
         self._count(ended_of, handlers, write)
 
     def _count(
         self, ended_of: Mapping[int, int], handlers: Sequence[tuple[Any, ...]], write: AdvanceGraphs
     ) -> None:
-        """Count ended jobs of graphs; forget what these needed once all have ended.
+        """Count the ended jobs of graphs; delete what a graph needed once all its jobs have ended.
 
         Args:
-            ended_of: Graph -> how many jobs.
-            handlers: Rows of those of these graphs that were not called.
+            ended_of: Graph -> number of jobs that ended in this step.
+            handlers: Rows of the handlers of these graphs that were not called.
             write: The write.
         """
         store = self.tables.store
@@ -303,20 +304,20 @@ class GraphWrites:
         if ended:
             store.update("graphs", ("remaining", "ended"), ended)
             graphs = [row[-1] for row in ended]
-            found = store.get("deadlines", ("key",), graphs, by="deadlines_graph")
-            store.delete("deadlines", [key for (key,) in found])
+            deadlines = store.get("deadlines", ("key",), graphs, by="deadlines_graph")
+            store.delete("deadlines", [key for (key,) in deadlines])
 
     def blocked(self, keys: Sequence[int]) -> list[JobRecord]:
-        """Return the jobs of these numbers that are blocked, by number."""
+        """Return those of the jobs with these numbers that are blocked, in order of number."""
         rows = self.tables.get("jobs", JOB_ROW, keys)
         rows.sort(key=itemgetter(0))
         return [self.tables.job(row) for row in rows if row[_STATE] == _BLOCKED]
 
-    # What waits
+    # Waiting jobs
 
     def cancel(self, jobs: Sequence[JobRecord], reason: str, write: AdvanceGraphs) -> None:
-        """Cancel jobs, since a job that they waited for did not succeed."""
-        self._caused.update(job.seq for job in jobs)
+        """Cancel jobs because a job that they waited for did not succeed."""
+        self._cancelled.update(job.seq for job in jobs)
         self._end_jobs(
             jobs, JobState.CANCELLED, RemoteError("eventmq.errors.JobCancelled", reason), write
         )
@@ -335,15 +336,15 @@ class GraphWrites:
         failed: Sequence[tuple[int, Finished]],
         write: AdvanceGraphs,
     ) -> list[tuple[Any, ...]]:
-        """Make ready what is there for the failure of jobs.
+        """Make the failure handlers of failed jobs ready.
 
         Args:
-            handlers: Rows of the graphs of these jobs.
-            failed: Graph and end of each job.
+            handlers: Rows of all handlers of the graphs of these jobs.
+            failed: Graph and end of each failed job.
             write: The write.
 
         Returns:
-            The rows of handlers that were not called.
+            The rows of the handlers that were not called.
         """
         leaves: dict[int, bytes] = {}
         for graph, row in failed:
@@ -360,14 +361,15 @@ class GraphWrites:
         return [row for row in handlers if row[0] not in leaves]
 
     def ready(self, jobs: Sequence[JobRecord], value: bytes, write: AdvanceGraphs) -> None:
-        """Queue jobs, those that take it with an input."""
+        """Queue jobs; those that take an input get ``value``, packed."""
         tables, rows = self.tables, []
         for job in jobs:
             if job.damaged:
                 self.damaged([job], damage_of(job.id), write)
                 continue
             if TAKES in flags_of(job.headers):
-                if len(job.body) + len(value) > write.max_body:  # the error of a job, for a handler
+                # Results were measured before; a handler's input, an error, was not.
+                if len(job.body) + len(value) > write.max_body:
                     limit = f"its body may have {write.max_body}, arguments and all"
                     self.too_large([job], len(value), limit, write)
                     continue
@@ -389,7 +391,7 @@ class GraphWrites:
             self._changes.ready.append(job)
 
     def damaged(self, jobs: Sequence[JobRecord], text: str, write: AdvanceGraphs) -> None:
-        """End jobs that cannot run, for their records or what they take are not what they were."""
+        """Fail jobs whose records or inputs are damaged in the store."""
         logger.error("jobs of a graph failed: %s", text)
         why = RemoteError("eventmq.errors.StoreError", text)
         self._end_jobs(jobs, JobState.FAILED, why, write)
@@ -397,16 +399,16 @@ class GraphWrites:
     def too_large(
         self, jobs: Sequence[JobRecord], size: int, limit: str, write: AdvanceGraphs
     ) -> None:
-        """End jobs that would take too much."""
+        """Fail jobs whose input is too large."""
         text = f"what it takes has {size} bytes; {limit}: return references to large data"
         why = RemoteError("eventmq.errors.ResultTooLarge", text)
         self._end_jobs(jobs, JobState.FAILED, why, write)
 
 
 def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the rows of the joins, and by place the number of the one that is counted down.
+    """Return the rows of the joins, and for each node the number of the join that it counts down.
 
-    That is 0 where nothing waits, and `HANDLER` for handlers.
+    That number is 0 if nothing waits for the node, and `HANDLER` for handlers.
     """
     spans: dict[int, tuple[int, int]] = {}
     for node, number in enumerate(plan.inputs):
@@ -425,25 +427,26 @@ def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
     return rows, outputs
 
 
-def _reason(row: Finished, *, caused: bool) -> str:
-    """Return why jobs are cancelled that waited for this one: the first that did not succeed.
+def _reason(row: Finished, *, cancelled: bool) -> str:
+    """Return the reason for cancelling jobs that wait for a job that did not succeed.
 
     Args:
-        row: The end of this one.
-        caused: It was cancelled itself for such a reason, which is handed on.
+        row: The end of that job.
+        cancelled: Whether it was itself cancelled for such a reason, which is then passed on, so
+            that all reasons name the first job that did not succeed.
     """
     text = f"{DEPENDENCY}: job {row.job.id} {row.state}"
     if row.content_type != ERROR_TYPE or not row.result:
         return text
     error = decode_error(row.result)
-    if caused:
+    if cancelled:
         return error.message
     kind = error.type.removeprefix("builtins.").removeprefix("eventmq.errors.")
     return f"{text}: {kind}: {error.message}"[:_REASON]
 
 
 def _start(job: JobRecord, write: AdvanceGraphs) -> None:
-    """Give a job that waits no more its time and its place in the queue."""
+    """Set the state, ready time and rank of a job that waits for other jobs no more."""
     headers = parse_headers(job.headers)
     ready_at = write.at + headers.countdown if headers.countdown else 0.0
     job.eta = headers.eta if headers.eta - write.ahead > max(ready_at, write.at) else 0.0
@@ -457,8 +460,8 @@ def _start(job: JobRecord, write: AdvanceGraphs) -> None:
 # Joins
 
 
-class Span(NamedTuple):
-    """Where the results of a join are: the numbers of the first and last job, and its own."""
+class ResultRange(NamedTuple):
+    """Location of a join's results: numbers of its first and last member, and of the join."""
 
     first: int
     final: int
@@ -466,7 +469,7 @@ class Span(NamedTuple):
 
 
 class StoredInputs:
-    """Handler of `ReadInputs`."""
+    """Table ``member_results``, and ``inputs``: which jobs read them. Handles `ReadInputs`."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -475,10 +478,10 @@ class StoredInputs:
     # Member results
 
     def rows(self, join_key: int) -> dict[int, tuple[str, str, bytes]]:
-        """Return id, content type and bytes of results by number.
+        """Return id, content type and data of a join's results, by number of the member.
 
         Raises:
-            DamagedRow: One was altered.
+            DamagedRow: A result is damaged.
         """
         results: dict[int, tuple[str, str, bytes]] = {}
         try:
@@ -492,7 +495,7 @@ class StoredInputs:
         return results
 
     def discard(self, join_keys: Sequence[int]) -> None:
-        """Forget what joins hold that is needed no more, some of it in this commit."""
+        """Schedule results that joins no longer need for deletion, and delete the first of them."""
         if not join_keys:
             return
         rows = [(join_key, join_key) for join_key in join_keys]
@@ -501,31 +504,31 @@ class StoredInputs:
         self.free()
 
     def free(self) -> None:
-        """Forget the next part of what is needed no more: to free its pages takes time."""
+        """Delete some of the results that are no longer needed; all at once would take too long."""
         if not self.tables.graph_work:
             return
-        room, done = FREED_AT_ONCE, []
+        remaining, done = FREED_AT_ONCE, []
         spans = list(
             self._store.scan("releasable_results", ("key", "first", "final"), limit=_FREED_SPANS)
         )
         for number, first, final in spans:
-            next_join, room = self._free(first, final, room)
+            next_join, remaining = self._free(first, final, remaining)
             if next_join is not None:
                 self._store.update("releasable_results", ("first",), [(next_join, number)])
                 break
             done.append(number)
         self._store.delete("releasable_results", done)
 
-    def _free(self, first: int, final: int, room: int) -> tuple[int | None, int]:
-        """Forget results of the joins in a range that are kept for no job and awaited by no join.
+    def _free(self, first: int, final: int, remaining: int) -> tuple[int | None, int]:
+        """Delete results of a range of joins, except those that a job or a join still needs.
 
         Args:
             first: Number of the first join.
-            final: Of the last one.
-            room: Bytes that may be freed.
+            final: Number of the last join.
+            remaining: Bytes that this commit may still delete.
 
         Returns:
-            The join to go on with, None for none, and how many bytes may still be freed.
+            The join to go on with, None if the range is done; and the bytes that remain.
         """
         columns = ("join_key", "key", "size")
         rows = list(
@@ -538,32 +541,32 @@ class StoredInputs:
             if join_key in used:
                 continue
             deleted.append((join_key, key))
-            room -= size + _AROUND
-            if room < 0:
+            remaining -= size + _AROUND
+            if remaining < 0:
                 next_join = join_key
                 break
         self._store.delete("member_results", deleted)
         if next_join is None and len(rows) == _FREED_ROWS:
             next_join = rows[-1][0] + (rows[-1][0] in used)
-        return next_join, room
+        return next_join, remaining
 
     # Jobs that need them
 
     def bytes_of(self, job: str) -> int:
-        """Return how many bytes are kept for a job."""
+        """Return the size, in bytes, of the results that are kept for a job."""
         for (size,) in self._store.get("inputs", ("size",), [job]):
             return int(size)
         return 0
 
     def in_use(self, join_keys: Iterable[int]) -> set[int]:
-        """Return the joins whose results are kept for a job, or where others still wait."""
+        """Return those of the joins whose results jobs still read, or at which jobs still wait."""
         keys = list(join_keys)
         used = {key for (key,) in self._store.get("joins", ("key",), keys)}
         firsts = self._store.heads("inputs_join_key", ("join_key",), [(key,) for key in keys])
         return used | {first[0] for first in firsts if first is not None}
 
     def release(self, jobs: Iterable[str]) -> None:
-        """Release what was kept for jobs: they need it no more."""
+        """Release the results that were kept for jobs, which no longer need them."""
         ids = list(jobs)
         rows = self._store.get("inputs", ("job", "join_key"), ids) if ids else []
         if rows:
@@ -574,11 +577,11 @@ class StoredInputs:
     # Reading
 
     def page(self, write: ReadInputs) -> InputsPage | None:
-        """Return the results from the cursor on, up to a number of bytes."""
-        kept = self._store.get("inputs", ("join_key",), [write.id])
-        if not kept:
+        """Return results from the cursor on, up to a number of bytes; None if none are kept."""
+        joins = self._store.get("inputs", ("join_key",), [write.id])
+        if not joins:
             return None
-        [join] = kept
+        [join] = joins
         rows: list[tuple[str, str, bytes]] = []
         last, following = self._page_end(join, write)
         if last is None:
@@ -592,7 +595,7 @@ class StoredInputs:
         return InputsPage(rows, following)
 
     def _page_end(self, join: tuple[int], write: ReadInputs) -> tuple[int | None, int]:
-        """Return the number of the last result of a page, and of the one after it, 0 for none."""
+        """Return the number of the last result of a page, and of the next one, 0 for none."""
         last, size = None, 0
         sizes = list(self._store.scan(
             "member_results", ("key", "size"), join, ge=(write.cursor,), limit=_SLICE
@@ -615,41 +618,41 @@ class PendingWork(NamedTuple):
 
 
 class LoadedJoin(NamedTuple):
-    """What is read of a join with others, before there is work at it."""
+    """A join that was read ahead of its pending work."""
 
     graph: int
-    span: Span
+    result_range: ResultRange
     last: int
-    #: The job that waits there, if it is alone.
+    #: The waiting job, if the join has only one.
     jobs: list[JobRecord]
-    #: The order of its results, and the checksum of that.
+    #: The packed order of its results, and the checksum of that.
     arguments: list[tuple[bytes, int]]
     in_use: bool
 
 
 class Joins:
-    """Opens and breaks joins."""
+    """Opens joins whose members all succeeded, and breaks those of which a member did not."""
 
     def __init__(self, tables: Tables, inputs: StoredInputs, waiting_jobs: GraphWrites) -> None:
         self.tables = tables
         self.inputs = inputs
         self._waiting_jobs = waiting_jobs
         self._work: deque[PendingWork] = deque()
-        #: Number -> join, None where it is gone; of this commit.
+        #: Number -> join, None if it does not exist any more; read in this commit.
         self._loaded: dict[int, LoadedJoin | None] = {}
-        #: Joins that were broken in this commit, whose results nothing needs.
+        #: Joins that were broken in this commit; nothing needs their results.
         self._broken: list[int] = []
 
     # Pending work
 
     def reset(self) -> None:
-        """Begin a commit."""
+        """Clear the state of the previous commit."""
         self._work.clear()
         self._loaded.clear()
         self._broken.clear()
 
     def load(self) -> None:
-        """Take up what commits before this one have left."""
+        """Read the work that earlier commits left."""
         store = self.tables.store
         if self.tables.graph_work:
             pending = list(store.scan("pending_work", ("key", *_WORK), limit=_READ))
@@ -657,7 +660,7 @@ class Joins:
             self._work.extend(PendingWork(*row[1:]) for row in pending)
 
     def save(self) -> bool:
-        """Leave the rest to the next commit; return whether there is any."""
+        """Store the remaining work for the next commit; return whether there is any."""
         tables, keys = self.tables, [(key,) for key in self._broken]
         if keys:
             heads = tables.store.heads("member_results", ("join_key",), keys)
@@ -677,7 +680,7 @@ class Joins:
         self._work.append(PendingWork(join_key, reason))
 
     def count_down(self, counts: Mapping[int, int]) -> set[int]:
-        """Count down joins of which so many members have succeeded; return those that are there."""
+        """Count down joins by their succeeded members; return those that still exist."""
         store = self.tables.store
         before = dict(store.get("joins", ("key", "remaining"), list(counts)))
         after = [(before[key] - n, key) for key, n in counts.items() if key in before]
@@ -688,10 +691,10 @@ class Joins:
     def __bool__(self) -> bool:
         return bool(self._work)
 
-    # Running it
+    # Running the work
 
     def run(self, write: AdvanceGraphs, limit: int) -> int:
-        """Do the first work for some jobs at most; return for how many, at least 1."""
+        """Run the first work for up to ``limit`` jobs; return for how many it ran, at least 1."""
         work = self._work.popleft()
         if work.join_key not in self._loaded:
             self._load([work, *islice(self._work, _AHEAD)])
@@ -702,21 +705,21 @@ class Joins:
         if last != work.join_key:
             jobs = self._waiting(max(work.join_key, work.cursor), last, work.join_key, limit)
         more = len(jobs) == limit and jobs[-1].seq < last
-        kept = join.in_use
+        in_use = join.in_use
         if work.reason is not None:
             self._waiting_jobs.cancel(jobs, work.reason, write)
         else:
             copies = work.copies or (self._count(jobs, last, work.join_key) if more else 0)
-            kept |= self._open(join, jobs, copies, write)
+            in_use |= self._open(join, jobs, copies, write)
             work = work._replace(copies=copies)
         if more:
             self._work.appendleft(work._replace(cursor=jobs[-1].seq + 1))
         else:
-            self._delete_join(work.join_key, succeeded=work.reason is None, kept=kept)
+            self._delete_join(work.join_key, succeeded=work.reason is None, in_use=in_use)
         return max(1, len(jobs))
 
     def _load(self, works: Sequence[PendingWork]) -> None:
-        """Read the joins of some work, those that were not."""
+        """Read the joins of some work that were not read yet."""
         store = self.tables.store
         keys = list({work.join_key for work in works} - self._loaded.keys())
         joins = store.get("joins", ("key", "graph", "first", "final", "last"), keys)
@@ -727,17 +730,17 @@ class Joins:
         alone = [join[0] for join in joins if join[0] == join[4]]
         jobs = {job.seq: job for job in self._waiting_jobs.blocked(alone)}
         opened = list({work.join_key for work in works if work.reason is None}.intersection(keys))
-        found = store.get("join_arguments", _ARGUMENTS, opened)
-        arguments = {key: (packed, crc) for key, packed, crc in found}
+        rows = store.get("join_arguments", _ARGUMENTS, opened)
+        arguments = {key: (packed, crc) for key, packed, crc in rows}
         used = store.heads("inputs_join_key", ("join_key",), [(key,) for key in keys])
-        for (key, graph, first, final, last), kept in zip(joins, used, strict=True):
+        for (key, graph, first, final, last), input_row in zip(joins, used, strict=True):
             self._loaded[key] = LoadedJoin(
-                graph, Span(first, final, key), last, [jobs[key]] if key in jobs else [],
-                [arguments[key]] if key in arguments else [], kept is not None,
+                graph, ResultRange(first, final, key), last, [jobs[key]] if key in jobs else [],
+                [arguments[key]] if key in arguments else [], input_row is not None,
             )  # fmt: skip
 
     def _waiting(self, first: int, last: int, join_key: int, limit: int) -> list[JobRecord]:
-        """Return the first of the blocked jobs of a join in a range."""
+        """Return up to ``limit`` blocked jobs of a join in a range of numbers."""
         jobs: list[JobRecord] = []
         keys = self._nodes(first, last, join_key)
         while len(jobs) < limit and (batch := list(islice(keys, limit))):
@@ -745,7 +748,7 @@ class Joins:
         return jobs[:limit]
 
     def _nodes(self, first: int, last: int, join_key: int) -> Iterator[int]:
-        """Return the numbers of the jobs in a range that wait at a join, or have waited."""
+        """Yield the numbers of the jobs in a range that wait at a join or did so before."""
         rows = damaged.pages(
             self.tables.store, "nodes", ("key", "input"), lambda row: row[:1], portion=_SLICE,
             gt=(first - 1,), le=(last,),
@@ -753,26 +756,26 @@ class Joins:
         return (key for key, at in rows if at == join_key)
 
     def _count(self, jobs: Sequence[JobRecord], last: int, join_key: int) -> int:
-        """Return how many jobs wait at a join, of which these are the first."""
+        """Return how many jobs wait at a join; ``jobs`` are the first of them."""
         keys, count = self._nodes(jobs[0].seq, last, join_key), 0
         while batch := list(islice(keys, _SLICE)):
             states = self.tables.store.get("jobs", ("state",), batch)
             count += sum(state == _BLOCKED for (state,) in states)
         return count
 
-    def _delete_join(self, key: int, *, succeeded: bool, kept: bool) -> None:
-        """Forget a join at which nothing waits any more.
+    def _delete_join(self, key: int, *, succeeded: bool, in_use: bool) -> None:
+        """Delete a join at which no job waits any more.
 
         Args:
-            key: Its number.
-            succeeded: Whether it was opened.
-            kept: Whether jobs are still to read its results.
+            key: The number of the join.
+            succeeded: Whether the join was opened, not broken.
+            in_use: Whether jobs will still read its results.
         """
         store = self.tables.store
         store.delete("joins", [key])
         store.delete("join_arguments", [key])
         self._loaded[key] = None
-        if kept:
+        if in_use:
             return
         if succeeded:
             store.delete_range("member_results", (key,))
@@ -784,72 +787,76 @@ class Joins:
     def _open(
         self, join: LoadedJoin, jobs: Sequence[JobRecord], copies: int, write: AdvanceGraphs
     ) -> bool:
-        """Make jobs ready; return whether results are kept for them."""
-        takers = [job for job in jobs if TAKES in flags_of(job.headers) and not job.damaged]
-        if not takers:
+        """Make jobs ready; return whether results are kept for them to read."""
+        consumers = [job for job in jobs if TAKES in flags_of(job.headers) and not job.damaged]
+        if not consumers:
             self._waiting_jobs.ready(jobs, b"", write)
             return False
         try:
-            return self._fill(join, jobs, takers, copies, write)
+            return self._ready_with_input(join, jobs, consumers, copies, write)
         except DamagedRow as error:
-            self._waiting_jobs.damaged(takers, f"{error}: its checksum is wrong", write)
-            self._let_go(jobs, takers, write)
+            self._waiting_jobs.damaged(consumers, f"{error}: its checksum is wrong", write)
+            self._ready_others(jobs, consumers, write)
             return False
 
-    def _fill(
+    def _ready_with_input(
         self,
         join: LoadedJoin,
         jobs: Sequence[JobRecord],
-        takers: Sequence[JobRecord],
+        consumers: Sequence[JobRecord],
         copies: int,
         write: AdvanceGraphs,
     ) -> bool:
-        """Do it, and give the takers among them their input."""
+        """Make jobs ready with their input, inline or kept; return whether results are kept."""
         [(packed, crc)] = join.arguments
-        graph, span, key = join.graph, join.span, join.span.join_key
+        graph, result_range, key = join.graph, join.result_range, join.result_range.join_key
         if crc != data_crc(key, "", packed):
             raise DamagedRow("the order of what it takes is damaged in the store")
         tree = unpack(packed, "a tree")
-        longest = max(len(job.body) for job in takers)
-        max_size = min(write.max_body - longest, write.max_copies // max(copies, len(takers)))
+        longest_body = max(len(job.body) for job in consumers)
+        max_size = min(
+            write.max_body - longest_body, write.max_copies // max(copies, len(consumers))
+        )
         columns = ("result", "id", "content_type")
         count, length = self.tables.store.measure("member_results", columns, (key,))
         size = length + _AROUND * count + len(packed)
         if size <= max_size:
             leaves = {number - graph: leaf for number, leaf in self.inputs.rows(key).items()}
-            self._waiting_jobs.ready(jobs, pack(_filled(tree, leaves)), write)
+            self._waiting_jobs.ready(jobs, pack(_substitute(tree, leaves)), write)
             return False
         held = self.tables.store.scan("member_results", ("key", "id"), (key,))
         ids = {number - graph: job_id for number, job_id in held}
-        value = pack(_filled(tree, ids))
-        limit = _limit(size, longest + len(value), write)
+        value = pack(_substitute(tree, ids))
+        limit = _limit(size, longest_body + len(value), write)
         if not limit:
-            self._store_inputs(takers, span, size)
+            self._store_inputs(consumers, result_range, size)
             self._waiting_jobs.ready(jobs, value, write)
             return True
-        self._waiting_jobs.too_large(takers, size, limit, write)
-        self._let_go(jobs, takers, write)
+        self._waiting_jobs.too_large(consumers, size, limit, write)
+        self._ready_others(jobs, consumers, write)
         return False
 
-    def _let_go(
-        self, jobs: Sequence[JobRecord], takers: Sequence[JobRecord], write: AdvanceGraphs
+    def _ready_others(
+        self, jobs: Sequence[JobRecord], consumers: Sequence[JobRecord], write: AdvanceGraphs
     ) -> None:
-        """Make those ready that only wait."""
-        taking = {job.seq for job in takers}
-        self._waiting_jobs.ready([job for job in jobs if job.seq not in taking], b"", write)
+        """Make the jobs ready that take no input."""
+        consuming = {job.seq for job in consumers}
+        self._waiting_jobs.ready([job for job in jobs if job.seq not in consuming], b"", write)
 
-    def _store_inputs(self, takers: Sequence[JobRecord], span: Span, size: int) -> None:
-        """Keep results for jobs that get ids, until each is released, and mark these."""
-        store, (first, final, key) = self.tables.store, span
-        store.put("inputs", _INPUT, [(job.id, key, first, final, size) for job in takers])
-        for job in takers:
+    def _store_inputs(
+        self, consumers: Sequence[JobRecord], result_range: ResultRange, size: int
+    ) -> None:
+        """Keep results for jobs that get ids in their bodies, until each is released."""
+        store, (first, final, key) = self.tables.store, result_range
+        store.put("inputs", _INPUT, [(job.id, key, first, final, size) for job in consumers])
+        for job in consumers:
             job.headers = paged(job.headers)
-        rows = [(job.headers, *self.tables.row(job)[-2:], job.seq) for job in takers]
+        rows = [(job.headers, *self.tables.row(job)[-2:], job.seq) for job in consumers]
         store.update("jobs", ("headers", "crc", "head_crc"), rows)
 
 
 def _limit(size: int, body: int, write: AdvanceGraphs) -> str:
-    """Return why results of so many bytes cannot be paged, with a body of ids; "" if they can."""
+    """Return why results of ``size`` bytes cannot be read by id, "" if they can."""
     if size > write.max_input_bytes:
         return f"the limit is {write.max_input_bytes}, from the setting max_input_bytes"
     if body > write.max_body:
@@ -857,14 +864,14 @@ def _limit(size: int, body: int, write: AdvanceGraphs) -> str:
     return ""
 
 
-def _filled(tree: Any, leaves: Mapping[int, Any]) -> Any:
-    """Return a tree with results, or ids, for places; those that lack are left out."""
+def _substitute(tree: Any, leaves: Mapping[int, Any]) -> Any:
+    """Return a tree with results, or ids, in place of node numbers; missing ones are left out."""
     if not isinstance(tree, list):
         return leaves[tree]
-    return [_filled(part, leaves) for part in tree if isinstance(part, list) or part in leaves]
+    return [_substitute(part, leaves) for part in tree if isinstance(part, list) or part in leaves]
 
 
 def unfinished(store: RowStore) -> bool:
-    """Return whether there is pending work, or something to free."""
+    """Return whether there is pending work, or results to delete."""
     tables = ("pending_work", "releasable_results")
     return any(list(store.scan(table, ("key",), limit=1)) for table in tables)

@@ -1,4 +1,4 @@
-"""Which store it is, and what its clocks showed: single values of a store."""
+"""Identity of a store: its id, its epoch and the record of its clocks, kept as single values."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["check_expected", "identify", "read_clock", "save_clock"]
 
 
 def identify(store: RowStore, now: float, epoch: int | None = None) -> tuple[str, int]:
-    """Return id and epoch of a store that a broker opens, and write them.
+    """Return and store the id and the epoch of a store that a broker opens.
 
-    A backup gets an id of its own each time that a broker opens it anew: what is sent again, and
-    the journal, belong to the store that it was copied from. Its epoch is above all that peers
-    can have seen, since that store may have gone on.
+    A backup gets an id of its own when a broker first opens it, since messages that peers send
+    again, and the journal, belong to the store that was copied. Its epoch is higher than any that
+    peers can have seen, since the copied store may still be in use.
 
     Args:
-        store: In a transaction.
+        store: The rows, in a transaction.
         now: Unix time.
-        epoch: Number of this opening; None: one more than the last.
+        epoch: Number of this opening; None for one more than the last.
 
     Raises:
-        ProtocolError: What is stored is no id, or no epoch.
+        ProtocolError: The stored id or epoch is damaged.
     """
     values = store.values()
     for key, kind in (("store_id", str), ("epoch", int)):
@@ -52,15 +52,16 @@ def identify(store: RowStore, now: float, epoch: int | None = None) -> tuple[str
 
 
 def check_expected(values: Mapping[str, Any], path: str, expected: str) -> None:
-    """Refuse a store that has another id than the expected one; "" expects none.
+    """Refuse a store that does not have the expected id.
 
     Args:
         values: The single values of the store, before anything is written.
-        path: Where it is, for the error.
-        expected: The id.
+        path: Location of the store, for the error.
+        expected: The id; "" to accept any.
 
     Raises:
-        StoreError: It has another id, or will get one because it is a backup or was salvaged.
+        StoreError: The store has another id, or will get one because it is a backup or was
+            salvaged.
     """
     if not expected:
         return
@@ -82,16 +83,16 @@ def check_expected(values: Mapping[str, Any], path: str, expected: str) -> None:
 
 
 def save_clock(store: RowStore, record: ClockRecord) -> None:
-    """Write what the clocks show."""
+    """Store the readings of the clocks."""
     values = list(record)
     store.set_values({"clock": pack([values, crc32(pack(values))])})
 
 
 def read_clock(packed: Any) -> ClockRecord | None:
-    """Return the record of a single value, ``clock``; None of a store that has none.
+    """Return the record of the clocks from the single value ``clock``; None if there is none.
 
     Raises:
-        ProtocolError: It is damaged.
+        ProtocolError: The value is damaged.
     """
     if packed is None:
         return None

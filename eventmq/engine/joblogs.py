@@ -1,8 +1,8 @@
-"""The table ``job_logs``: what tasks logged, a row per attempt of a job whose task keeps its log.
+"""Table ``job_logs``: the logs of jobs whose task has ``keep_logs``, one row per attempt.
 
-A row lives as long as its job: while that is unfinished or among the failed ones, else until a time
-of its own. Of one job the logs of the last attempts are kept, up to a number of bytes; a log that
-made room for later ones is empty, so that a reader sees what is missing.
+The rows of an unfinished or failed job stay as long as the job. Those of other ended jobs stay
+until the time in their column ``until``. If the logs of one job exceed their limit in bytes, the
+logs of the earliest attempts are emptied; their rows stay, so that readers see what is missing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["JobLogs"]
 
-#: Rows of one job that are kept, those of the last attempts.
+#: Maximum number of rows per job; those of the last attempts are kept.
 KEPT = 10
 
-#: Rows that one commit deletes at most.
+#: Maximum number of rows that one commit deletes.
 SLICE = 1000
 
 _ROW = ("id", "attempt", "at", "ttl", "until", "crc", "body")
@@ -45,11 +45,11 @@ class JobLogs:
         self.tables = tables
         self.store = tables.store
         self.keeper = keeper
-        #: Whether there may be rows: else nothing is looked for.
+        #: Whether the table may have rows; if not, it is never read.
         self.used = any(True for _ in self.store.scan("job_logs", ("id",), limit=1))
 
     def add(self, logs: Sequence[JobLog]) -> None:
-        """Keep logs, each in the place of one of the same attempt."""
+        """Store logs; each replaces the log of the same attempt, if there is one."""
         if not logs:
             return
         self.used = True
@@ -65,25 +65,25 @@ class JobLogs:
             self._make_room(later)
 
     def _make_room(self, logs: dict[str, JobLog]) -> None:
-        """Empty, or delete, logs of earlier attempts that are too many."""
-        found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        """Empty or delete logs of earlier attempts that exceed the limits of a job."""
+        stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         columns = ("id", "attempt", "size")
         for job_id, attempt, size in self.store.get("job_logs", columns, [*logs], by="job_logs"):
-            found[job_id].append((attempt, size))
-        emptied, gone = [], []
-        for job_id, rows in found.items():
-            newest, room = logs[job_id].attempt, logs[job_id].most
+            stored[job_id].append((attempt, size))
+        emptied, surplus = [], []
+        for job_id, rows in stored.items():
+            newest, remaining = logs[job_id].attempt, logs[job_id].most
             for attempt, size in sorted(rows, reverse=True):
-                room -= size
+                remaining -= size
                 if attempt <= newest - KEPT:
-                    gone.append((job_id, attempt))
-                elif room < 0 and size and attempt != newest:
+                    surplus.append((job_id, attempt))
+                elif remaining < 0 and size and attempt != newest:
                     emptied.append((b"", _crc(job_id, attempt, b""), job_id, attempt))
         self.store.update("job_logs", ("body", "crc"), emptied)
-        self.store.delete("job_logs", gone)
+        self.store.delete("job_logs", surplus)
 
     def read(self, write: ReadLogs) -> list[KeptLog]:
-        """Return the logs of a job, those of the first attempt first."""
+        """Return the logs of a job by attempt, the first one first."""
         logs, keeper = [], self.keeper
         columns = ("attempt", "at", "until", "crc", "body")
         for attempt, at, until, crc, body in self.tables.scan("job_logs", columns, (write.id,)):
@@ -95,7 +95,7 @@ class JobLogs:
         return logs
 
     def sizes(self, ids: Sequence[str]) -> Counter[str]:
-        """Return the bytes of the logs that are kept of jobs."""
+        """Return the size of the stored logs of each job, in bytes."""
         sizes: Counter[str] = Counter()
         if self.used:
             for job_id, size in self.store.get("job_logs", ("id", "size"), ids, by="job_logs"):
@@ -103,26 +103,26 @@ class JobLogs:
         return sizes
 
     def ended(self, rows: Iterable[Finished]) -> None:
-        """Write until when logs of earlier attempts are kept, of jobs that ended and not failed."""
+        """Store until when to keep the logs of earlier attempts, for jobs that ended unfailed."""
         if not self.used:
             return
         ends = {row.job.id: row.at for row in rows if row.state is not JobState.FAILED}
-        found = self.store.get("job_logs", ("id", "attempt", "ttl"), [*ends], by="job_logs")
+        stored = self.store.get("job_logs", ("id", "attempt", "ttl"), [*ends], by="job_logs")
         self.store.update("job_logs", ("until",), [
-            (ends[job_id] + ttl, job_id, attempt) for job_id, attempt, ttl in found
+            (ends[job_id] + ttl, job_id, attempt) for job_id, attempt, ttl in stored
         ])  # fmt: skip
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Forget the logs of jobs."""
+        """Delete the logs of jobs."""
         for job_id in ids if self.used else ():
             self.store.delete_range("job_logs", (job_id,))
 
     def prune(self) -> bool:
-        """Forget some logs whose time is over; return whether there may be more."""
+        """Delete some logs past their time; return whether there may be more."""
         if not self.used:
             return False
         keeper, columns = self.keeper, ("until", "at", "id", "attempt")
         rows = list(self.store.scan("job_logs_until", columns, lt=(keeper.now,), limit=SLICE))
-        gone = [row[2:] for row in rows if row[0] + keeper.spared(row[1]) <= keeper.now]
-        self.store.delete("job_logs", gone)
-        return len(gone) == SLICE
+        expired = [row[2:] for row in rows if row[0] + keeper.spared(row[1]) <= keeper.now]
+        self.store.delete("job_logs", expired)
+        return len(expired) == SLICE

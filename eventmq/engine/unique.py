@@ -1,7 +1,7 @@
-"""Unique keys in a store: an index over the records of jobs, so no key outlives its job.
+"""Unique keys: an index over the records of jobs, so that no key outlives its job.
 
-The column ``unique_key`` stands in ``jobs``, in ``failed`` and in the outcome periods, and is NULL
-for most jobs. `Writes` calls this where a job with a key is admitted or ends.
+The tables ``jobs``, ``failed`` and those of the outcome periods have a column ``unique_key``, which
+is NULL for most jobs. `Writes` calls this module when a job with a key is admitted or ends.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["UniqueKeys", "key_of"]
 
-#: Ends that a period goes on after; a job that was cancelled or expired never ran.
+#: Final states that the period of a key counts; a cancelled or expired job never ran.
 _RAN = (STATE_CODES[JobState.SUCCEEDED], STATE_CODES[JobState.FAILED])
 
 _INSERT = (*INSERT_ROW, "unique_key", "subqueue")
 
-#: Jobs that wait for others and are read at once.
+#: Held jobs that one scan reads.
 _SLICE = 1000
 
 
 class UniqueKeys:
-    """Decides about jobs with a key, and writes them.
+    """Admits, refuses or replaces jobs that have a unique key.
 
     Args:
-        tables: Of the store.
-        store: Writes outcomes and counts them.
-        retention: Seconds that the outcome of a replaced job is kept.
-        keeper: Knows how old a job is.
+        tables: The tables of the store.
+        store: Stores outcomes and counts them.
+        retention: Seconds for which the outcome of a replaced job is kept.
+        keeper: Computes the age of jobs.
     """
 
     def __init__(
@@ -61,25 +61,25 @@ class UniqueKeys:
     def admit(
         self, jobs: Mapping[int, JobRecord], running: Container[str]
     ) -> dict[int, WriteResult]:
-        """Insert jobs with a key, but for those whose id or key is taken.
+        """Insert jobs with a key, except those whose id or key is taken.
 
         Args:
-            jobs: By their places in the write; none has ended within the dedupe window.
+            jobs: Position in the write -> job; none of them ended within the dedupe window.
             running: Ids of leased jobs.
 
         Returns:
-            Place -> result, of those that were refused or changed.
+            Position -> result, for the jobs that were refused or that replaced others.
         """
-        rounds: list[dict[int, JobRecord]] = []  # no id and no key twice in one
+        rounds: list[dict[int, JobRecord]] = []  # a round has no id and no key twice
         ids: dict[str, int] = {}
         keys: dict[str, int] = {}
-        for place, job in jobs.items():
+        for position, job in jobs.items():
             key = _rule_of(job).key
             number = max(ids.get(job.id, 0), keys.get(key, 0))
             ids[job.id] = keys[key] = number + 1
             if number == len(rounds):
                 rounds.append({})
-            rounds[number][place] = job
+            rounds[number][position] = job
         results: dict[int, WriteResult] = {}
         for each in rounds:
             results |= self._admit(each, running)
@@ -88,28 +88,29 @@ class UniqueKeys:
     def _admit(
         self, jobs: Mapping[int, JobRecord], running: Container[str]
     ) -> dict[int, WriteResult]:
-        store, rules = self.tables.store, {place: _rule_of(job) for place, job in jobs.items()}
+        store = self.tables.store
+        rules = {position: _rule_of(job) for position, job in jobs.items()}
         ids = [job.id for job in jobs.values()]
         states = dict(store.get("jobs", ("id", "state"), ids, by="jobs_id"))
-        ended = self._ended((rules[place], job.created) for place, job in jobs.items())
+        ended = self._ended((rules[position], job.created) for position, job in jobs.items())
         holders = self._holders([rule.key for rule in rules.values()])
         results: dict[int, WriteResult] = {}
         replaced: list[Finished] = []
         rows: list[tuple[Any, ...]] = []
-        for place, job in jobs.items():
-            rule = rules[place]
+        for position, job in jobs.items():
+            rule = rules[position]
             counted = [
                 holder for holder in holders.get(rule.key, ())
                 if _state(holder, running) in rule.states
             ]  # fmt: skip
             if job.id in states:
                 state = list(JobState)[states[job.id]]
-                results[place] = WriteResult("same_id", state.value)
+                results[position] = WriteResult("same_id", state.value)
             elif rule.key in ended:
-                results[place] = WriteResult("unique_conflict", ended[rule.key])
+                results[position] = WriteResult("unique_conflict", ended[rule.key])
             elif counted:
-                results[place], row = self._against(job, rule, counted, running)
-                replaced += results[place].ended
+                results[position], row = self._resolve_conflict(job, rule, counted, running)
+                replaced += results[position].ended
                 rows += row
             else:
                 rows.append(self._row(job, rule, job))
@@ -120,21 +121,21 @@ class UniqueKeys:
         return results
 
     def _holders(self, keys: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """Return the unfinished jobs that have these keys, in the order of their numbers."""
+        """Return key -> the unfinished jobs that have it, in the order of their numbers."""
         holders: dict[str, list[JobRecord]] = {}
         rows = self.tables.get("jobs", (*JOB_ROW, "unique_key"), keys, by="jobs_unique")
         for *row, key in sorted(rows, key=itemgetter(0)):
             holders.setdefault(key, []).append(self.tables.job(tuple(row)))
         return holders
 
-    def _against(
+    def _resolve_conflict(
         self,
         job: JobRecord,
         rule: UniqueRule,
         holders: Sequence[JobRecord],
         running: Container[str],
     ) -> tuple[WriteResult, list[tuple[Any, ...]]]:
-        """Return the result for a job whose key has holders, and its row if it is to be stored."""
+        """Return the result for a job whose key others hold, and its row if it is admitted."""
         keeps_last = rule.mode == "keep_last"
         leased = [holder for holder in holders if holder.id in running]
         waiting = [holder for holder in holders if holder.id not in running]
@@ -156,7 +157,7 @@ class UniqueKeys:
     def _row(
         self, job: JobRecord, rule: UniqueRule, replaced: JobRecord, *, hold: bool = False
     ) -> tuple[Any, ...]:
-        """Count a job, and return its row, with state, rank and due time of ``replaced``."""
+        """Count a job and return its row, with the state, rank and ready time of ``replaced``."""
         row = list(self.tables.row(job))
         state = JobState.DELAYED if hold else replaced.state
         row[3], row[4] = replaced.rank, STATE_CODES[state]
@@ -167,12 +168,12 @@ class UniqueKeys:
         return (*row, rule.key, subqueue)
 
     def _ended(self, jobs: Iterable[tuple[UniqueRule, float]]) -> dict[str, str]:
-        """Return the ids of ended jobs that block keys, of the newest period.
+        """Return key -> id of the ended job that blocks it, for those keys that are blocked.
 
         Args:
-            jobs: Their rules, and when they were admitted.
+            jobs: Rule and admission time of each job that is to be admitted.
         """
-        #: Key and state -> since when a job in that state blocks the key.
+        #: Key and state -> jobs in that state admitted after this time block the key.
         since: dict[tuple[str, int], float] = {}
         for rule, created in jobs:
             if rule.period:
@@ -183,11 +184,11 @@ class UniqueKeys:
         blocked: dict[str, str] = {}
         newest_first = [period_name("outcomes_unique", n) for n in reversed(self.tables.periods)]
         for index in ("failed_unique", *newest_first):
-            asked = [pair for pair in since if pair[0] not in blocked]
-            if not asked:
+            pairs = [pair for pair in since if pair[0] not in blocked]
+            if not pairs:
                 break
-            last = self.tables.store.heads(index, ("created", "id"), asked, descending=True)
-            for pair, row in zip(asked, last, strict=True):
+            last = self.tables.store.heads(index, ("created", "id"), pairs, descending=True)
+            for pair, row in zip(pairs, last, strict=True):
                 if row is not None and row[0] > since[pair]:
                     blocked.setdefault(pair[0], row[1])
         return blocked
@@ -195,9 +196,9 @@ class UniqueKeys:
     # Ends
 
     def ended(self, rows: Iterable[Finished]) -> None:
-        """Let jobs that waited for the end of a holder of their key become ready, then at once.
+        """Release jobs that were held until a job with their key ended.
 
-        One with a later time of its own waits for that.
+        A released job is ready at once, or at its own ready time if that is later.
         """
         ends: dict[str, float] = {}
         for row in rows:
@@ -209,10 +210,11 @@ class UniqueKeys:
         values = [(max(ready_at - HELD, ends[key]), seq) for ready_at, key, seq in held]
         store.update("jobs", ("ready_at",), values)
 
-    def release_lonely(self) -> None:
-        """Release what waits for a job that is not there: its end did not release it.
+    def release_orphans(self) -> None:
+        """Release held jobs for whose key no other job exists any more.
 
-        It is done at each start, so it does not read all jobs.
+        Repairs stores in which the end of the other job did not release them. This runs at each
+        start, so it reads only held jobs.
         """
         tables, last = self.tables, ()
         while True:
@@ -237,7 +239,7 @@ def key_of(headers: str) -> str | None:
 
 def _rule_of(job: JobRecord) -> UniqueRule:
     rule = unique_rule(job.headers)
-    assert rule is not None  # noqa: S101 - it is of a job with a key
+    assert rule is not None  # noqa: S101 - the job has a key
     return rule
 
 

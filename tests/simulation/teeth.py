@@ -202,7 +202,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "jobs expire ten seconds early": bug(Admission, "_admit", _expires_early),
     "delayed jobs are queued early": bug(Writes, "promote", _hasty(3.0)),
     "a chord counts one member too few": bug(Writes, "admit_graph", _short_count),
-    "unique keys are not looked up": bug(UniqueKeys, "_against", _blind),
+    "unique keys are not looked up": bug(UniqueKeys, "_resolve_conflict", _blind),
     "limits are not kept": bug(Limiter, "allowance", _unlimited),
     "cancelled jobs have no event": bug(engine, "events_of", _silent_events),
     "a lease that its worker does not hold is not noticed": bug(Sessions, "_reconcile", _nothing),

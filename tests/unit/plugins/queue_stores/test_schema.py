@@ -207,7 +207,7 @@ def test_what_waits_for_no_other_job_is_found_without_reading_all_jobs(tmp_path)
         return True
 
     store._db.exec_trace = explain
-    store.engine.writes.unique.release_lonely()
+    store.engine.writes.unique.release_orphans()
     store._db.exec_trace = None
     released = first_row(store._db, "SELECT ready_at FROM jobs")
     store.close()
