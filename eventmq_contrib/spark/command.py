@@ -1,6 +1,6 @@
 """The group ``eventmq spark``: its commands, and how they read and show tables.
 
-What needs Spark is imported when a command runs, so that help texts need none.
+Modules that need Spark are imported when a command runs, so that help texts need no Spark.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.spark.journal import Evidence
 
-__all__ = ["SHOWN", "JournalOptions", "spark", "takes_journal"]
+__all__ = ["MAX_SHOWN", "JournalOptions", "spark", "takes_journal"]
 
-#: Most rows that are shown; --out has no limit.
-SHOWN = 10_000
+#: Maximum number of rows that are printed; --out has no limit.
+MAX_SHOWN = 10_000
 
 
 @click.group()
 def spark() -> None:
-    """Make tables of what happened to jobs, from a journal, on Spark."""
+    """Make tables about jobs from a journal, on Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class JournalOptions(Choice):
         master: Master of Spark, or None.
         out: Folder for Parquet output, or None.
         as_json: Whether to print JSON instead of a table.
-        wide: Whether nothing in a table is shortened.
+        wide: Whether a table is printed without shortening its texts.
     """
 
     journal: str
@@ -85,7 +85,7 @@ class JournalOptions(Choice):
         """Yield the events, in a session that ends with the command.
 
         Args:
-            *without: Filters that the command itself applies, of `FILTERS`.
+            *without: Names of `FILTERS` that the command applies itself.
 
         Raises:
             JournalError: They cannot be read.
@@ -130,7 +130,7 @@ class JournalOptions(Choice):
 
         Args:
             table: Table, sorted.
-            empty: Message on stderr if there are no rows.
+            empty: Message on stderr if the table has no rows.
 
         Raises:
             StoreError: It cannot be written.
@@ -141,25 +141,25 @@ class JournalOptions(Choice):
             write_table(table, self.out)
             click.echo(f"wrote {self.out}", err=True)
             return
-        rows = [row.asDict(recursive=True) for row in table.limit(SHOWN + 1).collect()]
-        if len(rows) > SHOWN:
-            click.echo(f"the first {SHOWN} rows of more: --out writes all of them", err=True)
+        rows = [row.asDict(recursive=True) for row in table.limit(MAX_SHOWN + 1).collect()]
+        if len(rows) > MAX_SHOWN:
+            click.echo(f"the first {MAX_SHOWN} rows of more: --out writes all of them", err=True)
         show_rows(
-            rows[:SHOWN], table.columns, as_json=self.as_json, wide=self.wide, gives_way=(),
+            rows[:MAX_SHOWN], table.columns, as_json=self.as_json, wide=self.wide, gives_way=(),
             empty=empty,
         )  # fmt: skip
 
 
 _OUT = click.option(
     "--out", metavar="DIR",
-    help="Write a Parquet table there instead of printing, whole or not at all.",
+    help="Write a Parquet table there, atomically, instead of printing it.",
 )  # fmt: skip
 
 _OPTIONS = (
     click.option(
         "--journal", metavar="DIR", required=True,
         help='The folder of the journal, as made by "eventmq journal"; or an address that Spark '
-        "knows, as s3a://bucket/journal.",
+        "knows, such as s3a://bucket/journal.",
     ),
     click.option(
         "--since", metavar="WHEN", callback=RelativeTimestamp.read,
@@ -172,8 +172,8 @@ _OPTIONS = (
     click.option("--task", metavar="NAME", help="Only of this task."),
     click.option(
         "--master", metavar="URL",
-        help="Where Spark runs: local[4], spark://host:7077, yarn, sc://host:15002; else as Spark "
-        "is configured, else on all cores of this machine.",
+        help="Where Spark runs: local[4], spark://host:7077, yarn, sc://host:15002. Default: as "
+        "Spark is configured, or else on all cores of this machine.",
     ),
 )  # fmt: skip
 
@@ -201,11 +201,11 @@ def takes_journal(function: Callable[..., Any], out: Callable[..., Any] = _OUT) 
 
 _POSITIVE = click.FloatRange(0, min_open=True)
 
-_READ = {FAILED: "the journal cannot be read"}
+_EXITS = {FAILED: "the journal cannot be read"}
 
 
 def _save(path: Path, text: str) -> None:
-    """Write an output file atomically, and say so on stderr."""
+    """Write an output file atomically, and print its name on stderr."""
     try:
         with replacing(path) as file:
             file.write(text.encode())
@@ -217,7 +217,7 @@ def _save(path: Path, text: str) -> None:
 # Tables
 
 
-@spark.command("stats", cls=Command, exits=_READ)
+@spark.command("stats", cls=Command, exits=_EXITS)
 @click.option(
     "--by", "period", type=click.Choice(list(PERIODS)), default="hour", show_default=True,
     help="Length of a row.",
@@ -235,24 +235,24 @@ def _stats(shared: JournalOptions, period: str) -> None:
         shared.show(stats(events, period), empty="No events of that time, queue and task.")
 
 
-@spark.command("slo", cls=Command, exits=_READ)
+@spark.command("slo", cls=Command, exits=_EXITS)
 @click.option(
     "--target", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=95.0,
-    show_default=True, metavar="PERCENT", help="Share of the jobs that are to start in time.",
+    show_default=True, metavar="PERCENT", help="Share of the jobs that must start in time.",
 )  # fmt: skip
 @click.option(
     "--within", type=click.FloatRange(min=0), default=2.0, show_default=True, metavar="SECONDS",
-    help="In time: so long after they were ready.",
+    help="Seconds after becoming ready within which a start is in time.",
 )  # fmt: skip
 @takes_journal
 def _slo(shared: JournalOptions, target: float, within: float) -> None:
     """Show whether jobs start in time, by queue.
 
-    attainment is the share that did, budget_left what is left of the share that may be late, below
-    0 if more were. burn_5m and burn_1h say how many times faster than allowed it was spent in the
-    last five minutes and the last hour before --until, or else before the last event. waiting jobs
-    wait for a worker at that time, the oldest of them for so many seconds; jobs that became unknown
-    since events after their last one are missing are not among them.
+    attainment is the share that did. budget_left is the unused part of the share that may be late,
+    below 0 if more jobs were late. burn_5m and burn_1h are how many times faster than allowed it
+    was spent in the five minutes and the hour before --until, or else before the last event.
+    waiting is how many jobs wait for a worker at that time, oldest for how many seconds the oldest
+    of them has waited. Jobs after whose last event events are missing are not counted.
     """
     from eventmq_contrib.spark.analyses.audit import numbers
     from eventmq_contrib.spark.analyses.slo import Objective, slo
@@ -264,37 +264,38 @@ def _slo(shared: JournalOptions, target: float, within: float) -> None:
         shared.show(table, empty="No jobs that started.")
 
 
-@spark.command("failures", cls=Command, exits=_READ)
-@click.option("--killers", "deadly", is_flag=True, help="What killed workers, instead.")
+@spark.command("failures", cls=Command, exits=_EXITS)
+@click.option("--killers", "show_killers", is_flag=True, help="Show tasks that killed workers.")
 @takes_journal
-def _failures(shared: JournalOptions, deadly: bool) -> None:  # noqa: FBT001 - click
-    """Show which errors there are: since when, new in which release, and whether retries help.
+def _failures(shared: JournalOptions, show_killers: bool) -> None:  # noqa: FBT001 - click
+    """Show the errors of jobs: since when, new in which release, and whether retries help.
 
-    An error is known by its fingerprint: its type and the place where it was raised. It is new if
-    no earlier release of the task in the journal has it, and there was one. retry_helped is the
-    share of the retries whose next attempt succeeded.
+    An error is identified by its fingerprint: its type and the place where it was raised. It is new
+    if the journal has earlier releases of the task, and none of them has the error. retry_helped is
+    the share of the retries whose next attempt succeeded.
     """
     from eventmq_contrib.spark.analyses.failures import failures, killers
 
     with shared.events() as events:
-        if deadly:
+        if show_killers:
             shared.show(killers(events), empty="No workers that died.")
         else:
             shared.show(failures(events), empty="No failed jobs.")
 
 
-@spark.command("clocks", cls=Command, exits=_READ)
+@spark.command("clocks", cls=Command, exits=_EXITS)
 @click.option(
     "--tolerance", type=click.FloatRange(min=0), default=TOLERANCE, show_default=True,
-    metavar="SECONDS", help="A clock that is apart by no more is right.",
+    metavar="SECONDS", help="A clock that differs by no more is right.",
 )  # fmt: skip
 @takes_journal
 def _clocks(shared: JournalOptions, tolerance: float) -> None:
     """Show whether the clocks of the workers' hosts agree with that of the broker.
 
-    A job cannot start before its lease nor end after its answer was there. early_s and late_s say
-    by how much it looks so at most: then the clock of the host is behind or ahead, by that at
-    least, and waiting times of its jobs are wrong by as much. One that is both was set meanwhile.
+    A job cannot start before its lease, nor end after its answer arrived. early_s and late_s are
+    the largest differences by which the events of a host contradict this: its clock is behind or
+    ahead by at least as much, and waiting times of its jobs are wrong by as much. A clock that is
+    both behind and ahead was set meanwhile.
     """
     from eventmq_contrib.spark.analyses.clocks import clocks
 
@@ -302,16 +303,16 @@ def _clocks(shared: JournalOptions, tolerance: float) -> None:
         shared.show(clocks(events, tolerance), empty="No events of a run.")
 
 
-@spark.command("capacity", cls=Command, exits=_READ)
+@spark.command("capacity", cls=Command, exits=_EXITS)
 @click.option(
     "--target-p95", type=click.FloatRange(0), default=1.0, show_default=True, metavar="SECONDS",
     help="How long 95 % of the jobs of a queue may wait at most.",
 )  # fmt: skip
 @click.option(
     "--slots", type=click.IntRange(1, 100_000), multiple=True, metavar="N",
-    help="Also say what so many slots would have done. Repeatable.",
+    help="Also simulate this number of slots. Repeatable.",
 )  # fmt: skip
-@click.option("--workers", is_flag=True, help="A row per worker instead: how busy each was.")
+@click.option("--workers", is_flag=True, help="Show how busy each worker was instead.")
 @takes_journal
 def _capacity(
     shared: JournalOptions, target_p95: float, slots: tuple[int, ...], *, workers: bool
@@ -319,10 +320,10 @@ def _capacity(
     """Show how busy the queues were, and how many slots each needs.
 
     A slot runs one job at a time: eventmq worker -c 4 has four. The recorded arrivals and run times
-    of a queue are played through so many slots, first come first served. "needed" is the least
-    number with which 95 % of the jobs wait no longer than --target-p95; "recorded" is how it was.
-    A queue that shares its workers with others needs them only while it has jobs: the sum of what
-    all queues need is more than what they need together.
+    of a queue are simulated with other numbers of slots, first come first served. "needed" is the
+    lowest number with which 95 % of the jobs wait no longer than --target-p95; "recorded" is what
+    the journal recorded. Queues that share workers need fewer slots together than the sum of their
+    needs, since not all of them have jobs at the same time.
     """
     from eventmq_contrib.spark.analyses import capacity as analysis
 
@@ -334,22 +335,23 @@ def _capacity(
         shared.show(table, empty="No jobs that ran.")
 
 
-@spark.command("anomaly", cls=Command, exits=_READ)
+@spark.command("anomaly", cls=Command, exits=_EXITS)
 @click.option(
     "--threshold", type=_POSITIVE, default=THRESHOLD, show_default=True, metavar="SCORE",
     help="Robust standard deviations from the median above which an hour is anomalous.",
 )  # fmt: skip
 @click.option(
     "--min-history", type=click.IntRange(2), default=MIN_HISTORY, show_default=True,
-    metavar="WEEKS", help="Weeks that must have gone before an hour can be odd.",
+    metavar="WEEKS", help="Weeks of history that an hour needs before it can be anomalous.",
 )  # fmt: skip
 @takes_journal
 def _anomaly(shared: JournalOptions, threshold: float, min_history: int) -> None:
-    """Find hours that are not like the same hour of earlier weeks, and say why.
+    """Find hours that differ from the same hour of earlier weeks, with the reason.
 
-    By task, of each hour of the week (UTC): how many jobs ended, how long half of them waited, and
-    the share that failed, against median and MAD of up to 26 weeks before. --since and --until
-    choose the hours that are shown; the history before them is always read.
+    For each task and hour of the week (UTC), the number of jobs that ended, their median waiting
+    time and the share that failed are compared with the median and the MAD of up to 26 weeks
+    before. --since and --until choose the hours that are shown; the history before them is always
+    read.
     """
     from eventmq_contrib.spark.analyses.anomaly import anomaly, between
 
@@ -378,19 +380,19 @@ _NO_EVENT = 2**53
 )  # fmt: skip
 @click.option(
     "--list", "listed", type=click.IntRange(min=0), default=LISTED, show_default=True, metavar="N",
-    help="Ids in a list at most.",
+    help="Maximum number of ids in a list.",
 )  # fmt: skip
 @click.option(
     "--broker", "brokers", metavar="URL", multiple=True,
-    help="Ask this broker which event number it was last told is sealed; the journal must reach "
-    "it. It needs a key with the role admin where the broker has keys. Repeatable: the journal is "
-    "anchored once every broker in it was asked.",
+    help="Ask this broker for the last event number that was reported to it as sealed; the journal "
+    "must reach it. Needs a key with the role admin where the broker has keys. Repeatable: the "
+    "journal is anchored once every broker in it was asked.",
 )  # fmt: skip
 @takes_journal
 def _audit(
     shared: JournalOptions, stuck_after: float, listed: int, brokers: tuple[str, ...]
 ) -> int:
-    """Audit a journal: whether every accepted job has ended, or in which state it is.
+    """Audit a journal: prove that every accepted job has ended, or show the state that it is in.
 
     Each job is one of: succeeded, failed, cancelled, expired; waiting; running; stuck, if its
     worker was silent for long; lost, if it has not ended and an event after its first one is
@@ -399,18 +401,19 @@ def _audit(
     admitted may have no events.
 
     Every file is compared with its name, its folder, its footer and the seal log, by checksums.
-    "damage" names what is wrong. Where the seal log of a broker is missing, it is not proven that
-    nothing is missing or altered, and "unproven" says so. With --broker the journal must end where
-    the broker was told that it ends: the journal is anchored. Nothing else reveals that files and
-    seal log were cut short together, or restored from an older copy. Without it "unanchored" says
-    so.
+    "damage" lists the problems. Without the seal log of a broker, missing or altered events cannot
+    be ruled out, and "unproven" lists that broker. With --broker the journal must reach the event
+    that was last reported to the broker as sealed: the journal is anchored. Nothing else reveals
+    that files and seal log were cut short together, or restored from an older copy. "unanchored"
+    lists the brokers that were not compared.
 
-    "conclusion" sums it up. "clean" is a proof. "complete as far as its own seals
-    reach; not anchored" proves the same for what the seal logs have; the exit code is 0 as well.
+    "conclusion" is the result in a few words. "clean" is a proof. "complete as far as its own seals
+    reach; not anchored" proves the same for the events in the seal logs; the exit code is 0 as
+    well.
 
     --since and --until choose jobs by their first event, --queue and --task by their queue and
-    task; missing events are always looked for in the whole journal. A host whose clock differs
-    from the broker's is named on stderr.
+    task; missing events are always searched in the whole journal. Hosts whose clocks differ from
+    the broker's are named on stderr.
     """
     from eventmq_contrib.spark.analyses.audit import audit
     from eventmq_contrib.spark.analyses.clocks import sentence, wrong_clocks
@@ -426,14 +429,14 @@ def _audit(
             events, stuck_after=stuck_after, listed=listed, queue=shared.queue, task=shared.task,
             since=shared.since, until=shared.until, evidence=evidence,
         )  # fmt: skip
-        shown = result.as_dict()
+        values = result.as_dict()
         if shared.out is not None:
-            shared.show(events.sparkSession.createDataFrame([shown], result.columns()))
+            shared.show(events.sparkSession.createDataFrame([values], result.columns()))
         else:
             if not shared.as_json:
                 texts = ("damage", "unproven", "unanchored")
-                shown |= {name: "\n".join(shown[name]) for name in texts}
-            show_object(shown, as_json=shared.as_json)
+                values |= {name: "\n".join(values[name]) for name in texts}
+            show_object(values, as_json=shared.as_json)
         for row in wrong_clocks(events).collect():
             warning = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
             click.echo(f"warning: {warning}", err=True)
@@ -456,14 +459,14 @@ _STEPS = ("task", "queue", "after_s", "waited_s", "ran_s", "share", "job")
 )  # fmt: skip
 @takes_journal
 def _trace(shared: JournalOptions, id: str, chrome: Path | None) -> None:
-    """Show the jobs that belong together with job ID, and where the time went.
+    """Show the tree of jobs that job ID is part of, and where the time went.
 
-    The tree is by root and parent, as in the journal. Each job says how long it waited and ran,
-    over all its attempts. The critical path is what the last end waited for: jobs with a * are on
-    it.
+    The tree is built from the roots and parents in the journal. Waiting and run times of a job are
+    over all its attempts. Jobs with a * are on the critical path: the jobs that the last end waited
+    for.
     """
     if shared.queue is not None or shared.task is not None:
-        raise click.UsageError("a trace goes over all queues and tasks: leave --queue and --task")
+        raise click.UsageError("a trace goes over all queues and tasks: omit --queue and --task")
     from rich.console import Console
 
     from eventmq_contrib.spark.analyses import trace as analysis
@@ -477,12 +480,12 @@ def _trace(shared: JournalOptions, id: str, chrome: Path | None) -> None:
         click.echo(f"only the first {analysis.MAX_EVENTS} events of the tree are shown", err=True)
     if chrome is not None:
         _save(chrome, json.dumps(analysis.chrome_trace(by_id)))
-    summary = analysis.about(id, by_id, analysis.critical(by_id))
+    summary = analysis.summarize(id, by_id, analysis.critical(by_id))
     if shared.as_json:
         click.echo(to_json(summary, indent=2))
     elif shared.out is None:
         console = Console(highlight=False)
-        for line in analysis.drawn(summary):
+        for line in analysis.tree_lines(summary):
             console.print(line, soft_wrap=True)
         if summary["critical"]:
             click.echo("\nThe critical path")
@@ -491,7 +494,7 @@ def _trace(shared: JournalOptions, id: str, chrome: Path | None) -> None:
 
 # Report
 
-#: Where the page goes to if nothing else is said.
+#: Default path of the page.
 PAGE = "report.html"
 
 
@@ -499,30 +502,32 @@ PAGE = "report.html"
     "report", cls=Command,
     exits={FAILED: "the journal cannot be read, the page not be written, or jinja2 is missing"},
 )  # fmt: skip
-@click.option("--title", default="EventMQ report", show_default=True, help="On top of the page.")
+@click.option("--title", default="EventMQ report", show_default=True, help="Title of the page.")
 @click.option(
     "--within", type=click.FloatRange(0), default=2.0, show_default=True, metavar="SECONDS",
-    help="Service level: within this time jobs are to start.",
+    help="Service level: seconds within which jobs must start.",
 )  # fmt: skip
 @click.option(
     "--target", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=95.0,
-    show_default=True, metavar="PERCENT", help="Service level: how many of the jobs are to.",
+    show_default=True, metavar="PERCENT",
+    help="Service level: share of the jobs that must start in time.",
 )  # fmt: skip
 @click.option(
     "--target-p95", type=click.FloatRange(0), default=1.0, show_default=True, metavar="SECONDS",
-    help="For the slots that a queue needs: how long 95 % of its jobs may wait.",
+    help="Longest wait of 95 % of a queue's jobs, for the slots that it needs.",
 )  # fmt: skip
 @functools.partial(
-    takes_journal, out=click.option("--out", metavar="FILE", help=f"The page; else {PAGE}.")
+    takes_journal, out=click.option("--out", metavar="FILE", help=f"Default: {PAGE}.")
 )
 def _report(
     shared: JournalOptions, title: str, within: float, target: float, target_p95: float
 ) -> None:
-    """Make an HTML page about a journal, for a browser or to send to others.
+    """Make an HTML page about a journal.
 
-    Whether every job is accounted for; throughput, waiting, running, queues and slots over time;
-    service levels, tasks, failures, capacity and anomalous hours. The page loads nothing from the
-    network. With --json the same as numbers on stdout, and a page only with --out.
+    The page shows whether every job is accounted for; throughput, waiting, running, queues and
+    slots over time; service levels, tasks, failures, capacity and anomalous hours. It loads nothing
+    from the network. With --json the same numbers are printed on stdout, and a page is written only
+    with --out.
     """
     need("jinja2", user="eventmq spark report")
     from eventmq_contrib.spark.analyses.report import report
@@ -553,7 +558,7 @@ def _report(
     "replay", cls=Command,
     exits={
         FAILED: "the journal cannot be read, the checkpoint is of another replay, or Spark failed",
-        NO_BROKER: "broker not reachable; what was done stays, and the same command goes on",
+        NO_BROKER: "broker not reachable; finished jobs stay, and the same command continues",
     },
 )  # fmt: skip
 @click.option("--error", metavar="TYPE", help="Only with an error of this type: ValueError.")
@@ -561,7 +566,7 @@ def _report(
 @click.option("--dry-run", is_flag=True, help="Only show which jobs would be queued again.")
 @click.option(
     "--checkpoint", metavar="DIR",
-    help="Folder of this replay: made by the first run, taken up by the next one after a kill.",
+    help="Folder of this replay: made by the first run; a later run continues it.",
 )  # fmt: skip
 @takes_target
 @takes_journal
@@ -569,11 +574,11 @@ def _replay(
     shared: JournalOptions, target: Target, error: str | None, rate: float | None,
     checkpoint: str | None, *, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Queue failed jobs again that a journal knows, by queue, task, error and time.
+    """Queue failed jobs of a journal again, chosen by queue, task, error and time.
 
-    Each keeps its id and becomes its next attempt, once per replay, also where this command is
-    killed and started again: a job that was retried since, by whomever, is left alone. Those that
-    the broker has forgotten cannot be had back and are counted.
+    Each job keeps its id and gets its next attempt, once per replay, even if this command is killed
+    and started again. A job that was retried meanwhile, by any means, is left alone. Jobs that the
+    broker has forgotten cannot be queued again; they are counted.
     """
     from eventmq_contrib.spark.analyses.failures import failed_jobs, summary
     from eventmq_contrib.spark.journal import read_journal
@@ -585,12 +590,12 @@ def _replay(
             shared.show(summary(failed_jobs(events, **filters)), empty="No such failed jobs.")
         return
     if checkpoint is None:
-        raise click.UsageError("name a folder for this replay with --checkpoint, or say --dry-run")
+        raise click.UsageError("name a folder for this replay with --checkpoint, or use --dry-run")
     if shared.out is not None:
         raise click.UsageError("--out is for --dry-run")
     with target.asking() as app:  # it must answer before anything is written
         broker = ReplayTarget.of(app)
-    # Not the times, which may be said as "2h ago": the plan has them.
+    # Without the times, which may be relative, as "2h ago": the plan has them.
     chosen = {name: filters[name] for name in ("queue", "task", "error")}
     journal = str(Path(shared.journal).absolute())
     replay = Replay(Path(checkpoint), broker, {"journal": journal, **chosen})
@@ -616,21 +621,21 @@ _POLL = 1
 )  # fmt: skip
 @click.option(
     "--trigger", type=_POSITIVE, default=1.0, show_default=True, metavar="SECONDS",
-    help="Between two updates.",
+    help="Time between two updates.",
 )  # fmt: skip
 @click.option(
     "--watermark", type=_POSITIVE, default=3600.0, show_default=True, metavar="SECONDS",
-    help="How far the events of one broker may be behind those of another. Later ones are left "
+    help="How far the events of one broker may be behind those of another. Later events are left "
     "out.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Process the events of now and end.")
+@click.option("--once", is_flag=True, help="Process the present events and end.")
 @click.option(
     "--target", type=_POSITIVE, default=2.0, show_default=True, metavar="SECONDS",
-    help="Within which jobs are to start.",
+    help="Service level: seconds within which jobs must start.",
 )  # fmt: skip
 @click.option(
     "--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95,
-    show_default=True, help="Of the jobs that are to start within it.",
+    show_default=True, help="Service level: share of the jobs that must start in time.",
 )  # fmt: skip
 @click.option(
     "--prometheus", metavar="FILE", type=click.Path(path_type=Path),
@@ -638,7 +643,7 @@ _POLL = 1
 )  # fmt: skip
 @click.option(
     "--at-once", type=click.IntRange(1), default=1_000_000, show_default=True, metavar="N",
-    help="Events of one update at most.",
+    help="Maximum number of events of one update.",
 )  # fmt: skip
 @functools.partial(
     takes_journal,
@@ -649,10 +654,10 @@ _POLL = 1
 def _stream(shared: JournalOptions, **options: Any) -> None:
     """Keep the tables stats and slo of a journal up to date, until SIGTERM or Ctrl-C.
 
-    The tables are Parquet files, each replaced as a whole, that can be read at any time. Started
-    again on the same folder, also after a kill, it goes on where it was, and every event counts
-    once. A line with "ready" comes on stdout; with --json it is an object, and one for each batch
-    and one with their sums follow, a line each.
+    The tables are Parquet files that can be read at any time; each is replaced as a whole. Started
+    again on the same folder, even after a kill, the command continues where it ended, and every
+    event counts once. It prints a line with "ready" on stdout; with --json an object, followed by
+    one for each batch and one with their sums, each on a line of its own.
     """
     from eventmq_contrib.spark.streaming import Stream, naming_files, start_stream
 
@@ -662,8 +667,8 @@ def _stream(shared: JournalOptions, **options: Any) -> None:
     with shared.spark() as session, naming_files():
         query = start_stream(session, stream)
         ready = {"what": "ready", "journal": shared.journal, "out": shared.out}
-        plain = f"ready journal={shared.journal} out={shared.out}"
-        click.echo(to_json(ready) if shared.as_json else plain)
+        line = f"ready journal={shared.journal} out={shared.out}"
+        click.echo(to_json(ready) if shared.as_json else line)
         for batch in _batches(query, shared.journal):
             if shared.as_json:
                 click.echo(to_json(batch))
@@ -688,4 +693,4 @@ def _batches(query: StreamingQuery, journal: str) -> Iterator[dict[str, Any]]:
             break
     yield batches.total()
     if over:
-        click.echo(f"took all that {journal} has", err=True)
+        click.echo(f"processed all events of {journal}", err=True)

@@ -1,8 +1,9 @@
 """Anomalous hours, compared with the same hours of earlier weeks: `eventmq spark anomaly`.
 
-By task and hour of the week (UTC): jobs that ended, median waiting time and share of failures, each
-against median and MAD of the weeks before. Not a forecast: a task that grows week by week is
-anomalous each time until its history has grown along.
+For each task and hour of the week (UTC), the number of jobs that ended, their median waiting time
+and their share of failures are each compared with the median and the MAD of the weeks before. This
+is not a forecast: a task whose load grows week by week is anomalous each time until its history has
+caught up.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NORMAL = 1.4826
 _WEEK, _THURSDAY = 168, 72
 
 #: Most weeks of history that are compared.
-_BACK = 26
+_MAX_WEEKS = 26
 
 #: Differences that are never anomalous: relative to the median; seconds of waiting; share of
 #: failures.
@@ -56,8 +57,8 @@ def anomalous_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) 
     """Return the anomalous hours of one task.
 
     Args:
-        frame: ``task hour_us ended failed wait_us last_us``: the hours in which jobs of it ended,
-            and the last hour of the journal.
+        frame: ``task hour_us ended failed wait_us last_us``: the hours in which its jobs ended, and
+            the last hour of the journal.
         threshold: Score above which an hour is anomalous.
         min_history: Weeks of history that an hour needs, at least 1.
 
@@ -67,12 +68,14 @@ def anomalous_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) 
     task = frame["task"].iloc[0]
     rows = [
         {"task": task, **row}
-        for row in _judged(_whole(frame), threshold=threshold, min_history=max(1, min_history))
+        for row in _find_anomalies(
+            _complete_hours(frame), threshold=threshold, min_history=max(1, min_history)
+        )
     ]
     return pd.DataFrame(rows, columns=list(ANOMALIES))
 
 
-def _whole(frame: pd.DataFrame) -> pd.DataFrame:
+def _complete_hours(frame: pd.DataFrame) -> pd.DataFrame:
     """Return all complete hours of a task in order, including those without a job."""
     first, last = int(frame["hour_us"].min()) + HOUR_US, int(frame["last_us"].iloc[0])
     every: Any = np.arange(first, last, HOUR_US, dtype=np.int64)
@@ -81,7 +84,9 @@ def _whole(frame: pd.DataFrame) -> pd.DataFrame:
     return whole
 
 
-def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Iterator[dict[str, Any]]:
+def _find_anomalies(
+    hours: pd.DataFrame, *, threshold: float, min_history: int
+) -> Iterator[dict[str, Any]]:
     at = hours.index.to_numpy(np.int64)
     ended, failed = hours["ended"].to_numpy(np.float64), hours["failed"].to_numpy(np.float64)
     share = np.divide(failed, ended, out=np.full(len(at), np.nan), where=ended > 0)
@@ -92,8 +97,8 @@ def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Itera
         for name, values in (("rate", ended), ("wait", wait), ("failures", share)):
             measured = indexes[~np.isnan(values[indexes])]
             for n in range(min_history, len(measured)):
-                before = measured[max(0, n - _BACK) : n]
-                row = _compared(
+                before = measured[max(0, n - _MAX_WEEKS) : n]
+                row = _compare(
                     name, values[measured[n]], values[before], ended[measured[n]], threshold
                 )
                 if row is not None:
@@ -101,10 +106,10 @@ def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Itera
                     yield {**row, "hour_us": when, "weeks": len(before), "why": _why(row, when)}
 
 
-def _compared(
+def _compare(
     name: str, value: float, before: Values, jobs: float, threshold: float
 ) -> dict[str, Any] | None:
-    """Return the row of an anomalous value, None for a usual one."""
+    """Return the row of an anomalous value, None if the value is usual."""
     median = float(np.median(before))
     mad = float(np.median(np.abs(before - median)))
     spread = max(_NORMAL * mad, _floor(name, median, jobs))
@@ -128,8 +133,8 @@ def _floor(name: str, median: float, jobs: float) -> float:
     return float(max(_SHARE, (share * (1 - share) / jobs) ** 0.5))
 
 
-#: Measure -> text for its values.
-_SAID = {
+#: Measure -> text of a value, and the format of a bare number.
+_VALUE_TEXTS = {
     "rate": ("{:,.0f} jobs ended", "{:,.0f}"),
     "wait": ("half of the jobs waited {:.3g} s or longer", "{:.3g} s"),
     "failures": ("{:.1%} of the jobs failed", "{:.1%}"),
@@ -137,9 +142,9 @@ _SAID = {
 
 
 def _why(row: dict[str, Any], when: int) -> str:
-    text, plain = _SAID[row["measure"]]
+    text, number_format = _VALUE_TEXTS[row["measure"]]
     hour = datetime.fromtimestamp(when // 1_000_000, timezone.utc)
-    usual, low, high = (plain.format(row[name]) for name in ("median", "low", "high"))
+    usual, low, high = (number_format.format(row[name]) for name in ("median", "low", "high"))
     bound = f"{low} to {high}" if row["measure"] == "rate" else f"up to {high}"
     way = "more" if row["score"] > 0 else "fewer"
     comparison = "longer" if row["measure"] == "wait" else way
@@ -154,7 +159,7 @@ _ACCURACY = 10_000
 
 
 def hours(events: DataFrame) -> DataFrame:
-    """Return a row per task and hour in which jobs of it ended.
+    """Return a row per task and hour in which jobs of the task ended.
 
     Returns:
         ``task hour_us ended failed wait_us``: the start of the hour, how many jobs ended and failed
@@ -191,12 +196,12 @@ def anomaly(
         (F.col("ts") - F.pmod("ts", F.lit(HOUR_US))).alias("last_us")
     )
 
-    def judged(frame: pd.DataFrame) -> pd.DataFrame:
+    def find_anomalies(frame: pd.DataFrame) -> pd.DataFrame:
         return anomalous_hours(frame, threshold=threshold, min_history=min_history)
 
     schema = ", ".join(f"{name} {kind}" for name, kind in ANOMALIES.items())
     grouped = hours(events).crossJoin(F.broadcast(last)).groupBy("task")
-    return grouped.applyInPandas(judged, schema).orderBy(F.desc("score"), "task", "hour_us")
+    return grouped.applyInPandas(find_anomalies, schema).orderBy(F.desc("score"), "task", "hour_us")
 
 
 def between(anomalies: DataFrame, since: float | None, until: float | None) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Audit: proves that every accepted job has ended, or says in which state it is.
+"""Audit: proves that every accepted job has ended, or reports the state that it is in.
 
 Missing numbers of events are found in blocks: the count of a block shows whether it is complete,
 and only rows of incomplete blocks are sorted. So a complete journal costs one small aggregation.
@@ -54,7 +54,7 @@ class Audit:
         failed: Failed for good.
         cancelled: Were cancelled.
         expired: Were not started in time.
-        waiting: Wait for a worker, or for their time.
+        waiting: Wait for a worker, or until they are due.
         running: Have a worker, with a recent event.
         stuck: Have a worker, without a recent event.
         lost: Have not ended, and events after their first one are missing.
@@ -247,7 +247,7 @@ def _state(stuck_after: float) -> Column:
 def _digest(states: DataFrame) -> DataFrame:
     """Return one row per state for unremarkable jobs, and one for each of the others.
 
-    So all queries about states read a few rows, and jobs are aggregated once.
+    All queries about states then read a few rows, and jobs are aggregated once.
     """
     detailed = states.suspect | states.orphan | states.state.isin("stuck", "lost")
     names = ("broker_id", "job_id", "first_seq")
@@ -278,10 +278,10 @@ def _summed(
 def _damage(events: DataFrame, listed: int, evidence: Evidence | None) -> dict[str, Any]:
     """Return the problems of files and events, by the names of the fields of `Audit`."""
     strange = events.where(~events.kind.isin([kind.value for kind in EventKind]))
-    found = strange.groupBy("broker_id", "kind").agg(
+    counts = strange.groupBy("broker_id", "kind").agg(
         F.count("*").alias("n"), F.min("seq").alias("first"), F.max("seq").alias("last")
     )
-    kinds = sorted(found.collect())
+    kinds = sorted(counts.collect())
     unknown = [
         f"{row.n} events of the broker {row.broker_id} between {row.first} and {row.last} have the "
         f"unknown kind {row.kind!r}"
@@ -307,11 +307,11 @@ def _damage(events: DataFrame, listed: int, evidence: Evidence | None) -> dict[s
 
 def _missing(ranges: Sequence[tuple[str, int, int]], events: DataFrame) -> list[str]:
     """Return a sentence for each range of numbers that is in no file and in no gap."""
-    known = gaps(events) if ranges else []
+    reported = gaps(events) if ranges else []
     return [
         f"the events {begin} to {end} of the broker {broker} are missing"
         for broker, first, last in ranges
-        for begin, end in without([gap[1:] for gap in known if gap[0] == broker], first, last)
+        for begin, end in without([gap[1:] for gap in reported if gap[0] == broker], first, last)
     ]
 
 
@@ -378,10 +378,10 @@ class Numbers(NamedTuple):
     Attributes:
         broker_id: Id of the broker.
         last_us: Time of its last event, in microseconds.
-        missing: Count of numbers between the first and the last that are neither there nor in a
+        missing: How many numbers between the first and the last belong to neither an event nor a
             gap.
         last_missing: Highest of them, 0 for none.
-        last_dropped: Highest number that is in a gap and not there, 0 for none.
+        last_dropped: Highest number in a gap that has no event, 0 for none.
     """
 
     broker_id: str
@@ -392,7 +392,7 @@ class Numbers(NamedTuple):
 
     @property
     def last_absent(self) -> int:
-        """Highest number that is not there, 0 for none."""
+        """Highest number without an event, 0 for none."""
         return max(self.last_missing, self.last_dropped)
 
 
@@ -403,21 +403,21 @@ def numbers(
 
     Args:
         events: All events of a time range, each once.
-        bounds: Broker -> first and last number that must be there, as far as they are known.
+        bounds: Broker -> first and last number that must exist, for brokers where they are known.
     """
     blocks = events.groupBy("broker_id", _block()).agg(
         F.min("seq").alias("first"), F.max("seq").alias("last"), F.count("*").alias("n"),
         F.max("ts_us").alias("last_us"),
     )  # fmt: skip
     bounds = bounds or {}
-    own: dict[str, list[Row]] = {broker: [] for broker in bounds}
+    by_broker: dict[str, list[Row]] = {broker: [] for broker in bounds}
     for block in sorted(blocks.collect()):
-        own.setdefault(block.broker_id, []).append(block)
+        by_broker.setdefault(block.broker_id, []).append(block)
     between, torn = [], []
-    for broker, rows in own.items():
+    for broker, rows in by_broker.items():
         spans = [(row.first, row.last) for row in rows]
-        known = [*spans, *([bounds[broker]] if broker in bounds else [])]
-        first, last = min(first for first, _ in known), max(last for _, last in known)
+        ranges = [*spans, *([bounds[broker]] if broker in bounds else [])]
+        first, last = min(first for first, _ in ranges), max(last for _, last in ranges)
         between += [(broker, *hole) for hole in without(spans, first, last)]
         torn += [(broker, row.block) for row in rows if row.n < row.last - row.first + 1]
     absent: dict[str, Row] = {}
@@ -429,7 +429,7 @@ def numbers(
             broker, max((row.last_us for row in rows), default=0),
             *(absent[broker][1:] if broker in absent else (0, 0, 0)),
         )
-        for broker, rows in sorted(own.items())
+        for broker, rows in sorted(by_broker.items())
     ]  # fmt: skip
 
 
@@ -449,8 +449,8 @@ def gaps(events: DataFrame) -> list[tuple[str, int, int]]:
         .dropna()
         .distinct()
     )
-    own = groupby(sorted(map(tuple, rows.collect())), key=itemgetter(0))
-    return [(broker, *gap) for broker, told in own for gap in joined(each[1:] for each in told)]
+    by_broker = groupby(sorted(map(tuple, rows.collect())), key=itemgetter(0))
+    return [(broker, *gap) for broker, own in by_broker for gap in joined(row[1:] for row in own)]
 
 
 def _absent(
@@ -470,14 +470,14 @@ def _absent(
     top = F.when(matched, F.least("last", "gap_last"))
     bottom = F.when(matched, F.greatest("first", "gap_first"))
     whole = (F.col("gap_first") <= F.col("last")) & (F.col("last") <= F.col("gap_last"))
-    judged = holes.join(gap_rows, meets, "left").groupBy("hole.broker_id", "first", "last").agg(
-        F.coalesce(F.sum(top - bottom + 1), F.lit(0)).alias("told"),
+    coverage = holes.join(gap_rows, meets, "left").groupBy("hole.broker_id", "first", "last").agg(
+        F.coalesce(F.sum(top - bottom + 1), F.lit(0)).alias("in_gaps"),
         F.max(top).alias("dropped"),
         # Gaps do not touch: if one covers the end of a hole, what is before it is in no gap.
         F.coalesce(F.min(F.when(whole, F.col("gap_first") - 1)), F.col("last")).alias("end"),
     )  # fmt: skip
-    missing = F.col("last") - F.col("first") + 1 - F.col("told")
-    return judged.groupBy("broker_id").agg(
+    missing = F.col("last") - F.col("first") + 1 - F.col("in_gaps")
+    return coverage.groupBy("broker_id").agg(
         F.sum(missing).alias("missing"),
         F.coalesce(F.max(F.when(missing > 0, F.col("end"))), F.lit(0)).alias("last_missing"),
         F.coalesce(F.max("dropped"), F.lit(0)).alias("last_dropped"),
@@ -487,12 +487,12 @@ def _absent(
 def _holes(
     events: DataFrame, torn: Sequence[tuple[str, int]], between: Sequence[tuple[str, int, int]]
 ) -> DataFrame:
-    """Return the ranges of numbers that are not there: (broker, first, last).
+    """Return the ranges of numbers without an event: (broker, first, last).
 
     Args:
-        events: As of `numbers`.
+        events: As for `numbers`.
         torn: Blocks inside of which numbers are missing.
-        between: Ranges that are missing between blocks, and at the ends.
+        between: Ranges that are missing between blocks, before the first one and after the last.
     """
     session = events.sparkSession
     holes = session.createDataFrame(list(between), "broker_id string, first long, last long")

@@ -47,7 +47,7 @@ WORKERS = {
     "span_s": "double", "utilisation": "double",
 }  # fmt: skip
 
-#: Most slots that are tried.
+#: Highest number of slots that is tried.
 MAX_SLOTS = 100_000
 
 _SECOND = 1e6
@@ -105,14 +105,14 @@ def _simulate(
 
 
 def min_slots(ready: Times, run: Times, target: float, guess: int) -> tuple[int, Times] | None:
-    """Return the least number of slots with which 95 % wait no longer than a target, and the waits.
+    """Return the lowest number of slots with which 95 % of the jobs meet a target, and the waits.
 
-    More slots never make a job wait longer, so the number is found by halving.
+    More slots never make a job wait longer, so a binary search finds the number.
 
     Args:
         ready: As in `waits`.
         run: As in `waits`.
-        target: In microseconds.
+        target: Longest wait, in microseconds.
         guess: Number of slots to try first.
 
     Returns:
@@ -141,7 +141,7 @@ def min_slots(ready: Times, run: Times, target: float, guess: int) -> tuple[int,
 
 
 def max_concurrent(started: Times, ended: Times) -> int:
-    """Return the most runs that overlapped; one that ends when another starts does not count."""
+    """Return how many runs overlapped at most; a run that ends as another starts does not."""
     starts = np.sort(started)
     over = np.searchsorted(np.sort(ended), starts, side="right")
     return max(1, int((np.arange(1, len(starts) + 1) - over).max()))
@@ -160,14 +160,14 @@ def queue_table(
     ready, started, run = _columns(frame, "ready_us", "started_us", "run_us")
     order = np.lexsort((started, ready))
     ready, started, run = ready[order], started[order], run[order]
-    seen = max_concurrent(started, started + run)
-    played = _tried(ready, run, target_p95 * _SECOND, {*slots, seen})
-    outcomes = [(seen, "recorded", started - ready), *played]
+    recorded = max_concurrent(started, started + run)
+    alternatives = _try_slots(ready, run, target_p95 * _SECOND, {*slots, recorded})
+    outcomes = [(recorded, "recorded", started - ready), *alternatives]
     rows = [
         {
             "queue": frame["queue"].iloc[0], "slots": number, "what": scenario,
             "meets": bool(np.percentile(waited, _PERCENT) <= target_p95 * _SECOND),
-            **_measured(number, ready, waited, run),
+            **_measures(number, ready, waited, run),
         }
         for number, scenario, waited in outcomes
     ]  # fmt: skip
@@ -178,7 +178,7 @@ def _columns(frame: pd.DataFrame, *names: str) -> list[Times]:
     return [frame[name].to_numpy("int64") for name in names]
 
 
-def _tried(
+def _try_slots(
     ready: Times, run: Times, target: float, slots: set[int]
 ) -> list[tuple[int, str, Times]]:
     """Return (number of slots, ``needed`` or ``what-if``, waits) for each number that is tried."""
@@ -194,7 +194,7 @@ def _tried(
     ]
 
 
-def _measured(slots: int, ready: Times, waited: Times, run: Times) -> dict[str, Any]:
+def _measures(slots: int, ready: Times, waited: Times, run: Times) -> dict[str, Any]:
     span = max(1, int((ready + waited + run).max() - ready.min()))
     p50, p95, p99, longest = (np.percentile(waited, p) / _SECOND for p in (50, 95, 99, 100))
     return {
@@ -243,12 +243,16 @@ def capacity(
         to the last end, ``working`` and ``waiting`` the mean numbers of jobs that ran and waited.
     """
 
-    def judged(frame: pd.DataFrame) -> pd.DataFrame:
+    def simulate_queue(frame: pd.DataFrame) -> pd.DataFrame:
         return queue_table(frame, target_p95=target_p95, slots=tuple(slots))
 
     runs = executions(events) if runs is None else runs
     runs = runs.select("queue", "ready_us", "started_us", "run_us")
-    return runs.groupBy("queue").applyInPandas(judged, _schema(QUEUES)).orderBy("queue", "slots")
+    return (
+        runs.groupBy("queue")
+        .applyInPandas(simulate_queue, _schema(QUEUES))
+        .orderBy("queue", "slots")
+    )
 
 
 def workers(events: DataFrame, *, runs: DataFrame | None = None) -> DataFrame:
@@ -259,8 +263,8 @@ def workers(events: DataFrame, *, runs: DataFrame | None = None) -> DataFrame:
         runs: Rows of `executions`, if they were computed before.
 
     Returns:
-        ``WORKERS``; ``slots`` is the most jobs that it ran at once, ``span_s`` the time from its
-        first start to its last end.
+        ``WORKERS``; ``slots`` is the highest number of jobs that it ran at once, ``span_s`` the
+        time from its first start to its last end.
     """
     runs = executions(events) if runs is None else runs
     runs = runs.select("worker_id", "started_us", "run_us")

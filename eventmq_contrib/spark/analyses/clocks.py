@@ -1,9 +1,9 @@
 """Clock check: compares the clocks of workers with the broker's, by the times in events.
 
 A job starts after its lease and ends before its answer arrives. ``leased_us`` and ``ts_us`` are
-times of the broker's clock, ``started_us`` and ``run_us`` of the worker's. If they contradict this
-order, the clocks differ by at least so much; the rest of the difference hides in waiting. (The same
-bounds as of one exchange of NTP: RFC 5905, section 8.)
+times of the broker's clock, ``started_us`` and ``run_us`` of the worker's. Where they contradict
+this order, the clocks differ at least by the contradiction; a smaller difference looks like waiting
+time. One exchange of NTP has the same bounds (RFC 5905, section 8).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ __all__ = ["clocks", "sentence", "wrong_clocks"]
 def clocks(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
     """Return a row per broker and host of workers, the largest difference first.
 
-    Columns: ``broker_id``, ``host``, ``runs`` (number of runs), ``early_s`` (most seconds that
-    a job started before its lease), ``late_s`` (most seconds that one ended after its answer had
-    arrived), both 0 if none did, and ``clock``, that of the host: ``behind`` (early), ``ahead``
-    (late), ``moved`` (both, so it was set) or ``right``.
+    Columns: ``broker_id``, ``host``, ``runs`` (number of runs), ``early_s`` (the most seconds by
+    which a job started before its lease), ``late_s`` (the most seconds by which a job ended after
+    its answer had arrived), both 0 if there is no such job, and ``clock``, the state of the host's
+    clock: ``behind`` (early), ``ahead`` (late), ``moved`` (both: it was set meanwhile) or
+    ``right``.
 
     Args:
         events: Each of them once.
@@ -55,8 +56,8 @@ def sentence(host: str, broker_id: str, early: float, late: float) -> str:
     Args:
         host: Host with the clock.
         broker_id: Broker with which it was compared.
-        early: As ``early_s`` of `clocks`.
-        late: As ``late_s``.
+        early: ``early_s`` of `clocks`.
+        late: ``late_s`` of `clocks`.
     """
     way = f"{late:.3g} s ahead of" if late > early else f"{early:.3g} s behind"
     finding = f"the clock of {host} is at least {way} that of the broker {broker_id}"

@@ -21,9 +21,9 @@ def failures(events: DataFrame) -> DataFrame:
 
     Columns: ``fingerprint``, ``error`` (type of the exception), ``task``, ``release`` (empty if
     the job has none); ``attempts`` that failed with it, ``jobs`` of these attempts, ``failed`` for
-    good; ``first_seen`` and ``last_seen``; ``new``: there was an earlier release of the task, and
-    none failed with this error; ``retries``, and ``retry_helped``: the share of them whose next
-    attempt succeeded.
+    good; ``first_seen`` and ``last_seen``; ``new``: the task has earlier releases, and none of them
+    failed with this error; ``retries``, and ``retry_helped``: the share of retries whose
+    next attempt succeeded.
 
     Args:
         events: Each of them once.
@@ -62,9 +62,9 @@ def _or_empty(name: str) -> Column:
 
 def _successes(events: DataFrame) -> DataFrame:
     """Return the attempts that were followed by a successful one."""
-    later = events.where((events.kind == EventKind.SUCCEEDED.value) & (events.attempt > 1))
-    before = (later.attempt - 1).alias("attempt")
-    return later.select("broker_id", "job_id", before, F.lit(1).alias("helped")).distinct()
+    successes = events.where((events.kind == EventKind.SUCCEEDED.value) & (events.attempt > 1))
+    before = (successes.attempt - 1).alias("attempt")
+    return successes.select("broker_id", "job_id", before, F.lit(1).alias("helped")).distinct()
 
 
 def _marked_new(table: DataFrame, events: DataFrame) -> DataFrame:
@@ -73,12 +73,12 @@ def _marked_new(table: DataFrame, events: DataFrame) -> DataFrame:
     Releases of a task follow each other by the times of their first events.
     """
     begins = events.where("job_id IS NOT NULL").groupBy(_or_empty("task"), _or_empty("release"))
-    releases = begins.agg(F.min("ts_us").alias("begun"))
+    releases = begins.agg(F.min("ts_us").alias("first_us"))
     of_task = Window.partitionBy("task")
-    releases = releases.withColumn("is_first", F.min("begun").over(of_task) == F.col("begun"))
+    releases = releases.withColumn("is_first", F.min("first_us").over(of_task) == F.col("first_us"))
     rows = table.join(F.broadcast(releases), ["task", "release"])
-    earliest = F.min("begun").over(Window.partitionBy("task", "fingerprint"))
-    return rows.withColumn("new", (F.col("begun") == earliest) & ~F.col("is_first"))
+    earliest = F.min("first_us").over(Window.partitionBy("task", "fingerprint"))
+    return rows.withColumn("new", (F.col("first_us") == earliest) & ~F.col("is_first"))
 
 
 def killers(events: DataFrame) -> DataFrame:
@@ -111,8 +111,8 @@ def killers(events: DataFrame) -> DataFrame:
 
 # Failed jobs, to be queued again
 
-#: Kinds that do not change the state of a job, but for the operation that drops it.
-_NOTHING = (EventKind.GAP.value, EventKind.DUPLICATE.value, EventKind.OPERATION.value)
+#: Kinds that do not change the state of a job, except for the operation that drops it.
+_STATELESS = (EventKind.GAP.value, EventKind.DUPLICATE.value, EventKind.OPERATION.value)
 
 
 def failed_jobs(
@@ -141,7 +141,7 @@ def failed_jobs(
     names = ("kind", "attempt", "queue", "task", "error_type", "ts_us")
     dropped = F.coalesce(events.operation == "drop", F.lit(False))  # noqa: FBT003 - a literal
     last = (
-        events.where(events.job_id.isNotNull() & (~events.kind.isin(*_NOTHING) | dropped))
+        events.where(events.job_id.isNotNull() & (~events.kind.isin(*_STATELESS) | dropped))
         .groupBy("broker_id", "job_id")
         .agg(F.max_by(F.struct(*names), "seq").alias("last"))
         .select("broker_id", "job_id", *(f"last.{name}" for name in names))

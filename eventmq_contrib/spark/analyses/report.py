@@ -34,7 +34,7 @@ __all__ = ["MAX_ROWS", "OTHERS", "QUEUES", "SPANS", "report", "timeline"]
 
 Values: TypeAlias = dict[str, list[float | None]]
 
-#: Most rows of a table of the page; further ones are counted.
+#: Maximum rows of a table of the page; further ones are counted.
 MAX_ROWS = 20
 
 #: Columns of runs that the parts of the report use.
@@ -55,7 +55,7 @@ def report(
 
     Args:
         events: All events of the journal, from which missing numbers and earlier weeks are found.
-        choice: Part of the journal that is reported; all of it by default.
+        choice: Part of the journal to report; by default all of it.
         target_p95: Seconds that 95 % of the jobs of a queue may wait at most.
         objective: Service level objective of each queue; by default 95 % start within 2 s.
         progress: Called with the name of each part before it is made; a run takes minutes.
@@ -66,15 +66,15 @@ def report(
     """
     choice = choice or Choice()
     selected = choice.of(events)
-    progress("the whole")
-    result = {**_whole(selected), "target_p95": target_p95, "min_history": MIN_HISTORY}
+    progress("the overview")
+    result = {**_overview(selected), "target_p95": target_p95, "min_history": MIN_HISTORY}
     first, last = (round(result[name] * _SECOND) for name in ("first", "last"))
     target = objective or Objective()
     brokers = numbers(choice.times(events))
     executed = executions(selected, few=result.pop("silent") <= FEW).select(*_OF_RUNS)
-    with _kept(executed) as runs, _kept(lives(selected, "queue")) as jobs:
+    with _persisted(executed) as runs, _persisted(lives(selected, "queue")) as jobs:
         parts: Mapping[str, Callable[[], dict[str, Any]]] = {
-            "the audit": lambda: {"audit": _audited(events, choice, jobs, evidence)},
+            "the audit": lambda: {"audit": _audit(events, choice, jobs, evidence)},
             "clocks": lambda: {"clocks": [
                 sentence(row.host, row.broker_id, row.early_s, row.late_s)
                 for row in wrong_clocks(events).limit(MAX_ROWS).collect()
@@ -84,7 +84,7 @@ def report(
             },
             "tasks": lambda: _tasks(runs),
             "service levels": lambda: {"slo": _levels(selected, target, last, jobs, brokers)},
-            "failures": lambda: _failed(selected),
+            "failures": lambda: _failures(selected),
             "capacity": lambda: _capacity(selected, target_p95, runs),
             "odd hours": lambda: _cut("anomalies", _rows(
                 between(anomaly(choice.jobs(events)), choice.since, choice.until)
@@ -93,11 +93,11 @@ def report(
         for part, analyse in parts.items():
             progress(part)
             result |= analyse()
-    return {**result, "total": _total(result)}
+    return {**result, "total": _totals(result)}
 
 
 @contextlib.contextmanager
-def _kept(table: DataFrame) -> Iterator[DataFrame]:
+def _persisted(table: DataFrame) -> Iterator[DataFrame]:
     """Persist a table that several parts use, on disk, not in memory."""
     table.persist(StorageLevel.DISK_ONLY)
     try:
@@ -106,7 +106,7 @@ def _kept(table: DataFrame) -> Iterator[DataFrame]:
         table.unpersist()
 
 
-def _whole(events: DataFrame) -> dict[str, Any]:
+def _overview(events: DataFrame) -> dict[str, Any]:
     [about] = events.agg(
         F.count("*").alias("events"), F.count_distinct("broker_id").alias("brokers"),
         F.min("ts_us").alias("first"), F.max("ts_us").alias("last"),
@@ -126,7 +126,7 @@ def _cut(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {name: list(rows[:MAX_ROWS]), f"more_{name}": max(0, len(rows) - MAX_ROWS)}
 
 
-def _audited(
+def _audit(
     events: DataFrame, choice: Choice, jobs: DataFrame, evidence: Evidence | None
 ) -> dict[str, Any]:
     # Jobs of a time range have events at any time.
@@ -139,7 +139,7 @@ def _audited(
 
 
 def _tasks(runs: DataFrame) -> dict[str, Any]:
-    """Return a row per task and queue, and one for all under ``whole``."""
+    """Return a row per task and queue, and one for all of them as ``whole``."""
     shares = list(QUANTILES.values())
     rolled = runs.groupingSets([["task", "queue"], []], "task", "queue")
     rows = rolled.agg(
@@ -177,7 +177,7 @@ def _levels(
     ]
 
 
-def _failed(events: DataFrame) -> dict[str, Any]:
+def _failures(events: DataFrame) -> dict[str, Any]:
     table = failures(events)
     for name in ("first_seen", "last_seen"):
         table = table.withColumn(name, F.unix_micros(name) / _SECOND)
@@ -205,7 +205,7 @@ def _capacity(events: DataFrame, target_p95: float, runs: DataFrame) -> dict[str
     }  # fmt: skip
 
 
-def _total(result: dict[str, Any]) -> dict[str, Any]:
+def _totals(result: dict[str, Any]) -> dict[str, Any]:
     """Return the figures at the top of the page."""
     audited, whole = result["audit"], result["whole"]
     ended = sum(audited[name] for name in ("succeeded", "failed", "cancelled", "expired"))
@@ -234,7 +234,7 @@ _WIDTHS = (
 _WEEK = 604_800
 
 #: Kind -> its name in the plot.
-_SHOWN = {
+_LABELS = {
     str(EventKind.SUCCEEDED): "succeeded", str(EventKind.RETRY): "tried again",
     str(EventKind.FAILED): "failed",
     str(EventKind.CANCELLED): "cancelled", str(EventKind.EXPIRED): "expired",
@@ -287,14 +287,14 @@ def timeline(
     runs = executions(events) if runs is None else runs
     jobs = lives(events, "queue") if jobs is None else jobs
     arrivals: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
-    ended = {name: [0.0] * spans.n for name in _SHOWN.values()}
+    ended = {name: [0.0] * spans.n for name in _LABELS.values()}
     for row in _counts(events, spans):
         arrivals[row["queue"]][row["span"]] += row["came"]
-        if row["kind"] in _SHOWN:
-            ended[_SHOWN[row["kind"]]][row["span"]] += row["n"]
+        if row["kind"] in _LABELS:
+            ended[_LABELS[row["kind"]]][row["span"]] += row["n"]
     busiest = sorted(arrivals, key=lambda name: (-sum(arrivals[name]), name))[:QUEUES]
     started = runs.withColumn("span", spans.of(runs.started_us))
-    # Not by queue in the same pass: Spark would sort so many groups of percentiles, not hash them.
+    # Queues need another pass: with that many groups of percentiles Spark would sort, not hash.
     times = started.groupBy("span").agg(*(
         F.percentile_approx(name, list(QUANTILES.values()), _ACCURACY).alias(name)
         for name in ("wait_us", "run_us")
@@ -305,11 +305,11 @@ def timeline(
         "times": [(spans.begin + k * spans.width) / _SECOND for k in range(spans.n)],
         "width": spans.width / _SECOND,
         "ended": {name: values for name, values in ended.items() if any(values)},
-        "came": _merged(arrivals, busiest, sum),
+        "came": _merge_others(arrivals, busiest, sum),
         "waited": _lines(times, "wait_us", spans.n),
         "ran": _lines(times, "run_us", spans.n),
-        "ages": _merged(_ages(waiting, spans, last), busiest, max),
-        "working": _merged(_working(runs, spans), busiest, sum),
+        "ages": _merge_others(_ages(waiting, spans, last), busiest, max),
+        "working": _merge_others(_working(runs, spans), busiest, sum),
     }
 
 
@@ -350,15 +350,15 @@ def _unstarted(
 ) -> list[tuple[str, int, int]]:
     """Return (queue, span of the end, ready since) of jobs that never ran.
 
-    Of each queue and span only the oldest. Jobs that still wait have an end after all spans; they
-    are left out if their end may be among missing numbers.
+    Only the oldest job of each queue and span is returned. Jobs that still wait get an end after
+    all spans; they are left out if their end may be among missing numbers.
     """
     over = spans.of(F.col("gone_us"))
     span = F.when(F.col("gone_us").isNull(), F.lit(spans.n)).otherwise(over).alias("span")
-    never = jobs.where((F.col("runs") == 0) & F.col("ready_us").isNotNull())
+    not_started = jobs.where((F.col("runs") == 0) & F.col("ready_us").isNotNull())
     columns = ("queue", "gone_us", "ready_us")
-    withdrawn = never.where(F.col("gone_us").isNotNull()).select(*columns)
-    waiting = still_known(never.where(F.col("gone_us").isNull()), brokers).select(*columns)
+    withdrawn = not_started.where(F.col("gone_us").isNotNull()).select(*columns)
+    waiting = still_known(not_started.where(F.col("gone_us").isNull()), brokers).select(*columns)
     rows = (
         withdrawn.unionByName(waiting)
         .groupBy(F.coalesce("queue", F.lit("")).alias("queue"), span)
@@ -410,12 +410,12 @@ def _working(runs: DataFrame, spans: Spans) -> dict[str, list[float]]:
     return working
 
 
-def _merged(
-    by_queue: dict[str, list[float]], names: Sequence[str], together: Callable[[Any], float]
+def _merge_others(
+    by_queue: dict[str, list[float]], names: Sequence[str], merge: Callable[[Any], float]
 ) -> dict[str, list[float]]:
     """Return the values of some queues, and those of all others merged."""
     merged = {name: by_queue[name] for name in names if name in by_queue}
     others = [values for name, values in by_queue.items() if name not in merged]
     if others:
-        merged[OTHERS] = [together(values) for values in zip(*others, strict=True)]
+        merged[OTHERS] = [merge(values) for values in zip(*others, strict=True)]
     return merged

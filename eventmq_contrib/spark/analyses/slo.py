@@ -1,7 +1,7 @@
 """Service levels: the share of jobs that start in time, such as "95 % within 2 s", by queue.
 
-Computed in two steps like `stats`: `slo_cells` counts starts, and counts can be added; `slo_of`
-makes the table from counts.
+The table is computed in two steps, as in `stats`: `slo_cells` counts starts, and `slo_of` makes the
+table from counts. Counts of several batches can be added.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Objective:
 def expired_waiting() -> Column:
     """Return whether an event expires a job that was ready, so that no worker started it in time.
 
-    A job that expired before it was ready has the time at which it would have been (``due_us``); no
-    worker was late for it.
+    A job that expired before it was due has the time at which it would have become ready
+    (``due_us``); no worker was late for it.
     """
     return (F.col("kind") == EventKind.EXPIRED.value) & F.col("due_us").isNull()
 
@@ -79,10 +79,10 @@ def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:
 def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
     """Return the table made from counts, a row per queue.
 
-    Columns: ``queue``; ``starts``, those that expired waiting included; ``attainment``, the share
-    of starts in time; ``budget_left``, the unused share of the starts that may be late, below 0 if
-    it is overspent; ``burn_5m`` and ``burn_1h``, how many times faster than allowed it is spent,
-    null if nothing started.
+    Columns: ``queue``; ``starts``, including jobs that expired while they waited; ``attainment``,
+    the share of starts in time; ``budget_left``, the unused share of the error budget, below 0 if
+    it is overspent; ``burn_5m`` and ``burn_1h``, how many times faster than allowed the budget is
+    spent, null if nothing started.
 
     Args:
         counts: As from `slo_cells`; those of the same step are added.
@@ -112,8 +112,8 @@ def oldest_waiting(
 ) -> DataFrame:  # fmt: skip
     """Return how many jobs wait for a worker, and for how many seconds: ``queue, waiting, oldest``.
 
-    Delayed and blocked jobs do not count. Nor do jobs after whose last event a number is missing or
-    dropped, since that may have been their end.
+    Delayed and blocked jobs do not count. Neither do jobs after whose last event a number is
+    missing or dropped, since the missing event may have ended them.
 
     Args:
         events: All events of a journal, each once.

@@ -37,7 +37,7 @@ READY = (EventKind.ENQUEUED, EventKind.LEASE_LOST, EventKind.HANDED_BACK, EventK
 _KINDS = [kind.value for kind in STATES]
 
 #: A power of two above the number of kinds.
-_ROOM, _BITS = 32, 5
+_CODE_BASE, _BITS = 32, 5
 
 
 def of_jobs(events: DataFrame) -> DataFrame:
@@ -60,13 +60,13 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
     Returns:
         ``broker_id, job_id``, the further columns, ``first_seq``, ``first_us`` and ``last_us``
         (times of the first and last event), ``first`` and ``last`` (see `kind_of`), ``ends`` and
-        ``leases`` (numbers of events that end it, and that have a lease); ``ready_us`` and
-        ``gone_us``, the last times at which it became ready and ended, null if it did not;
-        ``runs``, the number of events of starts.
+        ``leases`` (how many events end it, and how many have a lease); ``ready_us`` and
+        ``gone_us``, the last times at which it became ready and ended, null if it never did;
+        ``runs``, the number of events with a start.
     """
     rows = of_jobs(events)
-    # Two facts in one number: Spark updates aggregates of numbers in place.
-    code = F.col("seq") * _ROOM + F.array_position(F.array(*map(F.lit, _KINDS)), rows.kind)
+    # One number holds two facts, since Spark updates aggregates of numbers in place.
+    code = F.col("seq") * _CODE_BASE + F.array_position(F.array(*map(F.lit, _KINDS)), rows.kind)
     return rows.groupBy("broker_id", "job_id", *more).agg(
         F.min("seq").alias("first_seq"), F.min("ts_us").alias("first_us"),
         F.max("ts_us").alias("last_us"), F.min(code).alias("first"), F.max(code).alias("last"),
@@ -82,7 +82,7 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
 
 def kind_of(last: Column) -> Column:
     """Return the kind of the last event of a row of `lives`."""
-    return F.element_at(F.array(*map(F.lit, _KINDS)), F.pmod(last, F.lit(_ROOM)).cast("int"))
+    return F.element_at(F.array(*map(F.lit, _KINDS)), F.pmod(last, F.lit(_CODE_BASE)).cast("int"))
 
 
 def number_of(last: Column) -> Column:
@@ -107,7 +107,7 @@ def double_leased(events: DataFrame) -> DataFrame:
         events: Events of the jobs in question, each once.
     """
     rows = _numbered(events)
-    leases = _late(rows).unionByName(_overlapping(rows))
+    leases = _after_end(rows).unionByName(_overlapping(rows))
     return leases.distinct()
 
 
@@ -118,18 +118,18 @@ def _numbered(events: DataFrame) -> DataFrame:
         *_JOB, "seq", "ts_us", "kind", "leased_us", "delivery", "worker_id"
     )
     begins = rows.kind.isin(_BEGINNINGS)
-    again = begins & ended(F.lag("kind").over(order))
+    restarts = begins & ended(F.lag("kind").over(order))
     return (
-        rows.withColumn("again", F.coalesce(again, F.expr("false")).cast("int"))
-        .withColumn("life", F.sum("again").over(order))
+        rows.withColumn("restarts", F.coalesce(restarts, F.expr("false")).cast("int"))
+        .withColumn("life", F.sum("restarts").over(order))
         .withColumn("admitted", F.max(begins).over(Window.partitionBy(*_JOB)))
     )
 
 
-def _late(rows: DataFrame) -> DataFrame:
+def _after_end(rows: DataFrame) -> DataFrame:
     """Return the jobs with a lease or an end after their end.
 
-    Jobs without an admission are left out, since their lives cannot be told apart.
+    Jobs without an admission are left out, since their lives cannot be distinguished.
     """
     before = (
         Window.partitionBy(*_JOB, "life").orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
@@ -157,10 +157,10 @@ def _overlapping(rows: DataFrame) -> DataFrame:
 
 # Runs
 
-#: Most events whose jobs' ids are broadcast, some ten MiB.
+#: Maximum number of events whose jobs' ids are broadcast: some ten MiB.
 FEW = 100_000
 
-#: Columns of the result.
+#: Columns of `executions`.
 COLUMNS = (
     "broker_id", "job_id", "task", "queue", "worker_id", "attempt", "kind",
     "ready_us", "started_us", "run_us", "wait_us",
@@ -192,14 +192,14 @@ def executions(events: DataFrame, *, few: bool = False) -> DataFrame:
     runs = events.where(F.col("started_us").isNotNull() & F.col("run_us").isNotNull())
     measured, other = runs.where("wait_us IS NOT NULL"), events.where(is_silent())
     wait = F.greatest(F.lit(0), F.col("wait_us"))
-    picked: list[Column | str] = [
+    columns_of_run: list[Column | str] = [
         "broker_id", "job_id", "attempt", "kind", "started_us",
         *(F.coalesce(name, F.lit("")).alias(name) for name in ("task", "queue", "worker_id")),
         (F.col("started_us") - wait).alias("ready_us"),
         F.greatest(F.lit(0), F.col("run_us")).alias("run_us"), wait.alias("wait_us"),
     ]  # fmt: skip
-    all_runs = measured.select(*picked).unionByName(
-        _with_wait(events, other, few=few).select(*picked)
+    all_runs = measured.select(*columns_of_run).unionByName(
+        _with_wait(events, other, few=few).select(*columns_of_run)
     )
     return all_runs.select(*COLUMNS)
 

@@ -1,12 +1,12 @@
 """Statistics: number of jobs, waiting and run times, and failures by task, queue and time.
 
-Computed in two steps. `cells` counts, and its counts can be added, from batches and streams.
+The table is computed in two steps. `cells` counts; counts of several batches can be added.
 `stats_of` makes the table from counts, which is cheap.
 
-Times are counted in buckets that are 1 % wide, so that percentiles are computed in batches and
-streams. A bucket gives its times to within 0.5 %, and the buckets of two tables can be added. So
-the percentiles of any group need a few hundred counts and no sorting, and are within 0.5 % of the
-exact ones. (Masson, Rim, Lee: DDSketch, VLDB 2019.)
+Times are counted in buckets that are 1 % wide, so that percentiles can be computed from batches and
+streams. A bucket represents its times to within 0.5 %, and the buckets of two tables can be added.
+The percentiles of any group therefore need a few hundred counts and no sorting, and are within
+0.5 % of the exact ones. (Masson, Rim, Lee: DDSketch, VLDB 2019.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cells(events: DataFrame, period: str = "minute") -> DataFrame:
     """Return counts: ``start, queue, task, what, bucket`` and ``n``.
 
     ``what`` is ``arrived`` (admitted jobs), a kind (``succeeded failed cancelled expired retry
-    lease_lost``), or ``wait`` and ``run``, whose times are in `buckets`; ``bucket`` is null for
+    lease_lost``), or ``wait`` and ``run``, whose times are in buckets; ``bucket`` is null for
     the others.
 
     Args:
@@ -69,9 +69,9 @@ def cells(events: DataFrame, period: str = "minute") -> DataFrame:
     ]
     rows = events.where("job_id IS NOT NULL").select(
         start.alias("period"), "queue", F.coalesce("task", F.lit("")).alias("task"),
-        F.explode(F.array(*structs)).alias("told"),
-    ).where("told.what IS NOT NULL")  # fmt: skip
-    counts = rows.groupBy("period", "queue", "task", "told.what", "told.bucket").agg(
+        F.explode(F.array(*structs)).alias("count"),
+    ).where("count.what IS NOT NULL")  # fmt: skip
+    counts = rows.groupBy("period", "queue", "task", "count.what", "count.bucket").agg(
         F.count("*").alias("n")
     )
     return counts.select(F.col("period.start").alias("start"), *CELL[1:], "n")
@@ -130,7 +130,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def bucket(micros: Column) -> Column:
-    """Return the bucket of a time in microseconds: -1 for none at all, null for null."""
+    """Return the bucket of a time in microseconds: -1 for 0 or less, null for null."""
     power = F.floor(F.log(micros.cast("double")) / math.log(WIDTH)).cast("int")
     return F.when(micros > 0, power).when(micros.isNotNull(), F.lit(-1))
 

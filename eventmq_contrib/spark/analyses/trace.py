@@ -1,8 +1,8 @@
 """Traces: the tree of jobs that a job belongs to, with its critical path.
 
 `events_of` finds the events of the tree, `hops` makes jobs of them, `critical` computes the
-critical path, and `about` and `drawn` make rows and a drawing. All but the first are plain Python:
-a tree fits into memory, or is cut with a warning.
+critical path, `summarize` makes rows, and `tree_lines` draws the tree. All but the first are plain
+Python: a tree fits into memory, or is cut with a warning.
 
 `chrome_trace` exports it in the Trace Event Format, for chrome://tracing and Perfetto: complete
 events (``X``) for runs, nestable asynchronous ones (``b`` and ``e``) for waiting, flows (``s`` and
@@ -33,13 +33,13 @@ __all__ = [
     "Hop",
     "Run",
     "Step",
-    "about",
     "chrome_trace",
     "critical",
-    "drawn",
     "events_of",
     "hop_rows",
     "hops",
+    "summarize",
+    "tree_lines",
 ]
 
 
@@ -79,10 +79,10 @@ class Hop:
         state: State after the last event.
         parent: Id of its parent, "" if none is known.
         submitted_us: Time of its first event.
-        ready_us: Time at which it could first start; None if it never could.
+        ready_us: Time at which it first became ready; None if it never did.
         ended_us: Time of its end; None if it has not ended.
-        blocked: Whether it waited for other jobs at first.
-        acts: What people did to it, as texts such as ``cancel by anna@host``.
+        blocked: Whether it first waited for other jobs.
+        acts: Operations of people on it, as texts such as ``cancel by anna@host``.
     """
 
     id: str
@@ -100,7 +100,7 @@ class Hop:
 
     @property
     def waited_us(self) -> int:
-        """Time that it waited while it was ready, over all its runs."""
+        """Time that it waited after it was ready, over all its runs."""
         return sum(run.started_us - run.ready_us for run in self.runs)
 
     @property
@@ -111,7 +111,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Step of the critical path, from the step before to the end of this job.
+    """Step of the critical path, from the end of the step before to the end of this job.
 
     Attributes:
         job: Id of the job.
@@ -134,7 +134,7 @@ def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> lis
     Args:
         events: Rows of a journal.
         job_id: Id of any job of the tree.
-        limit: Most events that are read; one more is returned if there are more.
+        limit: Maximum number of events; one more is returned if the tree has more.
 
     Raises:
         JobNotFound: The journal has no event of this job.
@@ -150,7 +150,7 @@ def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> lis
     if not own:
         raise JobNotFound(f"the journal has no event of a job {job_id}: see --since and --queue")
     roots = {row["root_id"] for row in own if row["root_id"]}
-    top, own = _climbed(own, read_job, job_id) if not roots else (job_id, own)
+    top, own = _ancestors(own, read_job, job_id) if not roots else (job_id, own)
     roots = roots or {row["root_id"] for row in own if row["root_id"]} or {top}
     related = F.col("root_id").isin(list(roots)) | F.col("job_id").isin([top, *roots])
     job_events = [*read(events.where(related)), *own]
@@ -161,14 +161,16 @@ def events_of(events: DataFrame, job_id: str, *, limit: int = MAX_EVENTS) -> lis
         seen_ids = {row["job_id"] for row in job_events}
         ids = events.sparkSession.createDataFrame([(i,) for i in sorted(below)], "up string")
         orphans = events.where(F.col("root_id").isNull() & F.col("parent_id").isNotNull())
-        more = read(orphans.join(F.broadcast(ids), F.col("parent_id") == F.col("up"), "left_semi"))
-        job_events += more
-        below = {row["job_id"] for row in more} - seen_ids
+        children = read(
+            orphans.join(F.broadcast(ids), F.col("parent_id") == F.col("up"), "left_semi")
+        )
+        job_events += children
+        below = {row["job_id"] for row in children} - seen_ids
     once = {(row["broker_id"], row["seq"]): row for row in job_events}
     return [once[key] for key in sorted(once)][: limit + 1]
 
 
-def _climbed(
+def _ancestors(
     rows: list[dict[str, Any]], read: Callable[[str], list[dict[str, Any]]], job_id: str
 ) -> tuple[str, list[dict[str, Any]]]:
     """Return the topmost ancestor of a job, and the events of the ancestors."""
@@ -217,7 +219,7 @@ def hops(rows: Iterable[Row]) -> dict[str, Hop]:
 def _apply(hop: Hop, row: Row, ready: dict[str, int]) -> None:
     """Apply an event to its job."""
     kind, at = row["kind"], row["ts_us"]
-    if row.get("operation") and hop.acts[-1:] != [act := _act(row)]:  # the act, and what it caused
+    if row.get("operation") and hop.acts[-1:] != [act := _act(row)]:  # once per operation
         hop.acts.append(act)
     if kind in STATES:
         hop.state = str(STATES[EventKind(kind)])
@@ -244,7 +246,7 @@ def _act(row: Row) -> str:
 
 def _run(row: Row, ready: int | None) -> Run:
     started = row["started_us"]
-    if row["wait_us"] is not None:  # for a requeued job it counts from the first time
+    if row["wait_us"] is not None:  # a requeued job counts it from the first time it was ready
         ready = max(started - row["wait_us"], ready or 0)
     return Run(
         attempt=row["attempt"] or 1, worker=row["worker_id"] or "", kind=row["kind"],
@@ -270,8 +272,8 @@ def _circular(hop: Hop, hops: Mapping[str, Hop]) -> bool:
 def critical(hops: Mapping[str, Hop]) -> list[Step]:
     """Return the critical path of the job that ended last, the first step first.
 
-    A blocked job waited for the job of the tree that ended last before it was released. A job that
-    a running job submitted waited for that one until then.
+    A blocked job waited for the job of the tree that ended last before its release. A job that was
+    submitted by a running job waited for that job until its submission.
 
     Args:
         hops: Jobs of the trace, as from `hops`.
@@ -324,7 +326,7 @@ _SECOND = 1e6
 _COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
 
 
-def about(job_id: str, hops: Mapping[str, Hop], steps: Sequence[Step]) -> dict[str, Any]:
+def summarize(job_id: str, hops: Mapping[str, Hop], steps: Sequence[Step]) -> dict[str, Any]:
     """Return a trace as one object.
 
     Args:
@@ -369,13 +371,13 @@ def hop_rows(hops: Mapping[str, Hop]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def drawn(trace: Mapping[str, Any]) -> Iterator[Text]:
+def tree_lines(trace: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the lines of the tree.
 
     A job that is the only successor of another is drawn below it, not indented: chains may be long.
 
     Args:
-        trace: Summary of the trace, as from `about`.
+        trace: Summary of the trace, as from `summarize`.
     """
     states = ", ".join(f"{n} {state}" for state, n in trace["states"].items())
     duration = "" if trace["seconds"] is None else f", {_span(trace['seconds'])}"
@@ -400,12 +402,12 @@ def drawn(trace: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]]:
-    """Return siblings for the stack: row or text, indent of its first line, of the rest."""
+    """Return siblings for the stack: row or text, indent of its first line, indent of the rest."""
     parts: list[Row | str] = [*rows[:BESIDE]]
     if len(rows) > BESIDE:
         hidden = Counter(row["state"] for row in rows[BESIDE:])
-        more = ", ".join(f"{n} {state}" for state, n in hidden.items())
-        parts.append(f"{len(rows) - BESIDE} more: {more}")
+        states = ", ".join(f"{n} {state}" for state, n in hidden.items())
+        parts.append(f"{len(rows) - BESIDE} more: {states}")
     entries = [(part, f"{indent}├─ ", f"{indent}│  ") for part in parts]
     entries[-1:] = [(part, f"{indent}└─ ", f"{indent}   ") for part in parts[-1:]]
     return entries[::-1]
@@ -456,7 +458,7 @@ def chrome_trace(hops: Mapping[str, Hop]) -> dict[str, Any]:
     starts: dict[str, dict[str, Any]] = {}
     runs = ((hop, run) for hop in hops.values() for run in hop.runs)
     for hop, run in sorted(runs, key=lambda each: (each[1].started_us, each[0].id)):
-        event = {**_about(hop, run, zero), **threads.place(run)}
+        event = {**_about(hop, run, zero), **threads.assign(run)}
         starts.setdefault(hop.id, event)
         events.append(event)
     events += _flows(hops, starts)
@@ -518,7 +520,7 @@ class _Threads:
         self._free: dict[str, list[tuple[int, int]]] = {}
         self._threads: list[tuple[int, int, str]] = []
 
-    def place(self, run: Run) -> dict[str, int]:
+    def assign(self, run: Run) -> dict[str, int]:
         """Return ``pid`` and ``tid`` of a run; runs are passed in the order of their starts."""
         host = run.worker.rpartition(":")[0] or run.worker or "(unknown)"
         pid = self._hosts.setdefault(host, _QUEUES + 1 + len(self._hosts))

@@ -148,7 +148,7 @@ def test_a_command_prints_a_table_or_json_or_writes_parquet(
 def test_a_long_listing_is_cut_and_says_so(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module(JournalOptions.__module__), "SHOWN", 1)
+    monkeypatch.setattr(importlib.import_module(JournalOptions.__module__), "MAX_SHOWN", 1)
     write_journal(tmp_path, numbered("b", range(1, 8)))
     done = run("--journal", tmp_path)
     assert done.stdout.split() == ["queue", "count", "q0", "3"]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from eventmq.errors import JobNotFound
 from eventmq_contrib.spark.analyses.trace import (
-    about,
     chrome_trace,
     critical,
-    drawn,
     events_of,
     hops,
+    summarize,
+    tree_lines,
 )
 from tests.contrib.spark.histories import frame
 
@@ -131,8 +131,8 @@ def test_what_was_done_to_a_job_is_said_once() -> None:
         story.event(9, kind, "a", operation="retry", actor=None)
     [hop] = hops(story.rows).values()
     assert (["cancel by anna@host", "retry"], "queued") == (hop.acts, hop.state)
-    told = about("a", {"a": hop}, [])
-    assert "cancel by anna@host, retry" in "\n".join(line.plain for line in drawn(told))
+    told = summarize("a", {"a": hop}, [])
+    assert "cancel by anna@host, retry" in "\n".join(line.plain for line in tree_lines(told))
 
 
 def test_a_job_that_was_blocked_waits_from_when_it_was_released() -> None:
@@ -149,7 +149,7 @@ def test_what_has_not_ended_is_on_no_path() -> None:
     story = Story()
     story.event(0, "enqueued", "a")
     assert [] == critical(hops(story.rows))
-    told = about("a", hops(story.rows), [])
+    told = summarize("a", hops(story.rows), [])
     assert (None, {"queued": 1}) == (told["seconds"], told["states"])
 
 
@@ -167,7 +167,7 @@ def test_headers_that_go_in_a_circle_do_no_harm() -> None:
 
 def lines(story: Story, job: str) -> list[str]:
     found = hops(story.rows)
-    return [line.plain for line in drawn(about(job, found, critical(found)))]
+    return [line.plain for line in tree_lines(summarize(job, found, critical(found)))]
 
 
 def test_the_tree_says_each_job_on_a_line() -> None:
