@@ -1,12 +1,12 @@
 """Every contract that a plugin can implement, on one page.
 
-A plugin hands over factories (`Factory`); the kernel calls a factory once where it wires an app,
+A plugin provides factories (`Factory`); the kernel calls a factory once where it wires an app,
 keeps the object and calls its bound methods. Unless a contract says otherwise, methods are called
-from one thread, may not block and do not raise. All times are seconds as float.
+from one thread, must not block and do not raise. All times are seconds as float.
 
-An object needs every method and attribute of its contract, also those that say what it cannot do:
-one without is refused where it is made, with a sentence that names the plugin. What only some can
-do is a contract of its own (`KeyedRouting`, `SharedPool`, `Execution`).
+An object needs every method and attribute of its contract, including those for abilities that it
+lacks: the kernel refuses an incomplete object when it is made, and names the plugin. An optional
+ability is a contract of its own (`KeyedRouting`, `SharedPool`, `Execution`).
 """
 
 from __future__ import annotations
@@ -74,61 +74,62 @@ __all__ = [
 
 
 class StoreTools(Protocol):
-    """Checks, repairs and copies the files of a store that is not opened here. May block.
+    """Checks, repairs and copies the files of a store that this process has not opened. May block.
 
-    Where there are no files, what cannot be done raises `StoreError`, with what to use instead.
+    A store without files raises `StoreError` from what it cannot do, and names the alternative.
     """
 
     def check(self) -> Sequence[Finding]:
-        """Return what is not as it should be, in one snapshot, also while a broker runs.
+        """Return the findings of one snapshot, also while a broker runs.
 
-        Raises `StoreError` where there is nothing that can be read.
+        Raises `StoreError` if nothing can be read.
         """
 
     def repair(self) -> Repaired:
-        """Put right what can be put right without a loss, after copying the files.
+        """Copy the files, then repair what can be repaired without a loss.
 
         Raises `StoreError`, having done nothing, while a broker has the store open.
         """
 
     def backup(self, destination: Path, *, replace: bool) -> BackedUp:
-        """Write a snapshot of the store into a folder, all of it or nothing, synced.
+        """Write a snapshot of the store into a folder, all of it or nothing, synced to disk.
 
-        A broker may run; one that is started on that folder goes on from there. Raises `StoreError`
-        where a store is in the folder already, unless ``replace`` is said.
+        A broker may run; one that is started on that folder continues from the snapshot. Raises
+        `StoreError` if the folder has a store already, unless ``replace`` is true.
         """
 
     def salvage(self, destination: Path) -> Salvaged:
-        """Copy what can be read of a damaged store into a new one, in a folder that is empty.
+        """Copy what is readable of a damaged store into a new one in an empty folder.
 
-        The store is only read. Raises `StoreError`, leaving nothing behind, while a broker has it
-        open, or where the folder has something in it or cannot be written.
+        The damaged store is only read. Raises `StoreError`, leaving nothing behind, while a broker
+        has it open, or if the folder is not empty or cannot be written.
         """
 
 
 class EventLogReader(Protocol):
-    """Reads the event log of a store that is not opened here, also while a broker runs. One thread.
+    """Reads the event log of a store that this process has not opened, also while a broker runs.
 
-    ``store_id`` is the id of the store in its events.
+    Used from one thread. ``store_id`` is the id of the store in its events.
     """
 
     store_id: str
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
-        """Return rows of events after a number, and what the store has; raises `StoreError`.
+        """Return rows of events after a number, and the head of the log; raises `StoreError`.
 
-        At least one row if there is one, no more after ``max_bytes``; one may begin before that.
+        Returns at least one row if there is one, and adds none once ``max_bytes`` are reached. The
+        first row may begin before the number.
         """
 
     def addresses(self) -> Mapping[str, str]:
-        """Return where the broker is, or was, by port: ``main`` is for clients."""
+        """Return the broker's addresses, or the last known, by port; ``main`` is for clients."""
 
     def close(self) -> None:
         """Release everything. Idempotent."""
 
 
-#: The largest number of a progress: what is larger has no exact place in a float.
-_MOST = float(1 << 53)
+#: Largest number of a progress: larger whole numbers are inexact as floats.
+_MAX_PROGRESS = float(1 << 53)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,24 +145,23 @@ class JobContext:
     attempt: int
     delivery: int
     headers: str
-    #: What `check` asks and `progress` tells.
+    #: Tells `check` whether to stop, and receives the numbers of `progress`.
     cancellation: Any = field(default=None, compare=False, repr=False)
 
     def check(self) -> None:
-        """Raise `JobCancelled`, or once `SoftTimeLimitExceeded`, where the job is to stop."""
+        """Raise `JobCancelled` if the job is cancelled, or `SoftTimeLimitExceeded` once."""
         if self.cancellation is not None:
             self.cancellation.check()
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Tell those who ask ``job.info()`` how far the job is.
+        """Report the progress of the job, which ``job.info()`` shows.
 
-        The last value counts. Call it as often as you like: it costs microseconds, and at most ten
-        values a second are sent.
+        The last value counts. A call takes microseconds; at most ten values a second are sent.
 
         Args:
-            done: How much is done, in any unit.
-            total: How much there is, if that is known.
-            note: A few words for people, at most 1,000 characters.
+            done: Amount of finished work, in any unit.
+            total: Total amount, if that is known.
+            note: A short text for users, at most 1,000 characters.
 
         Raises:
             TypeError: A number is none, or the note is no text.
@@ -169,9 +169,11 @@ class JobContext:
         """
         for value in (done,) if total is None else (done, total):
             if type(value) not in {int, float}:
-                raise TypeError(f"progress is told in numbers, not {type(value).__name__}")
-            if not -_MOST <= value <= _MOST:
-                raise ValueError(f"progress is {value!r}; allowed is a number up to {_MOST:g}")
+                raise TypeError(f"progress takes numbers, not {type(value).__name__}")
+            if not -_MAX_PROGRESS <= value <= _MAX_PROGRESS:
+                raise ValueError(
+                    f"progress is {value!r}; allowed is a number up to {_MAX_PROGRESS:g}"
+                )
         if not isinstance(note, str):
             raise TypeError(f"the note of a progress is a text, not {type(note).__name__}")
         if self.cancellation is not None and self.cancellation.report is not None:
@@ -179,7 +181,7 @@ class JobContext:
 
     @property
     def created(self) -> float:
-        """Unix time at which the client made the job, 0.0 if neither headers nor id say so."""
+        """Unix time at which the client made the job, 0.0 if neither headers nor id have it."""
         return parse_headers(self.headers).created or id_time(self.id) or 0.0
 
     def header(self, name: str, default: str = "") -> str:
@@ -187,17 +189,17 @@ class JobContext:
         return dict(parse_headers(self.headers).extra).get(name, default)
 
     def lineage(self) -> dict[str, str]:
-        """Return the headers by which jobs that are submitted in here say whose they are.
+        """Return the lineage headers of jobs that this job submits.
 
-        ``parent-id`` is this job, ``root-id`` the first job of the tree, ``trace-id`` goes on.
+        ``parent-id`` is this job, ``root-id`` the first job of the tree; ``trace-id`` is inherited.
         """
-        said = {"root-id": self.header("root-id", self.id), "parent-id": self.id}
+        headers = {"root-id": self.header("root-id", self.id), "parent-id": self.id}
         trace = self.header("trace-id")
-        return {**said, "trace-id": trace} if trace else said
+        return {**headers, "trace-id": trace} if trace else headers
 
 
 #: The running job; has no value outside a job. The executor sets it around the call, in 0.1
-#: microseconds; it follows the job through the threads and the coroutines of a pool.
+#: microseconds; it is inherited by the threads and coroutines of a pool.
 current: ContextVar[JobContext] = ContextVar("eventmq_current_job")
 
 
@@ -218,40 +220,41 @@ def current_job() -> JobContext:
 class JobsEnded:
     """Pool event: the next ``count`` jobs of a chunk have outcomes, in their order.
 
-    From a `SharedPool` it is jobs of any ``positions``; the slot means nothing.
+    From a `SharedPool` they are the jobs at any ``positions``, and the slot has no meaning.
     """
 
     slot: int
     chunk: int
     count: int
-    #: Seconds that these jobs ran together.
+    #: Total run time of these jobs in seconds.
     run_time: float
     #: `eventmq.wire.batches.encode_outcomes` of them.
-    outcomes: bytes
+    #: The outcomes as `eventmq.wire.batches.encode_outcomes` encodes them.
     positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SlotDied:
-    """Pool event: a slot died and lost its unanswered jobs; it starts anew.
+    """Pool event: a slot died and lost its unanswered jobs; the pool restarts it.
 
-    In a `SharedPool` that is the one job that it ran.
+    In a `SharedPool` only the one job that the slot ran is lost.
     """
 
     slot: int
     #: The chunk and the position of the job that was running, or (0, -1).
     chunk: int
     position: int
-    #: For people: exit status or signal.
+    #: Exit status or signal as text.
     reason: str
     #: Number of the signal that ended the process, 0 for none.
     signal: int = 0
-    #: Bytes of memory of the process when last measured, and its peak; 0 for unknown.
+    #: Resident memory of the process when last measured, and its peak, in bytes; 0 for unknown.
     rss: int = 0
     peak: int = 0
-    #: Jobs started and not answered, with the running one; 0 also where the pool does not know.
+    #: Jobs started and not answered, the running one included; 0 if the pool does not know.
     started: int = 0
-    #: Other slots died at the same moment of the same cause: which job it was is not known.
+    #: Whether other slots died at the same time of the same cause; the job that caused it is
+    #: unknown.
     shared_cause: bool = False
 
 
@@ -262,10 +265,10 @@ class PartsYielded:
     slot: int
     chunk: int
     position: int
-    #: Index of the first, and how many.
+    #: Index of the first part, and number of parts.
     first: int
     count: int
-    #: `eventmq.wire.streams.encode_parts` of them.
+    #: The parts as `eventmq.wire.streams.encode_parts` encodes them.
     body: bytes
 
 
@@ -276,7 +279,7 @@ class ProgressReported:
     slot: int
     chunk: int
     position: int
-    #: `eventmq.wire.streams.encode_progress` of it.
+    #: The progress as `eventmq.wire.streams.encode_progress` encodes it.
     body: bytes
 
 
@@ -297,11 +300,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PluginContext:
-    """What a factory gets: the name that it is asked for, its options, the clock and the app.
+    """Arguments of a factory: the requested name, its options, the clock and the app.
 
     ``options`` is ``[eventmq.plugins.NAME]`` of the settings: read it with
-    `eventmq.sdk.read_options`. ``app`` is None where a plugin is made without one. Take what you
-    need and do not keep the context: an object that keeps it keeps the app alive.
+    `eventmq.sdk.read_options`. ``app`` is None if the object is made without an app. Copy what you
+    need and do not store the context, which would keep the app alive.
     """
 
     name: str
@@ -314,7 +317,7 @@ class Factory(Protocol[T_co]):
     """Makes the object that implements a contract.
 
     Raises `PluginError` for bad options; the registry adds the names of plugin and distribution,
-    and where the options stand.
+    and the source of the options.
     """
 
     def __call__(self, context: PluginContext, /) -> T_co:
@@ -328,16 +331,17 @@ class Factory(Protocol[T_co]):
 class CommandOption:
     """An option on the command line that a gateway or pool declares: ``--virtual-host NAME``.
 
-    The factory finds its value in ``context.options``, by the same name.
+    The factory gets its value in ``context.options``, by the same name.
 
     Attributes:
         name: With underscores, such as ``virtual_host``.
-        metavar: What stands for the value in the help, such as ``NAME``.
+        metavar: Placeholder for the value in the help, such as ``NAME``.
         help: A sentence.
-        minimum: Of a whole number; None for text.
+        minimum: Minimum of a whole number; None for text.
 
     Raises:
-        ValueError: The name is no small identifier, others no text, or the minimum no whole number.
+        ValueError: The name is not a lower-case identifier, another field is not text, or the
+            minimum is not a whole number.
     """
 
     name: str
@@ -358,13 +362,13 @@ class CommandOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRole:
-    """What an option of ``@app.task`` that a plugin declares makes of the task.
+    """The role that a plugin's option of ``@app.task`` gives to the task.
 
     Attributes:
-        what: The role, for people, such as ``the STOMP queue 'upper'``.
+        what: Description of the role, such as ``the STOMP queue 'upper'``.
         queue: Queue of the task's jobs, "" for that of the task.
-        serves: Name in messages of jobs that the task runs beside its own, "" for none. Two tasks
-            of an app cannot serve one.
+        serves: A second task name in messages under which the task is called, "" for none. Two
+            tasks of an app cannot have the same one.
     """
 
     what: str
@@ -377,7 +381,7 @@ class TaskRole:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What surrounds a payload: a signing serializer covers it. Times are Unix time."""
+    """Metadata of a payload, which a signing serializer covers. Times are Unix time."""
 
     job_id: str
     content_type: str
@@ -391,30 +395,30 @@ class Envelope:
 class Serializer(Protocol):
     """Turns values into bytes and back. Thread-safe; made before a worker forks its processes.
 
-    ``encode`` returns the payload and the signature, "" where there is none. Both raise
-    `SerializationError` for what cannot be encoded or decoded, naming the value's type;
-    ``decode`` raises `SignatureError` where a signature is needed and not right.
+    ``encode`` returns the payload and the signature, "" if there is none. Both raise
+    `SerializationError`, naming the value's type, for what they cannot encode or decode; ``decode``
+    raises `SignatureError` if a signature is required and missing or wrong.
     """
 
     def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
         """Encode ``value``: for a job the list ``[args, kwargs]``, else a result."""
 
     def decode(self, data: bytes, envelope: Envelope) -> Any:
-        """Decode what ``encode`` made."""
+        """Decode the result of ``encode``."""
 
 
 class ResultBackend(Protocol):
-    """Keeps results. The state of a job is always the broker's.
+    """Keeps results. The broker alone keeps the state of jobs.
 
     The worker calls ``put`` before it replies, and the REPLY carries the reference. Thread-safe,
     may block; raises `ResultUnavailable`. A worker makes the object before it forks its processes:
-    open connections at the first use, in each. The backend removes what is over by itself.
+    open connections at the first use, in each process. The backend removes expired results itself.
 
     Attributes:
         inline: The bytes travel in the REPLY and the broker keeps them; ``put`` and ``get`` are
             not called.
-        local: Only this object can read what it keeps. A worker that is a process of its own
-            refuses to start with it.
+        local: Only this object can read what it keeps. A worker in a process of its own refuses to
+            start with it.
     """
 
     inline: bool
@@ -423,42 +427,43 @@ class ResultBackend(Protocol):
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
         """Store a result for ``ttl`` seconds, above 0. Idempotent by job id.
 
-        Returns the reference, 1,024 bytes at most. Raises `ResultTooLarge` for what it does not
-        take: the job fails with it. Any other error, or a reference that is not bytes, is logged
-        by the worker and costs the result, not the job.
+        Returns the reference, at most 1,024 bytes. Raises `ResultTooLarge` for a result that it
+        does not accept; the job then fails. Any other error, or a reference that is not bytes, is
+        logged by the worker; the job succeeds without a result.
         """
 
     def get(self, reference: bytes) -> bytes:
         """Return the bytes of a reference, which came over the wire.
 
-        Raises `ResultUnavailable` for any bytes that are no reference to a result that is kept.
+        Raises `ResultUnavailable` for any bytes that do not refer to a stored result.
         """
 
     def close(self) -> None:
-        """Release everything. Idempotent; called when the app is closed, in no forked process."""
+        """Release everything. Idempotent; called when the app closes, not in forked processes."""
 
 
 # Decisions
 
 
 class WorkerView(NamedTuple):
-    """What a routing strategy sees of a worker session."""
+    """A worker session as a routing strategy sees it."""
 
     session: str
-    #: How many more chunks it takes now; at least 1 in calls of `RoutingStrategy.choose`.
+    #: Number of further chunks that it accepts now; at least 1 in calls of
+    #: `RoutingStrategy.choose`.
     credit: int
-    #: How many chunks it holds.
+    #: Number of chunks that it holds.
     busy: int
 
 
 class RoutingStrategy(Protocol):
     """Decides which worker gets the next chunks of a queue.
 
-    In place of one that raises, or returns nothing or what it was not offered, the broker uses
-    ``least-recently-used``, without keys, until it is restarted; it logs the first such error.
+    If it raises, or returns nothing or a session that was not offered, the broker logs the first
+    such error and uses ``least-recently-used``, without keys, until its restart.
 
     Attributes:
-        by_key: It is a `KeyedRouting`.
+        by_key: Whether it is a `KeyedRouting`.
     """
 
     by_key: bool
@@ -466,16 +471,16 @@ class RoutingStrategy(Protocol):
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
         """Return the sessions of up to ``n`` chunks, at least one, none more often than its credit.
 
-        Asked only where two or more sessions want jobs of the queue. ``workers`` stand in the order
-        in which they informed; ``n`` is at least 1.
+        Called only if two or more sessions request jobs of the queue. ``workers`` are in the order
+        of their requests; ``n`` is at least 1.
         """
 
 
 class KeyedRouting(RoutingStrategy, Protocol):
-    """A routing strategy that looks at jobs too, by what their headers say.
+    """A routing strategy that also considers the headers of jobs.
 
     ``by_key`` is true. A job with a key goes only to the session that `prefer` names at that
-    time; jobs without one go as `choose` says.
+    time; for jobs without one, `choose` decides.
     """
 
     def key(self, queue: str, headers: str) -> str:
@@ -484,32 +489,33 @@ class KeyedRouting(RoutingStrategy, Protocol):
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
         """Return the session, with credit, that gets the key's next chunk, or None to wait.
 
-        ``workers`` are all that may be given these jobs, also those whose credit is 0; at least
-        one. It is asked again within moments, and must not let a key wait for ever while a
-        worker has credit. ``now`` is the broker's store time in seconds, which never steps.
+        ``workers`` are all sessions that may get these jobs, including those without credit; there
+        is at least one. The broker calls it again soon after None; it must not let a key wait for
+        ever while a worker has credit. ``now`` is the broker's store time in seconds, which never
+        steps.
         """
 
 
 class QueueOrder(Protocol):
     """Decides from which of its queues a worker session gets work; one object per session.
 
-    It begins anew with the broker. In place of one that raises, or returns what it was not offered,
-    the broker uses ``weighted-fair`` for all sessions, as with a `RoutingStrategy`.
+    Its state is lost when the broker restarts. If it raises, or returns a queue that was not
+    offered, the broker uses ``weighted-fair`` for all sessions, as with a `RoutingStrategy`.
     """
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
-        """Return one of the (weight, name) pairs' names; all of them have jobs waiting.
+        """Return the name of one of the (weight, name) pairs; all of them have jobs waiting.
 
-        Asked only where two or more queues have jobs for the session. A weight may be 0 or less,
-        from workers of other makes.
+        Called only if two or more queues have jobs for the session. Workers of other
+        implementations may send a weight of 0 or less.
         """
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
         """Record that the session got ``jobs`` jobs of the queue, or handed back ``-jobs``.
 
-        Called for every chunk, also where `choose` was not asked. ``jobs`` is below 0 where jobs
-        come back that were not started; another object may have been charged for them, before the
-        broker was restarted.
+        Called for every chunk, also without a call of `choose`. ``jobs`` is below 0 when jobs are
+        returned that were not started; if the broker has restarted, another object may have been
+        charged for them.
         """
 
 
@@ -517,9 +523,9 @@ class QueueOrder(Protocol):
 class Failure:
     """A failed attempt of a job, as a retry policy sees it. ``attempt`` is 1 for the first.
 
-    ``exception`` is what the task raised, for a `Retry` what that was raised from; ``error_type``
-    is the dotted name of its class. ``created`` is the Unix time at which the client made the job,
-    0.0 if that is not known.
+    ``exception`` is the exception of the task, for a `Retry` its ``__cause__``; ``error_type`` is
+    the dotted name of its class. ``created`` is the Unix time at which the client made the job, 0.0
+    if that is not known.
     """
 
     attempt: int
@@ -534,24 +540,25 @@ class Failure:
 class RetryPolicy(Protocol):
     """Decides how long a failed job waits. Thread-safe.
 
-    Asked in the process that ran the job, or the worker's where that was killed at its ``timeout``.
+    Called in the process that ran the job, or in the worker's if that was killed at its
+    ``timeout``.
     """
 
     def delay(self, failure: Failure) -> float | None:
-        """Return seconds until the next attempt; None means: the job has failed for good.
+        """Return seconds until the next attempt; None if the job has failed for good.
 
-        Asked only while the job has retries left, and not where the task raised `Retry` with a
+        Called only while the job has retries left, and not if the task raised `Retry` with a
         countdown. It must neither change nor keep the exception, which holds the task's variables.
         """
 
 
 class Trigger(Protocol):
-    """Decides when a schedule fires. Pure, a value object; fire times are Unix time."""
+    """Decides when a schedule fires. A pure value object; fire times are Unix time."""
 
     def next_after(self, fire_time: float) -> float | None:
         """Return the first fire time later than ``fire_time``, None if there is none.
 
-        ``fire_time`` is the last one of the schedule, or the time at which it was made.
+        ``fire_time`` is the last one of the schedule, or the time of its creation.
         """
 
     def latest(self, fire_time: float, now: float) -> float | None:
@@ -564,7 +571,7 @@ class Trigger(Protocol):
 class SubmissionBatch:
     """Jobs that are sent together: by one ``map()``, in one ``app.batch()``, or as one graph.
 
-    ``graph`` says that they are one; ``state`` is for middlewares, each with a key of its own.
+    ``graph`` is true for a graph; ``state`` is for middlewares, each with its own key.
     """
 
     __slots__ = ("_callbacks", "graph", "state")
@@ -575,14 +582,15 @@ class SubmissionBatch:
         self._callbacks: list[Callable[[BaseException | None], object]] = []
 
     def on_end(self, callback: Callable[[BaseException | None], object]) -> None:
-        """Call back once the receipts are there, with the exception if they are not.
+        """Register a callback for the receipts; it gets the exception if they do not arrive.
 
-        In the thread that waits for the receipts, or that could send nothing; never without either.
+        It runs in the thread that waits for the receipts, or that failed to send the jobs, and not
+        at all if no thread does either.
         """
         self._callbacks.append(callback)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Call back; the client does this."""
+        """Run the callbacks; called by the client."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(error)
@@ -590,11 +598,11 @@ class SubmissionBatch:
 
 @dataclass(slots=True)
 class Submission:
-    """A call on its way out; a middleware may add to ``headers``.
+    """A call before it is sent; a middleware may add to ``headers``.
 
     ``batch`` is shared by jobs that are sent together, None for a job that is sent alone. In a
-    graph ``waits_for`` has the ids of the jobs whose ends this one waits for; a failure handler
-    has those whose failure it handles.
+    graph ``waits_for`` has the ids of the jobs whose ends this one waits for, for an error
+    callback those of the jobs whose failure it handles.
     """
 
     task: str
@@ -610,8 +618,8 @@ class Submission:
 class Middleware(Protocol):
     """Code around jobs. Thread-safe; made before a worker forks its processes.
 
-    What it wraps it says by keeping `SubmissionHook`, `Execution` or both; one that keeps neither
-    works where it is made, as ``log-context`` does.
+    It implements `SubmissionHook`, `Execution` or both; a middleware with neither acts when it is
+    made, as ``log-context`` does.
     """
 
 
@@ -633,7 +641,7 @@ class Execution(Middleware, Protocol):
 
 @runtime_checkable
 class AsyncExecution(Execution, Protocol):
-    """A middleware around execution in pools that run coroutines in one thread as well."""
+    """A middleware around execution that also supports pools which run coroutines in one thread."""
 
     async def aexecute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:
         """Run around a coroutine of a task; return what ``await proceed()`` returns."""
@@ -642,22 +650,22 @@ class AsyncExecution(Execution, Protocol):
 class Gateway(Protocol):
     """Serves a foreign protocol as an ordinary client and worker of the broker.
 
-    What a peer sends costs that peer its connection at most, never the gateway. Making one opens
-    nothing; after ``stop`` it is not started again.
+    A message of a peer may at most cost that peer its connection, never stop the gateway. Making a
+    gateway opens nothing; it is not started again after ``stop``.
     """
 
     def start(self) -> Sequence[str]:
-        """Bind and serve in threads of its own; return the real addresses, port 0 resolved.
+        """Bind, and serve in its own threads; return the real addresses, port 0 resolved.
 
-        Raises `BindError` for an address that cannot be bound; `NotAllowed` where nothing is
-        encrypted, for one that other machines can reach, without the option ``insecure``.
+        Raises `BindError` for an address that cannot be bound, and `NotAllowed` for an unencrypted
+        address that other machines can reach, unless the option ``insecure`` is set.
         """
 
     def stop(self, grace: float) -> None:
-        """End within ``grace`` seconds. Idempotent, also before ``start``. Blocks little longer."""
+        """Stop within ``grace`` seconds, or little longer. Idempotent, also before ``start``."""
 
     def running(self) -> bool:
-        """Return whether it serves: not before ``start``, not after ``stop``, not when it broke."""
+        """Return whether it serves: not before ``start``, after ``stop`` or after a failure."""
 
 
 # Execution
@@ -669,9 +677,9 @@ class WorkerPool(Protocol):
     All methods are called from the job manager's thread; only ``start`` and ``stop`` may block.
 
     Attributes:
-        slots: How many jobs run at once.
-        interrupts: Blocking code can be interrupted, so ``soft_timeout`` is kept for any task.
-        shared: It is a `SharedPool`.
+        slots: Number of jobs that run at once.
+        interrupts: It can interrupt blocking code, so ``soft_timeout`` works for any task.
+        shared: Whether it is a `SharedPool`.
     """
 
     slots: int
@@ -680,47 +688,47 @@ class WorkerPool(Protocol):
 
     @property
     def abandoned(self) -> int:
-        """How many threads or coroutines were abandoned by ``kill`` and still run."""
+        """Number of threads or coroutines that ``kill`` abandoned and that still run."""
 
     def start(self) -> None:
         """Start the slots. Raises if a slot cannot be started."""
 
     def filenos(self) -> Sequence[int]:
-        """Return descriptors that are readable when ``poll`` has something."""
+        """Return descriptors that are readable when ``poll`` has events."""
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Assign a chunk of ``count`` jobs to a slot, with the body that the broker sent."""
+        """Assign a chunk of ``count`` jobs to a slot, with the body from the broker."""
 
     def take_back(self, slot: int) -> int:
-        """Withdraw the jobs that have not started; return how many, counted from the last one."""
+        """Withdraw the jobs that have not started; return their number, counted from the last."""
 
     def running(self, slot: int) -> Running | None:
         """Return the job that runs in the slot, None if none does."""
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Ask a cancelled job to end; nothing if the slot does not run it (any more).
+        """Ask a cancelled job to end; does nothing unless the slot runs that job.
 
-        Coroutines get CancelledError, blocking code `JobCancelled`: where it checks, or at once.
+        Coroutines get CancelledError, blocking code `JobCancelled`: at once, or at its next check.
         """
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Pass the credit of its readers to a job that streams; nothing if it does not run.
+        """Pass the credit of its readers to a job that streams; does nothing if it does not run.
 
-        It may be `eventmq.wire.streams.WINDOW` parts and ``WINDOW_BYTES`` ahead of that; once
-        ``taken`` is ``NO_READER``, nothing is to be sent any more.
+        The job may be `eventmq.wire.streams.WINDOW` parts and ``WINDOW_BYTES`` ahead of the credit;
+        once ``taken`` is ``NO_READER`` it sends nothing more.
         """
 
     def scale(self, slots: int) -> None:
         """Run processes for the first ``slots`` slots only; the others stay idle."""
 
     def kill(self, slot: int) -> None:
-        """End the job of the slot at once, or abandon it where it cannot be ended.
+        """End the job of the slot at once, or abandon it if it cannot be ended.
 
-        `SlotDied` follows, also for an idle slot, and after it no answer to what was assigned.
+        `SlotDied` follows, also for an idle slot, and after it no outcome of what was assigned.
         """
 
     def poll(self) -> list[PoolEvent]:
-        """Return what happened since the last call, per slot in order."""
+        """Return the events since the last call, in order per slot."""
 
     def stop(self, grace: float) -> None:
         """Let running jobs finish within ``grace`` seconds, then kill. Idempotent."""
@@ -730,7 +738,7 @@ class SharedPool(WorkerPool, Protocol):
     """A pool whose slots share their chunks: any free slot takes the next job.
 
     ``shared`` is true; ``assign`` and ``take_back`` are called for slot 0 and mean all slots. Jobs
-    start in the order in which they were assigned, and end in any order.
+    start in the order of their assignment and end in any order.
     """
 
     def slot_of(self, chunk: int, position: int) -> int | None:
@@ -743,36 +751,37 @@ class SharedPool(WorkerPool, Protocol):
 class Ownership(Protocol):
     """Decides which of several brokers owns the store that they share; the others are standbys.
 
-    Who is alive the callers find out, by looking and by their own clocks. The store keeps one
-    promise, the *fence*: from a successful `claim` on, nothing is stored by a claim before it,
-    whatever that broker still sends: it gets `Fenced`.
+    The callers find out which broker is alive, by `look` and their own clocks. The store guarantees
+    one thing, the *fence*: after a successful `claim`, nothing is stored under an earlier claim; a
+    broker that still writes under one gets `Fenced`.
 
-    All calls come from the thread of the store and may block, each for a time that it limits
-    itself, whatever the network does: `look` and `release` 2 s; `claim`, `renew` and a batch, which
-    gives up with `Unknown`, 5 s. Peers take a broker for dead that is silent for 15 s.
+    All calls come from the thread of the store and may block, each for a limited time whatever the
+    network does: `look` and `release` 2 s; `claim`, `renew` and a batch, which ends with `Unknown`,
+    5 s. Peers consider a broker dead that is silent for 15 s.
     """
 
     def look(self) -> LeaseRow:
-        """Read the lease, and commit something of its own beside it, which no one reads.
+        """Read the lease, and commit a row that is not read.
 
         The commit shows a standby whether it can commit: while it cannot, a lease that is not
-        renewed says nothing about its owner. A standby calls this about once a second; it connects.
+        renewed is no evidence that the owner is dead. A standby calls this about once a second; it
+        connects.
 
         Raises:
-            StoreError: The store cannot be reached, or not used: the message says why.
+            StoreError: The store cannot be reached or used; the message has the reason.
         """
 
     def claim(self, seen: LeaseRow, me: Claimant) -> int:
-        """Take the store over from the owner of the row that was seen, which may be this broker.
+        """Take the store over from the owner in the given lease, which may be this broker.
 
-        It ends the connection that the row records, if that is still the same: a batch in its
-        middle is rolled back. Then it raises the epoch where it is as seen, waiting at most 1 s
-        for a lock on the row. Where a store may be put back to an earlier time the epoch is at
-        least the Unix time in seconds, so that none is given twice. `QueueStore.open` comes next:
-        it reads all anew, and lets store time go on by `LeaseRow.passed` of that row at most.
+        It ends the connection that the lease records, if that is still the same: an unfinished
+        batch is rolled back. Then it raises the epoch, provided it is unchanged, and waits at most
+        1 s for a lock on the row. If a store may be restored to an earlier time, the epoch is at
+        least the Unix time in seconds, so that none is used twice. `QueueStore.open` comes next: it
+        reads everything again, and advances store time by `LeaseRow.passed` of that lease at most.
 
         Returns:
-            The new epoch; 0 where the epoch is another by now, or the row stayed locked.
+            The new epoch; 0 if the epoch had changed, or the row stayed locked.
 
         Raises:
             StoreError: The store cannot be reached.
@@ -780,120 +789,124 @@ class Ownership(Protocol):
         """
 
     def renew(self) -> None:
-        """Raise the beat, in a commit on the connection of the batches, with the same fence.
+        """Increase the beat, in a commit on the connection of the batches, with the same fence.
 
-        The owner calls it each second between two batches; `QueueStore.open` does it by itself.
+        The owner calls it each second between two batches; `QueueStore.open` does it itself.
 
         Raises:
             Fenced: Another broker has claimed the store.
-            Unknown: The connection was lost, or the beat is not the one that this broker has left.
+            Unknown: The connection was lost, or the beat is not the last one of this broker.
         """
 
     def release(self) -> None:
-        """Give the store up: name no owner, so that a standby need not wait. All is committed.
+        """Name no owner in the lease, so that a standby need not wait. Everything is committed.
 
-        Idempotent, nothing where this broker does not own the store, and it raises nothing.
+        Idempotent; does nothing if this broker does not own the store, and never raises.
         """
 
     def fileno(self) -> int | None:
-        """Return a descriptor, any call a new one, readable when `freed` may be true, or None."""
+        """Return a descriptor that is readable when `freed` may be true, or None.
+
+        It may be another one at each call.
+        """
 
     def freed(self) -> bool:
         """Return whether the owner's connection may have ended since the last call. Does not block.
 
-        A standby then looks at once; what counts is `LeaseRow.connected`.
+        A standby then calls `look` at once; `LeaseRow.connected` decides.
         """
 
 
 class Upkeep(Protocol):
-    """Looks after a store that several brokers share, for ``eventmq store``. May block.
+    """Maintains a store that several brokers share, for ``eventmq store``. May block.
 
-    Such a store keeps the settings that its brokers must have alike, which its factory reads of
-    ``context.app.settings``, and refuses a broker with others; and every broker once it notices
-    that it was put back to an earlier time. Each method is called in a process of its own, and
-    raises `StoreError`, having done nothing, where the store cannot be reached or used.
+    Such a store keeps the settings that its brokers must share, which its factory reads from
+    ``context.app.settings``, and refuses a broker with others. It also refuses every broker once
+    it notices that it was restored to an earlier time. Each method is called in a process of its
+    own, and raises `StoreError`, having done nothing, if the store cannot be reached or used.
     """
 
     def init(self) -> Sequence[str]:
-        """Make what is missing, of an earlier version too; return what was done, in sentences."""
+        """Create the schema or upgrade it; return sentences about the changes."""
 
     def check(self) -> Sequence[Finding]:
-        """Return what is not as it should be, also while brokers run."""
+        """Return the findings of a check, also while brokers run."""
 
     def contract(self) -> Sequence[str]:
-        """Remove what only the release before this one needed; return what was done."""
+        """Remove what only the previous release needed; return sentences about the changes."""
 
     def accept_settings(self) -> Sequence[str]:
-        """Store the settings of this process; return each that was another one."""
+        """Store the settings of this process; return those that were different."""
 
     def accept_restore(self) -> Sequence[str]:
-        """Let brokers go on after the store was put back; return what that means, in sentences."""
+        """Accept that the store was restored; return sentences about the consequences."""
 
 
 class QueueStore(Protocol):
-    """Keeps jobs, leases and outcomes, and decides what brokers sharing it must agree on.
+    """Keeps jobs, leases and outcomes, and what brokers that share it must agree on.
 
-    A batch is one transaction: all of it or nothing, and on disk before its results are given.
+    A batch is one transaction: all of it or nothing, and on disk before its results are returned.
     Several batches may be in flight; results come in the order of submission. One thread.
-    It keeps a time of its own (`eventmq.timekeeping`): ``Recovered.keeper`` goes on from what was
-    stored; each commit advances it, and stores it where it was not for a second.
+    It keeps a time of its own (`eventmq.timekeeping`): ``Recovered.keeper`` continues from the
+    stored time; each commit advances it, and stores it if it was not stored for a second.
     """
 
     @property
     def ownership(self) -> Ownership | None:
-        """What decides which of several brokers owns it; None where one process has it for itself.
+        """Decides which of several brokers owns it; None for a store of one process.
 
         With it, `open` follows each successful `Ownership.claim` and reads in its epoch; `finished`
-        may return `Fenced` and `Unknown`, after which nothing more is submitted before that. Asked
-        before ``open``.
+        may return `Fenced` and `Unknown`, after which nothing is submitted before the next `open`.
+        Read before ``open``.
         """
 
     @property
     def tools(self) -> StoreTools | None:
-        """What looks after its files, None where it has none. Asked before ``open``."""
+        """Checks and copies its files, None if there are none. Read before ``open``."""
 
     @property
     def upkeep(self) -> Upkeep | None:
-        """What looks after a shared store, None for one of a single process. As `tools`."""
+        """Maintains a shared store, None for a store of one process. Read before ``open``."""
 
     def event_log(self) -> EventLogReader | None:
         """Return a reader of stored events, of a store that need not be open; raises `StoreError`.
 
-        None where only the broker has one.
+        None if only the broker can read them.
         """
 
     def open(self) -> Recovered:
-        """Open or create. Raises `StoreError` with what to do about it."""
+        """Open or create the store. Raises `StoreError` with the remedy."""
 
     def submit(self, batch: Sequence[Write]) -> None:
-        """Start a commit. Raises nothing: a failure is among what `finished` returns."""
+        """Start a commit. Never raises: `finished` returns a failure."""
 
     def finished(self) -> list[Sequence[Any] | Exception]:
         """Return, per batch that ended since the last call, one result per write.
 
-        `eventmq.store.writes.PartlyStored` where writes of peers were left out, as they have values
-        that the store cannot keep. An exception means that nothing of the batch was stored:
-        `QueueFull` where the store has no space and lives on, any other is the end of the broker. A
-        store with an `ownership` has two more: `Fenced`, and `Unknown`, if it may have been stored.
-        A batch is never submitted again.
+        `eventmq.store.writes.PartlyStored` if writes of peers were left out because the store
+        cannot keep their values. An exception means that nothing of the batch was stored:
+        `QueueFull` if the store has no space and remains usable; any other ends the broker. A store
+        with an `ownership` has two more: `Fenced`, and `Unknown`, if it may have been stored. A
+        batch is never submitted again.
         """
 
     def verify(self) -> None:
-        """Raise `StoreError` if the store is not where it was opened any more, None if it is.
+        """Raise `StoreError` if the store is no longer where it was opened.
 
-        Files may have been deleted, moved or replaced, or their disk unmounted. The broker asks
-        about once a second, also while it commits nothing, and ends if this raises. Cheap.
+        Files may have been deleted, moved or replaced, or their disk unmounted. The broker calls
+        this about once a second, also while it commits nothing, and ends if it raises. Cheap.
         """
 
     def gauges(self) -> Mapping[str, float]:
-        """Return what it measures of itself for monitors, by names such as ``dead_rows``.
+        """Return the measurements of the store, by names such as ``dead_rows``.
 
-        A monitor has them as ``eventmq_store_NAME``, in seconds and bytes. Neither blocks nor
-        raises: what takes longer is measured now and then, beside a commit. Empty before `open`.
+        A monitoring system gets them as ``eventmq_store_NAME``, in seconds and bytes. Neither
+        blocks nor raises: expensive values are measured now and then, beside a commit. Empty before
+        `open`.
         """
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when ``finished`` has something, or None."""
+        """Return a descriptor that is readable when ``finished`` has results, or None."""
 
     def close(self) -> None:
         """Release everything. Idempotent."""

@@ -1,6 +1,6 @@
 """Jobs: their states and transitions, the stored record, and the outcome of a delivery.
 
-Not here: how a job travels (`eventmq.wire`) and what is decided about it (`eventmq.broker`).
+Not here: how a job travels (`eventmq.wire`) and how the broker treats it (`eventmq.broker`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class JobState(str, enum.Enum):
     EXPIRED = "expired"
 
     __str__ = str.__str__
-    __hash__ = str.__hash__  # that of Enum is a Python function, four times slower
+    __hash__ = str.__hash__  # Enum's is a Python function, four times slower
 
 
 _S = JobState
 
-#: State -> the states that may follow. A failed job may be queued again by an operator.
+#: State -> the states that may follow. An operator may queue a failed job again.
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.BLOCKED: frozenset({_S.DELAYED, _S.QUEUED, _S.CANCELLED, _S.EXPIRED, _S.FAILED}),
     _S.DELAYED: frozenset({_S.QUEUED, _S.CANCELLED, _S.EXPIRED, _S.FAILED}),
@@ -63,8 +63,8 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.EXPIRED: frozenset(),
 }
 
-#: Added to ``ready_at`` of a delayed job that waits for the end of another with its unique key;
-#: more than any time on the wire.
+#: Added to ``ready_at`` of a delayed job that waits for the end of another job with its unique
+#: key; more than any time on the wire.
 HELD = 1e12
 
 #: States that end a job.
@@ -78,7 +78,7 @@ def transition(state: JobState, to: JobState) -> JobState:
     """Return ``to`` if the table allows the transition from ``state``.
 
     Raises:
-        IllegalTransition: The table does not have this transition.
+        IllegalTransition: The table does not have it.
     """
     if to not in TRANSITIONS[state]:
         allowed = ", ".join(sorted(TRANSITIONS[state])) or "nothing, it is final"
@@ -93,22 +93,22 @@ class OutcomeKind(enum.IntEnum):
 
     SUCCEEDED = 0
     FAILED = 1
-    #: Failed, to be tried again after ``countdown`` seconds as the next attempt.
+    #: The attempt failed; the next attempt follows after ``countdown`` seconds.
     RETRY = 2
-    #: Never started; costs a delivery, never an attempt.
+    #: The job never started; costs a delivery, never an attempt.
     HANDED_BACK = 3
-    #: ``expires`` had passed before it was started.
+    #: ``expires`` had passed before the job started.
     EXPIRED = 4
     #: The process died while it was running this job.
     DIED = 5
     #: The worker does not know the task, or may not run this body.
     UNKNOWN_TASK = 6
     CANCELLED = 7
-    #: It was started, and may have ended, and its process died before it was answered; which job
-    #: of several killed the process is not known. Not counted as a death; costs a delivery.
+    #: The job was started and may have ended, but its process died before the answer; which of
+    #: several jobs killed the process is not known. Not counted as a death; costs a delivery.
     LOST = 8
-    #: It was started, and may have ended, and its process died or was killed because of another
-    #: job before it was answered. Not counted as a death; costs a delivery.
+    #: The job was started and may have ended, but because of another job its process died or was
+    #: killed before the answer. Not counted as a death; costs a delivery.
     UNANSWERED = 9
 
 
@@ -117,9 +117,9 @@ class JobRecord:
     """The stored record of a job.
 
     Attributes:
-        id: The client's id, unique for the broker within its dedupe window.
+        id: The client's id, unique in the broker within its dedupe window.
         queue: Name of the queue.
-        headers: The eMQP header text of the client, with the owner that the broker wrote into it.
+        headers: The eMQP header text of the client, with the owner that the broker added.
         body: The payload, never decoded by the broker.
         seq: The broker's number of the job, in the order of admission.
         rank: Orders the queue, smallest first: microseconds of (ready time - priority x A).
@@ -129,11 +129,11 @@ class JobRecord:
         ready_at: Store time (`eventmq.timekeeping`) at which a delayed job becomes ready, else 0.0.
         expires: Unix time after which it must not start, 0.0 for never.
         created: Store time of admission.
-        deaths: Counted deaths of processes that were running it.
+        deaths: Number of counted deaths of processes that were running it.
         id_crc: CRC-32 of the id's bytes, 0 where it has not been computed.
         damaged: The record was altered in the store: the job must not run.
         eta: Unix time at which a delayed job becomes ready, if its client gave one, else 0.0;
-            ``ready_at`` is that in store time, as of the admission.
+            ``ready_at`` is the same in store time, as of the admission.
     """
 
     id: str
@@ -155,7 +155,7 @@ class JobRecord:
 
     @property
     def waiting_since(self) -> float:
-        """The time at which it became or becomes ready; its waiting time counts from then."""
+        """The time at which it became or becomes ready, from which its waiting time counts."""
         return self.ready_at % HELD or self.created
 
 
@@ -165,8 +165,8 @@ class IdFactory:
 
     Ids of one factory ascend: within a millisecond a 12-bit counter, then 62 random bits. Time
     order keeps the broker's indexes append-only, which measured 6 times faster than random ids.
-    Not thread-safe by itself beyond what the GIL gives: two threads may get ids out of order,
-    never equal ones.
+    Not thread-safe beyond the guarantees of the GIL: two threads may get ids out of order, never
+    equal ones.
     """
 
     clock: Clock
@@ -181,7 +181,7 @@ class IdFactory:
         """Return ``n`` new ids in ascending order, of 60 random bits each."""
         first = max(int(self.clock.now() * 1000) << 12, self._last + 1)
         self._last = first + n - 1
-        # One call for all of them, after which a tail costs a slice.
+        # One call for all of them; each tail is then a slice.
         tails = secrets.token_hex(8 * n)
         return [
             f"{t >> 12:012x}7{t & 0xFFF:03x}8{tails[at : at + 15]}"

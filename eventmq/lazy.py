@@ -13,11 +13,11 @@ __all__ = ["load_names"]
 
 
 def load_names(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package: it loads a name, and leaves it in the package.
+    """Return the ``__getattr__`` of a package: it loads a name and stores it in the package.
 
     Args:
         package: Its ``__name__``.
-        where: Public name -> module that has it; one of the package itself begins with a dot.
+        where: Public name -> its module; a module of the package itself begins with a dot.
     """
 
     def load(name: str) -> Any:

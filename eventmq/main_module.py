@@ -9,7 +9,7 @@ __all__ = ["main_name", "real_name"]
 
 
 def main_name() -> str:
-    """Return the importable name of ``__main__``, or ``__main__`` where there is none.
+    """Return the importable name of ``__main__``, or ``__main__`` if there is none.
 
     ``python -m pkg.module`` is ``pkg.module``; ``python path/module.py`` is ``module``; an
     interactive session has no other name.

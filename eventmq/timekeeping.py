@@ -2,8 +2,8 @@
 
 *Store time* counts seconds and never steps: while a broker runs it grows by the machine's boot
 time, which counts sleep. It begins with the wall time at which the store was made, so it looks
-like Unix time; but the two part as soon as the wall clock is set. *Guarded wall time* is the wall
-clock, except that a step of more than `STEP` seconds counts only after it has stood for `SETTLED`
+like Unix time; the two diverge when the wall clock is set. *Guarded wall time* is the wall clock,
+except that a step of more than `STEP` seconds counts only after it has lasted for `SETTLED`
 seconds.
 
 Pure state machines: their runners read the clocks (`eventmq.clock`) and pass the readings. All
@@ -20,50 +20,50 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AT_ONCE", "MAX_ADDITIONS", "SAVE_EVERY", "SETTLED", "STEADY", "STEP", "Addition",
-    "ClockRecord", "GuardedWall", "Passed", "Reading", "StoreTime", "Timekeeper", "say_seconds",
-    "say_time",
+    "ClockRecord", "GuardedWall", "Passed", "Reading", "StoreTime", "Timekeeper", "format_seconds",
+    "format_time",
 ]  # fmt: skip
 
-#: Seconds by which the wall clock may differ from boot time without having stepped: more than a
-#: time service slews, less than a time zone or a wrong minute.
+#: Seconds by which the wall clock may differ from boot time without counting as a step: more than
+#: a time service slews, less than a time zone or an error of a minute.
 STEP = 60.0
 
-#: Seconds for which a step has to stand before it counts.
+#: Seconds that a step has to last before it counts.
 SETTLED = 600.0
 
-#: Seconds that a machine that was off adds to store time at once, and by which the wall clock may
-#: be later than the stored value after another boot.
+#: Maximum seconds by which store time grows at once for the time that a machine was off, and by
+#: which the wall clock may be later than the stored value after another boot.
 AT_ONCE = 3600.0
 
 #: Seconds of one run without a step after which the rest is added.
 STEADY = 3600.0
 
-#: Seconds after which a commit takes the clocks along.
+#: Seconds after which a commit also stores the clocks.
 SAVE_EVERY = 1.0
 
-#: Seconds after an addition for which events correct by it when a job began to wait.
+#: Seconds after an addition during which events use it to correct when a job began to wait.
 LATELY = 30 * 86_400.0
 
-#: Additions to store time that are kept; of more, the oldest two become one.
+#: Maximum number of additions to store time that are kept; beyond it the oldest two are merged.
 MAX_ADDITIONS = 16
 
 
 class Reading(NamedTuple):
-    """What the clocks of a machine show."""
+    """A reading of the clocks of a machine."""
 
     #: Unix time.
     wall: float
-    #: Since the machine was started, its sleep included.
+    #: Seconds since the machine was started, its sleep included.
     boot: float
-    #: Which start of the machine that was; "" where the system does not say.
+    #: Id of the boot; "" if the system has none.
     boot_id: str = ""
 
 
 class Addition(NamedTuple):
-    """Seconds that were added to store time at once, and what is younger than they are.
+    """Seconds that were added to store time at once, and the range that does not age by them.
 
-    They had passed before ``anchor``, and were added after ``until``: what a store wrote between
-    these two does not age by them.
+    The seconds passed before ``anchor`` and were added after ``until``: what a store wrote between
+    these two store times does not age by them.
     """
 
     anchor: float
@@ -71,48 +71,48 @@ class Addition(NamedTuple):
     seconds: float
 
     def covers(self, at: float) -> bool:
-        """Return whether what is of that store time must not age by this."""
+        """Return whether a record of that store time must not age by this addition."""
         return self.anchor <= at <= self.until
 
     def merge(self, later: Addition) -> Addition:
-        """Return one for both, by which nothing ages sooner."""
+        """Return one addition for both; no record ages sooner by it."""
         return Addition(self.anchor, later.until, self.seconds + later.seconds)
 
 
 class Passed(NamedTuple):
-    """Between how many seconds have passed since a store got its clocks the last time."""
+    """Lower and upper bound of the seconds since a store last recorded its clocks."""
 
     least: float
     most: float
 
 
 class ClockRecord(NamedTuple):
-    """What a store keeps of its clocks."""
+    """The clocks as a store keeps them."""
 
-    #: Store time, and what is to be added to it once the wall clock has proved steady.
+    #: Store time, and the unconfirmed seconds that are added once the wall clock is steady.
     store: float
     unconfirmed: float
-    #: The reading at that time, and guarded wall time.
+    #: The wall clock at that time, the boot clock, and guarded wall time.
     wall: float
     guarded: float
     boot: float
     boot_id: str
-    #: Store time at the start at which the first of what is unconfirmed arose.
+    #: Store time of the start at which the oldest of the unconfirmed seconds arose.
     since: float = 0.0
     #: What was added to store time at once, the oldest first.
     additions: tuple[Addition, ...] = ()
-    #: Of what is unconfirmed, what is known from a step alone that does not count yet.
+    #: The part of the unconfirmed seconds that only a step proves which does not count yet.
     doubted: float = 0.0
-    #: Seconds by which guarded wall time may be behind: it was taken on where nobody knows how
-    #: much time had passed.
+    #: Seconds by which guarded wall time may be behind, because it was adopted when the time that
+    #: had passed was unknown.
     behind: float = 0.0
 
     @classmethod
     def of(cls, values: Any) -> ClockRecord:
-        """Return the record of a list that was stored.
+        """Return the record of a stored list.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The list is malformed.
         """
         try:
             *numbers, boot_id, since, rows, doubted, behind = values
@@ -126,23 +126,23 @@ class ClockRecord(NamedTuple):
         )
 
     def same_boot(self, reading: Reading) -> bool:
-        """Return whether the machine has not been started anew since this was stored."""
+        """Return whether the reading is of the boot in which this record was stored."""
         return bool(self.boot_id) and self.boot_id == reading.boot_id
 
     def passed(self, wall: float) -> float:
-        """Return the seconds since then, by the wall clock of another boot.
+        """Return the seconds since this record, by the wall clock of another boot.
 
-        That clock goes on from the one of then, or from guarded time if a step was pending that
-        the machine did not keep. So it is the lesser of what these two say, and one that it is
-        earlier than says nothing. No time that passed is lost but where both are possible, and
-        then no more than the step, or where guarded time may be behind; none is counted twice: the
-        waits that began since guarded time is behind would end so much too early.
+        The wall clock continues from the recorded one, or from guarded time if the machine lost a
+        pending step. The result is the smaller of these two differences; a negative one is ignored.
+        So passed time is lost only where both are possible, and then at most the step, or the
+        seconds by which guarded time may be behind. No time is counted twice, since waits that
+        began while guarded time was behind would then end too early by that much.
         """
         spans = (wall - self.wall, wall - self.guarded - self.behind)
         return max(0.0, min((span for span in spans if span >= -STEP), default=0.0))
 
     def kept_step(self, wall: float) -> bool:
-        """Return whether the wall clock of another boot goes on from the one of then."""
+        """Return whether the wall clock of another boot continues from the recorded one."""
         return wall - self.wall >= -STEP
 
 
@@ -150,9 +150,9 @@ class StoreTime:
     """Seconds that never step.
 
     Args:
-        reading: Of the clocks now.
-        last: What the store kept, None for a new store: its time begins as the wall time.
-        known: Between how many seconds have passed since then, where somebody has watched.
+        reading: Current reading of the clocks.
+        last: The stored record, None for a new store: its time begins as the wall time.
+        known: Bounds of the seconds since that record, if another broker has watched.
     """
 
     __slots__ = (
@@ -165,8 +165,8 @@ class StoreTime:
     ) -> None:
         wall, boot, _ = reading
         self.unconfirmed = 0.0 if last is None else last.unconfirmed
-        #: What of it is to be taken back if the machine dies before its wall clock counts, and
-        #: does not show that time any more.
+        #: The part of ``unconfirmed`` that is withdrawn if the machine dies before its wall clock
+        #: counts and the clock does not show that time after the restart.
         self.doubted = 0.0 if last is None else last.doubted
         if last is None:
             now = wall
@@ -184,17 +184,17 @@ class StoreTime:
             self.unconfirmed += rest
             self.doubted += rest
         self.now = now
-        #: Store time of the start at which the first of what is unconfirmed arose.
+        #: Store time of the start at which the oldest of the unconfirmed seconds arose.
         self.since = now if last is None or not last.unconfirmed else last.since
-        #: What was added so far, the oldest first.
+        #: Additions so far, the oldest first.
         self.additions = () if last is None else last.additions
         self._base, self._boot = now - boot, boot
-        #: What was unconfirmed at the start, and the wall clock beside boot time then.
+        #: The unconfirmed seconds at the start, and the wall clock minus boot time at that time.
         self._rest, self._begin = self.unconfirmed, wall - boot
         self._steady_offset, self._steady_since = wall - boot, boot
 
     def advance(self, wall: float, boot: float) -> float:
-        """Take a reading; return the seconds that `confirm` may add from now on, mostly 0.0."""
+        """Advance to a reading; return the seconds that `confirm` may add now, mostly 0.0."""
         if boot > self._boot:
             self._boot = boot
             self.now = self._base + boot
@@ -203,17 +203,17 @@ class StoreTime:
         offset = wall - boot
         if abs(offset - self._steady_offset) > STEP:
             self._steady_offset, self._steady_since = offset, boot
-            # A clock that is put back says that so much less time has passed while it was off.
+            # A clock that is set back shows that so much less time passed while it was off.
             step = offset - self._begin
             self.unconfirmed = max(0.0, self._rest + step) if step < -STEP else self._rest
         return self.unconfirmed if boot - self._steady_since >= STEADY else 0.0
 
     def addition(self) -> Addition:
-        """Return what `confirm` would add now."""
+        """Return the addition that `confirm` would make now."""
         return Addition(self.since, self.now, self.unconfirmed)
 
     def confirm(self) -> float:
-        """Add what is unconfirmed; return how much that was."""
+        """Add the unconfirmed seconds; return their number."""
         confirmed = self.unconfirmed
         if confirmed:
             self.additions = _with(self.additions, self.addition())
@@ -228,12 +228,12 @@ class StoreTime:
 
 
 class GuardedWall:
-    """Wall time in which a step counts only after it has stood for a while.
+    """Wall time in which a step counts only after it has lasted for a while.
 
     Args:
-        reading: Of the clocks now.
-        last: What a store kept, None to begin with the reading.
-        known: Between how many seconds have passed since then, where somebody has watched.
+        reading: Current reading of the clocks.
+        last: The stored record, None to begin with the reading.
+        known: Bounds of the seconds since that record, if another broker has watched.
     """
 
     __slots__ = ("_candidate", "_offset", "_since", "behind", "now", "step")
@@ -246,7 +246,7 @@ class GuardedWall:
         #: Seconds by which the wall clock is ahead of guarded time, 0.0 unless a step is pending.
         self.step = 0.0
         self._candidate = self._since = 0.0
-        #: As `ClockRecord.behind`; the wall clock ends it once it counts.
+        #: Like `ClockRecord.behind`; 0.0 once the wall clock counts.
         self.behind = 0.0 if last is None else last.behind
         self._offset = wall - boot
         if last is not None and last.same_boot(reading):
@@ -258,7 +258,7 @@ class GuardedWall:
         self.advance(wall, boot)
 
     def advance(self, wall: float, boot: float) -> float:
-        """Take a reading; return the seconds of a step that counts from now on, mostly 0.0."""
+        """Advance to a reading; return the seconds of a step that counts now, mostly 0.0."""
         offset = wall - boot
         step = offset - self._offset
         if -STEP <= step <= STEP:
@@ -282,21 +282,21 @@ class GuardedWall:
         return step
 
     def expect(self, guarded: float, wall: float, boot: float) -> None:
-        """Go on from what another process takes for the guarded time now."""
+        """Continue from the guarded time of another process."""
         self._offset, self.step = guarded - boot, 0.0
         self.advance(wall, boot)
 
     def counts_in(self, boot: float) -> float:
-        """Return the seconds until a pending step counts if it stands, 0.0 where there is none."""
+        """Return the seconds until a pending step counts, 0.0 if there is none."""
         return max(0.0, self._since + SETTLED - boot) if self.step else 0.0
 
 
 class Timekeeper:
-    """Both times of a store, and what they say to people.
+    """Both times of a store, and messages about them.
 
-    In one thread: the store advances it in its commits, the broker's runner in its ticks. What is
-    unconfirmed is added by the store alone, in a commit that stores it: what is `addition` while
-    the rows are written, and `confirm` once they are there. Before `start`, both times are 0.0.
+    Used in one thread: the store advances it in its commits, the broker's runner in its ticks. Only
+    the store adds the unconfirmed seconds, in a commit that stores them: it reads `addition` while
+    it writes the rows, and calls `confirm` after the commit. Before `start`, both times are 0.0.
     """
 
     __slots__ = (
@@ -309,12 +309,12 @@ class Timekeeper:
         self.wall_time: GuardedWall | None = None
         #: Seconds by which guarded wall time is ahead of store time.
         self.ahead = 0.0
-        #: Seconds in all by which store time grew without boot time, since `start`.
+        #: Total seconds by which store time grew without boot time, since `start`.
         self.jumped = 0.0
-        #: Store time at which wall time stepped the last time.
+        #: Store time of the last step of wall time.
         self.settled = float("-inf")
         self.boot = 0.0
-        #: Sentences for the log; who reads them empties the list.
+        #: Sentences for the log; the reader empties the list.
         self.notices: list[str] = []
         self._boot_id = ""
         self._wall = 0.0
@@ -325,13 +325,13 @@ class Timekeeper:
     def start(
         self, reading: Reading, last: ClockRecord | None, known: Passed | None = None
     ) -> None:
-        """Go on from what the store kept, or begin with it.
+        """Continue from the stored record, or begin with the reading.
 
         Args:
-            reading: Of the clocks now.
-            last: What the store kept, None for a new store.
-            known: Between how many seconds have passed since then, where somebody has watched:
-                a wall clock that says otherwise is wrong, or was.
+            reading: Current reading of the clocks.
+            last: The stored record, None for a new store.
+            known: Bounds of the seconds since that record, if another broker has watched: a wall
+                clock that disagrees is wrong, or was.
         """
         self.store_time = StoreTime(reading, last, known)
         self.wall_time = GuardedWall(reading, last, known)
@@ -350,7 +350,7 @@ class Timekeeper:
         self._check_step()
 
     def advance(self, wall: float, boot: float) -> float:
-        """Take a reading; return store time."""
+        """Advance to a reading; return store time."""
         store, guarded = self.store_time, self.wall_time
         assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
         self._wall, self.boot = wall, boot
@@ -369,15 +369,15 @@ class Timekeeper:
 
     @property
     def ripe(self) -> bool:
-        """Whether the next commit is to add what is unconfirmed."""
+        """Whether the next commit has to add the unconfirmed seconds."""
         return self._ripe
 
     def addition(self) -> Addition | None:
-        """Return what a commit is to add to store time, mostly None."""
+        """Return the addition for the next commit, mostly None."""
         return self.store_time.addition() if self._ripe and self.store_time is not None else None
 
     def confirm(self) -> None:
-        """Add what is unconfirmed: the commit that had `addition` is stored."""
+        """Add the unconfirmed seconds: the commit that had `addition` is stored."""
         store, guarded = self.store_time, self.wall_time
         assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
         self._ripe = False
@@ -388,22 +388,22 @@ class Timekeeper:
 
     @property
     def anchor(self) -> float:
-        """Store time of what the last addition does not make older, that and everything later."""
+        """Store time up to which records age by the last addition; later ones do not."""
         additions = () if self.store_time is None else self.store_time.additions
         return additions[-1].anchor if additions else self.now
 
     def before(self, at: float) -> float:
-        """Return the store time before which everything is as old as what is of ``at``.
+        """Return the store time before which every record is at least as old as one of ``at``.
 
-        That is ``at`` itself, or earlier where something younger would be forgotten with it, whose
-        store time is before that although it has not lived as long (`Addition`).
+        That is ``at`` itself, or earlier if a younger record would be forgotten with it, because
+        its store time is before ``at`` although it has not lived as long (`Addition`).
         """
         additions = () if self.store_time is None else self.store_time.additions
         spare = (a for a in additions if a.anchor < at < a.until + a.seconds)
         return min((max(a.anchor, at - a.seconds) for a in spare), default=at)
 
     def spared(self, at: float) -> float:
-        """Return the seconds that were added to store time and that did not pass since ``at``."""
+        """Return the seconds added to store time that did not pass since ``at``."""
         additions = () if self.store_time is None else self.store_time.additions
         return sum((a.seconds for a in additions if a.covers(at)), 0.0)
 
@@ -417,25 +417,25 @@ class Timekeeper:
         """Guarded wall time of the last reading."""
         return 0.0 if self.wall_time is None else self.wall_time.now
 
-    # An operator
+    # Operators
 
     def accept(self) -> dict[str, float]:
-        """Believe the wall clock from the next reading on; return what that changes.
+        """Trust the wall clock from the next reading on; return the change.
 
         Returns:
-            ``unconfirmed``, added to store time, and ``step``, of wall time.
+            ``unconfirmed``, added to store time, and ``step`` of wall time, in seconds.
         """
         status = self.status()
         self._accepts = True
         return {"unconfirmed": status["unconfirmed"], "step": status["step"]}
 
     def status(self) -> dict[str, float]:
-        """Return the times as people should see them.
+        """Return the state of the times for users.
 
         Returns:
-            ``unconfirmed`` and ``steady_in``: what waits to be added to store time, and until
-            when; ``step`` and ``counts_in``: a step of the wall clock that does not count yet, and
-            until when. All 0.0 where the clock is as it should be.
+            ``unconfirmed`` and ``steady_in``: seconds that wait to be added to store time, and
+            seconds until they are; ``step`` and ``counts_in``: a step of the wall clock that does
+            not count yet, and seconds until it does. All 0.0 if the clock is in order.
         """
         store, guarded = self.store_time, self.wall_time
         if store is None or guarded is None:
@@ -446,19 +446,19 @@ class Timekeeper:
         }  # fmt: skip
 
     def spares(self, now: float) -> Callable[[float], float] | None:
-        """Return `spared` where something was added lately, so that it makes a difference."""
+        """Return `spared` if there was an addition recently, so that it makes a difference."""
         additions = () if self.store_time is None else self.store_time.additions
         recent = additions and now - additions[-1].until - additions[-1].seconds < LATELY
         return self.spared if recent else None
 
     def wall_of(self, at: float) -> float:
-        """Return the guarded wall time of a store time, as it is known now."""
+        """Return the guarded wall time of a store time, as far as it is known now."""
         return at + self.ahead + self.spared(at)
 
-    # What a store keeps
+    # Records of a store
 
     def record(self, addition: Addition | None = None) -> ClockRecord:
-        """Return what is to be stored of the last reading, with what a commit adds to it."""
+        """Return the record of the last reading, with the addition of a commit."""
         store, guarded = self.store_time, self.wall_time
         assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
         now, rest, additions = store.now, store.unconfirmed, store.additions
@@ -472,18 +472,18 @@ class Timekeeper:
 
     @property
     def unsaved_for(self) -> float:
-        """Seconds since a record was stored; infinite if something has to be."""
+        """Seconds since a record was stored; infinite if one has to be stored now."""
         return float("inf") if self._ripe else self.boot - self._saved
 
     def save_soon(self) -> None:
-        """Let the next commit store a record, however soon that is."""
+        """Make the next commit store a record."""
         self._saved = float("-inf")
 
     def saved(self) -> None:
-        """Note that the record of the last reading is stored."""
+        """Record that the record of the last reading is stored."""
         self._saved = self.boot
 
-    # Words
+    # Messages
 
     def _record(self, confirmed: float, step: float) -> None:
         if confirmed:
@@ -491,7 +491,7 @@ class Timekeeper:
             self.notices.append(f"{_span(confirmed)} that the machine was off now count as passed")
         if step:
             self.notices.append(
-                f"the wall clock has stepped by {say_seconds(step)}, and that counts now"
+                f"the wall clock has stepped by {format_seconds(step)}, and that counts now"
             )
             self._stepping = 0.0
         if confirmed or step:
@@ -500,26 +500,27 @@ class Timekeeper:
         self._check_step()
 
     def _check_step(self) -> None:
-        """Record that a step has started, has changed, or was undone."""
+        """Add a message if a step has started, has changed, or was undone."""
         assert self.wall_time is not None  # noqa: S101 - the caller has started it
         step, known = self.wall_time.step, self._stepping
         if not step and known:
             self.notices.append(
-                f"the wall clock is back after a step of {say_seconds(known)}, which never counted"
+                f"the wall clock is back after a step of {format_seconds(known)}, "
+                "which never counted"
             )
         elif step and (not known or abs(step - known) > STEP):
             self.notices.append(
-                f"the wall clock steps by {say_seconds(step)}, to {self._wall:.0f}: that counts in "
-                f"{SETTLED / 60:.0f} minutes unless it goes back; "
+                f"the wall clock steps by {format_seconds(step)}, to {self._wall:.0f}: that counts "
+                f"in {SETTLED / 60:.0f} minutes unless it goes back; "
                 '"eventmq clock accept" lets it count now'
             )
         elif step:
-            return  # the same step, some microseconds further
+            return  # the same step, changed by microseconds
         self._stepping = step
 
 
 def _with(additions: Iterable[Addition], last: Addition) -> tuple[Addition, ...]:
-    """Return additions with one more."""
+    """Return the additions with one more, within `MAX_ADDITIONS`."""
     first, *rest = (*additions, last)
     if len(rest) >= MAX_ADDITIONS:
         rest[0] = first.merge(rest[0])
@@ -528,21 +529,21 @@ def _with(additions: Iterable[Addition], last: Addition) -> tuple[Addition, ...]
 
 
 def _span(seconds: float) -> str:
-    """Return a span as people read it."""
+    """Format a length of time."""
     for size, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {name}"
     return f"{seconds:.1f} seconds"
 
 
-def say_time(timestamp: float) -> str:
-    """Return a Unix time as people read it: local time with its distance from UTC."""
+def format_time(timestamp: float) -> str:
+    """Format a Unix time as local time with its offset from UTC."""
     try:
         return datetime.fromtimestamp(timestamp).astimezone().isoformat(" ", "milliseconds")
-    except (OverflowError, OSError, ValueError):  # of a trigger that reckons wrongly
+    except (OverflowError, OSError, ValueError):  # from a faulty trigger
         return f"Unix time {timestamp:g}"
 
 
-def say_seconds(seconds: float) -> str:
-    """Return a step as people read it, as in ``+2.0 days``."""
+def format_seconds(seconds: float) -> str:
+    """Format a step with its sign, as in ``+2.0 days``."""
     return f"{'-' if seconds < 0 else '+'}{_span(abs(seconds))}"

@@ -1,6 +1,6 @@
 """Titles of EventMQ's processes, as ``ps`` and ``top`` show them: ``eventmq: worker shop``.
 
-The library ``setproctitle`` sets them. Where it has no wheel, processes keep the names they have.
+The library ``setproctitle`` sets them. Without it, processes keep their names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def set_title(role: str, what: str = "") -> None:
 
     Args:
         role: Such as ``worker``.
-        what: The app, or the task that runs; printable.
+        what: The app, or the running task; printable.
     """
     if setproctitle is not None:
         setproctitle.setproctitle(f"eventmq: {role} {what}".rstrip())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket  # `socket` where gevent has not put its own in its place
+import _socket  # `socket` before gevent's monkey patching
 
 __all__ = ["Wakeup"]
 
@@ -10,12 +10,12 @@ __all__ = ["Wakeup"]
 class Wakeup:
     """Wakes a thread that polls: its descriptor is readable from `set` to `clear`.
 
-    It is made of sockets, not of descriptors: writing to a closed one is an error, and never
-    goes to another file that has got its number since.
+    It consists of sockets, not of plain descriptors: a write to a closed socket is an error, and
+    cannot reach another file that has since got its number.
 
     Attributes:
         fd: The descriptor to poll.
-        writer_fd: The one that is written to, for `signal.set_wakeup_fd`.
+        writer_fd: The descriptor to write to, for `signal.set_wakeup_fd`.
     """
 
     __slots__ = ("_reader", "_writer", "fd", "writer_fd")
@@ -28,14 +28,14 @@ class Wakeup:
         self.writer_fd = self._writer.fileno()
 
     def set(self) -> None:
-        """Make it readable. Any thread or signal handler; nothing happens when it is closed."""
+        """Make it readable, from any thread or signal handler. Does nothing once it is closed."""
         try:  # noqa: SIM105 - suppress() costs more than all the rest
             self._writer.send(b"!")
         except OSError:
             pass  # full: it is set already; closed: nothing polls it
 
     def clear(self) -> None:
-        """Make it not readable. Nothing happens when it is not set."""
+        """Make it not readable. Does nothing if it is not set."""
         try:  # noqa: SIM105 - as above
             self._reader.recv(4096)
         except BlockingIOError:

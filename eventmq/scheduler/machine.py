@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from eventmq.errors import EventMQError
 from eventmq.headers import write_headers
 from eventmq.schedule import Progress, scheduled_job_id
-from eventmq.timekeeping import say_time
+from eventmq.timekeeping import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -238,7 +238,7 @@ class SchedulerMachine:
             return None
         if fire_time is not None and not fire_time > last:
             text = "the trigger of schedule %r goes from %s to %s, not forward; it does not fire"
-            logger.error(text, schedule.name, say_time(last), say_time(fire_time))
+            logger.error(text, schedule.name, format_time(last), format_time(fire_time))
             entry.broken = True
             return None
         return fire_time
@@ -306,7 +306,7 @@ class SchedulerMachine:
             fire_times = fire_times[: schedule.remaining]
         if skipped:
             text = "schedule %r: fire times were missed up to %s; policy %s: %d fire"
-            logger.info(text, schedule.name, say_time(last), schedule.misfire, len(fire_times))
+            logger.info(text, schedule.name, format_time(last), schedule.misfire, len(fire_times))
         fires = [
             PendingFire(scheduled_job_id(self.identity, schedule.name, fire_time), fire_time)
             for fire_time in fire_times

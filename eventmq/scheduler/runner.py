@@ -20,7 +20,7 @@ from eventmq.errors import BrokerUnavailable, EventMQError, StoreError, SubmitEr
 from eventmq.notify import Notifier
 from eventmq.schedule import DeferredScheduleStore
 from eventmq.scheduler.machine import MAX_AHEAD, SchedulerMachine, job_headers, synchronise
-from eventmq.timekeeping import SETTLED, STEP, GuardedWall, Reading, say_seconds
+from eventmq.timekeeping import SETTLED, STEP, GuardedWall, Reading, format_seconds
 from eventmq.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -132,15 +132,16 @@ class GuardedClock:
         step, logged = self._guarded.step, self._logged
         if counted:
             self._back += max(0.0, -counted)
-            logger.warning("the clock has stepped by %s, and that counts now", say_seconds(counted))
+            text = "the clock has stepped by %s, and that counts now"
+            logger.warning(text, format_seconds(counted))
         elif logged and not step:
             text = "the clock is back after a step of %s, which never counted"
-            logger.warning(text, say_seconds(logged))
+            logger.warning(text, format_seconds(logged))
         elif step and (not logged or abs(step - logged) > STEP):
             text = (
                 "the clock steps by %s, or is so far from the broker's: in %.0f minutes that counts"
             )
-            logger.warning(text, say_seconds(step), SETTLED / 60)
+            logger.warning(text, format_seconds(step), SETTLED / 60)
         else:
             return
         self._logged = step

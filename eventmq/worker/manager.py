@@ -19,7 +19,7 @@ from eventmq.execution import joblog
 from eventmq.headers import split_headers
 from eventmq.interfaces import JobsEnded, PartsYielded, SlotDied
 from eventmq.job import OutcomeKind
-from eventmq.timekeeping import SETTLED, STEP, say_seconds
+from eventmq.timekeeping import SETTLED, STEP, format_seconds
 from eventmq.wire import commands
 from eventmq.wire.batches import (
     ASK,
@@ -403,7 +403,7 @@ class JobManager:
         differs = abs(ahead) > STEP
         if differs and not self._clock_differs:
             text = "the clock of this worker differs by %s from the broker's, by which jobs expire"
-            _log.warning(text, say_seconds(ahead))
+            _log.warning(text, format_seconds(ahead))
         self._clock_differs = differs
         return move_expiry(body, chunk.index, ahead) if differs else body
 

@@ -18,7 +18,7 @@ from eventmq.timekeeping import (
     Reading,
     StoreTime,
     Timekeeper,
-    say_time,
+    format_time,
 )
 
 WALL, BOOT = 1_800_000_000.0, 5_000.0
@@ -528,4 +528,4 @@ def test_a_record_that_cannot_be_read_is_refused(values) -> None:
 @pytest.mark.parametrize("timestamp", [float("inf"), float("nan"), 1e18])
 def test_a_time_that_no_calendar_has_is_said_as_it_is(timestamp: float) -> None:
     """As a trigger that reckons wrongly may give it; saying so must not fail."""
-    assert f"Unix time {timestamp:g}" == say_time(timestamp)
+    assert f"Unix time {timestamp:g}" == format_time(timestamp)
