@@ -1,6 +1,7 @@
-"""Operations of operators in a store: cancel, retry, drop, list and prune jobs.
+"""Operations on stored jobs: cancel, retry, drop, list, expire and prune.
 
-Operations by id run at once; those by filters are bulk operations, a slice in each commit.
+Operations by id run in one commit. Operations by filters are bulk operations, which run in slices,
+one slice per commit.
 """
 
 from __future__ import annotations
@@ -56,28 +57,28 @@ __all__ = ["FailedJobs", "OperatorWrites", "bulk_operations", "fits", "next_expi
 
 _WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
 
-#: Most numbers of jobs that one commit goes through, whether there are such jobs or not.
+#: Maximum range of job numbers that one slice covers, whether jobs have them or not.
 _SPAN = 50_000
 
-#: Most records of finished bulk operations.
+#: Maximum number of records of finished bulk operations that are kept.
 _DONE_KEPT = 100
 
 _BULK = ("id", "operation", "at", "bound", "cursor", "affected", "done")
 
-#: Failed jobs are queued again so many bytes at once, unless one alone has more.
+#: Maximum bytes of failed jobs that are queued again at once, unless one job has more.
 _RETRIED_BYTES = 8 * 1024 * 1024
 
 _RETRIED = (*FAILED_ROW, "unique_key")
 
-#: Rows that one page of a listing looks at before it returns what it has.
+#: Rows that are scanned for one page of a listing, even if fewer match than fit.
 _SCAN = 5000
 
-#: Most rows that are asked for at once.
+#: Maximum number of rows that one scan reads.
 _PORTION = 1000
 
 
 class OperatorWrites:
-    """Handlers of what operators do, and of `Expire`."""
+    """Handlers of the writes of operators, and of `Expire`."""
 
     def __init__(self, tables: Tables, writes: Writes, reads: Reads) -> None:
         self.tables = tables
@@ -92,19 +93,19 @@ class OperatorWrites:
     # By id
 
     def apply(self, write: ApplyToJobs) -> AffectedJobs:
-        """Do something with jobs by id."""
+        """Cancel, retry or drop jobs by id."""
         unaffected: dict[str, str] = {}
         jobs: dict[str, JobRecord] = {}
-        found = self.reads.look_up(list(dict.fromkeys(write.ids)), results=False)
+        rows = self.reads.look_up(list(dict.fromkeys(write.ids)), results=False)
         for job_id, attempt in zip_longest(write.ids, write.attempts):
-            row = found.get(job_id)
+            row = rows.get(job_id)
             if row is None:
                 continue
             state = row.job.state
-            sound = write.action != "retry" or not row.job.damaged
+            is_sound = write.action != "retry" or not row.job.damaged
             cancel = write.action == "cancel"
-            suits = state not in TERMINAL if cancel else state is JobState.FAILED
-            if sound and suits and attempt in {None, row.job.attempt}:
+            has_state = state not in TERMINAL if cancel else state is JobState.FAILED
+            if is_sound and has_state and attempt in {None, row.job.attempt}:
                 jobs[job_id] = row.job
             else:
                 unaffected[job_id] = state.value
@@ -123,15 +124,15 @@ class OperatorWrites:
         return jobs
 
     def expire(self, write: Expire) -> tuple[list[JobRecord], float | None]:
-        """End jobs that have waited for too long."""
+        """End waiting jobs that have expired."""
         tables, now, wall = self.tables, write.now, write.now + write.ahead
-        found = damaged.pages(
+        scan = damaged.pages(
             tables.store, "jobs_expires", BARE_ROW, itemgetter(9, 0), portion=_PORTION,
             gt=(0.0,), le=(wall,),
         )  # fmt: skip
-        with closing(found) as rows:
+        with closing(scan) as candidates:
             waiting = (
-                tables.job(row) for row in rows
+                tables.job(row) for row in candidates
                 if row[4] in _WAITING and row[0] not in write.excluded
             )  # fmt: skip
             jobs = list(islice(waiting, write.limit))
@@ -140,7 +141,7 @@ class OperatorWrites:
         return (jobs, wall) if len(jobs) == write.limit else (jobs, next_expiry(tables, wall))
 
     def _retry(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
-        """Queue failed jobs again, but for those whose records are not what was written."""
+        """Queue failed jobs again, except those with damaged records."""
         sizes = self._sizes(jobs)
         retried: list[JobRecord] = []
         portion: list[JobRecord] = []
@@ -156,7 +157,7 @@ class OperatorWrites:
     def _queue_again(
         self, jobs: list[JobRecord], sizes: Mapping[int, int], audit: AuditFields, number: int
     ) -> list[JobRecord]:
-        """Queue failed jobs again, the first sound one under a number; return these."""
+        """Queue failed jobs again under numbers from ``number`` on; return the undamaged ones."""
         if not jobs:
             return []
         tables, seqs = self.tables, [job.seq for job in jobs]
@@ -226,7 +227,7 @@ class OperatorWrites:
         return _bulk(stored[bulk.id][1:])
 
     def bulk_slice(self, write: ContinueBulkOperation) -> tuple[AffectedJobs, BulkOperation | None]:
-        """Do the next part of a bulk operation and note how far it came."""
+        """Run the next slice of a bulk operation and store its cursor."""
         store = self.tables.store
         rows = store.get("bulk_operations", ("key", *_BULK), (write.id,), by="bulk_operations_id")
         if not rows or rows[0][-1]:
@@ -234,8 +235,8 @@ class OperatorWrites:
         [(key, *row)] = rows
         bulk = _bulk(row)
         end = min(bulk.bound, bulk.cursor + _SPAN)
-        scanned, fitting = self._select(bulk, end, write.limit)
-        jobs = [job for job in fitting if job.seq not in write.excluded]
+        scanned, matches = self._select(bulk, end, write.limit)
+        jobs = [job for job in matches if job.seq not in write.excluded]
         cursor = scanned[-1] if len(scanned) == write.limit else end
         affected = AffectedJobs(self._actions[bulk.operation.action](jobs, write.audit), {})
         bulk = bulk._replace(
@@ -248,7 +249,7 @@ class OperatorWrites:
     def _select(
         self, bulk: BulkOperation, end: int, limit: int
     ) -> tuple[list[int], list[JobRecord]]:
-        """Return the numbers of the rows that were looked at, and the jobs that fit."""
+        """Return the numbers of the scanned rows, and the jobs among them that match."""
         operation, tables = bulk.operation, self.tables
         table, after, last = _table(operation), (bulk.cursor,), (end,)
         columns = BARE_ROW if table == "jobs" else BARE_FAILED_ROW
@@ -257,8 +258,8 @@ class OperatorWrites:
         rows: Iterable[tuple[Any, ...]]
         if operation.queue:
             key = tables.known_queue(operation.queue)
-            found = tables.store.scan(table, ("seq", "queue"), gt=after, le=last)
-            seqs = list(islice((seq for seq, queue in found if queue == key), limit))
+            queues = tables.store.scan(table, ("seq", "queue"), gt=after, le=last)
+            seqs = list(islice((seq for seq, queue in queues if queue == key), limit))
             rows = sorted(tables.get(table, columns, seqs), key=itemgetter(0)) if seqs else ()
         else:
             rows = tables.scan(table, columns, gt=after, le=last, limit=limit)
@@ -275,7 +276,7 @@ class OperatorWrites:
     # Queues
 
     def pause(self, write: Pause) -> None:
-        """Write whether a queue is paused."""
+        """Store whether a queue is paused."""
         key = self.tables.queue_id(write.queue)
         self.tables.store.update("queues", ("paused",), [(int(write.paused), key)])
 
@@ -289,13 +290,13 @@ class FailedJobs:
         self.inputs = inputs
 
     def list_failed(self, write: ListFailed) -> tuple[list[JobRow], str]:
-        """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
+        """List failed jobs in pages; the cursor is ``time:number`` of the last scanned row."""
         rows: list[JobRow] = []
-        found = damaged.pages(
+        scan = damaged.pages(
             self.tables.store, "failed_at", BARE_FAILED_ROW, itemgetter(len(BARE_ROW), 0),
             portion=_PORTION, limit=write.limit + 1, lt=_position(write.cursor), descending=True,
         )  # fmt: skip
-        for scanned, row in enumerate(found, 1):
+        for scanned, row in enumerate(scan, 1):
             failed = self.tables.failed(row)
             if fits(failed, write.operation):
                 rows.append(failed)
@@ -304,24 +305,24 @@ class FailedJobs:
         return rows, ""
 
     def prune(self, write: PruneFailed) -> Pruned:
-        """Forget the oldest failed jobs, as far as they are too old or too many bytes."""
+        """Delete the oldest failed jobs while they are too old or have too many bytes."""
         tables = self.tables
         deleted: list[tuple[int, str, int]] = []
         more, oldest = False, None
-        # Row by row: mostly the first one stays, and behind it are large ones.
+        # Row by row, since mostly the first one stays and the next ones may be large.
         columns = ("seq", "id", "queue", "at", "size")
         with closing(tables.scan("failed_at", columns, limit=write.limit + 1)) as rows:
             for seq, job_id, queue, at, size in rows:
-                too_much = at < write.before or tables.failed_bytes > write.max_bytes
-                if not too_much or len(deleted) == write.limit:
-                    more, oldest = too_much, at
+                surplus = at < write.before or tables.failed_bytes > write.max_bytes
+                if not surplus or len(deleted) == write.limit:
+                    more, oldest = surplus, at
                     break
                 tables.failed_bytes -= size
                 deleted.append((seq, job_id, queue))
         return Pruned(self._delete_failed(deleted), more, oldest)
 
     def _delete_failed(self, deleted: list[tuple[int, str, int]]) -> dict[str, int]:
-        """Delete failed jobs; return how many those were, by queue."""
+        """Delete failed jobs; return their number by queue."""
         tables = self.tables
         tables.store.delete("failed", [seq for seq, _, _ in deleted])
         ids = [job_id for _, job_id, _ in deleted]
@@ -334,7 +335,7 @@ class FailedJobs:
 
 
 def next_expiry(tables: Tables, after: float) -> float | None:
-    """Return the first expiry of a job after a time, None where there is none."""
+    """Return the earliest expiry of a job after a time, None if there is none."""
     rows = tables.store.scan("jobs_expires", ("expires",), gt=(max(0.0, after),), limit=1)
     return next((expires for (expires,) in list(rows)), None)
 
@@ -352,7 +353,7 @@ def _bulk(row: Sequence[Any]) -> BulkOperation:
 
 
 def bulk_operations(tables: Tables) -> list[BulkOperation]:
-    """Return the records that are kept."""
+    """Return the stored records of bulk operations."""
     return [_bulk(row) for row in tables.store.scan("bulk_operations", _BULK)]
 
 

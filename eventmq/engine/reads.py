@@ -1,4 +1,4 @@
-"""Writes of a commit that read a store, or look at graphs; recovery at its opening."""
+"""Reads: handlers that read jobs and graphs, and the recovery when a store is opened."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ _QUEUED = (
 
 _CHUNK = ("session", "number", "leases", "leased")
 
-#: Leased jobs that are read together at a start.
+#: Leased jobs that are read at once when a store is opened.
 _LEASES = 5000
 
-#: Jobs that are remembered, for the events of their ends; a few megabytes.
-_REMEMBERED = 20_000
+#: Maximum number of cached lineages, used for the events of job ends; a few megabytes.
+_CACHED = 20_000
 
-#: Graphs and their jobs that are forgotten in one go.
+#: Maximum number of graphs, and of their jobs, that one commit deletes.
 _SLICE = 5000
 
-#: Rows that one page of a listing looks at before it returns what it has.
+#: Rows that are scanned for one page of a listing, even if fewer match than fit.
 _SCAN = 20_000
 
-#: Most of them that are asked for at once.
+#: Maximum number of rows that one scan reads.
 _PORTION = 2000
 
 
@@ -83,12 +83,12 @@ class Reads:
             return [], False
         try:
             return self._read_queued(key, write)
-        except (UnicodeDecodeError, AttributeError, TypeError):  # values of another kind
+        except (UnicodeDecodeError, AttributeError, TypeError):  # damaged values
             return self._read_damaged(key, write)
 
     # hot loop: python -m benchmarks rows, drain
     def _read_queued(self, key: int, write: ReadQueued) -> tuple[list[JobRecord], bool]:
-        """Read jobs as they should be: what the subqueue says of them is not read again."""
+        """Read jobs whose rows are sound; their queue is that of the subqueue, not read again."""
         jobs: list[JobRecord] = []
         size, limit, max_bytes, queue = 0, write.limit, write.max_bytes, write.queue
         text, data, state = "", b"", JobState.QUEUED
@@ -113,11 +113,11 @@ class Reads:
                 body,
                 crc,
             ) = row
-            if headers != text:  # most have the same: it is once in memory
+            if headers != text:  # most jobs share headers: keep one copy in memory
                 text = headers
                 prefix = job_prefix(queue, text)
                 common = crc32(data, prefix)
-            if body != data:  # as those who pass no arguments have
+            if body != data:  # jobs without arguments share bodies
                 data = body
                 common = crc32(body, prefix)
             id_crc = crc32(job_id.encode())
@@ -134,7 +134,7 @@ class Reads:
         return jobs, False
 
     def _read_damaged(self, key: int, write: ReadQueued) -> tuple[list[JobRecord], bool]:
-        """Do the same where something is damaged; such a job counts where its subqueue is."""
+        """Read jobs some of which are damaged; a damaged one belongs to the subqueue's queue."""
         jobs: list[JobRecord] = []
         size = 0
         rows = self.tables.store.scan(
@@ -151,7 +151,7 @@ class Reads:
         return jobs, False
 
     def find(self, write: FindJobs) -> dict[str, JobRow]:
-        """Look jobs up by id, table by table."""
+        """Look jobs up by id."""
         ids = list(dict.fromkeys(write.ids))
         if write.max_bytes is None:
             return self.look_up(ids)
@@ -161,8 +161,8 @@ class Reads:
         """Return the jobs with these ids, in that order.
 
         Args:
-            ids: Each once.
-            results: Read long results of jobs that have ended as well.
+            ids: The ids, each once.
+            results: Whether to read long results of ended jobs.
         """
         outcome = OUTCOME_ROW if results else BARE_OUTCOME_ROW
         rows = self._unfinished(ids, JOB_ROW, FAILED_ROW)
@@ -172,7 +172,7 @@ class Reads:
         return {job_id: rows[job_id] for job_id in ids if job_id in rows}
 
     def _find_bare(self, ids: Sequence[str], max_bytes: int) -> dict[str, JobRow]:
-        """Look jobs up without their bodies, and read long results while there is room."""
+        """Look jobs up without their bodies; read long results up to a total of ``max_bytes``."""
         rows = self._unfinished(ids, BARE_ROW, BARE_FAILED_ROW)
         keeper, tables = self.keeper, self.tables
         remaining = [job_id for job_id in ids if job_id not in rows]
@@ -197,23 +197,23 @@ class Reads:
     def _unfinished(
         self, ids: Sequence[str], columns: Sequence[str], failed: Sequence[str]
     ) -> dict[str, JobRow]:
-        """Return the jobs that have not ended, or failed, with these columns."""
+        """Return unfinished jobs, read with ``columns``, and failed jobs, read with ``failed``."""
         tables = self.tables
         requests = ("jobs", columns, ids, "jobs_id"), ("failed", failed, ids, "failed_id")
-        waiting, dead = damaged.get_all(tables.store, requests)
-        rows = {row[1]: tables.failed(row) for row in dead}
-        return rows | {row[1]: JobRow(tables.job(row)) for row in waiting}
+        job_rows, failed_rows = damaged.get_all(tables.store, requests)
+        rows = {row[1]: tables.failed(row) for row in failed_rows}
+        return rows | {row[1]: JobRow(tables.job(row)) for row in job_rows}
 
     def _ended(
         self, columns: Sequence[str], ids: Sequence[str]
     ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Yield (table, row) of those that have ended, one for each id."""
+        """Yield (table, row) for the ended ones of these jobs, one row for each id."""
         if not ids:
             return
         tables, seen = self.tables, set[str]()
-        places = {i: tables.periods_of(i) for i in ids}
+        periods = {i: tables.periods_of(i) for i in ids}
         names = reversed(tables.periods.values())
-        batches = [(name, [i for i in ids if name in places[i]]) for name in names]
+        batches = [(name, [i for i in ids if name in periods[i]]) for name in names]
         requests = [(name, columns, batch, "") for name, batch in batches if batch]
         stored = damaged.get_all(tables.store, requests)
         for (table, *_), rows in zip(requests, stored, strict=True):
@@ -223,10 +223,10 @@ class Reads:
                     yield table, row
 
     def list_jobs(self, write: ListJobs) -> tuple[list[JobRow], str]:
-        """List jobs page by page, the newest first: by id, which begins with the time.
+        """List jobs in pages, the newest first: by id, which begins with the time.
 
-        The cursor is the id of the last row that was looked at, so a job that goes from one table
-        to another between two pages is neither missed nor listed twice.
+        The cursor is the id of the last scanned row, so a job that moves from one table to another
+        between two pages is neither missed nor listed twice.
         """
         names = ["jobs", "failed", *self.tables.periods.values()]
         tables = [self._rows(name, write) for name in names if self._may_hold(name, write.state)]
@@ -249,17 +249,17 @@ class Reads:
         return table.startswith("outcomes_") if ended else table == "jobs"
 
     def _rows(self, table: str, write: ListJobs) -> Iterator[tuple[str, JobRow]]:
-        """Yield (id, job) of a table, from the one before the cursor downwards."""
+        """Yield (id, job) of a table in descending order, from below the cursor."""
         tables = self.tables
         kinds: dict[str, tuple[str, Sequence[str], int, Callable[[tuple[Any, ...]], JobRow]]] = {
             "jobs": ("jobs_id", BARE_ROW, 1, lambda row: JobRow(tables.job(row))),
             "failed": ("failed_id", BARE_FAILED_ROW, 1, tables.failed),
         }
-        index, columns, place, read = kinds.get(table) or (
+        index, columns, id_position, read = kinds.get(table) or (
             table, BARE_OUTCOME_ROW, 0, lambda row: tables.outcome(row[:-1], self.keeper),
         )  # fmt: skip
         rows = damaged.pages(
-            tables.store, index, columns, lambda row: (damaged.shown(row[place]),),
+            tables.store, index, columns, lambda row: (damaged.shown(row[id_position]),),
             portion=_PORTION, limit=write.limit + 1, lt=(write.cursor,) if write.cursor else (),
             descending=True,
         )  # fmt: skip
@@ -285,23 +285,23 @@ class Reads:
 
 
 class LineageIndex:
-    """Reads the table ``nodes``, which has the jobs of graphs until these are forgotten."""
+    """Finds the graph and the parent of jobs in the table ``nodes``, and caches them."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
         self._lineages: dict[str, Lineage] = {}
 
     def clear(self) -> None:
-        """Forget what was read: some of it may have been rolled back."""
+        """Clear the cache, as after a rollback some of it may be wrong."""
         self._lineages.clear()
 
     # hot loop: python -m benchmarks chord_members
     def find(self, ids: Sequence[str]) -> list[Lineage | None]:
-        """Return where each job stands, None for one of no known graph."""
+        """Return the lineage of each job, None for a job without a known graph."""
         lineages = self._lineages
         missing = [job_id for job_id in ids if job_id not in lineages]
         if missing:
-            if len(lineages) > _REMEMBERED:
+            if len(lineages) > _CACHED:
                 lineages.clear()
                 missing = list(ids)
             self._read(missing)
@@ -321,8 +321,8 @@ class GraphReads:
     """Handlers of `CancelGraph`, `EndDeadlines`, `FindLineage` and `ListGraph`.
 
     Args:
-        graphs: Knows which job is of which graph.
-        reads: Finds jobs.
+        graphs: Finds the graph of a job.
+        reads: Looks up jobs.
         cancel: Ends jobs as cancelled and returns them.
     """
 
@@ -349,14 +349,14 @@ class GraphReads:
     # Ends
 
     def _end_jobs(self, first: int, end: int, audit: AuditFields, limit: int) -> list[JobRecord]:
-        """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
+        """Cancel jobs, the last ones first, so that no waiting job becomes ready meanwhile."""
         rows = self.tables.scan(
             "jobs", BARE_ROW, ge=(first,), lt=(end,), limit=limit, descending=True
         )
         return self._cancel([self.tables.job(row) for row in rows][::-1], audit)
 
     def cancel(self, write: CancelGraph) -> tuple[str, AffectedJobs]:
-        """Cancel what has not ended of a graph."""
+        """Cancel unfinished jobs of a graph; return the id of the graph, and the jobs."""
         graph = self.graphs.known(write.id)
         if not graph:
             return "", AffectedJobs([], {})
@@ -364,11 +364,11 @@ class GraphReads:
         return self._id(graph), AffectedJobs(jobs, {})
 
     def end_deadlines(self, write: EndDeadlines) -> tuple[AffectedJobs, float | None]:
-        """Cancel what is past its deadline, part by part."""
+        """Cancel jobs past their deadline, up to a limit; return also the next deadline."""
         store = self.tables.store
-        due = store.scan("deadlines_at", ("key", "first", "end"), le=(write.now,), limit=20)
+        expired = store.scan("deadlines_at", ("key", "first", "end"), le=(write.now,), limit=20)
         jobs: list[JobRecord] = []
-        for key, first, end in list(due):
+        for key, first, end in list(expired):
             jobs += self._end_jobs(first, end, write.audit, write.limit - len(jobs))
             if len(jobs) >= write.limit:
                 break
@@ -378,11 +378,11 @@ class GraphReads:
     # Reads
 
     def lineage(self, write: FindLineage) -> Lineage | None:
-        """Return where a job stands in its graph."""
+        """Return the lineage of a job."""
         return LineageIndex(self.tables.store).find([write.id])[0]
 
     def page(self, write: ListGraph) -> GraphPage | None:
-        """List jobs of a graph by place."""
+        """List jobs of a graph in order of their nodes; None for a job of no graph."""
         graph = self.graphs.known(write.id)
         if not graph:
             return None
@@ -391,41 +391,41 @@ class GraphReads:
             "nodes", ("key", "id", "input", "output"), ge=(graph + write.first,),
             lt=(graph + size,), limit=write.limit,
         ))  # fmt: skip
-        found = self._reads.look_up([node[1] for node in nodes])
+        known = self._reads.look_up([node[1] for node in nodes])
         rows = [
             GraphRow(
-                key - graph, before, max(after, 0), after == HANDLER,
-                # One of a graph that is forgotten has succeeded.
-                found.get(job_id)
+                key - graph, input_, max(output, 0), output == HANDLER,
+                # A job whose outcome is no longer kept counts as succeeded.
+                known.get(job_id)
                 or JobRow(JobRecord(job_id, "", "", b"", state=JobState.SUCCEEDED)),
             )
-            for key, job_id, before, after in nodes
+            for key, job_id, input_, output in nodes
         ]  # fmt: skip
         return GraphPage(self._id(graph), size, rows)
 
-    # Forgetting
+    # Pruning
 
     def prune(self, before: float) -> bool:
-        """Forget some graphs that ended before that time; return whether more did."""
+        """Delete some graphs that ended before a time; return whether there may be more."""
         store = self.tables.store
         ended = store.scan("graphs_ended", ("key", "size"), gt=(0.0,), lt=(before,), limit=_SLICE)
-        forgotten = 0
+        deleted = 0
         for key, size in list(ended):
             store.delete_range("nodes", ge=(key,), lt=(key + size,))
             store.delete("graphs", [key])
-            forgotten += size
-            if forgotten >= _SLICE:
+            deleted += size
+            if deleted >= _SLICE:
                 return True
         return False
 
 
 def next_deadline(store: RowStore) -> float | None:
-    """Return the first deadline."""
+    """Return the earliest deadline of a graph, None if there is none."""
     return next((at for (at,) in list(store.scan("deadlines_at", ("at",), limit=1))), None)
 
 
 def open_graphs(store: RowStore) -> bool:
-    """Return whether a graph has not ended, or has pending work."""
+    """Return whether any graph has not ended or has pending work."""
     return unfinished(store) or bool(list(store.scan("graphs_ended", ("key",), (0.0,), limit=1)))
 
 
@@ -433,10 +433,10 @@ def open_graphs(store: RowStore) -> bool:
 
 
 def recover_chunks(tables: Tables) -> list[Chunk]:
-    """Read the open chunks of earlier epochs with their jobs.
+    """Return the open chunks of earlier epochs with their jobs.
 
-    A job that has ended, or was handed back since (its row says this delivery or a later one), is
-    None.
+    A lease has None in place of a job that has ended, or that was handed back since: its row then
+    has the delivery of the lease or a later one.
     """
     rows = [
         (session, number, unpack(packed, "a chunk row"), leased)
@@ -445,8 +445,10 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
     numbers = list({seq for row in rows for seq, _, _ in row[2]} - {0})
     jobs: dict[int, JobRecord] = {}
     for start in range(0, len(numbers), _LEASES):
-        found = map(tables.job, tables.get("jobs", JOB_ROW, numbers[start : start + _LEASES]))
-        jobs |= {job.seq: job for job in found if job.state is JobState.QUEUED and not job.damaged}
+        records = map(tables.job, tables.get("jobs", JOB_ROW, numbers[start : start + _LEASES]))
+        jobs |= {
+            job.seq: job for job in records if job.state is JobState.QUEUED and not job.damaged
+        }
 
     def held(seq: int, delivery: int, job_id: str) -> JobRecord | None:
         job = jobs.get(seq)
@@ -462,23 +464,23 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
 
 
 def _ids(tables: Tables, **bounds: Any) -> Iterator[str]:
-    """Yield ids of all tables of jobs, ended ones included; of each what a scan returns."""
+    """Yield the ids that a scan with these bounds returns from each table of jobs."""
     for index in ("jobs_id", "failed_id", *tables.periods.values()):
         yield from (job_id for (job_id,) in tables.store.scan(index, ("id",), **bounds))
 
 
 def highest_id(tables: Tables, below: str) -> str:
-    """Return the largest id below ``below`` of all jobs, ended ones included, or ""."""
+    """Return the largest id below ``below`` of all jobs, ended ones included; "" if none."""
     return max(_ids(tables, lt=(below,), limit=1, descending=True), default="")
 
 
 def ids_between(tables: Tables, lowest: str, below: str) -> set[str]:
-    """Return the ids in a range of all jobs, ended ones included."""
+    """Return the ids of all jobs in a range, ended jobs included."""
     return set(_ids(tables, ge=(lowest,), lt=(below,)))
 
 
 def next_seq(tables: Tables) -> int:
-    """Return a number larger than that of any job that a row still names, chunks included."""
+    """Return a number larger than that of any job that a row refers to, chunks included."""
     scan, numbers = tables.store.scan, [0]
     for table, key in (("jobs", "seq"), ("failed", "seq"), ("nodes", "key")):
         numbers += [row[0] for row in scan(table, (key,), limit=1, descending=True)]

@@ -1,13 +1,15 @@
-"""Rows of a queue store: jobs to rows and back, interned names, counts kept in the commit.
+"""Rows of a queue store: converts jobs to rows and back, interns names, and counts jobs.
 
-Each row has a checksum: what was altered on the disk is an error that names its job. A damaged page
-that still looks like one would else hand another job, or other arguments, to a worker. The checksum
-of a job is the exclusive or of two CRC-32: one over its queue, headers and body, which many jobs
-have in common, so that it is computed once for them, and one over its id, which is computed once
-for a job and its outcome. Another checksum, of the *head*, leaves the body out, for those who do
-not read it. An outcome has its label, state, content type and result in the place of headers and
-body. The name of the queue is in it, not only its number, so a name that is altered is found as
-well. What changes while a job waits, such as its attempt, is not in it.
+Each row has a checksum, so that data altered on the disk is reported with the id of its job.
+Without it, a damaged page that still parses could give a worker another job or other arguments.
+
+The checksum of a job is the exclusive or of two CRC-32. One is over its queue, headers and body,
+which many jobs have in common, so that it is computed once for all of them. The other is over its
+id, and is computed once for a job and its outcome. A second checksum, of the *head*, leaves the
+body out, for reads without the body. The checksum of an outcome covers its label, state, content
+type and result in place of headers and body. All of them cover the name of the queue, not only its
+number, so that an altered name is detected as well. They do not cover values that change while a
+job waits, such as its attempt.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _HEAD = (
     "created", "headers",
 )  # fmt: skip
 
-#: The columns that `Tables.job` reads, in order; and without the body.
+#: The columns that `Tables.job` reads, in order; with and without the body.
 JOB_ROW = (*_HEAD, "body", "eta", "crc")
 BARE_ROW = (*_HEAD, "no_body", "eta", "head_crc")
 
@@ -73,7 +75,7 @@ _FAILURE = (
     "at", "content_type", "result", "started", "run_time", "worker", "result_crc", "head_crc",
 )  # fmt: skip
 
-#: The columns that `Tables.failed` reads; and without the body.
+#: The columns that `Tables.failed` reads; with and without the body.
 FAILED_ROW = (*JOB_ROW, *_FAILURE)
 BARE_FAILED_ROW = (*BARE_ROW, *_FAILURE)
 
@@ -83,37 +85,37 @@ OUTCOME_ROW = (
     "created", "started", "run_time", "worker", "crc",
 )  # fmt: skip
 
-#: The same without results that are long, and behind them the length of such a one.
+#: The same without long results, followed by the length of a long result.
 BARE_OUTCOME_ROW = (
     *("short_result" if name == "result" else name for name in OUTCOME_ROW[:-1]), "short_crc",
     "long",
 )  # fmt: skip
 
-#: The counts of a queue, as `Tables.count` takes them.
+#: The counts of a queue, in the order of the arguments of `Tables.count`.
 _COUNTS = ("waiting", "delayed", "failed", "blocked")
 
-#: Queue of a job whose own is not known any more.
+#: Queue of a job whose own queue cannot be read.
 _NO_QUEUE = "damaged"
 
-#: Names and subqueues whose numbers are remembered.
+#: Maximum number of names, and of subqueues, whose numbers are cached.
 _CACHED = 10_000
 
-#: Rows of forgotten queues that are kept, and that one commit drops.
+#: Maximum number of rows of removed queues that are kept, and that one commit deletes.
 MAX_FORGOTTEN = 100_000
 FORGOTTEN_SLICE = 20_000
 
-#: In the place of a checksum, which is never negative: of a row that is known to be damaged.
+#: Stored as the checksum of a row that is known to be damaged; a real one is never negative.
 WRONG_CHECKSUM = -1
 
 _STATES = {code: state for state, code in STATE_CODES.items()}
 
 
 class DamagedRow(Exception):
-    """A row that others depend on is not what was written."""
+    """A row that other rows depend on is damaged."""
 
 
 class Tables:
-    """Store of the rows, with the caches that its users share."""
+    """Rows of a store, with caches of names, numbers and counts that all handlers share."""
 
     def __init__(self, store: RowStore, period_seconds: float) -> None:
         self.store = store
@@ -121,31 +123,31 @@ class Tables:
         self.reload()
 
     def reload(self) -> None:
-        """Read the caches again: at open and after a rollback."""
+        """Fill the caches from the store: when it is opened, and after a rollback."""
         store = self.store
         self._queue_names: dict[int, str] = {}
-        #: Queue -> how many of its jobs are waiting, delayed, failed and blocked.
+        #: Queue -> its numbers of waiting, delayed, failed and blocked jobs.
         self._counts: dict[int, list[int]] = {}
         for key, name, *counts in store.scan("queues_live", ("id", "name", *_COUNTS)):
             self._queue_names[key], self._counts[key] = name, counts
         self._queues = {name: key for key, name in self._queue_names.items()}
         self._names: dict[str, int] = {}
-        #: Table and number -> name, of those that were asked for.
+        #: Table and number -> name, for names that were read.
         self._name_of: dict[tuple[str, int], str] = {}
         self._subqueues: dict[tuple[int, SubqueueKey], int] = {}
-        #: Table -> the greatest number that it has given, where that was looked up.
+        #: Table -> its greatest number, for tables where that was read.
         self._greatest: dict[str, int] = {}
-        #: Whether graphs may have pending work, or results to free.
+        #: Whether graphs may have pending work, or results to delete.
         self.graph_work = True
         #: Queues whose counts are not written yet.
         self._changed: set[int] = set()
         #: Number of each period -> the name of its table, ascending.
         self.periods = {n: period_name("outcomes", n) for n in store.periods("outcomes")}
-        #: Bucket -> its least and greatest id, where that was looked up and is still so.
+        #: Period -> its least and greatest id, if they were read and did not change since.
         self._ends: dict[int, tuple[str, str]] = {}
-        #: Headers and number of a queue, and what their checksums begin with: of the last job.
+        #: Headers and queue number of the last job, and the checksum prefix for these two.
         self._prefix = ("", 0, 0)
-        #: Bytes that failed jobs take, and how many of them are written.
+        #: Bytes of all failed jobs, and the number that is stored.
         self.failed_bytes = self._stored_bytes = store.values().get("failed_bytes", 0)
 
     # Names
@@ -159,9 +161,9 @@ class Tables:
         return number
 
     def queue_id(self, name: str) -> int:
-        """Return the number of a queue, making it if it is new.
+        """Return the number of a queue, adding the queue if it is new.
 
-        One that was forgotten has its old number again: outcomes of its jobs may have it.
+        A queue that was removed gets its old number again, which outcomes of its jobs may have.
         """
         key = self._queues.get(name)
         if key is None:
@@ -176,17 +178,17 @@ class Tables:
         return key
 
     def known_queue(self, name: str) -> int:
-        """Return the number of a queue, or -1 if it was never used, or long ago."""
+        """Return the number of a queue, or -1 if it has no row."""
         key = self._queues.get(name)
         if key is None:
             [(key,)] = self.store.get("queues", ("id",), [name], by="queues_name") or [(-1,)]
         return key
 
     def queue_name(self, key: int) -> str:
-        """Return the name of a queue's number, also of one that was forgotten.
+        """Return the name of the queue with a number, including removed queues.
 
         Raises:
-            KeyError: There is none.
+            KeyError: No queue has this number.
         """
         name = self._queue_names.get(key) or self._name("queues", key)
         if name is None:
@@ -194,33 +196,38 @@ class Tables:
         return name
 
     def forget_queues(self, names: Sequence[str], at: float) -> list[str]:
-        """Forget those queues that are empty and not paused; return their names.
+        """Remove those of the queues that are empty and not paused; return their names.
 
-        Their rows stay as long as outcomes may have their numbers; see `drop_queues_before`.
+        The rows stay, marked as removed, for as long as outcomes may have their numbers; see
+        `drop_queues_before`.
         """
         store, queues = self.store, self._queues
-        room = MAX_FORGOTTEN - store.measure("queues_removed")[0]
+        free_rows = MAX_FORGOTTEN - store.measure("queues_removed")[0]
         known = dict.fromkeys(queues[name] for name in names if name in queues)
         empty = [key for key in known if not any(self._counts[key])]
         paused = dict(store.get("queues", ("id", "paused"), empty))
-        gone = [key for key in empty if not paused[key]][: max(0, room)]
-        # Counts of this commit are not written yet.
-        store.update("queues", ("removed_at", *_COUNTS), [(at, 0, 0, 0, 0, key) for key in gone])
-        lone = [key for (key,) in store.get("subqueues", ("id",), gone, by="subqueues_of")]
-        heads = store.heads("jobs_ready", ("seq",), [(key,) for key in lone])
-        store.delete("subqueues", [k for k, head in zip(lone, heads, strict=True) if not head])
-        for key in gone:
+        removed = [key for key in empty if not paused[key]][: max(0, free_rows)]
+        # The counts of this commit are not written yet.
+        store.update("queues", ("removed_at", *_COUNTS), [(at, 0, 0, 0, 0, key) for key in removed])
+        subqueue_keys = [
+            key for (key,) in store.get("subqueues", ("id",), removed, by="subqueues_of")
+        ]
+        heads = store.heads("jobs_ready", ("seq",), [(key,) for key in subqueue_keys])
+        store.delete(
+            "subqueues", [k for k, head in zip(subqueue_keys, heads, strict=True) if not head]
+        )
+        for key in removed:
             del queues[self._queue_names.pop(key)], self._counts[key]
-        self._changed.difference_update(gone)
-        forgotten = [name for name in names if name not in queues]
+        self._changed.difference_update(removed)
+        removed_names = [name for name in names if name not in queues]
         self._subqueues.clear()
         self._prefix = ("", 0, 0)
-        return forgotten
+        return removed_names
 
     def drop_queues_before(self, at: float) -> None:
-        """Drop the rows of queues that were forgotten before ``at``.
+        """Delete the rows of queues that were removed before ``at``.
 
-        The highest number stays: what is made next has one that no outcome has.
+        The row with the highest number stays, so that a new queue never gets a used number.
         """
         store = self.store
         keys = [
@@ -231,14 +238,14 @@ class Tables:
             store.delete("queues", [key for key in keys if key != greatest])
 
     def subqueue_id(self, queue: str, headers: str) -> int:
-        """Return the number of the subqueue of a job, making it if it is new."""
+        """Return the number of the subqueue of a job, adding the subqueue if it is new."""
         number = self._subqueues.get((self.queue_id(queue), subqueue_of(headers)))
         return number or self.subqueue_ids(queue, (headers,))[headers]
 
     def subqueue_ids(self, queue: str, headers: Iterable[str]) -> dict[str, int]:
-        """Return the numbers of the subqueues of jobs by their headers, making those that are new.
+        """Return headers -> number of the subqueue of jobs with them, adding new subqueues.
 
-        In one look-up, however many they are.
+        All are looked up in one read.
         """
         known, number_of = self._subqueues, self.queue_id(queue)
         keys = {text: (number_of, subqueue_of(text)) for text in headers}
@@ -246,8 +253,8 @@ class Tables:
         ids = {key: known[key] for key in keys.values() if key in known}
         if unknown:
             columns = ("id", "queue", "legacy", "task", "key")
-            found = self.store.get("subqueues", columns, list(unknown.values()), by="subqueues_of")
-            numbers = {row[1:]: row[0] for row in found}
+            rows = self.store.get("subqueues", columns, list(unknown.values()), by="subqueues_of")
+            numbers = {row[1:]: row[0] for row in rows}
             new = [stored for stored in unknown.values() if stored not in numbers]
             numbers |= {stored: self._number("subqueues") for stored in new}
             self.store.insert("subqueues", columns, [(numbers[stored], *stored) for stored in new])
@@ -258,7 +265,7 @@ class Tables:
         return {text: ids[key] for text, key in keys.items()}
 
     def known_subqueue(self, queue: str, subqueue: SubqueueKey) -> int:
-        """Return the number of a subqueue, or -1 if it was never used."""
+        """Return the number of a subqueue, or -1 if it has no row."""
         key = (self.known_queue(queue), subqueue)
         number = self._subqueues.get(key, -1)
         if number < 0:
@@ -270,7 +277,7 @@ class Tables:
         return number
 
     def subqueues(self) -> list[SubqueueHead]:
-        """Return the subqueues with queued jobs; forget the others where they are many."""
+        """Return the subqueues with queued jobs; delete unused ones if there are many."""
         store = self.store
         rows = list(store.scan("subqueues", ("id", "queue", "legacy", "task", "key")))
         firsts = store.heads("jobs_ready", ("rank", "seq"), [(row[0],) for row in rows])
@@ -281,13 +288,13 @@ class Tables:
                 continue
             subqueue = SubqueueKey(None if legacy else task, key)
             heads.append(SubqueueHead(self.queue_name(queue), subqueue, first))
-        if idle and len(rows) > _CACHED:  # it reads all jobs
+        if idle and len(rows) > _CACHED:  # since the next line reads all jobs
             used = {number for number, _ in store.tally("jobs", ("subqueue",))}
             store.delete("subqueues", [number for number in idle if number not in used])
         return heads
 
     def name_id(self, name: str) -> int:
-        """Return the number of a task's or worker's name, making it if it is new."""
+        """Return the number of a task's or worker's name, adding the name if it is new."""
         key = self._names.get(name)
         if key is None:
             [(key,)] = self.store.get("names", ("id",), [name], by="names_name") or [(0,)]
@@ -300,7 +307,7 @@ class Tables:
         return key
 
     def name(self, key: int) -> str:
-        """Return the name of a number."""
+        """Return the name that has a number, "" if there is none."""
         return self._name("names", key) or ""
 
     def _name(self, table: str, key: int) -> str | None:
@@ -317,9 +324,9 @@ class Tables:
     def count(
         self, queue: int, waiting: int = 0, delayed: int = 0, failed: int = 0, blocked: int = 0
     ) -> None:
-        """Add to a queue's counts; `flush_counts` writes it."""
+        """Add to the counts of a queue; `flush_counts` writes them."""
         counts = self._counts.get(queue)
-        if counts is None:  # a number that was altered
+        if counts is None:  # the number in the row is damaged
             counts = self._counts[queue] = [0, 0, 0, 0]
         counts[0] += waiting
         counts[1] += delayed
@@ -347,7 +354,7 @@ class Tables:
     # Rows
 
     def row(self, job: JobRecord) -> tuple[Any, ...]:
-        """Return the row of a job in ``jobs``, as of `INSERT_ROW`."""
+        """Return the row of a job for ``jobs``, with the columns of `INSERT_ROW`."""
         prefix, id_crc = job_prefix(job.queue, job.headers), crc32(job.id.encode())
         return (
             job.seq, job.id, self.queue_id(job.queue), job.rank, STATE_CODES[job.state],
@@ -357,7 +364,7 @@ class Tables:
         )  # fmt: skip
 
     def job(self, row: tuple[Any, ...]) -> JobRecord:
-        """Return the job of a row of `JOB_ROW`; it says of itself whether it is damaged."""
+        """Return the job in a row of `JOB_ROW`; its ``damaged`` says whether the row is damaged."""
         headers, queue = row[11], row[2]
         try:
             name = self._queue_names[queue]
@@ -370,12 +377,12 @@ class Tables:
                     row[1], name, headers, body, row[0], row[3], _STATES[row[4]],
                     row[5], row[6], row[8], row[9], row[10], row[7], eta=row[13],
                 )  # fmt: skip
-        except (KeyError, TypeError, AttributeError):  # values of another kind
+        except (KeyError, TypeError, AttributeError):  # damaged values
             pass
         return self._damaged(row)
 
     def _damaged(self, row: tuple[Any, ...]) -> JobRecord:
-        """Return what can be read of a row that is not what was written."""
+        """Return a damaged job with what can be read of its row."""
         headers, body = shown(row[11]), row[12] if isinstance(row[12], bytes) else b""
         try:
             parse_headers(headers)
@@ -395,17 +402,17 @@ class Tables:
     def get(
         self, table: str, columns: Sequence[str], keys: Sequence[Any], *, by: str = ""
     ) -> list[tuple[Any, ...]]:
-        """Do what `RowStore.get` does, with bytes in the place of text that is damaged."""
+        """Read rows by key, as `RowStore.get` does; damaged text is returned as bytes."""
         return damaged.get(self.store, table, columns, keys, by=by)
 
     def scan(
         self, index: str, columns: Sequence[str], prefix: Sequence[Any] = (), **bounds: Any
     ) -> Generator[tuple[Any, ...]]:
-        """Do what `RowStore.scan` does, with bytes in the place of text that is damaged."""
+        """Scan an index, as `RowStore.scan` does; damaged text is returned as bytes."""
         return damaged.scan(self.store, index, columns, prefix, **bounds)
 
     def failed(self, row: tuple[Any, ...]) -> JobRow:
-        """Return a failed job of a row of `FAILED_ROW`."""
+        """Return the failed job in a row of `FAILED_ROW`."""
         *job, at, content_type, result, started, run_time, worker, crc, head = row
         record = self.job(tuple(job))
         record.state = JobState.FAILED
@@ -414,11 +421,10 @@ class Tables:
         return JobRow(record, at, content_type, result, started, run_time, self.name(worker))
 
     def outcome(self, row: tuple[Any, ...], keeper: Timekeeper) -> JobRow:
-        """Return the outcome of a row of `OUTCOME_ROW`; a result past its time is None.
+        """Return the outcome in a row of `OUTCOME_ROW`; a result past its time to live is None.
 
-        Without a checksum nothing is checked: the result was not read.
-
-        One whose row was altered is a failure that says so, since nothing of it can be trusted.
+        A row without a checksum, whose result was not read, is not checked. The outcome in a
+        damaged row is a failure that says so, since no value of the row can be trusted.
         """
         (job_id, state, at, until, content_type, result, queue, task, attempt, delivery, created,
          started, run_time, worker, crc) = row  # fmt: skip
@@ -435,12 +441,12 @@ class Tables:
                 return JobRow(
                     job, at, content_type, kept_result, started, run_time, self.name(worker)
                 )
-        except (KeyError, TypeError, AttributeError):  # values of another kind
+        except (KeyError, TypeError, AttributeError):  # damaged values
             pass
         return self.damaged_outcome(shown(job_id), label, queue)
 
     def damaged_outcome(self, job_id: str, label: str = "", queue: Any = 0) -> JobRow:
-        """Return what is answered for an outcome whose row was altered."""
+        """Return a failure that replaces an outcome whose row is damaged."""
         text = damage_of(job_id)
         logger.error("%s: ask eventmq fsck", text)
         name = self._queue_names.get(_whole(queue), _NO_QUEUE)
@@ -450,7 +456,7 @@ class Tables:
     # Periods
 
     def period(self, at: float) -> str:
-        """Return the name of the table for outcomes of that time, making it if it is new."""
+        """Return the table for outcomes of a time, creating it if it does not exist."""
         number = int(at // self.period_seconds)
         name = self.periods.get(number)
         if name is None:
@@ -461,13 +467,13 @@ class Tables:
         return name
 
     def periods_of(self, job_id: str) -> list[str]:
-        """Return the tables of the periods that may have the outcome of an id, newest first.
+        """Return the tables of the periods that may have the outcome of a job, newest first.
 
-        Ids begin with the wall time of who made them, periods are of store time: which period has
-        an id is not to be computed from either. But the ends of a period's ids are known.
+        An id begins with the wall time of the client that made it, and periods are in store time,
+        so the period cannot be computed from the id. It is compared with the ids of each period.
         """
         newest_first = list(reversed(self.periods))
-        # More is written to the newest one, so that its ends would not stay so.
+        # The newest period still gets rows, so its least and greatest ids are not cached.
         names = [self.periods[number] for number in newest_first[:1]]
         for number in newest_first[1:]:
             lowest, highest = self._ends.get(number) or self._read_ends(number)
@@ -476,7 +482,7 @@ class Tables:
         return names
 
     def _read_ends(self, number: int) -> tuple[str, str]:
-        """Return the least and the greatest id of a period, ("~", "") of an empty one."""
+        """Read the least and the greatest id of a period, ("~", "") if it is empty."""
         name, scan = self.periods[number], self.store.scan
         lowest = [job_id for (job_id,) in scan(name, ("id",), limit=1)]
         highest = [job_id for (job_id,) in scan(name, ("id",), limit=1, descending=True)]
@@ -484,11 +490,12 @@ class Tables:
         return ends
 
     def drop_periods_before(self, at: float) -> float:
-        """Forget the outcomes of all periods that ended before ``at``.
+        """Drop the tables of all periods that ended before ``at``.
 
         Returns:
-            That time; an earlier one where a period is in use, so that its outcomes stay: then what
-            they refer to has to stay as well. The next call tries again.
+            The time before which all outcomes are dropped: ``at``, or earlier if a period is in use
+            by another session and stays. Rows that later outcomes refer to must stay as well. The
+            next call tries again.
         """
         for number in list(self.periods):
             if (end := (number + 1) * self.period_seconds) < at:
@@ -500,12 +507,12 @@ class Tables:
 
 
 def _stored(key: SubqueueKey) -> tuple[int, str, str]:
-    """Return a subqueue's key as a row has it: whether it is of legacy jobs, task and key."""
+    """Return the columns of a subqueue's key: whether it is for legacy jobs, task and key."""
     return int(key.task is None), key.task or "", key.key
 
 
 def damage_of(job_id: str) -> str:
-    """Return the sentence about a row that was altered."""
+    """Return the message about the damaged record of a job."""
     return f"the record of job {job_id} is damaged in the store: its checksum is wrong"
 
 
@@ -525,7 +532,7 @@ def _whole(value: Any) -> int:
 
 
 def label_of(job: JobRecord) -> str:
-    """Return what is kept of the headers of an ended job: its task and, after a tab, its owner."""
+    """Return the label of an ended job, kept instead of its headers: task, tab and owner."""
     headers = parse_headers(job.headers)
     if not headers.owner and "\t" not in headers.task:
         return headers.task
@@ -534,13 +541,13 @@ def label_of(job: JobRecord) -> str:
 
 @lru_cache(maxsize=4096)
 def _headers(label: str) -> str:
-    """Return the headers of which `label_of` has made a label."""
+    """Return headers with the task and owner in a label made by `label_of`."""
     task, tab, owner = label.rpartition("\t")
     return format_headers(Headers(task=task, owner=owner) if tab else Headers(task=label))
 
 
 def task_of(job: JobRecord) -> str:
-    """Return the task's name in the headers of a job."""
+    """Return the name of the task in the headers of a job."""
     return parse_headers(job.headers).task
 
 
@@ -548,16 +555,16 @@ def task_of(job: JobRecord) -> str:
 
 
 def job_prefix(queue: str, text: str) -> int:
-    """Return the CRC-32 that a queue's rows with these headers, or this label, have in common."""
+    """Return the CRC-32 that all rows of a queue with these headers, or this label, begin with."""
     return crc32(f"{queue}\0{text}\0".encode())
 
 
 def outcome_prefix(prefix: int, state: int, kind: str) -> int:
-    """Return the CRC-32 that outcomes of a state and content type have in common.
+    """Return the CRC-32 that all outcomes of a state and content type begin with.
 
     Args:
-        prefix: What `job_prefix` returned for their queue and label.
-        state: Its code.
+        prefix: The result of `job_prefix` for their queue and label.
+        state: The code of the state.
         kind: The content type.
     """
     return crc32(f"{state}\0{kind}\0".encode(), prefix)
@@ -567,21 +574,21 @@ def outcome_crc(prefix: int, job_id: str, result: bytes | None) -> int:
     """Return the checksum of an outcome.
 
     Args:
-        prefix: What `outcome_prefix` returned for it.
-        job_id: Of the job.
-        result: None was not kept, which is not the same as an empty one.
+        prefix: The result of `outcome_prefix` for the outcome.
+        job_id: The id of the job.
+        result: The result; None, if it was not kept, has another checksum than an empty one.
     """
     return crc32(job_id.encode()) ^ (prefix ^ 1 if result is None else crc32(result, prefix))
 
 
 def data_crc(head: int, kind: str, data: bytes) -> int:
-    """Return the checksum of an error, or of a result that a join holds."""
+    """Return the checksum of an error, or of a member result of a join."""
     return crc32(data, crc32(kind.encode(), head))
 
 
 def is_sound(crc: int, job_id: str, kind: str, data: bytes) -> bool:
-    """Return whether an error or a result that belongs to a job by its id is what was written."""
+    """Return whether the checksum of an error or member result of a job is right."""
     try:
         return crc == data_crc(crc32(job_id.encode()), kind, data)
-    except (TypeError, AttributeError):  # values of another kind
+    except (TypeError, AttributeError):  # damaged values
         return False

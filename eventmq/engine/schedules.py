@@ -1,8 +1,8 @@
-"""The schedules of a store: what a broker, a beat's own file and any other store have in common.
+"""Table of schedules: shared by the broker's store and all other schedule stores.
 
-Every change gets the next *revision* of the table, so that a reader that knows one can ask what
-came after it. A removed schedule leaves its row as a tombstone, some thousands of them. Nothing is
-kept in memory between two calls: several processes may write the same table.
+Every change gets the next *revision* of the table, so a reader can ask for the changes after a
+revision that it knows. A removed schedule leaves its row as a tombstone; some thousands of them are
+kept. Nothing is cached between two calls, since several processes may write the same table.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.store")
 
-#: Schedules of one store; more are refused.
+#: Maximum number of schedules in one store; more are refused.
 MAX_SCHEDULES = 1_000_000
 
-#: Tombstones that are kept; a reader that missed older ones reads everything again.
+#: Maximum number of tombstones; a reader that missed older ones reads all schedules again.
 KEPT_TOMBSTONES = 10_000
 
-#: Most rows that are asked for at once.
+#: Maximum number of rows that one scan reads.
 _PORTION = 2000
 
-#: The columns of a `ScheduleRow`, and the checksum, which is not for those who ask.
+#: The columns of a `ScheduleRow`, and the checksum, which is not returned.
 _CHECKED = (*ScheduleRow._fields, "crc")
 
 _WRITTEN = (*_CHECKED, "revision", "removed", "source")
@@ -61,7 +61,7 @@ _ADVANCED = ("version", "revision", "last_fire_time", "remaining", "last_job")
 
 
 def pack_row(schedule: Schedule) -> ScheduleRow:
-    """Return a schedule as a row, which is how it travels too."""
+    """Return a schedule as a row, the form in which it is stored and sent."""
     return ScheduleRow(
         schedule.name, schedule.version, schedule.last_fire_time, schedule.remaining,
         schedule.last_job, pack(schedule.definition()),
@@ -69,40 +69,40 @@ def pack_row(schedule: Schedule) -> ScheduleRow:
 
 
 def read_row(row: Sequence[Any]) -> Schedule:
-    """Return the schedule of a row.
+    """Return the schedule in a row.
 
     Raises:
-        ProtocolError: The definition is no MessagePack.
-        SettingsError: It is not the definition of a schedule.
+        ProtocolError: The definition is not MessagePack.
+        SettingsError: The definition is not that of a schedule.
     """
     name, version, last_fire_time, remaining, last_job, definition = row
-    made = Schedule.read(name, unpack(definition, f"the schedule {name!r}"))
-    made.version, made.last_fire_time = version, last_fire_time
-    made.remaining, made.last_job = remaining, last_job
-    return made
+    schedule = Schedule.read(name, unpack(definition, f"the schedule {name!r}"))
+    schedule.version, schedule.last_fire_time = version, last_fire_time
+    schedule.remaining, schedule.last_job = remaining, last_job
+    return schedule
 
 
 def read_rows(rows: Sequence[Sequence[Any]]) -> list[Schedule]:
-    """Return the schedules of rows; one that cannot be read is logged, the others go on."""
-    found = []
+    """Return the schedules in rows; those that cannot be read are logged and left out."""
+    schedules = []
     for row in rows:
         try:
-            found.append(read_row(row))
+            schedules.append(read_row(row))
         except (EventMQError, TypeError, ValueError) as error:
             logger.error("schedule %r cannot be read: %s", row[0], error)  # noqa: TRY400
-    return found
+    return schedules
 
 
 def _crc(name: str, definition: bytes) -> int:
-    """Return the checksum of a schedule: of what it submits, and by its name."""
+    """Return the checksum of a schedule, over its name and definition."""
     return crc32(definition, crc32(name.encode()))
 
 
-def _sound(row: Sequence[Any]) -> ScheduleRow:
-    """Return what is asked for of a row of `_CHECKED`.
+def _checked_row(row: Sequence[Any]) -> ScheduleRow:
+    """Return the `ScheduleRow` in a row of `_CHECKED`.
 
     Raises:
-        StoreError: It is not what was written.
+        StoreError: The row is damaged.
     """
     name, version, last_fire_time, remaining, last_job, definition, crc, *_ = row
     name = damaged.shown(name)
@@ -114,10 +114,10 @@ def _sound(row: Sequence[Any]) -> ScheduleRow:
 
 
 class ScheduleTable:
-    """The schedules of one store. No method commits: the caller does.
+    """Reads and changes the schedules of one store. The caller begins and commits transactions.
 
     Args:
-        store: Has the tables `eventmq.engine.tables.SCHEDULE_TABLES`.
+        store: The rows, with the tables `eventmq.engine.tables.SCHEDULE_TABLES`.
     """
 
     def __init__(self, store: RowStore) -> None:
@@ -127,7 +127,7 @@ class ScheduleTable:
 
     @property
     def revision(self) -> int:
-        """The number of the last change, 0 before the first."""
+        """Number of the last change, 0 before the first."""
         last = self._store.scan("schedules_revision", ("revision",), limit=1, descending=True)
         return sum(revision for (revision,) in last)
 
@@ -139,7 +139,7 @@ class ScheduleTable:
         self._store.put("schedule_counts", ("key", "value"), list(counts.items()))
 
     def load(self, read: LoadSchedules) -> ScheduleRows:
-        """Return what changed after a revision; see `LoadSchedules`."""
+        """Return the schedules that changed after a revision; see `LoadSchedules`."""
         after = read.after
         if after and not read.scan and after < self._counts()["forgotten"]:
             after = 0
@@ -156,14 +156,14 @@ class ScheduleTable:
                 removed_names.append(damaged.shown(row[0]))
                 continue
             try:
-                rows.append(_sound(row))
+                rows.append(_checked_row(row))
                 size += len(rows[-1].definition)
             except StoreError as error:
                 logger.error("%s", error)  # noqa: TRY400
         return ScheduleRows(rows, removed_names, head, head, whole, more=False)
 
     def _changed(self, read: LoadSchedules, after: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows that changed after a revision, portion by portion."""
+        """Yield the rows that changed after a revision."""
         live = after == 0 or read.source is not None
         for row in damaged.pages(
             self._store, "schedules_revision", _WRITTEN, lambda row: row[-3:-2],
@@ -174,22 +174,22 @@ class ScheduleTable:
                 yield row
 
     def _find(self, name: str) -> list[tuple[Any, ...]]:
-        """Return the row of a schedule, if there is one that was not removed."""
+        """Return a list with the row of a schedule, empty if it does not exist or was removed."""
         return [row for row in damaged.get(self._store, "schedules", _WRITTEN, (name,))
                 if not row[-2]]  # fmt: skip
 
     def find(self, name: str) -> Schedule | None:
-        """Return a schedule by its name.
+        """Return the schedule with a name, None if there is none.
 
         Raises:
-            StoreError: It is not what was written.
+            StoreError: Its row is damaged.
         """
         for row in self._find(name):
-            return read_row(_sound(row))
+            return read_row(_checked_row(row))
         return None
 
     def _versions(self, names: Iterator[str]) -> dict[str, tuple[int, bool]]:
-        """Return version and whether it was removed of each schedule that is there, by name."""
+        """Return name -> version and whether it was removed, for the schedules that have a row."""
         keys = list(dict.fromkeys(names))
         rows = self._store.get("schedules", ("name", "version", "removed"), keys)
         return {name: (version, bool(removed)) for name, version, removed in rows}
@@ -197,11 +197,11 @@ class ScheduleTable:
     # Changes
 
     def save(self, rows: Sequence[tuple[ScheduleRow, int | None]]) -> tuple[list[str], int]:
-        """Store each row if its version is the one beside it, None: if it is new.
+        """Store each row if the stored version is the expected one; None expects no schedule.
 
         Returns:
-            For each ``done``, ``stale``, or ``full`` where the table has its schedules; and the
-            revision.
+            A code for each row: ``done``, ``stale``, or ``full`` if the table has `MAX_SCHEDULES`;
+            and the revision.
         """
         versions = self._versions(row.name for row, _ in rows)
         counts, revision = self._counts(), self.revision
@@ -229,16 +229,16 @@ class ScheduleTable:
         return codes, revision
 
     def put(self, schedule: Schedule, now: float) -> tuple[str, int]:
-        """Store a schedule, whatever is there of its name; one that does the same stays as it is.
+        """Store a schedule, whatever its stored version; leave one that does the same unchanged.
 
         Returns:
-            ``done``, ``same``, or ``full`` where the table has its schedules; and the revision.
+            ``done``, ``same``, or ``full`` if the table has `MAX_SCHEDULES`; and the revision.
         """
         version = None
         for row in self._find(schedule.name):
             version = row[1]
-            with contextlib.suppress(EventMQError, TypeError):  # what cannot be read is replaced
-                other = read_row(_sound(row))
+            with contextlib.suppress(EventMQError, TypeError):  # an unreadable row is replaced
+                other = read_row(_checked_row(row))
                 if other.remaining != 0 and schedule.does_the_same(other):
                     return "same", self.revision
         [code], revision = self.save([(pack_row(schedule.started(now)), version)])
@@ -246,7 +246,11 @@ class ScheduleTable:
 
     # hot loop: python -m benchmarks schedules
     def advance(self, rows: Sequence[Progress]) -> tuple[list[bool], int]:
-        """Move schedules on, each if its version is the expected one; return also the revision."""
+        """Store the progress of schedules whose version is the expected one.
+
+        Returns:
+            For each schedule whether it was stored, and the revision.
+        """
         names = list(dict.fromkeys([row[0] for row in rows]))
         stored = self._store.get("schedules", ("name", "version", "removed"), names)
         versions = {name: version for name, version, removed in stored if not removed}
@@ -262,7 +266,11 @@ class ScheduleTable:
         return done, revision
 
     def remove(self, name: str, expected: int | None) -> tuple[bool, int]:
-        """Remove a schedule if its version is the expected one, None: any; return the revision."""
+        """Remove a schedule if its version is the expected one; None expects any version.
+
+        Returns:
+            Whether the schedule was removed, and the revision.
+        """
         version, removed = self._versions(iter((name,))).get(name, (0, True))
         revision = self.revision
         if removed or expected not in {None, version}:
@@ -279,7 +287,7 @@ class ScheduleTable:
         return True, revision
 
     def _forget(self, counts: Counter[str]) -> None:
-        """Drop the older half of the tombstones."""
+        """Delete the older half of the tombstones."""
         limit = KEPT_TOMBSTONES // 2 + 1
         oldest = list(self._store.scan("schedules_removed", ("revision",), limit=limit))
         counts["removed"] -= len(oldest)
@@ -288,7 +296,7 @@ class ScheduleTable:
 
 
 def schedule_handlers(store: RowStore) -> dict[type, Callable[[Any], Any]]:
-    """Return what carries out each kind of write."""
+    """Return the handlers of writes of schedules, by type of the write."""
     table = ScheduleTable(store)
     return {
         LoadSchedules: table.load,

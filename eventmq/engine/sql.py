@@ -1,4 +1,4 @@
-"""Texts of the statements behind the verbs, for SQL databases; their parameters are ``?``."""
+"""SQL statements for `RowStore` methods, with ``?`` for parameters; for stores in SQL databases."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OPERATORS = (">", ">=", "<", "<=")
 
 
 def quote(name: str) -> str:
-    """Return a name as SQL has it: some of ours are words of its own."""
+    """Return a quoted name, since some names of columns are keywords of SQL."""
     return f'"{name}"'
 
 
 def names(columns: Sequence[str]) -> str:
-    """Return a list of columns."""
+    """Return quoted names, separated by commas."""
     return ", ".join(map(quote, columns))
 
 
@@ -31,11 +31,12 @@ def _tuple(items: Sequence[str]) -> str:
 
 
 class Statements:
-    """Makes the texts of statements that read.
+    """Builds the statements that scan an index.
 
     Args:
         schema: The tables.
-        expression: Turns a column to read into SQL, given its table and name; None: as declared.
+        expression: Returns the SQL that reads a column, given its table and name; None to read
+            columns as they are declared.
     """
 
     def __init__(
@@ -45,16 +46,16 @@ class Statements:
         self._expression = expression or declared
 
     def columns(self, table: Table, columns: Sequence[str]) -> str:
-        """Return what a SELECT names."""
+        """Return the column list of a SELECT."""
         return ", ".join(self._expression(table, name) for name in columns)
 
     def where(self, index: Index, prefix: int, bounds: Sequence[int]) -> str:
-        """Return the condition of a scan, "" for none; its parameters are prefix and bounds.
+        """Return the WHERE clause of a scan, "" for none; its parameters are prefix and bounds.
 
         Args:
-            index: That is scanned.
-            prefix: How many columns are given.
-            bounds: How many columns are given of each of the four bounds.
+            index: The index to scan.
+            prefix: Number of columns in the prefix.
+            bounds: Number of columns in each of the bounds ``gt``, ``ge``, ``lt`` and ``le``.
         """
         conditions = [index.where] if index.where else []
         conditions += [f"{quote(name)} = ?" for name in index.columns[:prefix]]
@@ -76,7 +77,7 @@ class Statements:
         limited: bool,
         descending: bool,
     ) -> str:
-        """Return the SELECT of a scan; with ``limited`` the limit is the last parameter."""
+        """Return the SELECT for a scan; with ``limited``, the last parameter is the limit."""
         table, index = self.schema.index(name)
         step = " DESC" if descending else ""
         order = ", ".join(f"{quote(column)}{step}" for column in index.columns)
@@ -86,23 +87,23 @@ class Statements:
         )
 
     def delete_range(self, name: str, prefix: int, bounds: Sequence[int]) -> str:
-        """Return the DELETE of a scan."""
+        """Return the DELETE for the rows of a scan."""
         table, index = self.schema.index(name)
         return f"DELETE FROM {quote(table.name)}{self.where(index, prefix, bounds)}"
 
 
 def declared(table: Table, name: str) -> str:
-    """Return a column to read as SQL: its name, or the expression of a derived one."""
+    """Return the SQL that reads a column: its name, or the expression of a derived column."""
     return table.derived.get(name) or quote(name)
 
 
 def create(table: Table, types: Mapping[str, str], *, tail: str = "") -> list[str]:
-    """Return the statements that make a table with its indexes, if they are not there.
+    """Return the statements that create a table and its indexes if they do not exist.
 
     Args:
         table: The table.
-        types: The database's own name of each type.
-        tail: Stands behind the definition of the table.
+        types: Type of a column -> its name in the database.
+        tail: Text that follows the definition of the table.
     """
     lone_integer = len(table.key) == 1 and next(
         column.type == "integer" for column in table.columns if column.name == table.key[0]
@@ -115,35 +116,36 @@ def create(table: Table, types: Mapping[str, str], *, tail: str = "") -> list[st
         parts.append(f"{quote(column.name)} {types[column.type]}{null}{default}{key}")
     if not lone_integer:
         parts.append(f"PRIMARY KEY ({names(table.key)})")
-    made = [f"CREATE TABLE IF NOT EXISTS {quote(table.name)} ({', '.join(parts)}){tail}"]
+    statements = [f"CREATE TABLE IF NOT EXISTS {quote(table.name)} ({', '.join(parts)}){tail}"]
     for index in table.indexes:
         unique = "UNIQUE " if index.unique else ""
         where = f" WHERE {index.where}" if index.where else ""
-        made.append(
+        statements.append(
             f"CREATE {unique}INDEX IF NOT EXISTS {quote(index.name)} ON {quote(table.name)} "
             f"({names(index.columns)}){where}"
         )
-    return made
+    return statements
 
 
 def steps_between(
     steps: Mapping[int, S],
-    found: tuple[int, object],
-    own: tuple[int, object],
+    stored: tuple[int, object],
+    needed: tuple[int, object],
     hash_of: Callable[[S], object],
 ) -> list[S] | None:
-    """Return what leads from a version of tables to a later one.
+    """Return the migration steps from one version of the tables to a later one.
 
     Args:
         steps: Version -> the step from it to the next.
-        found: The version of the tables that are there, and the hash of their definitions.
-        own: Those that are needed.
-        hash_of: Returns the hash of the tables that a step is for.
+        stored: Version of the stored tables, and the hash of their definitions.
+        needed: Version and hash that are needed.
+        hash_of: Returns the hash of the definitions that a step migrates from.
 
     Returns:
-        The steps in order, none where it is the same version; None where none lead there.
+        The steps in order, empty if the versions are the same; None if no steps lead from one to
+        the other.
     """
-    way = [steps[version] for version in range(found[0], own[0]) if version in steps]
-    if len(way) != own[0] - found[0]:
+    path = [steps[version] for version in range(stored[0], needed[0]) if version in steps]
+    if len(path) != needed[0] - stored[0]:
         return None
-    return way if found[1] == (hash_of(way[0]) if way else own[1]) else None
+    return path if stored[1] == (hash_of(path[0]) if path else needed[1]) else None

@@ -1,17 +1,21 @@
-"""The tables of a queue store, as data: a store makes them of this, and the engine reads them.
+"""Tables of a queue store, declared as data from which each store creates them.
 
-Unfinished jobs are in ``jobs``, each in one of the ``subqueues``; a lease is no write to a job but
-one row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to ``outcomes``, one
-table per period of time, so that forgetting them is dropping a table. ``attempts`` is the history
-of jobs that were tried again, ``job_logs`` what tasks logged, ``bulk_operations`` has what
-operators do with many jobs, step by step, ``limiters`` the token buckets of rate limits that are
-not full, ``suspects`` what is known of jobs that may have killed a process. ``events`` has what
-happened, a row per commit: the number of its first event, how many, and how many bytes of events
-there were ever before. ``graphs``, ``nodes`` and what follows them are those of graphs, see
-`eventmq.engine.graphs`. Times are seconds of store time (`eventmq.timekeeping`), but for
-``expires`` and ``eta``, which are Unix time.
+- ``jobs``: unfinished jobs, each in one of the ``subqueues``.
+- ``chunks``: leases; one row leases all jobs of a chunk, and the rows of the jobs do not change.
+- ``failed``: failed jobs, with headers and body.
+- ``outcomes``: all other outcomes; one table per period of time, so that old ones are dropped with
+  their table.
+- ``attempts``: failed attempts of jobs that were tried again.
+- ``job_logs``: logs of attempts, of tasks that keep them.
+- ``bulk_operations``: operations of operators on many jobs, which run in slices.
+- ``limiters``: token buckets of rate limits, unless they are full.
+- ``suspects``: records of jobs that may have killed a process.
+- ``events``: the event log, a row per commit: number of its first event, number of events, and the
+  total bytes of all events ever stored before.
+- ``graphs``, ``nodes`` and those that follow: see `eventmq.engine.graphs`.
 
-Conditions and derived columns are SQL that SQLite and PostgreSQL understand alike.
+Times are seconds of store time (`eventmq.timekeeping`), except ``expires`` and ``eta``, which are
+Unix time. Conditions and derived columns are SQL that SQLite and PostgreSQL both accept.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ __all__ = [
     "SCHEDULE_TABLES", "SHORT", "TABLES", "Column", "Index", "Schema", "Table", "period_name",
 ]  # fmt: skip
 
-#: Bytes of a result that is read with its row in any case.
+#: Maximum bytes of a result that is always read with its row.
 SHORT = 4096
 
 
@@ -37,9 +41,9 @@ class Column(NamedTuple):
     name: str
     #: ``text``, ``integer`` (64 bits), ``real`` (64 bits) or ``bytes``.
     type: str
-    #: Whether it may be None, which is its default then.
+    #: Whether the column may be None, which is then its default.
     null: bool = False
-    #: Of a row that does not name it; None: it has to.
+    #: Value for rows that are inserted without this column; None if they must have it.
     default: str | float | None = None
 
 
@@ -49,27 +53,27 @@ class Index(NamedTuple):
     name: str
     columns: tuple[str, ...]
     unique: bool = False
-    #: Rows that do not meet this condition are not in it.
+    #: SQL condition; other rows are not in the index. "" for all rows.
     where: str = ""
 
 
 class Table(NamedTuple):
-    """Table, or the template of tables of periods."""
+    """Table, or template of the tables of periods."""
 
     name: str
     columns: tuple[Column, ...]
     #: Columns of the primary key.
     key: tuple[str, ...]
     indexes: tuple[Index, ...] = ()
-    #: Whether the key is given by the store: one integer, greater for each new row.
+    #: Whether the store assigns the key: one integer, greater for each new row.
     serial: bool = False
-    #: Whether rows are best kept in the order of their key.
+    #: Whether the store should keep rows in the order of their key.
     clustered: bool = False
     #: Whether there is one such table per period.
     periodic: bool = False
-    #: Columns that can only be read -> their expression.
+    #: Read-only column -> its SQL expression.
     derived: Mapping[str, str] = {}
-    #: Whether its rows are changed and deleted all the time.
+    #: Whether rows are changed and deleted all the time.
     hot: bool = False
 
 
@@ -79,7 +83,7 @@ _SUCCEEDED, _QUEUED, _DELAYED = (
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """Return the columns that a text declares: ``name type``, ``?`` for None, ``=default``."""
+    """Return the columns declared as ``name type =default``; a ``?`` after the type allows None."""
     columns = []
     for declaration in text.split(","):
         name, kind, *default = declaration.split()
@@ -96,7 +100,7 @@ _JOB = """seq integer, id text, queue integer, rank integer, state integer, atte
 
 _LONG = f"state = {_SUCCEEDED} AND length(result) > {SHORT}"
 
-#: In the place of a body or a checksum that is not wanted.
+#: Derived column that is read in place of the body when the body is not needed.
 _NONE = {"no_body": "NULL"}
 
 TABLES: tuple[Table, ...] = (
@@ -109,7 +113,7 @@ TABLES: tuple[Table, ...] = (
            Index("queues_removed", ("removed_at",), where="removed_at > 0"))),
     Table("subqueues", _columns("id integer, queue integer, legacy integer, task text, key text"),
           ("id",), (Index("subqueues_of", ("queue", "legacy", "task", "key")),)),
-    # What is long comes last in a row, so that nothing else is read over it.
+    # Long values come last in a row, so that other columns are read without them.
     Table("jobs", _columns(f"{_JOB}, unique_key text?, subqueue integer =0, headers text, "
           "body bytes"), ("seq",),
           (Index("jobs_id", ("id",), unique=True),
@@ -185,7 +189,7 @@ TABLES: tuple[Table, ...] = (
           (Index("deadlines_graph", ("graph",)), Index("deadlines_at", ("at",))), serial=True),
 )  # fmt: skip
 
-#: Those of schedules, which a schedule store has alone. A count that has no row is 0.
+#: Tables of schedules, the only ones in a schedule store. A count without a row is 0.
 SCHEDULE_TABLES: tuple[Table, ...] = (
     Table("schedules", _columns("""name text, version integer, revision integer, removed integer,
           source text, last_fire_time real?, remaining integer?, last_job text, definition bytes,
@@ -202,10 +206,10 @@ def period_name(name: str, number: int) -> str:
 
 
 class Schema:
-    """Finds tables and indexes by name, those of periods as well.
+    """Finds tables and indexes by name, including those of periods.
 
     Args:
-        tables: All there are, templates included.
+        tables: All tables and templates.
     """
 
     def __init__(self, tables: Iterable[Table]) -> None:
@@ -219,28 +223,28 @@ class Schema:
         self._indexes.update((index.name, (table, index)) for index in table.indexes)
 
     def table(self, name: str) -> Table:
-        """Return a table. Raises `KeyError` for an unknown name."""
+        """Return a table; raises `KeyError` for an unknown name."""
         return self.index(name)[0]
 
     def index(self, name: str) -> tuple[Table, Index]:
-        """Return an index, or a table as that of its primary key, and the table that it is of.
+        """Return the table and the index with a name; a table's name means its primary key.
 
         Raises:
-            KeyError: There is none of that name.
+            KeyError: No table or index has that name.
         """
-        found = self._indexes.get(name)
-        if found is None:
+        entry = self._indexes.get(name)
+        if entry is None:
             template, _, number = name.rpartition("_")
             table, _ = self._indexes[template]
             if not (table.periodic and number.isdigit()):
                 raise KeyError(name)
             self._add(of_period(table, int(number)))
-            found = self._indexes[name]
-        return found
+            entry = self._indexes[name]
+        return entry
 
 
 def of_period(table: Table, number: int) -> Table:
-    """Return the table of a period of a template."""
+    """Return the table of a period, made from its template."""
     return table._replace(
         name=period_name(table.name, number), periodic=False,
         indexes=tuple(

@@ -1,4 +1,4 @@
-"""The writes of a commit that change jobs and leases, one method each."""
+"""Writes: handlers that change jobs and leases, and the tables of attempts, limits and suspects."""
 
 from __future__ import annotations
 
@@ -76,14 +76,13 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.store")
 
-
-#: Attempts of one job that are kept, the last ones.
+#: Maximum number of attempts that are kept of one job, the last ones.
 KEPT = 10
 
-#: Seconds that a client's clock may be ahead. Ids that claim to be later are always looked up.
+#: Seconds that a client's clock may be ahead. Ids with a later time are always looked up.
 SKEW = 86_400.0
 
-#: Rows that one commit deletes at most.
+#: Maximum number of rows that one commit deletes.
 SLICE = 5000
 
 _CODES = dict(STATE_CODES)
@@ -94,7 +93,7 @@ _DELAYED = STATE_CODES[JobState.DELAYED]
 
 _STATES = [state.value for state in JobState]
 
-#: Columns of a new job, of a failed one, of one that is queued again, of a chunk and a limiter.
+#: Columns of a new job, a failed job, an outcome, a requeued job, a chunk and a limiter.
 _NEW_JOB = (*INSERT_ROW, "subqueue")
 
 _FAILED = (*FAILED_ROW, "size", "unique_key")
@@ -109,7 +108,7 @@ _LIMITER = ("task", "key", "tokens", "updated", "period")
 
 
 def _error(job_id: str, content_type: str, error: bytes, crc: int) -> tuple[str, bytes]:
-    """Return content type and error of an attempt, or in its place that it was altered."""
+    """Return content type and error of an attempt; an error that says so if that is damaged."""
     if is_sound(crc, job_id, content_type, error):
         return content_type, error
     text = f"{damage_of(job_id)}: why this attempt failed is not known any more"
@@ -123,7 +122,7 @@ _ATTEMPT = (
 
 
 class Attempts:
-    """The table ``attempts``, and the logs of attempts."""
+    """Table ``attempts``: failed attempts of jobs. Keeps the logs of attempts as well."""
 
     def __init__(self, tables: Tables, keeper: Timekeeper) -> None:
         self.tables = tables
@@ -131,7 +130,7 @@ class Attempts:
         self.logs = JobLogs(tables, keeper)
 
     def add(self, attempts: Sequence[Attempt]) -> None:
-        """Keep failed attempts, and forget of each job the one that is too many."""
+        """Store failed attempts; delete the earliest attempt of a job that has too many."""
         name_id = self.tables.name_id
         self.store.put("attempts", _ATTEMPT, [
             (
@@ -145,7 +144,7 @@ class Attempts:
                 self.store.delete_range("attempts", (attempt.job_id,), le=(attempt.attempt - KEPT,))
 
     def history(self, write: History) -> list[Attempt]:
-        """Return the kept attempts of a job."""
+        """Return the stored attempts of a job."""
         rows = self.tables.scan("attempts", _ATTEMPT, (write.id,))
         return [
             Attempt._make((*row[:6], self.tables.name(row[6]), *_error(row[0], *row[7:])))
@@ -153,16 +152,16 @@ class Attempts:
         ]
 
     def sizes(self, ids: Sequence[str]) -> Counter[str]:
-        """Return the bytes of the errors and logs that are kept of jobs."""
+        """Return the bytes of the stored errors and logs of each job."""
         sizes = self.logs.sizes(ids)
         for job_id, size in self.store.get("attempts", ("id", "size"), ids, by="attempts"):
             sizes[job_id] += size
         return sizes
 
     def ended(self, rows: Sequence[Finished]) -> None:
-        """Write when jobs ended, so that their histories go with their outcomes.
+        """Store when jobs ended, so that their attempts are pruned together with their outcomes.
 
-        That of a failed job stays, until it ended in another way or was dropped.
+        Those of a failed job stay until the job has ended in another way or was dropped.
         """
         self.store.update("attempts", ("ended",), [
             (row.at, row.job.id, attempt)
@@ -172,13 +171,13 @@ class Attempts:
         self.logs.ended(rows)
 
     def drop(self, ids: Sequence[str]) -> None:
-        """Forget the histories of jobs."""
+        """Delete the attempts and logs of jobs."""
         self.logs.drop(ids)
         for job_id in ids:
             self.store.delete_range("attempts", (job_id,))
 
     def prune(self, before: float) -> bool:
-        """Forget some histories of jobs that ended before that time; return whether more did."""
+        """Delete attempts of some jobs that ended before a time; return whether more may remain."""
         ended = list(self.store.scan("attempts_ended", ("ended",), lt=(before,), limit=SLICE))
         if ended:
             self.store.delete_range("attempts_ended", le=ended[-1])
@@ -204,22 +203,22 @@ class Writes:
         self.epoch = 0
         #: Guarded wall time; set by the engine.
         self.wall = 0.0
-        #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
+        #: Admitted ids whose time was more than `SKEW` ahead of wall time: always looked up.
         self.future_ids: set[str] = set()
         #: No version 7 id above this one was ever admitted, so it needs no look-up.
         self.highest_id = ""
-        #: Set by the engine for the second run of a batch: report jobs that are gone as stale.
+        #: Set by the engine for the second run of a batch: report missing jobs as stale.
         self.check_missing = False
-        #: Set by the engine while the free space is under the reserve.
+        #: Set by the engine while the free disk space is under the reserve.
         self.refuse = False
 
     # Admission
 
     # hot loop: python -m benchmarks enqueue_bulk
     def admit(self, write: Admit) -> dict[int, WriteResult]:  # noqa: PLR0912 - a hot loop
-        """Insert new jobs; refuse ids that are there or were there within the dedupe window.
+        """Insert new jobs; refuse ids that exist or existed within the dedupe window.
 
-        The largest id so far moves to the largest of these.
+        Updates `highest_id`.
         """
         jobs = write.jobs
         if self.refuse:
@@ -227,7 +226,7 @@ class Writes:
         if not jobs:
             return {}
         highest, future = self.highest_id, self.future_ids
-        #: Queue and headers -> numbers of queue and subqueue, and what checksums have in common.
+        #: Queue and headers -> numbers of queue and subqueue, and the prefix of checksums.
         keys_of: dict[tuple[str, str], tuple[int, int, int]] = {}
         wall = self.wall
         horizon, window = id_horizon(wall), self.dedupe_window
@@ -250,7 +249,7 @@ class Writes:
                     continue
                 if horizon <= job_id < id_horizon(wall + window):
                     future.add(job_id)
-            if j.headers != text or j.queue != name:  # mostly all are as the one before
+            if j.headers != text or j.queue != name:  # mostly all jobs are alike
                 text, name = j.headers, j.queue
                 unique = "unique:" in text and unique_rule(text) is not None
                 keys = None if unique else keys_of.get((name, text))
@@ -274,7 +273,7 @@ class Writes:
         self.highest_id = highest
         taken = self.store.insert_new("jobs", _NEW_JOB, rows) if rows else ()
         if taken:
-            self._refuse_taken([rows[place] for place in taken], jobs, refused)
+            self._refuse_taken([rows[position] for position in taken], jobs, refused)
         self._count_admitted(jobs, refused, keyed)
         if keyed:
             refused |= self.unique.admit({i: jobs[i] for i in keyed}, write.running)
@@ -286,12 +285,14 @@ class Writes:
         jobs: Sequence[JobRecord],
         i: int,
     ) -> tuple[int, int, int]:
-        """Find what a job has in common with others, and where there are several, for all of them.
+        """Return queue, subqueue and checksum prefix of a job, and cache them in ``keys_of``.
+
+        From the second call on, those of all remaining jobs of the queue are read together.
 
         Args:
-            keys_of: What was found so far, by queue and headers.
-            jobs: Those that are admitted.
-            i: Which of them is asked for.
+            keys_of: The cache, by queue and headers.
+            jobs: All jobs that are admitted.
+            i: Index of the job.
         """
         name, headers = jobs[i].queue, {jobs[i].headers}
         if keys_of:
@@ -309,7 +310,7 @@ class Writes:
         return self.graphs.admit(write, self._find_taken)
 
     def _find_taken(self, jobs: Sequence[JobRecord]) -> str:
-        """Return the id of a job that is there or was, "" for none; note what is the highest."""
+        """Return the id of a job that exists or existed, "" if all are new; update `highest_id`."""
         horizon, far = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
         ids, highest = self._unproven(jobs, self.highest_id, horizon)
         taken = self._ended_states(ids).keys() | {
@@ -323,7 +324,7 @@ class Writes:
     def _unproven(
         self, jobs: Sequence[JobRecord], highest: str, horizon: str
     ) -> tuple[list[str], str]:
-        """Return the ids that have to be looked up, and the highest of the others."""
+        """Return the ids that have to be looked up, and the highest of all others."""
         ids = []
         for job in jobs:
             job_id = job.id
@@ -335,10 +336,10 @@ class Writes:
         return list(dict.fromkeys(ids)), highest
 
     def _ended_states(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return the codes of the states of ended jobs by id."""
-        places = {job_id: self.tables.periods_of(job_id) for job_id in ids}
+        """Return id -> code of the state, for those of the jobs that have ended."""
+        periods = {job_id: self.tables.periods_of(job_id) for job_id in ids}
         requests: list[Request] = [
-            (table, ("id", "state"), [job_id for job_id in ids if table in places[job_id]], "")
+            (table, ("id", "state"), [job_id for job_id in ids if table in periods[job_id]], "")
             for table in self.tables.periods.values()
         ]
         requests.append(("failed", ("id", "state"), ids, "failed_id"))
@@ -363,17 +364,17 @@ class Writes:
         jobs: Sequence[JobRecord],
         refused: dict[int, WriteResult],
     ) -> None:
-        """Refuse the jobs of these rows: jobs with their ids are waiting."""
+        """Refuse the jobs of these rows, since unfinished jobs have their ids."""
         ids = list(dict.fromkeys(row[1] for row in rows))
         states = dict(self.store.get("jobs", ("id", "state"), ids, by="jobs_id"))
-        places = {job.seq: place for place, job in enumerate(jobs)}
+        positions = {job.seq: position for position, job in enumerate(jobs)}
         for row in rows:
-            refused[places[row[0]]] = WriteResult("same_id", _STATES[states[row[1]]])
+            refused[positions[row[0]]] = WriteResult("same_id", _STATES[states[row[1]]])
 
     # Ends
 
     def finish(self, write: Finish) -> dict[int, WriteResult]:
-        """Move jobs to their outcomes; those that are not there any more are ``stale_lease``."""
+        """Move jobs to their outcomes; jobs that do not exist any more are ``stale_lease``."""
         rows = write.rows
         stale: dict[int, WriteResult] = {}
         if self.check_missing:
@@ -382,13 +383,13 @@ class Writes:
             raise Mismatch
         present = rows if not stale else [r for i, r in enumerate(rows) if i not in stale]
         if write.logs:
-            there = {row.job.id for row in present}
-            self.attempts.logs.add([log for log in write.logs if log.job_id in there])
+            ids = {row.job.id for row in present}
+            self.attempts.logs.add([log for log in write.logs if log.job_id in ids])
         self._store_outcomes(present)
         return stale
 
     def _delete(self, seqs: list[int]) -> int:
-        """Delete jobs run by run: what was admitted together mostly ends together."""
+        """Delete jobs by runs of numbers: jobs admitted together mostly end together."""
         seqs.sort()
         runs = []
         first = last = seqs[0]
@@ -402,12 +403,12 @@ class Writes:
 
     def _missing(self, rows: Sequence[Finished]) -> dict[int, WriteResult]:
         seqs = list({row.job.seq for row in rows})
-        left = {seq for (seq,) in self.store.get("jobs", ("seq",), seqs)}
+        stored = {seq for (seq,) in self.store.get("jobs", ("seq",), seqs)}
         missing = {}
         for i, row in enumerate(rows):
-            if row.job.seq not in left:
+            if row.job.seq not in stored:
                 missing[i] = WriteResult("stale_lease")
-            left.discard(row.job.seq)
+            stored.discard(row.job.seq)
         return missing
 
     # hot loop: python -m benchmarks drain
@@ -427,7 +428,7 @@ class Writes:
                 job.headers != text or content_type != kind or state is not now
                 or worker != by or job.queue != name or job.state is not previous
             ):  # fmt: skip
-                # Of another sort than the one before; mostly all of them are the same.
+                # Unlike the row before; mostly all rows are alike.
                 if last:
                     counts[last] = counts.get(last, 0) + index - since
                 since, name, text, by = index, job.queue, job.headers, worker
@@ -440,7 +441,7 @@ class Writes:
                 code = _CODES[now]
                 last = queue, previous, now
                 prefix = common = outcome_prefix(seed, code, kind)
-                hashed = b""  # of which ``common`` is the checksum so far
+                hashed = b""  # the data that ``common`` covers
             attempt = job.attempt
             if attempt > 1:
                 again.append(row)
@@ -473,7 +474,7 @@ class Writes:
         self._count_ended(counts)
 
     def _count_ended(self, counts: Mapping[tuple[int, JobState, JobState], int]) -> None:
-        """Change the counts of queues by how many jobs went from which state to which."""
+        """Update the counts of queues by the number of jobs for each change of state."""
         for (queue, before, end), n in counts.items():
             delayed = n if before is JobState.DELAYED else 0
             blocked = n if before is JobState.BLOCKED else 0
@@ -491,7 +492,7 @@ class Writes:
         job, state, at, _, content_type, result, started, run_time, worker = row
         columns = list(self.tables.row(job))
         columns[4] = STATE_CODES[state]
-        if job.damaged:  # it must not look sound when it is looked at, or queued again
+        if job.damaged:  # it must not look sound when it is read or queued again
             columns[-2:] = WRONG_CHECKSUM, WRONG_CHECKSUM
         name = self.tables.name_id(worker)
         size += len(job.headers) + len(job.body) + len(result)
@@ -505,10 +506,10 @@ class Writes:
             key_of(job.headers),
         )  # fmt: skip
 
-    # Life in between
+    # Unfinished jobs
 
     def requeue(self, write: Requeue) -> dict[int, WriteResult]:
-        """Write what changed of unfinished jobs; the counts follow their old state on disk."""
+        """Store changes of unfinished jobs, and count them by their old state in the store."""
         tables, jobs = self.tables, write.jobs
         states = dict(self.store.get("jobs", ("seq", "state"), [job.seq for job in jobs]))
         rows, stale = [], {}
@@ -525,13 +526,13 @@ class Writes:
             ))  # fmt: skip
         self.store.update("jobs", _REQUEUED, rows)
         if write.attempts or write.logs:
-            there = {job.id for index, job in enumerate(jobs) if index not in stale}
-            self.attempts.add([a for a in write.attempts if a.job_id in there])
-            self.attempts.logs.add([log for log in write.logs if log.job_id in there])
+            ids = {job.id for index, job in enumerate(jobs) if index not in stale}
+            self.attempts.add([a for a in write.attempts if a.job_id in ids])
+            self.attempts.logs.add([log for log in write.logs if log.job_id in ids])
         return stale
 
     def lease_chunk(self, write: LeaseChunk) -> dict[int, WriteResult]:
-        """Write the one row that leases all jobs of a chunk."""
+        """Store a chunk: one row leases all its jobs."""
         chunk = write.chunk
         leases = pack(
             [
@@ -544,12 +545,12 @@ class Writes:
         return {}
 
     def close_chunk(self, write: CloseChunk) -> dict[int, WriteResult]:
-        """Delete the row of a chunk."""
+        """Delete the row of a chunk, which ends its leases."""
         self.store.delete("chunks", [(write.session, write.number)])
         return {}
 
     def promote(self, write: Promote) -> tuple[list[JobRecord], float | None]:
-        """Queue delayed jobs whose time has come."""
+        """Queue delayed jobs that are due; return them and when the next one is due."""
         jobs: list[JobRecord] = []
         size = 0
         with closing(self._ready_rows(write)) as rows:
@@ -573,7 +574,7 @@ class Writes:
         return jobs, next_ready_at(self.store, write.ahead)
 
     def _ready_rows(self, write: Promote) -> Generator[tuple[Any, ...]]:
-        """Yield the rows of delayed jobs that are due, those by store time first."""
+        """Yield the rows of delayed jobs that are due, those delayed in store time first."""
         scan, limit, wall = self.tables.scan, write.limit, write.now + write.ahead
         with closing(scan("jobs_delayed", JOB_ROW, le=(write.now,), limit=limit)) as rows:
             yield from rows
@@ -582,7 +583,7 @@ class Writes:
 
 
 def next_ready_at(store: RowStore, ahead: float) -> float | None:
-    """Return the store time at which the first delayed job is due, None for none.
+    """Return the store time at which the first delayed job is due, None if there is none.
 
     Args:
         store: The rows.
@@ -594,13 +595,13 @@ def next_ready_at(store: RowStore, ahead: float) -> float | None:
 
 
 class LimitRows:
-    """Handler of `SaveLimits`."""
+    """Table ``limiters``: token buckets. Handles `SaveLimits`."""
 
     def __init__(self, tables: Tables) -> None:
         self.store = tables.store
 
     def save(self, write: SaveLimits) -> None:
-        """Write token buckets."""
+        """Store token buckets."""
         self.store.put("limiters", _LIMITER, [
             (subqueue.task or "", subqueue.key, tokens, updated, period)
             for subqueue, tokens, updated, period in write.rows
@@ -612,7 +613,7 @@ class LimitRows:
         return [LimitRow(SubqueueKey(task, key), *values) for task, key, *values in rows]
 
     def prune(self, now: float) -> None:
-        """Forget the buckets that are full."""
+        """Delete full buckets, which are the default."""
         full = [
             (task, key)
             for task, key, _, updated, period in damaged.scan(self.store, "limiters", _LIMITER)
@@ -622,29 +623,29 @@ class LimitRows:
 
 
 class SuspectRows:
-    """Handler of `SaveSuspects`."""
+    """Table ``suspects``: jobs that may have killed a process. Handles `SaveSuspects`."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.store = tables.store
 
     def save(self, write: SaveSuspects) -> None:
-        """Write what is known of suspects."""
+        """Store the records of suspects."""
         store = self.store
         seqs = [row.seq for row in write.rows]
-        there = {seq for (seq,) in store.get("jobs", ("seq",), seqs)}
+        unfinished = {seq for (seq,) in store.get("jobs", ("seq",), seqs)}
         store.put("suspects", ("seq", "record"), [
-            (row.seq, pack(row[1:6])) for row in write.rows if row.seq in there
+            (row.seq, pack(row[1:6])) for row in write.rows if row.seq in unfinished
         ])  # fmt: skip
         store.delete("suspects", write.removed)
         store.update("jobs", ("deaths",), [(deaths, seq) for seq, deaths in write.deaths])
 
     def rows(self) -> list[SuspectRow]:
-        """Return what is known of all suspects; forget those that are not there any more."""
+        """Return the records of all suspects; delete those of jobs that have ended."""
         store, rows = self.store, []
         records = list(store.scan("suspects", ("seq", "record")))
-        found = store.get("jobs", ("seq", "queue", "id"), [seq for seq, _ in records])
-        jobs = {seq: (queue, job_id) for seq, queue, job_id in found}
+        job_rows = store.get("jobs", ("seq", "queue", "id"), [seq for seq, _ in records])
+        jobs = {seq: (queue, job_id) for seq, queue, job_id in job_rows}
         store.delete("suspects", [seq for seq, _ in records if seq not in jobs])
         for seq, record in records:
             if seq not in jobs:
@@ -653,7 +654,7 @@ class SuspectRows:
             try:
                 rows.append(_unpacked(seq, record, self.tables.queue_name(queue), job_id))
             except (ProtocolError, TypeError, ValueError, KeyError) as error:
-                message = "what is known of the deaths of job %s is damaged, and is forgotten: %s"
+                message = "the record of the deaths of job %s is damaged and is ignored: %s"
                 logger.warning(message, job_id, error)
         return rows
 

@@ -591,7 +591,7 @@ def test_a_row_of_a_suspect_that_is_damaged_is_forgotten(broker: Broker, caplog)
     )
     restart(broker)
     assert [judged(broker, job)[1] for job in jobs] == [0, 1]
-    assert f"what is known of the deaths of job {jobs[0]} is damaged" in caplog.text
+    assert f"the record of the deaths of job {jobs[0]} is damaged" in caplog.text
 
 
 # Bounds
