@@ -1,8 +1,8 @@
-"""Who acts: the name in the events and log lines of calls that change something for others.
+"""Actors: whose name the events and log lines of a call have that changes something for others.
 
-A call may say it in the argument ``actor``: that counts only from a key with the role ``admin``,
-and where there are no keys from the broker's own machine, which needs none. For all others the name
-of their key counts, whatever they say.
+A call may name its actor in the argument ``actor``. The broker believes that only from a key with
+the role ``admin`` or, where it has no keys, from a peer on its own machine. The actor of any other
+call is the name of the peer's key.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ __all__ = ["MAX_ACTOR", "act_of", "by"]
 #: Characters of the longest actor.
 MAX_ACTOR = 200
 
-#: Operation -> what a client may call it instead: a special case of it.
+#: Operation -> names of special cases of it, which a client may give instead.
 _SPECIAL = {"cancel": frozenset({"purge"}), "schedule": frozenset({"enable", "disable"})}
 
 
 def act_of(state: State, peer: Peer, arguments: Mapping[str, Any], operation: str) -> Act:
-    """Return who does what with a call.
+    """Return the operation of a call and its actor.
 
     Args:
         state: The memory of the broker.
-        peer: Who made the call.
-        arguments: Of the call.
-        operation: What the call does.
+        peer: The peer that made the call.
+        arguments: The arguments of the call.
+        operation: Name of the operation that the call carries out.
 
     Raises:
         ProtocolError: The actor is too long or has characters that are not printable, or the
-            argument ``operation`` is none that the call can do.
+            argument ``operation`` is not an operation of this call.
     """
     grant = peer.grant
     actor = grant.name if grant is not None and not grant.keyless else ""
     if grant is None or "admin" in grant.roles:
-        said = read_text(arguments, "actor")
-        if len(said) > MAX_ACTOR or not said.isprintable():
+        named = read_text(arguments, "actor")
+        if len(named) > MAX_ACTOR or not named.isprintable():
             raise ProtocolError(
                 f"an actor has at most {MAX_ACTOR} characters, all of them printable",
                 code="bad-arguments",
             )
-        actor = said or actor
+        actor = named or actor
     special = read_text(arguments, "operation") or operation
     if special != operation and special not in _SPECIAL.get(operation, ()):
         raise ProtocolError(
@@ -62,5 +62,5 @@ def act_of(state: State, peer: Peer, arguments: Mapping[str, Any], operation: st
 
 
 def by(act: Act) -> str:
-    """Return the end of a log line about an act: who did it."""
+    """Return the end of a log line that names the actor; "" if the act has none."""
     return f", by {act.actor!r}" if act.actor else ""

@@ -1,7 +1,7 @@
 """Admission: REQUESTs of clients, their checks, the write, and the receipt once it is on disk.
 
-`Admission` takes jobs, batches and graphs; `UniqueAdmission` follows what the store did with unique
-keys.
+`Admission` admits jobs, batches and graphs. `UniqueAdmission` updates the broker's memory after the
+store has applied unique keys.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission", "UniqueAdmission"]
 
-#: Deliveries of a job without guarantee that one owner of a shared store has for itself: parts of
-#: a stream that a worker yields for the owner before are not taken for those of another delivery.
+#: Number of deliveries of a job without guarantee that each owner of a shared store may use. With
+#: numbers of its own, an owner never mistakes the parts of a stream that a worker yields for an
+#: earlier owner for parts of its own delivery.
 EPOCH_DELIVERIES = 1000
 
 #: Ranks are whole microseconds.
@@ -44,14 +45,14 @@ _MICRO = 1_000_000
 
 
 class UniqueAdmission:
-    """Updates jobs in memory by what the store did with their unique keys."""
+    """Updates jobs in memory after the store has applied their unique keys."""
 
     def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
         self.waiters = waiters
 
     def admitted(self, job: JobRecord, write_result: WriteResult) -> bool:
-        """Return whether a job is stored; update it, and those that it replaced."""
+        """Update a job and those that it replaced; return whether it is stored."""
         if write_result.code == "held":
             job.state = JobState.DELAYED
             job.ready_at += HELD
@@ -60,9 +61,9 @@ class UniqueAdmission:
             return False
         rule = unique_rule(job.headers)
         if rule is not None and rule.mode == "keep_last":
-            index = write_result.ended[0].job
-            job.state, job.rank = index.state, index.rank
-            job.ready_at, job.eta = index.ready_at, index.eta
+            replaced = write_result.ended[0].job
+            job.state, job.rank = replaced.state, replaced.rank
+            job.ready_at, job.eta = replaced.ready_at, replaced.eta
         self._remove_replaced(write_result.ended)
         return True
 
@@ -85,26 +86,26 @@ class UniqueAdmission:
         self.waiters.ended(rows)
 
     def ended(self, rows: Sequence[Finished]) -> None:
-        """Promote delayed jobs soon: one may have waited for the end of these."""
+        """Promote delayed jobs soon if one may have waited for a unique key of ended jobs."""
         state, text = self.state, ""
         for row in rows:
-            if row.job.headers is text:  # most of a chunk have the same
+            if row.job.headers is text:  # most jobs of a chunk share their headers
                 continue
             text = row.job.headers
             if "unique:" in text:
-                due = state.next_ready_at
-                state.next_ready_at = state.now if due is None else min(due, state.now)
+                ready_at = state.next_ready_at
+                state.next_ready_at = state.now if ready_at is None else min(ready_at, state.now)
                 return
 
 
 class _BatchIds:
-    """The ids of the jobs that the commit of this tick will have, read when one is asked for."""
+    """The ids of the jobs in the commit of this tick, collected when an id is looked up."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        #: The writes of this tick, how many of them have been read, and the ids in those.
+        #: The writes of this tick, how many of them were scanned, and the ids in those.
         self._writes: Sequence[Write] | None = None
-        self._read = 0
+        self._scanned = 0
         self._ids: set[str] = set()
 
     def __contains__(self, job_id: str) -> bool:
@@ -112,23 +113,27 @@ class _BatchIds:
         if writes is not self._writes:
             self.clear()
             self._writes = writes
-        for write in writes[self._read :]:
+        for write in writes[self._scanned :]:
             if isinstance(write, (Admit, AdmitGraph)):
                 self._ids.update(job.id for job in write.jobs)
-        self._read = len(writes)
+        self._scanned = len(writes)
         return job_id in self._ids
 
     def clear(self) -> None:
-        """Begin anew: the commit has ended."""
-        self._writes, self._read, self._ids = None, 0, set()
+        """Forget the ids: the commit has ended."""
+        self._writes, self._scanned, self._ids = None, 0, set()
 
 
 class _Submission(NamedTuple):
     """A message with jobs that is being committed.
 
     Attributes:
-        refused: Why jobs are refused, by position in the message.
-        owed: Whether it has registered its peer for a REPLY, in place of ``replaced``.
+        positions: Positions of ``jobs`` in the message.
+        refused: Error code and text of the refused jobs, by position in the message.
+        wants_reply: The client wants a REPLY with the result.
+        late_ack: The client needs the ACK only if the REPLY takes long.
+        owed: The submission has registered its peer for the REPLY.
+        replaced: The peer that was registered before.
     """
 
     peer: Peer
@@ -139,7 +144,7 @@ class _Submission(NamedTuple):
     positions: list[int]
     refused: dict[int, tuple[str, str]]
     wants_reply: bool = False
-    late: bool = False
+    late_ack: bool = False
     owed: bool = False
     replaced: Peer | None = None
 
@@ -162,7 +167,7 @@ class Admission:
         self.unique = UniqueAdmission(state, waiters)
         #: New queues of the message, and the peer that names them, until its jobs are admitted.
         self._new_queues: dict[str, Peer] = {}
-        #: Queue -> jobs of the message that it has room for, and those of them that are stored.
+        #: Queue -> number of jobs of the message that fit in it, and how many of them are stored.
         self._allocated: dict[str, int] = {}
         self._coming: dict[str, int] = {}
         self._batch_ids = _BatchIds(state)
@@ -213,12 +218,13 @@ class Admission:
         return _Submission(
             peer, message_id, wants_reply or wants_ack, batch=False, jobs=[job], positions=[0],
             refused={},
-            wants_reply=wants_reply, late=headers.late_ack and not wants_ack and peer.reads_rows,
+            wants_reply=wants_reply,
+            late_ack=headers.late_ack and not wants_ack and peer.reads_rows,
             owed=owed, replaced=replaced,
         )  # fmt: skip
 
     def _cancel_reply(self, submission: _Submission, job_id: str) -> None:
-        """Forget the REPLY that a refused submission has registered, and none of an earlier one."""
+        """Undo the registration of a refused submission for a REPLY, but not an earlier one."""
         if submission.owed and self.state.reply_to.get(job_id) is submission.peer:
             self.waiters.return_reply(job_id, submission.replaced)
 
@@ -236,17 +242,17 @@ class Admission:
         return headers
 
     def _check_keys(self, headers: Headers) -> None:
-        """Refuse a text that is too long for an index of the store."""
-        most = self.state.limits.max_unique
+        """Raise `ProtocolError` for a key that is too long for an index of the store."""
+        max_bytes = self.state.limits.max_unique
         for what, key in (
             ("unique key", headers.unique),
             ("limit key", headers.limit_key),
             ("task name", headers.task),
         ):
-            if (size := len(key.encode())) > most:
+            if (size := len(key.encode())) > max_bytes:
                 raise ProtocolError(
-                    f"a {what} has at most {most:,} bytes of UTF-8, and this one has {size:,}: "
-                    f"{key[:40]!r}",
+                    f"a {what} has at most {max_bytes:,} bytes of UTF-8, and this one has "
+                    f"{size:,}: {key[:40]!r}",
                     code="too-large",
                 )
 
@@ -281,10 +287,10 @@ class Admission:
     def _is_repeat(
         self, job_id: str, queue: str, headers: Headers, refusal: tuple[str, str]
     ) -> bool:
-        """Return whether a job for which a queue has no place is known to have one there.
+        """Return whether a job that does not fit in a full queue is known to be in it already.
 
-        The broker knows that of the jobs in memory, those of this tick, and those whose REPLY is
-        owed. For others it would have to read the store, for every REQUEST to a full queue.
+        The broker knows the jobs in memory, those of this tick, and those whose REPLY it owes. For
+        any other job it would have to read the store at every REQUEST to a full queue.
         """
         state = self.state
         if refusal[0] != "queue-full" or (queue or state.limits.default_queue) not in state.queues:
@@ -293,11 +299,11 @@ class Admission:
         if headers.guarantee is False:
             return transient or job_id in state.jobs
         if transient:
-            return False  # it is stored beside that
+            return False  # the stored job is another one than the transient job in memory
         return job_id in state.jobs or job_id in state.reply_to or job_id in self._batch_ids
 
     def _allocate_queue(self, peer: Peer, name: str, n: int) -> tuple[str, str] | None:
-        """Allocate a queue that would be new; return why it, or more jobs in it, are refused."""
+        """Allocate a queue if it is new; return why the queue or its jobs are refused, or None."""
         state, limits = self.state, self.state.limits
         queue = state.queues.get(name)
         if queue is None and name not in self._new_queues:
@@ -318,7 +324,7 @@ class Admission:
         return None
 
     def _allocate_subqueue(self, name: str, text: str) -> tuple[str, str] | None:
-        """Reserve a subqueue that would be new; return the refusal of one too many."""
+        """Reserve a subqueue if it is new; return the refusal if there are too many."""
         state, limits = self.state, self.state.limits
         subqueue, queue = subqueue_of(text), state.queues.get(name)
         if queue is not None and subqueue in queue.subqueues:
@@ -335,7 +341,7 @@ class Admission:
         return None
 
     def _apply_limits(self, text: str, headers: Headers) -> tuple[str, str] | None:
-        """Apply the limits of new jobs; return the refusal of one key too many."""
+        """Apply the limits of new jobs; return the refusal if there are too many keys."""
         state = self.state
         max_keys = state.limits.max_keys
         if headers.guarantee is False:
@@ -352,14 +358,14 @@ class Admission:
     def _job_factory(
         self, peer: Peer, queue: str, text: str, headers: Headers
     ) -> Callable[[str, bytes, int], JobRecord]:
-        """Return a factory, (id, body, seq) -> job, of jobs that share all else."""
+        """Return a factory of jobs that differ only in its arguments: id, body and number."""
         limits, now = self.state.limits, self.state.now
-        due = now + headers.countdown if headers.countdown else 0.0
-        eta = headers.eta if headers.eta - self.state.keeper.ahead > max(due, now) else 0.0
-        due = eta - self.state.keeper.ahead if eta else due
-        delayed = due > now
-        due = due if delayed else 0.0
-        rank = int(((due or now) - headers.priority * limits.priority_seconds) * _MICRO)
+        ready_at = now + headers.countdown if headers.countdown else 0.0
+        eta = headers.eta if headers.eta - self.state.keeper.ahead > max(ready_at, now) else 0.0
+        ready_at = eta - self.state.keeper.ahead if eta else ready_at
+        delayed = ready_at > now
+        ready_at = ready_at if delayed else 0.0
+        rank = int(((ready_at or now) - headers.priority * limits.priority_seconds) * _MICRO)
         name = queue or limits.default_queue
         if peer.grant is not None:
             peer.grant.check_submit(name)
@@ -371,10 +377,10 @@ class Admission:
 
         def make(job_id: str, body: bytes, seq: int) -> JobRecord:
             return JobRecord(
-                job_id, name, text, body, seq, rank, state, 1, 0, due, expires, now, eta=eta
+                job_id, name, text, body, seq, rank, state, 1, 0, ready_at, expires, now, eta=eta
             )
 
-        def make_plain(job_id: str, body: bytes, seq: int) -> JobRecord:
+        def make_legacy(job_id: str, body: bytes, seq: int) -> JobRecord:
             if not is_text(body):
                 raise ProtocolError(
                     "a job without content-type is text: legacy workers read nothing else",
@@ -382,7 +388,7 @@ class Admission:
                 )
             return make(job_id, body, seq)
 
-        return make if headers.content_type else make_plain
+        return make if headers.content_type else make_legacy
 
     def _take_seqs(self, n: int) -> int:
         """Return the first of ``n`` new numbers."""
@@ -454,7 +460,7 @@ class Admission:
         return [job for job, _ in stored], [position for _, position in stored]
 
     def _admit_transient(self, job: JobRecord) -> tuple[str, str] | None:
-        """Keep a job without guarantee in memory; return the refusal, None if the broker has it."""
+        """Keep a job without guarantee in memory; return the refusal, None if it is admitted."""
         state, memory = self.state, self.state.transient
         row = memory.find([job.id], state.now).get(job.id)
         known = state.jobs.get(job.id) if row is None else row.job
@@ -468,7 +474,7 @@ class Admission:
         if refusal is not None:
             return refusal
         memory.add(job)
-        if state.owner is not None:  # what deliveries it had from the owner before is not known
+        if state.owner is not None:  # the deliveries of an earlier owner are not known
             job.delivery = (state.epoch - 1) * EPOCH_DELIVERIES
         state.counters["admitted_transient"] += 1
         counts = state.queue(job.queue).counts
@@ -485,7 +491,7 @@ class Admission:
         self._new_queues.clear()
 
     def _expect(self) -> dict[str, int]:
-        """Count the jobs of a message to their queues until its commit has ended; return them."""
+        """Count the jobs of a message in their queues until its commit ends; return the counts."""
         coming = self._coming
         for name, n in coming.items():
             self.state.queue(name).coming += n
@@ -507,7 +513,7 @@ class Admission:
                 queue = state.queue(job.queue)
                 queue.version += 1  # sessions that found nothing before may take these
                 state.busy[job.queue] = queue
-            if job.headers is not text:  # most of a batch have the same
+            if job.headers is not text:  # most jobs of a batch share their headers
                 text = job.headers
                 waiters = (  # of another job's end, or of a limit
                     "unique:" in text
@@ -561,7 +567,7 @@ class Admission:
             self._receipt(submission, submission.refused)
 
     def _check_owners(self, submission: _Submission, same: Sequence[int], grant: Grant) -> None:
-        """Refuse jobs whose ids another key has used before: they are not stored."""
+        """Refuse jobs whose ids another key has used: the stored jobs are not this peer's."""
         ids = [submission.jobs[i].id for i in same]
 
         def settle(rows: Mapping[str, JobRow]) -> None:
@@ -584,11 +590,11 @@ class Admission:
         elif submission.wants_ack:
             peer, job_id = submission.peer, submission.jobs[0].id
             owed = submission.wants_reply and state.reply_to.get(job_id) is peer
-            if submission.late and owed and not state.closing:  # no later tick may come
+            if submission.late_ack and owed and not state.closing:  # no later tick may come
                 self.waiters.expect_receipt(job_id)
             else:
                 if owed:
-                    self.waiters.receipts.pop(job_id, None)  # of an earlier REQUEST
+                    self.waiters.receipts.pop(job_id, None)  # the receipt of an earlier REQUEST
                 tell = submission.wants_reply and not owed and peer.reads_rows
                 state.receipt(peer, submission.message_id, NO_REPLY if tell else None)
 
@@ -660,7 +666,7 @@ class Admission:
         jobs = [
             factories[index](job_id, body, seq + i) for i, (job_id, index, body) in enumerate(rows)
         ]
-        # Those that come after others, or handle a failure.
+        # Jobs that wait for others, and those that handle a failure.
         waiting = [node for node, join in enumerate(plan.inputs) if join >= 0]
         for node in (*waiting, *(handler.node for handler in plan.handlers)):
             job = jobs[node]
@@ -732,8 +738,8 @@ class Admission:
         state.counters["admitted"] += len(graph.jobs)
         state.counters["graphs"] += 1
         for _, _, seconds in graph.plan.deadlines:
-            due = state.now + seconds
-            state.next_deadline = min(due, state.next_deadline or due)
+            deadline = state.now + seconds
+            state.next_deadline = min(deadline, state.next_deadline or deadline)
         for job in graph.jobs:
             state.count_waiting(job)
             if job.state is JobState.QUEUED and state.queues[job.queue].takes(job):

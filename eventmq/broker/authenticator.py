@@ -1,10 +1,10 @@
 """Authenticates the peers of a broker and controls what each may do.
 
 `Authenticator` turns CURVE on for the broker's sockets, answers libzmq through the ZAP thread,
-tests at the start that an unknown key is refused, and follows which connection is whose.
-`AccessControl` stands before the core's handlers: it limits rates and checks each message against
-the `eventmq.broker.grants.Grant` of its sender. `BrokerRunner` makes them where there are keys, a
-rate limit, or addresses that other machines can reach; without them no message costs more.
+tests at the start that an unknown key is refused, and records which key each connection uses.
+`AccessControl` wraps the core's handlers: it limits rates and checks each message against the
+`eventmq.broker.grants.Grant` of its sender. `BrokerRunner` makes them only if the broker has keys,
+a rate limit, or addresses that other machines can reach; otherwise messages pay nothing for them.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ __all__ = ["AccessControl", "Authenticator"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Commands that a peer decides to send; the others answer the broker, or say that it is there.
-_ASKING = frozenset({Call, Inform, Publish, Request, Schedule})
+#: Commands by which a peer requests something. The others answer the broker or keep a session
+#: alive.
+_REQUESTS = frozenset({Call, Inform, Publish, Request, Schedule})
 
-#: Users whose refusal is logged; of more it is only counted.
+#: Number of users whose first refusal is logged; refusals of more users are only counted.
 _WARNED = 1000
 
 
@@ -56,10 +57,11 @@ class AccessControl:
 
     Args:
         core: The broker.
-        grants: User -> grant, where there are keys; None where there are none: then the user is
-            the peer's address.
+        grants: Grants by user, the fingerprint of a key. None if the broker has no keys: then the
+            user is the address of the peer.
         rate: Messages per second that a peer may send, 0.0 for any number.
-        own: Fingerprint of the broker's own key, "" without: of another broker that has it, too.
+        own: Fingerprint of the broker's own key, which other brokers of a shared store may have
+            too; "" if the broker has no keys.
     """
 
     def __init__(
@@ -75,15 +77,15 @@ class AccessControl:
         self._own = {own: Grant(own, "broker", frozenset({"broker"}))} if own else {}
         self._grants = {**(grants or {}), **self._own}
         self._rate = rate
-        #: Session -> key that began it.
+        #: Session -> the key that opened it.
         self._session_keys: dict[str, str] = {}
         self._warned: set[str] = set()
         core.guard(self._wrap)
 
-    # Whose message
+    # The sender of a message
 
     def receive(self, port: str, frames: Sequence[bytes], user: str, now: float) -> None:
-        """Pass one message of a user to `BrokerCore.receive`, unless the user has no grant."""
+        """Pass a message to `BrokerCore.receive`, or refuse it if its user has no grant."""
         key = Key(port, frames[0])
         grant = self._grants.get(user) if self._keyed else _by_address(user)
         if grant is None and self._keyed:
@@ -137,7 +139,7 @@ class AccessControl:
             Inform: self._inform,
         }
         check = checks.get(kind, _pass)
-        limited = bool(self._rate) and kind in _ASKING
+        limited = bool(self._rate) and kind in _REQUESTS
 
         def guarded(peer: Peer, message: Any) -> None:
             if limited:
@@ -145,7 +147,7 @@ class AccessControl:
             if peer.grant is None:
                 handler(peer, message)
                 return
-            if peer.grant.is_broker and kind in _ASKING and kind is not Inform:
+            if peer.grant.is_broker and kind in _REQUESTS and kind is not Inform:
                 raise ProtocolError("say INFORM first, and for whom", code="inform-again")
             peer.grant.check_command(kind)
             check(peer, message, handler)
@@ -153,11 +155,11 @@ class AccessControl:
         return guarded
 
     def _spend(self, peer: Peer) -> None:
-        """Take a token from the bucket of a peer, which holds those of one second."""
+        """Take a token from the bucket of a peer, which holds the tokens of one second."""
         rate, now = self._rate, self._core.state.now
         size = max(1.0, rate)
-        away = max(0.0, now - peer.filled) if peer.filled else size
-        peer.tokens = min(size, peer.tokens + away * rate) if peer.filled else size
+        elapsed = max(0.0, now - peer.filled) if peer.filled else size
+        peer.tokens = min(size, peer.tokens + elapsed * rate) if peer.filled else size
         peer.filled = now
         if peer.tokens < 1.0:
             raise ProtocolError(
@@ -169,7 +171,7 @@ class AccessControl:
         if message.features is not None and (text := Features.parse(message.features).sender):
             self._act_for(peer, text)
         grant, state = peer.grant, self._core.state
-        assert grant is not None  # noqa: S101 - as `guarded` has seen
+        assert grant is not None  # noqa: S101 - checked by `guarded`
         queues = parse_queues(message.queues) if message.role == "worker" else ()
         named = [name for _, name in queues] or [state.limits.default_queue]
         grant.check_inform(message.role, named)
@@ -189,7 +191,7 @@ class AccessControl:
 
     @staticmethod
     def _act_for(peer: Peer, text: str) -> None:
-        """Give the connection of a standby the rights of the peer whose messages it passes on."""
+        """Give the connection of a standby the grant of the peer whose messages it relays."""
         if peer.admitted is None or not peer.admitted.is_broker:
             raise ProtocolError(
                 "only a broker of the same store passes messages on: that needs the role broker",
@@ -202,9 +204,9 @@ class AccessControl:
 
     def _call(self, peer: Peer, message: Call, handler: Handler) -> None:
         grant, state = peer.grant, self._core.state
-        assert grant is not None  # noqa: S101 - as `guarded` has seen
+        assert grant is not None  # noqa: S101 - checked by `guarded`
         grant.check_call(message.name)
-        if self._core.standby:  # whose job it is the owner of the store knows
+        if self._core.standby:  # only the owner of the store knows who submitted the job
             handler(peer, message)
             return
         ids = () if grant.keyless or message.name not in OWN_JOBS else _ids(message)
@@ -236,7 +238,7 @@ def _pass(peer: Peer, message: Any, handler: Handler) -> None:
 
 
 def _by_address(address: str) -> Grant | None:
-    """Return what a peer without a key may do; None is everything."""
+    """Return the grant of a peer without a key, None if it may do everything."""
     address = address.removeprefix("::ffff:")
     return None if not address or address == "::1" or address.startswith("127.") else REMOTE
 
@@ -249,7 +251,7 @@ def _check_owner(grant: Grant, job_id: str, headers: str) -> None:
 
 
 def _ids(message: Call) -> Sequence[str]:
-    """Return the jobs that a call names, none where its handler will refuse the arguments."""
+    """Return the ids that a call names, none if its handler will refuse the arguments."""
     arguments = unpack(message.arguments, "the arguments of the call")
     value = arguments.get(OWN_JOBS[message.name]) if isinstance(arguments, dict) else None
     ids = value if isinstance(value, list) else [value]
@@ -258,12 +260,12 @@ def _ids(message: Call) -> Sequence[str]:
 
 
 class Authenticator:
-    """Admits peers by their keys, and knows which connection each message came over.
+    """Admits peers by their keys, and knows the connection of each message.
 
     Args:
         core: The broker.
-        ring: Its keys, None for no CURVE.
-        connections: Of the ports that are watched.
+        ring: The keys of the broker; None without CURVE.
+        connections: The connections of the watched ports.
         rate: Messages per second that a peer may send, 0.0 for any number.
     """
 
@@ -286,7 +288,7 @@ class Authenticator:
         self.attach(core)
 
     def attach(self, core: BrokerCore) -> None:
-        """Guard a new core, in the place of the one before."""
+        """Guard a core, instead of an earlier one."""
         self._access = AccessControl(core, self._grants, rate=self._rate, own=self._own)
         self._counters = core.state.counters
 
@@ -301,13 +303,13 @@ class Authenticator:
         return "Peer-Address" if self._ring is None else "User-Id"
 
     def open(self, context: zmq.Context[Any]) -> None:
-        """Start to answer libzmq. To be called before anything is bound."""
+        """Start to answer libzmq. Call this before any socket is bound."""
         if self._ring is not None:
             own, knows = self._own, self._ring.knows
             self._zap = ZapThread(context, self._ring, lambda user, _: user == own or knows(user))
 
     def encrypt(self, port: str, link: Link) -> None:
-        """Turn CURVE on for a link that is not bound yet, where there are keys; watch the link."""
+        """Turn CURVE on for a link that is not bound yet, and watch it; do nothing without keys."""
         if self._ring is not None:
             encrypt(link, self._ring.broker.secret.encode())
             self._connections.watch(port, link)
@@ -316,7 +318,7 @@ class Authenticator:
         """Check that a key which is not authorised is refused.
 
         Raises:
-            NotAllowed: It was let in, or there was no answer. The broker must not serve.
+            NotAllowed: The key was let in, or libzmq did not answer. The broker must not serve.
         """
         if self._zap is None:
             return
@@ -325,8 +327,8 @@ class Authenticator:
         logger.info("CURVE is on; an unauthorised key was refused on every address")
 
     def read(self, port: str, link: Link, limit: int, now: float) -> bool:
-        """Receive up to ``limit`` messages of a link; return whether that was all."""
-        assert isinstance(link, IdentifiedLink)  # noqa: S101 - opened so by the runner
+        """Receive up to ``limit`` messages of a link; return whether all were received."""
+        assert isinstance(link, IdentifiedLink)  # noqa: S101 - the runner opens no other one here
         receive, check = link.receive, self._access.receive
         keyed, peers = self._ring is not None, self._connections.peers
         for _ in range(limit):
@@ -339,9 +341,9 @@ class Authenticator:
         return False
 
     def is_connected(self, port: str, identity: bytes) -> bool:
-        """Return whether the connection is still open that a peer was last heard on.
+        """Return whether the connection of a peer's last message is still open.
 
-        Another peer, which has not sent anything yet, may have its routing id by now.
+        If it is not, another peer that has not sent anything yet may have the routing id.
         """
         return self._ring is None or (port, identity) in self._connections.peers
 
@@ -372,7 +374,7 @@ class Authenticator:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Stop the ZAP thread. To be called before the links close; idempotent."""
+        """Stop the ZAP thread. Call this before the links close. Idempotent."""
         if self._zap is not None:
             self._zap.stop()
             self._zap = None

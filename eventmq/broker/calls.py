@@ -1,7 +1,7 @@
-"""CALLs about jobs and the broker, see `eventmq.wire.calls.CALLS`; topics; STATUS and the like.
+"""CALLs about jobs and the broker (`eventmq.wire.calls.CALLS`), topics, and administration.
 
-The answers to STATUS have the keys and shapes of EventMQ 0.3, and newer ones beside them. Deployed
-command lines and monitors read them, so each key means what it means there.
+The answer to STATUS has all keys of EventMQ 0.3 with their meaning, since deployed command lines
+and monitors read them, and newer keys as well.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ logger = logging.getLogger("eventmq.broker")
 #: States of jobs that have an error, or the reason why they were cancelled.
 _WITH_ERROR = frozenset({JobState.FAILED, JobState.CANCELLED})
 
-#: Bytes of the longest body that an ``info`` has.
+#: Bytes of the longest body that the answer to ``info`` includes.
 MAX_BODY = 1024 * 1024
 
-#: Jobs in a row of ``workers``.
+#: Number of jobs in a row of ``workers``.
 MAX_SHOWN = 10
 
-#: Attempts in an ``info``, the last ones.
+#: Number of attempts in the answer to ``info``: the last ones.
 MAX_ATTEMPTS = 10
 
-#: Where messages for the PUB socket go.
+#: Key of messages for the PUB socket.
 SUBSCRIBE = Key("subscribe", b"")
 
-#: Former workers of which the number of assigned jobs is kept.
+#: Number of former workers for which the number of assigned jobs is kept.
 FORMER_WORKERS = 1000
 
 
@@ -124,18 +124,18 @@ class Calls:
         self.state.write(History(job_id), settle)
 
     def row(self, stored: JobRow) -> dict[str, Any]:
-        """Return what ``info`` and the listings say of a job."""
+        """Return a job as ``info`` and the listings show it."""
         job, wall_of = stored.job, self.state.keeper.wall_of
         headers = parse_headers(job.headers)
-        # HELD is taken off: it marks a job that waits for a unique key
-        due = job.eta or (job.ready_at % HELD and wall_of(job.ready_at % HELD))
+        # HELD is subtracted: it marks a job that waits for a unique key
+        ready_at = job.eta or (job.ready_at % HELD and wall_of(job.ready_at % HELD))
         entry = self.state.running.get(job.id)
         live = self.state.jobs.get(job.id, job)
         worker = entry[0].name if entry is not None else stored.worker
         return {
             "id": job.id, "task": headers.task, "queue": job.queue, "state": self._state_of(stored),
             "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
-            "created": wall_of(job.created), "due": due, "expires": job.expires,
+            "created": wall_of(job.created), "due": ready_at, "expires": job.expires,
             "started": stored.started, "ran": stored.run_time, "worker": worker,
             "finished": wall_of(stored.at) if stored.at else 0.0,
             "error": stored.result if job.state in _WITH_ERROR else None,
@@ -146,24 +146,24 @@ class Calls:
     def _jobs(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         name = read_text(arguments, "state")
         try:
-            wanted = JobState(name) if name else None
+            job_state = JobState(name) if name else None
         except ValueError:
             states = ", ".join(JobState)
             raise ProtocolError(
                 f"state is one of {states}, not {name[:40]!r}", code="bad-arguments"
             ) from None
-        entry = ListJobs(
-            wanted, read_text(arguments, "queue") or None, read_text(arguments, "task") or None,
+        query = ListJobs(
+            job_state, read_text(arguments, "queue") or None, read_text(arguments, "task") or None,
             read_text(arguments, "cursor"), read_limit(arguments),
         )  # fmt: skip
 
         def settle(write_result: tuple[list[JobRow], str]) -> None:
-            rows, cursor = self.state.transient.merge(entry, *write_result, self.state.now)
+            rows, cursor = self.state.transient.merge(query, *write_result, self.state.now)
             maps = [self.row(row) for row in rows]
-            maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
+            maps = [row for row in maps if job_state is None or row["state"] == job_state.value]
             self.state.answer(peer, call, {"jobs": maps, "cursor": cursor})
 
-        self.state.write(entry, settle)
+        self.state.write(query, settle)
 
     # The broker
 
@@ -205,9 +205,9 @@ class Calls:
         ]
 
     def _announced(self, session: Session) -> dict[str, Any]:
-        """Return what a worker said of itself, and the jobs that it runs or runs next."""
+        """Return what a worker announced in INFORM, and the jobs that it runs or runs next."""
         about = session.about or Features()
-        first = [
+        first_jobs = [
             (lease, job)
             for lease in sorted(session.leases.values(), key=attrgetter("leased"))
             for job in [*filter(None, lease.jobs)][:1]
@@ -222,7 +222,7 @@ class Calls:
                     "task": parse_headers(job.headers).task,
                     "leased": self.state.keeper.wall_of(lease.leased) if lease.leased else 0.0,
                 }
-                for lease, job in first[:MAX_SHOWN]
+                for lease, job in first_jobs[:MAX_SHOWN]
             ],
         }
 
@@ -259,7 +259,7 @@ class Calls:
             "addresses": dict(state.addresses),
             "peers": len(state.peers),
             "counters": dict(state.counters),
-            "queue_limits": {  # what is left of the limits of each limited queue
+            "queue_limits": {  # usage of the limits of each limited queue
                 name: {
                     "limits": limiter.headers,
                     "running": limiter.running,
@@ -323,7 +323,7 @@ def _space(state: State) -> dict[str, Any]:
 def _attempts(
     stored: JobRow, history: Sequence[Attempt], wall_of: Callable[[float], float]
 ) -> list[dict[str, Any]]:
-    """Return the failed attempts, with the last one where the job failed."""
+    """Return the failed attempts, including the last one if the job has failed."""
     job = stored.job
     rows = [attempt._asdict() for attempt in history]
     if job.state is JobState.FAILED:
@@ -351,7 +351,7 @@ def status_keys(state: State) -> dict[str, Any]:
 
 
 def _messages(state: State) -> dict[str, dict[str, int]]:
-    """Return the keys of EventMQ 0.3; times are whole milliseconds."""
+    """Return the keys of STATUS that EventMQ 0.3 has; times are whole milliseconds."""
     ages: dict[str, list[float]] = {}
     for _, lease, position in state.running.values():
         job = lease.jobs[position]
@@ -409,7 +409,7 @@ def schedulers(state: State) -> dict[str, Any]:
 
 
 def forget_worker(state: State, session: Session) -> None:
-    """Keep how many jobs were assigned to a worker that leaves."""
+    """Keep the number of jobs that were assigned to a worker that leaves."""
     if not session.assigned:
         return
     name = _names(state).get(session.id) or _name(session)
@@ -421,7 +421,7 @@ def forget_worker(state: State, session: Session) -> None:
 
 
 def _names(state: State) -> dict[str, str]:
-    """Return session id -> the unique name that the answers use."""
+    """Return the unique names that the answers use, by session id."""
     names: dict[str, str] = {}
     used: set[str] = set()
     for session in state.sessions.values():
@@ -441,7 +441,7 @@ def _name(session: Session) -> str:
 
 
 def _text(identity: bytes) -> str:
-    """Return a routing id as text, or in hexadecimal where it is none."""
+    """Return a routing id as text, in hexadecimal if it is not printable."""
     try:
         text = identity.decode()
     except UnicodeDecodeError:

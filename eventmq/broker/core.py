@@ -1,8 +1,9 @@
 """The broker as a state machine: messages, write results and ``now`` in; writes and messages out.
 
-One tick of the runner is: `BrokerCore.receive` for everything readable, `BrokerCore.decide`,
-`take_batch` to the store, `settle` with its results, `decide` once more about what these brought,
-and send what `take_deferred_sends` returns. Nothing here has a socket, a file or a clock.
+In one tick the runner calls `BrokerCore.receive` for every readable message and
+`BrokerCore.decide`, commits the writes of `take_batch`, calls `settle` with their results and
+`decide` once more for the effects of the commit, and sends the messages of `take_deferred_sends`.
+Nothing here has a socket, a file or a clock.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ __all__ = ["PORTS", "WORKER_PORTS", "BrokerCore"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Port -> commands that it takes; None is all but DISCONNECT.
+#: Port -> commands that it accepts; None for all commands except DISCONNECT.
 PORTS: dict[str, frozenset[type] | None] = {
     "main": None,
     "worker": frozenset({Inform, Ready, Reply, Heartbeat, Kbai, Ack, Error}),
@@ -85,12 +86,12 @@ PORTS: dict[str, frozenset[type] | None] = {
     "publish": frozenset({Inform, Publish, Heartbeat, Kbai, Ack, Error}),
 }
 
-#: Ports that take messages of workers.
+#: Ports that accept messages of workers.
 WORKER_PORTS = frozenset(
     name for name, allowed in PORTS.items() if allowed is None or Reply in allowed
 )
 
-#: Seconds without dispatch after a commit for which the disk had no space.
+#: Seconds without dispatch after a commit that did not fit on the disk.
 HOLD = 0.5
 
 _BAD_VALUE = (
@@ -98,7 +99,7 @@ _BAD_VALUE = (
     "broker says why"
 )
 
-#: Entries that change nothing.
+#: Reads: they change nothing, so they can be repeated.
 _READS = (
     FindJobs, FindLineage, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
     ReadLogs,
@@ -106,7 +107,7 @@ _READS = (
 
 
 class BrokerCore:
-    """All decisions of a broker."""
+    """A broker without its I/O: makes all of its decisions."""
 
     #: Store time at which silent peers were last checked.
     _ticked = 0.0
@@ -144,7 +145,7 @@ class BrokerCore:
         self.events = EventFeed(state)
         self.operations = OperatorCalls(state, self.outcomes, self.sessions, self.calls)
         self.graphs = GraphTracker(state, self.operations)
-        #: Sends HEARTBEATs; the runner tells it of lost connections.
+        #: Sends HEARTBEATs; the runner notifies it of lost connections.
         self.heartbeats = self.sessions.heartbeats
         self.bulk = BulkOperations(state, self.operations)
         self.promotion = Promotion(state, self.outcomes)
@@ -175,17 +176,17 @@ class BrokerCore:
     def guard(
         self, wrap: Callable[[type, Callable[[Peer, Any], None]], Callable[[Peer, Any], None]]
     ) -> None:
-        """Put something before each handler: command, handler -> handler."""
+        """Replace each handler by what ``wrap`` returns for its command and the handler."""
         self._handlers = {kind: wrap(kind, old) for kind, old in self._handlers.items()}
 
     # Life
 
     def recover(self, recovered: Recovered, now: float) -> None:
-        """Take over what the store has; leased jobs wait one heartbeat timeout for their session.
+        """Load the recovered state; leased jobs wait one heartbeat timeout for their session.
 
         Args:
-            recovered: What the store has.
-            now: Its time; so is every ``now`` here (`eventmq.timekeeping`).
+            recovered: The state that the store has returned.
+            now: Store time, as every ``now`` of this class (`eventmq.timekeeping`).
         """
         self.state.keeper, self.state.metrics = recovered.keeper, recovered.metrics
         recovered.metrics.limits = self.state.limits.metrics
@@ -205,7 +206,7 @@ class BrokerCore:
         )  # fmt: skip
 
     def _load(self, recovered: Recovered) -> None:
-        """Fill the state; leased jobs wait one heartbeat timeout for their session."""
+        """Fill the state, and lease the jobs of open chunks again."""
         state = self.state
         state.epoch, state.store_id = recovered.epoch, recovered.store_id
         state.events_id = recovered.events_id or recovered.store_id
@@ -215,7 +216,7 @@ class BrokerCore:
         state.limiters.recover(recovered.limiters)
         state.suspects.recover(recovered.suspects)
         for name in state.limiters.of_queues:
-            state.queue(name)  # it is in the settings, so it is listed
+            state.queue(name)  # queues in the settings are always listed
         for name, counts in recovered.counts.items():
             state.queue(name).counts = counts
         for name, subqueue, first in recovered.subqueues:
@@ -225,7 +226,7 @@ class BrokerCore:
             session = self._recovered_session(chunk)
             self._lease_again(session, chunk)
             if not session.legacy:
-                # What has ended: the broker may have died before it sent that to the worker.
+                # Jobs that have ended: the broker may have died before it cancelled them there.
                 for (job, delivery), job_id in zip(chunk.leases, chunk.ids, strict=True):
                     if job is None and job_id:
                         revoked = self.sessions.revoked
@@ -246,11 +247,13 @@ class BrokerCore:
         state, number = self.state, chunk.number
         jobs = [job for job, _ in chunk.leases]
         deliveries = [delivery for _, delivery in chunk.leases]
-        there = [job for job in jobs if job is not None]
-        queue = there[0].queue if there else ""
+        open_jobs = [job for job in jobs if job is not None]
+        queue = open_jobs[0].queue if open_jobs else ""
         message_id = f"{session.id[:64]}.{number}"
-        lease = Lease(number, queue, jobs, deliveries, message_id, state.now, remaining=len(there))
-        lease.until = state.now + state.limits.heartbeat_timeout  # of a legacy one: as its session
+        lease = Lease(
+            number, queue, jobs, deliveries, message_id, state.now, remaining=len(open_jobs)
+        )
+        lease.until = state.now + state.limits.heartbeat_timeout  # for legacy sessions only
         lease.sent = state.now if session.legacy else 0.0
         lease.leased = chunk.leased
         session.leases[number] = lease
@@ -264,7 +267,7 @@ class BrokerCore:
                 if job.deaths:
                     state.suspects.add(job)
                 state.leased(job, (session, lease, position), again=True)
-        if not there:
+        if not open_jobs:
             self.outcomes.close(session, lease)
 
     @property
@@ -273,20 +276,20 @@ class BrokerCore:
         return self.state.closing and not any(s.leases for s in self.state.sessions.values())
 
     def close(self, now: float) -> None:
-        """Say goodbye to all peers; the runner sends it and stops."""
+        """Queue the last messages, such as KBAI for all peers; the runner sends them and stops."""
         self.state.now = now
         self.waiters.send_receipts(float("inf"))
-        if not self.state.closing:  # a DISCONNECT has done it already
+        if not self.state.closing:  # else DISCONNECT has done this already
             self.state.closing = True
             self.sessions.queue_kbai()
         if unfinished := len(self.state.transient.jobs):
-            logger.warning("%d unfinished jobs without guarantee are gone with it", unfinished)
+            logger.warning("%d unfinished jobs without guarantee are lost", unfinished)
         self.events.tick()
 
     # In
 
     def receive(self, port: str, frames: Sequence[bytes], now: float) -> None:
-        """Take one message of a ROUTER: the identity, then the frames from frame 0 on."""
+        """Handle one message of a ROUTER: the identity, then the frames from frame 0 on."""
         state = self.state
         state.now = now
         peer = self.peer(Key(port, frames[0]), now, frames)
@@ -312,32 +315,32 @@ class BrokerCore:
             allowed = PORTS[port]
             if allowed is None:
                 if type(message) is Disconnect and peer.grant is None:
-                    self._not_here(message, port)
+                    self._refuse_on_port(message, port)
             elif type(message) not in allowed:
-                self._not_here(message, port)
+                self._refuse_on_port(message, port)
             self._handlers[type(message)](peer, message)
         except ProtocolError as error:
             state.error(peer, self.id_of(frames), error.code, str(error))
 
     @staticmethod
-    def _not_here(message: object, port: str) -> None:
+    def _refuse_on_port(message: object, port: str) -> None:
         name = type(message).__name__.upper()
         raise ProtocolError(f"{name} is not taken on the {port} port", code="not-allowed")
 
     @staticmethod
     def id_of(frames: Sequence[bytes]) -> str:
-        """Return the message id of what a ROUTER received, "" where there is none."""
+        """Return the message id in the frames that a ROUTER received, "" if it is missing."""
         return frames[4][:255].decode(errors="replace") if len(frames) > 4 else ""  # noqa: PLR2004
 
     def peer(self, key: Key, now: float, frames: Sequence[bytes]) -> Peer | None:
-        """Return the peer of a connection: register a new one, or refuse it where all are taken.
+        """Return the peer of a connection; register a new one, or refuse it if there are too many.
 
-        A new peer may take the place of the one that was silent longest (`Sessions.evict`).
+        A new peer may replace the one that was silent for the longest time (`Sessions.evict`).
 
         Args:
             key: The connection.
             now: Store time.
-            frames: What came from it, as `receive` takes it.
+            frames: Its message, as in `receive`.
         """
         state = self.state
         peer = state.peers.get(key)
@@ -357,7 +360,7 @@ class BrokerCore:
         return peer
 
     def _reply(self, peer: Peer, message: Reply) -> None:
-        """Take a REPLY of a worker: outcomes, or parts and progress of a running job."""
+        """Handle a REPLY of a worker: outcomes, or parts and progress of a running job."""
         if message.outcome is not None and message.outcome.startswith(("part:", "progress:")):
             self.streams.reply(peer, message)
         else:
@@ -397,7 +400,7 @@ class BrokerCore:
 
     def _disconnect(self, peer: Peer, message: Disconnect) -> None:
         act = act_of(self.state, peer, {}, "disconnect")
-        logger.info("this broker is told to end%s", by(act))
+        logger.info("this broker was asked to stop%s", by(act))
         if not self.standby:
             self.state.record(RecordOperation(act))
         self.state.ack(peer, message.id)
@@ -412,7 +415,7 @@ class BrokerCore:
 
         Args:
             now: Store time.
-            seconds: How long the broker did not read, or by how much store time jumped.
+            seconds: Time for which the broker did not read, or by which store time jumped.
         """
         self.state.now = self._ticked = now
         self.state.hold_until = 0.0
@@ -424,7 +427,7 @@ class BrokerCore:
         """Move every deadline by a jump of store time: no peer was silent meanwhile.
 
         Args:
-            seconds: What the store has added to it.
+            seconds: Time that the store has added.
         """
         state = self.state
         self.shift(state.keeper.now, seconds)
@@ -446,7 +449,7 @@ class BrokerCore:
             heartbeats.run()
         if caught_up and now - self._ticked >= state.limits.lease_interval / 2:
             self._ticked = now
-            if state.keeper.ripe:  # a commit adds it, and there may be no other one
+            if state.keeper.ripe:  # only a commit adds the time, and there may be no other commit
                 state.write(KeepTime(), lambda _: None)
             self.sessions.tick()
             self.unroutable.tick()
@@ -464,7 +467,7 @@ class BrokerCore:
             and self.sessions.next_grace_end <= now
         ):
             self.sessions.end_graces()
-        # What has nothing to do is not called: most ticks have a few jobs and nothing else.
+        # Most ticks have a few jobs and nothing else, so parts without work are not called.
         if state.next_ready_at is not None:
             self.promotion.run()
         if state.transient.delayed or state.transient.by_wall:
@@ -483,7 +486,7 @@ class BrokerCore:
             state.write(write, lambda _: None, undo)
 
     def idle(self, now: float) -> None:
-        """Do as a standby what keeps peers: HEARTBEATs, and the end of silent ones."""
+        """Keep the peers of a standby: send HEARTBEATs, and drop silent peers."""
         self.state.now = now
         if self.heartbeats.due is not None or now >= self.heartbeats.next_beat:
             self.heartbeats.run()
@@ -495,23 +498,23 @@ class BrokerCore:
         """Return the store time at which to call `decide` although nothing was received."""
         state = self.state
         transient, lookups = state.transient, self.waiters.lookups
-        due = latest = now + min(state.limits.lease_interval / 2, lookups.timeout)
+        tick_at = latest = now + min(state.limits.lease_interval / 2, lookups.timeout)
         deadlines = (
             state.next_ready_at, state.next_deadline, self.dispatch.ready_at,
             transient.next_ready_at if transient.delayed or transient.by_wall else None,
             self.heartbeats.due, self.sessions.next_grace_end, self.waiters.next_receipt,
         )  # fmt: skip
-        for each in deadlines:
-            if each is not None and each < due:
-                due = each
-        return min(latest, max(due, state.hold_until))
+        for deadline in deadlines:
+            if deadline is not None and deadline < tick_at:
+                tick_at = deadline
+        return min(latest, max(tick_at, state.hold_until))
 
     # Out
 
     def take_batch(self) -> tuple[list[Write], Callable[[Sequence[Any] | Exception], None]]:
-        """Return the writes to commit, and the function that wants their results.
+        """Return the writes to commit, and the function to call with their results.
 
-        What the graphs of ended jobs need is added to the writes first.
+        Adds the write for the graphs of ended jobs first.
         """
         if self.state.graphs:
             self.graphs.follow_ends()
@@ -537,15 +540,15 @@ class BrokerCore:
         settles: Sequence[Callable[[Any], None]],
         undos: Sequence[Callable[[], None]],
     ) -> None:
-        """Settle what was stored; undo the rest, of which peers are told."""
+        """Settle the writes that were stored; undo the others, and tell their peers."""
         refused = write_results.refused
-        for place, (settle, undo) in enumerate(zip(settles, undos, strict=True)):
-            if place not in refused:
-                settle(write_results[place])
+        for index, (settle, undo) in enumerate(zip(settles, undos, strict=True)):
+            if index not in refused:
+                settle(write_results[index])
                 continue
-            what = type(writes[place]).__name__
+            what = type(writes[index]).__name__
             logger.error(
-                "the store cannot keep a value, so %s is refused: %s", what, refused[place]
+                "the store cannot keep a value, so %s is refused: %s", what, refused[index]
             )
             self.state.failure = "bad-value", _BAD_VALUE
             undo()
@@ -559,7 +562,7 @@ class BrokerCore:
         settles: Sequence[Callable[[Any], None]],
         undos: Sequence[Callable[[], None]],
     ) -> None:
-        """Undo what was not stored; repeat the reads, which need no space."""
+        """Undo all writes of a commit that failed; repeat its reads, which need no space."""
         if not isinstance(error, QueueFull):
             raise error
         state = self.state
@@ -574,11 +577,11 @@ class BrokerCore:
     @property
     def has_writes(self) -> bool:
         """Whether `take_batch` has writes."""
-        state = self.state  # of graphs the store may have more to do than one commit does
+        state = self.state  # advancing graphs may take more than one commit
         return state.has_writes or (self.graphs.unfinished and state.now >= state.hold_until)
 
     def take_deferred_sends(self) -> list[DeferredSend]:
-        """Return what is to be sent now, in order."""
+        """Return the messages to send now, in order."""
         state = self.state
         sends, receipts = state.deferred_sends, state.receipts
         if not sends and not receipts:  # several times in a tick
@@ -587,7 +590,7 @@ class BrokerCore:
         return sends + receipts
 
     def not_sent(self, message: DeferredSend, now: float, *, reachable: bool) -> None:
-        """Undo a message that could not be sent: its chunk goes back, its peer informs again."""
+        """Undo a message that could not be sent: requeue its chunk, let its peer inform again."""
         self.state.now = now
         self.state.counters["unread"] += reachable
         if message.lease is not None and message.session is not None:
@@ -597,7 +600,7 @@ class BrokerCore:
             self.sessions.unreachable(peer)
         elif peer is not None and peer.session is None and peer.features is not None:
             self.sessions.drop(peer)
-            peer.warned = True  # who sends has logged it
+            peer.warned = True  # the sender of the message has logged it
             self.state.error(peer, "", "inform-again", "read what you were sent, then ask again")
         elif peer is not None:
             self.waiters.end_streams(peer)

@@ -1,7 +1,7 @@
 """Event feed: events that no commit implies, and reads for journals and observers.
 
-The store makes most events from what a commit changes (`eventmq.store.events`). Here are those of
-long leases, and of transient jobs.
+The store makes most events from the changes of a commit (`eventmq.store.events`). The event feed
+adds the events of long leases and of transient jobs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.store.reads import EventLogHead, EventRow
 
-__all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "EventFeed"]
+__all__ = ["JOURNAL_TIMEOUT", "LEASED_AFTER", "PROGRESS_EVERY", "EventFeed"]
 
-#: Seconds after which a lease is worth an event of its own.
+#: Seconds after which a lease gets an event.
 LEASED_AFTER = 5.0
 
 #: Seconds between two events of one lease.
 PROGRESS_EVERY = 20.0
 
 #: Seconds that a journal may be silent before another one may take its place.
-PATIENCE = 30.0
+JOURNAL_TIMEOUT = 30.0
 
-#: Bytes of events in one answer, or for observers at a time.
+#: Bytes of events in one answer, and in one read for observers.
 _BYTES = 4 * 1024 * 1024
 
 #: Seconds between scans of leases.
@@ -41,20 +41,20 @@ _SCAN_EVERY = 1.0
 
 
 class EventFeed:
-    """Records leases that last, and answers the calls ``events.read`` and ``events.seal``."""
+    """Records long leases, and answers the calls ``events.read`` and ``events.seal``."""
 
     def __init__(self, state: State) -> None:
         self.state = state
-        #: Takes rows for observers and returns whether there was room; None without observers.
+        #: Queues rows for observers and returns whether there was room; None without observers.
         self.observe: Callable[[Sequence[EventRow]], bool] | None = None
-        #: The last number that observers got.
+        #: Number of the last event that observers got.
         self.observed = 0
         self._single = SingleWrite(state)
         self._scanned_at = float("-inf")
         state.calls |= {"events.read": self._read, "events.seal": self._seal}
 
     def tick(self) -> None:
-        """Record leases that last and ends of transient jobs; read for observers."""
+        """Record long leases and ends of transient jobs; read events for observers."""
         state = self.state
         if state.now < state.hold_until:
             return
@@ -79,15 +79,15 @@ class EventFeed:
                 self._record(EventKind.PROGRESS, session, lease)
 
     def _record(self, kind: EventKind, session: Session, lease: Lease) -> None:
-        was, lease.recorded = lease.recorded, self.state.now
+        old, lease.recorded = lease.recorded, self.state.now
         jobs = [job for job in lease.jobs if job is not None]
         write = RecordEvents(kind, jobs, self.state.now, session.name, lease.leased)
-        self.state.write_first(write, lambda: setattr(lease, "recorded", was))
+        self.state.write_first(write, lambda: setattr(lease, "recorded", old))
 
     # Observers
 
     def read_for_observers(self) -> None:
-        """Read the events that observers do not have yet, unless a read is under way."""
+        """Read the events that observers do not have yet, unless a read is in flight."""
         if self.observe is not None and not self._single.busy:
             self._single.write(ReadEvents(self.observed, _BYTES), self._send_to_observers)
 
@@ -123,13 +123,13 @@ class EventFeed:
             if other:
                 msg = (
                     "another journal took events of this broker less than "
-                    f"{PATIENCE:g} s ago; stop one of the two"
+                    f"{JOURNAL_TIMEOUT:g} s ago; stop one of the two"
                 )
                 self.state.error(peer, call, "journal-taken", msg)
             else:
                 self.state.answer(peer, call, self._head(head))
 
-        write = SealEvents(journal, sealed, self.state.now, PATIENCE)
+        write = SealEvents(journal, sealed, self.state.now, JOURNAL_TIMEOUT)
         self.state.write(write, settle, self.state.tell_undone(peer, call))
 
     def _head(self, head: EventLogHead) -> dict[str, Any]:

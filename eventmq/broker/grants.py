@@ -1,7 +1,7 @@
-"""What the owner of a key may do: roles, their commands and calls, and whose results it may read.
+"""Grants: what the owner of a key may do, by roles, and whose results it may read.
 
-All of it hangs on the key that a connection was made with. Nothing that a peer says of itself, its
-routing id included, gives it a right. `eventmq.broker.authenticator` asks here for each message.
+Only the key of a connection gives rights. Nothing that a peer claims, its routing id included,
+gives it any. `eventmq.broker.authenticator` checks each message here.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME", "OWN_JOBS", "REMOTE", "ROLES", "Grant", "call_roles", "set_owner"]
 
-#: What a name of a client or a group may be: it stands in file names, headers and the log.
+#: Allowed names of clients and groups; they appear in file names, headers and the log.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 
-#: Role -> what it is for.
+#: Role -> its purpose, for people.
 ROLES: Mapping[str, str] = MappingProxyType({
     "client": "submits jobs, reads the results of its own, publishes and subscribes",
     "worker": "takes jobs of all queues and answers them; submits none",
@@ -66,7 +66,7 @@ _COMMANDS: Mapping[type, frozenset[str]] = {
     Ack: _ANY,
     Error: _ANY,
     Call: _ANY,  # see `call_roles`
-    Cancel: _ANY,  # no peer may; its handler says so
+    Cancel: _ANY,  # no peer may send it; its handler refuses it
     Credit: _SUBMITS,
     Request: _SUBMITS,
     Publish: _SUBMITS,
@@ -77,7 +77,7 @@ _COMMANDS: Mapping[type, frozenset[str]] = {
     Disconnect: _ACTS,
 }
 
-#: Role of INFORM -> roles that may say it.
+#: Role in INFORM -> roles of the key that may inform with it.
 _INFORMS: Mapping[str, frozenset[str]] = {
     "client": _ANY,
     "worker": _WORKS,
@@ -87,10 +87,10 @@ _INFORMS: Mapping[str, frozenset[str]] = {
 #: Calls that show the jobs or connections of all owners.
 _SHOW_ALL = frozenset({"failed", "jobs", "metrics", "status", "workers"})
 
-#: Calls of schedulers among themselves.
+#: Calls by which schedulers coordinate.
 _SCHEDULERS = frozenset({"schedules.advance", "schedules.lease"})
 
-#: Calls about jobs named by their ids -> the argument; allowed for the peer's own jobs.
+#: Calls about single jobs -> the argument with their ids; a peer may make them for its own jobs.
 OWN_JOBS: Mapping[str, str] = {
     "cancel": "ids", "cancel_graph": "id", "get": "ids", "graph": "id", "info": "id",
     "schedules.ran": "id", "state": "ids", "stream": "id",
@@ -111,16 +111,16 @@ def call_roles(name: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a key may do.
+    """The rights of a key.
 
     Attributes:
-        key: Its fingerprint.
-        name: What people call its owner.
-        roles: See `ROLES`.
-        group: Keys of one group read each other's results; "" is none.
-        serves: Queues that it may serve as a worker, None for all.
-        submits: Queues that it may submit to, None for all.
-        keyless: There are no keys: it owns nothing, and may see what anybody may see.
+        key: Fingerprint of the key.
+        name: Name of its owner, for people.
+        roles: Keys of `ROLES`.
+        group: Keys of one group may read each other's results; "" for no group.
+        serves: Queues that the key may serve as a worker, None for all.
+        submits: Queues that the key may submit to, None for all.
+        keyless: The broker has no keys: the grant owns no jobs, and may see all.
     """
 
     key: str
@@ -132,10 +132,10 @@ class Grant:
     keyless: bool = False
 
     def check(self) -> None:
-        """See that it makes sense.
+        """Check the names and the combination of roles and queues.
 
         Raises:
-            KeyFileError: It does not; the message says what would.
+            KeyFileError: They are not valid; the message names what is allowed.
         """
         for what, name in (("name", self.name), ("group", self.group or "none")):
             if not NAME.fullmatch(name):
@@ -157,10 +157,10 @@ class Grant:
 
     @classmethod
     def read(cls, key: str, metadata: Mapping[str, str]) -> Grant:
-        """Return what the metadata of an authorised certificate grant.
+        """Return the grant in the metadata of an authorised certificate.
 
         Raises:
-            KeyFileError: They are not what `metadata` writes.
+            KeyFileError: The metadata are not as `metadata` writes them.
         """
         roles = frozenset(filter(None, metadata.get("roles", "").split(",")))
         is_gateway = "gateway" in roles
@@ -173,7 +173,7 @@ class Grant:
         return grant
 
     def metadata(self) -> dict[str, str]:
-        """Return what `read` reads."""
+        """Return the metadata that `read` reads."""
         fields = {"name": self.name, "roles": ",".join(sorted(self.roles)), "group": self.group}
         limits = {"serves": self.serves, "submits": self.submits}
         fields |= {
@@ -184,15 +184,15 @@ class Grant:
         return {name: value for name, value in fields.items() if value}
 
     def format(self) -> str:
-        """Return what `parse` reads: key and metadata, as one text."""
+        """Return key and metadata as one text, which `parse` reads."""
         return urlencode({"key": self.key, **self.metadata()})
 
     @classmethod
     def parse(cls, text: str) -> Grant:
-        """Return the grant of a peer, as a standby says it that passes messages of the peer on.
+        """Return the grant of a peer, which a standby sends when it relays messages of the peer.
 
         Raises:
-            KeyFileError: It is not what `format` writes.
+            KeyFileError: The text is not as `format` writes it.
         """
         metadata = dict(parse_qsl(text))
         key = metadata.pop("key", "")
@@ -202,29 +202,29 @@ class Grant:
 
     @property
     def is_broker(self) -> bool:
-        """Whether it is that of another broker of the store, which acts as its peers may."""
+        """Whether the key is that of another broker of the store, which acts for its peers."""
         return "broker" in self.roles
 
     # Checks
 
     def check_command(self, kind: type) -> None:
-        """Raise `ProtocolError` where no role of the key may send such a command."""
+        """Raise `ProtocolError` if no role of the key may send the command."""
         self._check(_COMMANDS[kind], f"send {kind.__name__.upper()}")
 
     def check_call(self, name: str) -> None:
-        """Raise `ProtocolError` where no role of the key may make such a call."""
+        """Raise `ProtocolError` if no role of the key may make the call."""
         if self.keyless and not (name in CALLS and CALLS[name].role == "admin"):
             return
         self._check(call_roles(name), f"call {name[:40]!r}")
 
     def check_inform(self, role: str, queues: Iterable[str]) -> None:
-        """Raise `ProtocolError` where the key may not be such a peer, or not serve a queue."""
+        """Raise `ProtocolError` if the key may not inform as a role, or not serve a queue."""
         self._check(_INFORMS.get(role, _ANY), f"inform as {role[:40]!r}")
         if role == "worker" and self.serves is not None:
             self._check_queues(queues, self.serves, "serve")
 
     def check_submit(self, queue: str) -> None:
-        """Raise `ProtocolError` where the key may not submit to a queue."""
+        """Raise `ProtocolError` if the key may not submit to a queue."""
         if self.submits is not None:
             self._check_queues([queue], self.submits, "submit to")
 
@@ -249,34 +249,34 @@ class Grant:
 
     @property
     def owner(self) -> str:
-        """What the header ``owner`` of its jobs says: key, and the group of that time."""
+        """Value of the header ``owner`` of jobs of the key: the key and its group."""
         return f"{self.key}/{self.group}" if self.group else self.key
 
     def owns(self, headers: str) -> bool:
-        """Whether it, or its group, submitted the job with these headers, or may see any job."""
+        """Return whether the key or its group submitted the job, or the key may see any job."""
         if self.keyless or "admin" in self.roles:
             return True
         key, _, group = parse_headers(headers).owner.partition("/")
         return key == self.key or bool(group and group == self.group)
 
 
-#: What other machines may do where there are no keys: administration is for loopback.
+#: Grant of peers on other machines if the broker has no keys: administration is for loopback.
 REMOTE = Grant("", "no key", _ANY - _ACTS - {"gateway", "broker"}, keyless=True)
 
 
 def _queues(text: str | None, *, is_gateway: bool) -> frozenset[str] | None:
-    """Return the queues of a key: a gateway that names none has none."""
+    """Return the queues of a key; those of a gateway that names none are empty, not None."""
     if text is None:
         return frozenset() if is_gateway else None
     return frozenset(unquote(name) for name in text.split(",") if name)
 
 
 def set_owner(text: str, owner: str) -> str:
-    """Return a header field whose ``owner`` is this one, and none that was there before.
+    """Return a header field with another ``owner``.
 
     Args:
-        text: As it came from a client.
-        owner: See `Grant.owner`; "" only removes what a client has said.
+        text: The header field, as a client sent it.
+        owner: See `Grant.owner`; "" only removes the owner that the client sent.
     """
     items = [item for item in text.split(",") if item.strip().partition(":")[0] != "owner"]
     if owner:

@@ -1,6 +1,7 @@
-"""Graphs in the broker: what the ends of jobs cause, deadlines, and the calls about graphs.
+"""Graphs in the broker: effects of ended jobs, deadlines, and the calls about graphs.
 
-The store decides what the ends cause (`eventmq.store.AdvanceGraphs`); the broker's memory follows.
+The store decides which jobs become ready or end when others end (`eventmq.store.AdvanceGraphs`).
+The broker then updates its memory.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ __all__ = ["GraphTracker"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: A longer reason is cut.
+#: Characters of the longest reason; a longer one is cut.
 _MAX_REASON = 500
 
 #: Bytes of a REQUEST beside the body of its job.
 _HEAD = 64 * 1024
 
-#: The reason of jobs that were past their deadline.
+#: The reason why jobs past their deadline are cancelled.
 _DEADLINE_PASSED = "deadline: its part of the graph was to end before"
 
 
 class GraphTracker:
-    """Updates the memory by what the store does with graphs, and answers calls about them."""
+    """Updates the memory after the store has advanced graphs, and answers calls about graphs."""
 
     def __init__(self, state: State, operations: OperatorCalls) -> None:
         self.state = state
         self.operations = operations
         self._single = SingleWrite(state)
-        #: Whether the store may have more to do: what one commit causes is bounded.
+        #: Whether the store may have more to do: one commit advances a limited number of jobs.
         self.unfinished = False
         state.calls |= {"graph": self._list, "cancel_graph": self._cancel}
 
     # Ends
 
     def follow_ends(self) -> None:
-        """Add the write that does what the ends of this commit cause, the last one of a batch."""
+        """Add the write that advances the graphs of jobs ending in this commit, as the last one."""
         state = self.state
         if not (state.writes or self.unfinished):
             return
@@ -84,7 +85,7 @@ class GraphTracker:
         for row in write_result.ended:
             counts = state.queue(row.job.queue).counts
             counts.blocked -= 1
-            counts.queued += 1  # from which `finished` takes it
+            counts.queued += 1  # `record_ends` subtracts it
         self.operations.outcomes.record_ends(write_result.ended, {})
         logger.info("%d jobs ended, since others did that they waited for", len(write_result.ended))
 
@@ -93,8 +94,8 @@ class GraphTracker:
     def tick(self) -> None:
         """Cancel jobs that are past their deadline."""
         state = self.state
-        due = state.next_deadline
-        if due is None or due > state.now or self._single.busy or state.now < state.hold_until:
+        deadline, now = state.next_deadline, state.now
+        if deadline is None or deadline > now or self._single.busy or now < state.hold_until:
             return
         audit = self.operations.audit(reason=_DEADLINE_PASSED)
 
@@ -125,7 +126,7 @@ class GraphTracker:
                 return
             self.operations.cancelled(affected.jobs, audit, reason)
             count += len(affected.jobs)
-            if len(affected.jobs) >= limit:  # slice by slice: the next commit goes on
+            if len(affected.jobs) >= limit:  # the next commit cancels the next slice
                 self.state.write(CancelGraph(job_id, audit, limit), settle, undo)
                 return
             logger.info("graph %s: %d jobs cancelled%s: %r", root, count, by(act), reason)

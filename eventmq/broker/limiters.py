@@ -2,8 +2,8 @@
 
 A `Limiter` stands for one task and key in all queues, or for one queue with all of its tasks;
 `Limiters` has all of them and knows which leased jobs they count. `eventmq.broker.queues` asks them
-before it takes jobs. Their buckets are written as `SaveLimits` beside the lease; what runs is not
-written, since it is in the open chunks.
+before it takes jobs. The token buckets are written with `SaveLimits` in the commit of the lease.
+The running jobs need not be written, since the open chunks have them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ANY", "Limiter", "Limiters"]
 
-#: More than any chunk has.
+#: Allowance without a limit: more jobs than any chunk has.
 ANY = 1 << 30
 
-#: What is missing of a token because seconds are no exact numbers.
+#: Part of a token that may be missing because of rounding.
 _SLACK = 1e-6
 
-#: Seconds for which a limiter is kept that is not needed.
+#: Seconds for which an unused limiter is kept.
 _IDLE = 10.0
 
-#: The task in the rows of limited queues, whose key is the name of the queue.
+#: The task in the rows of limited queues; their key is the name of the queue.
 _QUEUE = "\x01queue"
 
 
@@ -64,20 +64,20 @@ class Limiter:
         self.max_running = 0
         #: Leased jobs.
         self.running = 0
-        #: Never more than ``rate.jobs`` once there is a rate.
+        #: At most ``rate.jobs`` if there is a rate.
         self.tokens = float("inf")
         self.updated = 0.0
-        #: Number of the job whose headers set the limits: those of the newest one count.
+        #: Number of the job whose headers have set the limits: the newest one.
         self.seq = -1
         self.headers: str | None = None
-        #: When a new job last named it.
+        #: Time of the last new job that has this task and key.
         self.used = 0.0
-        #: What it blocks, with what resumes it; and when that is to be resumed at the latest.
+        #: Blocked object -> function that resumes it; and the latest time at which to resume them.
         self.waiting: dict[object, Callable[[], None]] = {}
         self.ready_at = float("inf")
 
     def set(self, text: str, now: float) -> None:
-        """Take over the limits that the headers of a job set."""
+        """Apply the limits in the headers of a job."""
         if text == self.headers:
             return
         self.headers, headers = text, parse_headers(text)
@@ -85,19 +85,19 @@ class Limiter:
         if rate is None:
             self.tokens = float("inf")
         else:
-            self.rate = self.rate or rate  # of a recovered bucket, this is the first one known
+            self.rate = self.rate or rate  # a recovered bucket has no rate yet
             self._refill(now)
             self.tokens = min(self.tokens, float(rate.jobs))
         self.rate, self.max_running = rate, headers.limit_running
 
     def bound(self, rate: str, max_running: int) -> None:
-        """Take over the limits of a queue; the bucket is full."""
+        """Apply the limits of a queue; the bucket is full."""
         self.rate, self.max_running = parse_rate(rate) if rate else None, max_running
         self.headers = show_limits(rate, max_running)
         self.tokens = float(self.rate.jobs) if self.rate else float("inf")
 
     def restore(self, row: LimitRow) -> None:
-        """Take over what was written of the bucket, where the limits are known."""
+        """Restore a written bucket, if there is a rate."""
         if self.rate is not None:
             self.tokens = min(float(self.rate.jobs), row.tokens)
             self.updated = row.updated
@@ -119,7 +119,7 @@ class Limiter:
         return max(0, free)
 
     def next_start(self, now: float) -> float | None:
-        """Return when a job may start at the latest, None if that is now or not known."""
+        """Return the latest time at which a job may start, None if that is now or not known."""
         rate = self.rate
         full = self.max_running and self.running >= self.max_running
         if rate is None or full or self.allowance(now):
@@ -139,7 +139,7 @@ class Limiter:
             self.tokens = min(float(self.rate.jobs), self.tokens + 1.0)
 
     def full(self, now: float) -> bool:
-        """Return whether a new limiter with the same limits would be the same."""
+        """Return whether no job runs and the bucket is full, as in a new limiter."""
         if self.rate is not None:
             self._refill(now)
         return not self.running and (self.rate is None or self.tokens >= self.rate.jobs - _SLACK)
@@ -152,25 +152,25 @@ class Limiters:
         self.of: dict[SubqueueKey, Limiter] = {}
         #: Limiters of queues, by name.
         self.of_queues: dict[str, Limiter] = {}
-        #: Leased jobs that are counted: id -> the limiters that count it.
+        #: Ids of counted leased jobs -> the limiters that count them.
         self.counted: dict[str, tuple[Limiter, ...]] = {}
-        #: Limiters whose tokens changed since they were written.
+        #: Limiters whose tokens have changed since they were last written.
         self.changed: set[Limiter] = set()
-        #: Limiters that may let jobs start that had to wait.
+        #: Limiters that may let blocked jobs start now.
         self.freed: dict[Limiter, None] = {}
-        #: When tokens come that something waits for.
+        #: Heap of the times at which tokens become available for blocked jobs.
         self.ready_times: list[tuple[float, int, Limiter]] = []
         self._pushed = 0
         self._pruned = 0.0
 
     def limit_queues(self, limits: Iterable[tuple[str, str, int]]) -> None:
-        """Make the limiters of queues: name, rate or "", jobs at a time or 0."""
+        """Make the limiters of queues from their names, rates ("" for none) and limits of jobs."""
         for queue, rate, max_running in limits:
             limiter = self.of_queues[queue] = Limiter(SubqueueKey(_QUEUE, queue))
             limiter.bound(rate, max_running)
 
     def recover(self, rows: Iterable[LimitRow]) -> None:
-        """Take over the buckets that were written; the limits come with the jobs."""
+        """Restore the written buckets; jobs bring the limits themselves."""
         for row in rows:
             if row.subqueue.task == _QUEUE:
                 if row.subqueue.key in self.of_queues:
@@ -189,9 +189,9 @@ class Limiters:
         """Count a leased job.
 
         Args:
-            job: On its way to a worker.
+            job: The job.
             now: Store time.
-            again: Its tokens were taken in an earlier run of the broker.
+            again: Its tokens were taken when it was leased in an earlier run of the broker.
         """
         both = (self.of.get(subqueue_of(job.headers)), self.of_queues.get(job.queue))
         limiters = tuple(limiter for limiter in both if limiter is not None)
@@ -201,7 +201,7 @@ class Limiters:
             self._count(limiter, now, again=again)
 
     def leased_before(self, job: JobRecord, limiter: Limiter, now: float) -> None:
-        """Count a job that was leased before there was the limiter of its task."""
+        """Count a job that was leased before its limiter was made."""
         self.counted[job.id] = (limiter, *self.counted.get(job.id, ()))
         self._count(limiter, now, again=True)
 
@@ -214,7 +214,7 @@ class Limiters:
             self.changed.add(limiter)
 
     def released(self, job_id: str, *, unstarted: bool) -> None:
-        """End the count of a job; its tokens come back if it never started."""
+        """Stop counting a job; refund its tokens if it never started."""
         for limiter in self.counted.pop(job_id, ()):
             if 0 < limiter.max_running <= limiter.running:
                 self.free(limiter)
@@ -224,12 +224,12 @@ class Limiters:
                 self.changed.add(limiter)
                 self.free(limiter)
 
-    # What waits
+    # Blocked jobs
 
     def block(
         self, limiter: Limiter, blocked: object, resume: Callable[[], None], now: float
     ) -> None:
-        """Record that a limiter blocks something; `unblock` resumes it when it may start jobs."""
+        """Record what a limiter blocks; `unblock` resumes it when the limiter may start jobs."""
         limiter.waiting[blocked] = resume
         ready_at = limiter.next_start(now)
         if ready_at is not None and ready_at < limiter.ready_at:
@@ -243,7 +243,7 @@ class Limiters:
             self.freed[limiter] = None
 
     def unblock(self, now: float) -> None:
-        """Resume and forget what is blocked and may start jobs now."""
+        """Resume and forget everything blocked that may start jobs now."""
         while (ready_at := self.ready_at) is not None and ready_at <= now:
             limiter = heappop(self.ready_times)[2]
             limiter.ready_at = float("inf")
@@ -258,7 +258,7 @@ class Limiters:
 
     @property
     def ready_at(self) -> float | None:
-        """When the first token comes that something waits for, None where nothing does."""
+        """When the first token for blocked jobs becomes available, None if none are blocked."""
         times = self.ready_times
         while times and (times[0][0] != times[0][2].ready_at or not times[0][2].waiting):
             ready_at, _, limiter = heappop(times)
@@ -267,11 +267,11 @@ class Limiters:
         return times[0][0] if times else None
 
     def shift(self, seconds: float, since: float) -> None:
-        """Add no tokens for seconds by which store time jumped.
+        """Move the times of buckets, so that a jump of store time adds no tokens.
 
         Args:
-            seconds: How many.
-            since: They had passed before that; a bucket that is older has them coming.
+            seconds: Length of the jump.
+            since: Store time before which these seconds had passed: older buckets do get tokens.
         """
         for limiter in (*self.of.values(), *self.of_queues.values()):
             if limiter.updated >= since:
@@ -279,10 +279,10 @@ class Limiters:
             if limiter.used >= since:
                 limiter.used += seconds
 
-    # What is written, and what goes
+    # Writes and removal
 
     def take_rows(self) -> list[LimitRow]:
-        """Return what is to be written, once."""
+        """Return the rows of changed buckets, each change once."""
         rows = [
             LimitRow(limiter.key, limiter.tokens, limiter.updated, limiter.rate.seconds)
             for limiter in self.changed
@@ -292,7 +292,7 @@ class Limiters:
         return rows
 
     def prune(self, now: float, waiting: Container[SubqueueKey]) -> None:
-        """Forget limiters that are not needed: no job waits or runs, and the bucket is full."""
+        """Forget unused limiters: no job waits or runs, and the bucket is full."""
         if 0.0 <= now - self._pruned < 1.0:
             return
         self._pruned = now

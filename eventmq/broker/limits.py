@@ -1,4 +1,4 @@
-"""Limits of a broker, each with what happens at it. All times are seconds, sizes bytes."""
+"""Limits of a broker, and what happens when they are reached. Times are seconds, sizes bytes."""
 
 from __future__ import annotations
 
@@ -11,50 +11,51 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of what the broker takes, keeps and waits for.
+    """Limits on the messages that a broker accepts, the data that it keeps, and its waits.
 
     Attributes:
         max_frame: A longer payload is answered with ERROR ``too-large``.
         max_frames: A message of more frames is answered with ERROR ``frame-count``.
         max_headers: A longer header field is answered with ERROR ``too-large``.
         max_id: Longest id, queue name or topic in characters.
-        graph_slice: Jobs of graphs that one commit makes ready or cancels because of others.
-        max_input_bytes: Results that one job takes of others, in bytes; one that would take more
-            fails.
+        graph_slice: Jobs of graphs that one commit makes ready or cancels because others ended.
+        max_input_bytes: Bytes of results of other jobs that one job may take as input; a job that
+            would take more fails.
         max_unique: Longest unique key, limit key or name of a task in bytes of UTF-8. With these
             and `max_id` no entry of an index is over the 2,704 bytes that PostgreSQL takes.
-        max_keys: Keys (header ``limit-key``, by task) that jobs wait or run with at a time; a job
-            with a further one is refused with ``too-many-keys``.
+        max_keys: Keys (header ``limit-key``, by task) of waiting and running jobs at a time; a job
+            with another key is refused with ``too-many-keys``.
         max_queue_length: Unfinished jobs of one queue, those without guarantee included; more are
             refused with ``queue-full``.
         max_queues: Queues that the broker knows; a job for another is refused with
             ``queue-full``.
-        max_new_queues: Queues that one peer, or the peers with one key, have named first, as long
-            as they are not served by others nor forgotten; a job for another is refused with
+        max_new_queues: Queues that one peer, or the peers with one key, have created, until another
+            peer serves them or they are forgotten; a job for one more is refused with
             ``queue-full``.
         empty_queue_ttl: A queue that is empty and not served by a worker is forgotten after this
-            time; not one that is paused or has limits.
-        max_subqueues: Subqueues, by queue, task and limit key, in which jobs wait; a job of a
-            further one is refused with ``too-many-subqueues``.
-        max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
+            time, unless it is paused or has limits.
+        max_subqueues: Subqueues, by queue, task and limit key, in which jobs wait; a job for one
+            more is refused with ``too-many-subqueues``.
+        max_peers: Peers at a time; one more is answered with ERROR ``too-many-peers``.
         max_message_rate: Requests, calls and publications of one peer per second, 0.0 for any
             number; more are refused with ``rate-limited``.
-        max_unsent_bytes: Bytes of messages that wait for one peer which does not read; more are not
-            sent to it.
-        max_total_unsent_bytes: The same for all peers together; one peer may use half of what is
-            free.
+        max_unsent_bytes: Bytes of messages that wait for one peer that does not read; the peer gets
+            no more messages until it does.
+        max_total_unsent_bytes: The same for all peers together; one peer may use half of the free
+            bytes.
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
         max_subscriptions: ``subscribe`` calls of one peer at a time; more are refused with
             ``too-many``.
-        max_streams: Jobs whose parts are kept or read at a time. For a further one the parts
-            that were not read for longest go; else it is refused with ``too-many``.
-        max_stream_bytes: Bytes of parts that are kept of all streams; the parts that were
-            not read for longest go.
+        max_streams: Jobs whose parts are kept or read at a time. When a worker begins one more, the
+            stream that has had no reader for the longest time is discarded; a call that would read
+            one more is refused with ``too-many``.
+        max_stream_bytes: Bytes of the parts of all streams; beyond it, the streams that have had no
+            reader for the longest time are discarded.
         stream_parts: Parts of one stream that a worker may be ahead of its readers.
-        stream_bytes: Bytes of them beside the last batch.
+        stream_bytes: Bytes of these parts, without the last batch.
         max_batch: Jobs in one REQUEST; more are refused with ``too-many``.
-        max_replies: Jobs whose REPLY legacy clients wait for at a time, over all peers; for further
-            ones there is none, and it is counted.
+        max_replies: Jobs whose REPLY legacy clients wait for at a time, over all peers. More jobs
+            get no REPLY, and are counted.
         max_inform: A longer QUEUES or FEATURES frame is answered with ERROR ``too-large``.
         max_inform_queues: Queues that one worker may serve; more are refused with
             ``bad-queues``.
@@ -63,29 +64,31 @@ class Limits:
         window_bytes: Bytes of payload of one queue that are kept in memory.
         transient_jobs: Unfinished jobs without guarantee; more are refused with ``queue-full``.
         transient_bytes: Bytes of payload of the same; more are refused with ``queue-full``.
-        transient_results: Ended jobs without guarantee that are remembered; the oldest make room.
+        transient_results: Ended jobs without guarantee that are kept; beyond it the oldest are
+            forgotten.
         transient_result_bytes: Bytes of their results.
-        transient_result_ttl: How long such a result is kept at most.
-        chunk_jobs: Most jobs in a chunk.
-        chunk_seconds: Measured work that a chunk is filled up to.
+        transient_result_ttl: Longest time for which such a result is kept.
+        chunk_jobs: Largest number of jobs in a chunk.
+        chunk_seconds: Run time up to which a chunk is filled, as measured for its tasks.
         heartbeat_interval: Time between two HEARTBEATs to a peer.
-        lease_interval: The same to a peer that holds leases.
-        heartbeat_timeout: A peer that was silent for so long is dead.
-        grace: A session whose connection broke may come back within this time.
+        lease_interval: Time between two HEARTBEATs to a peer that holds leases.
+        heartbeat_timeout: A peer that was silent for this time counts as dead.
+        grace: Time in which a session may reconnect after its connection was lost.
         unknown_task_grace: A job whose task no worker knows fails after this time.
-        unserved_after: A legacy job may go to workers of ``default`` when no worker served its
-            queue for so long, if ``legacy_queue_fallback`` is ``default``.
+        unserved_after: A legacy job may go to workers of ``default`` after no worker has served its
+            queue for this time, if ``legacy_queue_fallback`` is ``default``.
         legacy_queue_fallback: ``default``, ``keep`` (wait for a worker) or ``refuse``.
         default_queue: Name of the queue of peers that name none.
-        queue_limits: Queue, rate ("" for none) and jobs that run at a time (0 for any number).
+        queue_limits: Queue, rate ("" for none) and jobs that may run at a time (0 for any number).
         priority_seconds: Seconds of waiting that one step of priority is worth.
-        result_ttl: How long a result is kept where the job does not say.
-        failed_ttl: A failed job that is older is forgotten.
-        max_failed_bytes: Of failed jobs, with their errors and histories; over it the oldest are
-            forgotten.
-        max_job_log_bytes: Of what the attempts of one job logged; what is older is cut.
-        max_deaths: A job whose process died so often fails as a suspected killer.
-        metrics: Of queues and tasks with metrics of their own; the others are counted together.
+        result_ttl: Time for which a result is kept if the job does not set one.
+        failed_ttl: Age at which a failed job is forgotten.
+        max_failed_bytes: Bytes of all failed jobs, with their errors and histories; beyond it the
+            oldest are forgotten.
+        max_job_log_bytes: Bytes of the kept log of one job, over all attempts; older lines are cut.
+        max_deaths: A job whose process died this many times fails as a suspected killer.
+        metrics: Numbers of queues and tasks that have metrics of their own; the others are counted
+            together.
     """
 
     max_frame: int = 16 * 1024 * 1024

@@ -1,7 +1,7 @@
-"""Maintenance: delayed jobs become ready, expired ones end, failed ones and queues are forgotten.
+"""Maintenance: promotes delayed jobs, ends expired ones, forgets old failed jobs and idle queues.
 
-`Promotion` runs in every tick, `Expiry`, `Retention` and `IdleQueues` with the checks for silent
-peers. Each has at most one write in flight, for a limited number of jobs or queues.
+`Promotion` runs in every tick; `Expiry`, `Retention` and `IdleQueues` run with the checks for
+silent peers. Each has at most one write in flight, for a limited number of jobs or queues.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ __all__ = ["EXPIRED_AT_ONCE", "Expiry", "IdleQueues", "Promotion", "Retention"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Delayed jobs that one commit makes queued.
+#: Largest number of delayed jobs that one commit promotes.
 _PROMOTED_AT_ONCE = 2000
 
 #: Step of the wall clock, in seconds, after which jobs with an eta are checked again.
 _CLOCK_SET = 0.1
 
-#: Jobs that one commit ends.
+#: Largest number of expired jobs that one commit ends.
 EXPIRED_AT_ONCE = 1000
 
-#: Failed jobs that one commit forgets.
+#: Largest number of failed jobs that one commit forgets.
 PRUNED_AT_ONCE = 1000
 
-#: Least seconds between two checks while jobs fail, and between two scans for idle queues.
+#: Shortest time in seconds between two checks while jobs fail, and between two scans for idle
+#: queues.
 EVERY = 1.0
 
-#: Most queues that one tick scans, and one commit forgets.
+#: Largest number of queues that one tick scans, and that one commit forgets.
 QUEUES_AT_ONCE = 1000
 
 
 class Promotion:
-    """Makes delayed jobs queued when they are due.
+    """Promotes delayed jobs when they are ready: they become queued.
 
     Args:
         state: The memory of the broker.
-        outcomes: Fails jobs whose records were altered.
+        outcomes: Fails jobs whose stored records are damaged.
     """
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:
@@ -61,13 +62,13 @@ class Promotion:
         self._ahead = 0.0
 
     def run(self) -> None:
-        """Write the promotion of the jobs that are due, unless one is in flight."""
+        """Write the promotion of ready jobs, unless one is in flight."""
         state = self.state
-        now, due, keeper = state.now, state.next_ready_at, state.keeper
-        if due is None or self._single.busy or now < state.hold_until:
+        now, ready_at, keeper = state.now, state.next_ready_at, state.keeper
+        if ready_at is None or self._single.busy or now < state.hold_until:
             return
-        # Jobs with an eta are due earlier or later if the wall clock was set.
-        if due > now and abs(keeper.ahead - self._ahead) < _CLOCK_SET:
+        # Jobs with an eta become ready earlier or later if the wall clock was set.
+        if ready_at > now and abs(keeper.ahead - self._ahead) < _CLOCK_SET:
             return
         self._ahead = keeper.ahead
         max_bytes = state.limits.window_bytes
@@ -85,7 +86,7 @@ class Promotion:
             state.enqueue(job)
 
     def run_transient(self) -> None:
-        """Make the jobs without guarantee queued that are due, which needs no write."""
+        """Promote ready jobs without guarantee, which needs no write."""
         state = self.state
         for job in state.transient.due(state.now, state.keeper.ahead):
             job.state = JobState.QUEUED
@@ -112,8 +113,8 @@ class Expiry:
         if transient.next_expiry <= state.wall:
             self._ended(transient.expired(state.wall), now, state.limits.result_ttl)
             self.outcomes.waiters.flush()
-        due = state.next_expiry is not None and state.next_expiry <= state.wall
-        if not due or self._single.busy or now < state.hold_until:
+        expired = state.next_expiry is not None and state.next_expiry <= state.wall
+        if not expired or self._single.busy or now < state.hold_until:
             return
         before, state.next_expiry = state.next_expiry, None
         ttl = state.limits.result_ttl
@@ -146,20 +147,21 @@ class Retention:
         self.state = state
         self._single = SingleWrite(state)
         self._scanned_at = float("-inf")
-        self._seen = -1
+        self._failed_count = -1
         #: Store time at which the oldest failed job is too old.
-        self._due = 0.0
+        self._prune_at = 0.0
 
     def tick(self) -> None:
-        """Forget failed jobs that are too old, or too large together, if it is time to check."""
+        """Forget failed jobs over the limits of age or total size, if it is time to check."""
         state = self.state
         failed = state.counters["failed"]
-        new = failed != self._seen and state.now - self._scanned_at >= EVERY
-        if self._single.busy or state.now < state.hold_until or not (new or state.now >= self._due):
+        new = failed != self._failed_count and state.now - self._scanned_at >= EVERY
+        ripe = new or state.now >= self._prune_at
+        if self._single.busy or state.now < state.hold_until or not ripe:
             return
-        self._scanned_at, self._seen = state.now, failed
+        self._scanned_at, self._failed_count = state.now, failed
         if not any(queue.counts.failed for queue in state.queues.values()):
-            self._due = float("inf")
+            self._prune_at = float("inf")
             return
         limits = state.limits
         before = state.keeper.before(state.now - limits.failed_ttl)
@@ -176,13 +178,13 @@ class Retention:
             )
         oldest = float("inf") if write_result.oldest is None else write_result.oldest
         oldest += state.keeper.spared(oldest)
-        self._due = 0.0 if write_result.more else oldest + state.limits.failed_ttl + EVERY
+        self._prune_at = 0.0 if write_result.more else oldest + state.limits.failed_ttl + EVERY
 
 
 class IdleQueues:
-    """Forgets idle queues: those that have been empty, and served by no worker, for some time.
+    """Forgets queues that have been empty and not served by a worker for ``empty_queue_ttl``.
 
-    A queue comes back with its next job, with its next worker, or when it is paused.
+    A forgotten queue is created again by its next job, by its next worker, or when it is paused.
 
     Args:
         state: The memory of the broker.
@@ -195,12 +197,12 @@ class IdleQueues:
         self._single = SingleWrite(state)
 
     def tick(self) -> None:
-        """Scan some queues, if it is time."""
+        """Scan some queues, at most once in `EVERY` seconds."""
         state, now = self.state, self.state.now
         if self._single.busy or abs(now - self._scanned_at) < EVERY or now < state.hold_until:
             return
         if state.limits.legacy_queue_fallback == "refuse":
-            return  # only workers make queues then; jobs for a forgotten one would be refused
+            return  # then jobs for a forgotten queue would be refused
         self._scanned_at = now
         if not self._names:
             self._names = list(state.queues)
@@ -210,7 +212,7 @@ class IdleQueues:
             self._single.write(ForgetQueues(idle, now), self._forgotten)
 
     def _is_due(self, name: str) -> bool:
-        """Return whether a queue has been unused for long enough; record since when it is."""
+        """Return whether a queue has been unused for long enough; record since when."""
         queue, now = self.state.queues.get(name), self.state.now
         if queue is None:
             return False

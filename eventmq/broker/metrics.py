@@ -1,7 +1,7 @@
-"""Metrics of a broker: what the CALL ``metrics`` answers, and its own metrics page serves.
+"""Metrics of a broker, for the CALL ``metrics`` and for its own metrics page.
 
-How many names have figures of their own is bounded (`eventmq.store.metrics`); what all others have
-is summed under `OTHER`.
+A limited number of queues and tasks have metrics of their own (`eventmq.store.metrics`); the
+metrics of all others are added up under `OTHER`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_WORKERS", "BrokerMetrics"]
 
-#: Workers with figures of their own.
+#: Number of workers that have metrics of their own.
 MAX_WORKERS = 1000
 
-#: Keys of a queue whose values add up where several queues are one row; of ``paused`` and
-#: ``oldest`` the largest counts.
+#: Keys whose values are added up if several queues share a row. For ``paused`` and ``oldest`` the
+#: row has the largest value.
 _SUMMED = ("waiting", "delayed", "blocked", "running", "failed", "workers")
 
 
@@ -39,7 +39,7 @@ class BrokerMetrics:
         state.calls["metrics"] = lambda peer, call, _: state.answer(peer, call, self.snapshot())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all figures now, as plain values; times are in seconds."""
+        """Return all metrics now, as plain values; times are in seconds."""
         state = self.state
         owner = state.owner
         return {
@@ -62,7 +62,7 @@ class BrokerMetrics:
     def _queues(self) -> list[dict[str, Any]]:
         """Return a row for each queue with a label of its own, and one for all others.
 
-        Those with jobs or a worker take what is left of the labels before those without.
+        Queues with jobs or a worker get the remaining labels first.
         """
         state, rows = self.state, dict[str, dict[str, Any]]()
         served = Counter(
@@ -71,8 +71,8 @@ class BrokerMetrics:
             if session.peer
             for _, name in session.queues
         )
-        found = [(_values(queue, served[queue.name]), queue) for queue in state.queues.values()]
-        for values, queue in sorted(found, key=lambda pair: not any(pair[0])):
+        pairs = [(_values(queue, served[queue.name]), queue) for queue in state.queues.values()]
+        for values, queue in sorted(pairs, key=lambda pair: not any(pair[0])):
             label = state.metrics.queue_label(queue.name)
             row = rows.setdefault(
                 label, {"name": label, **dict.fromkeys(_SUMMED, 0), "paused": 0, "oldest": 0.0}
@@ -84,7 +84,7 @@ class BrokerMetrics:
         return list(rows.values())
 
     def _workers(self) -> list[list[Any]]:
-        """Return name, used and all slots of each worker that is connected."""
+        """Return name, used slots and all slots of each connected worker."""
         rows: dict[str, list[Any]] = {}
         for session in self.state.sessions.values():
             if session.peer is None:
@@ -107,6 +107,6 @@ def _values(queue: Queue, workers: int) -> tuple[int, ...]:
 
 
 def _slots(session: Session) -> tuple[int, int]:
-    """Return how many slots of a worker have a job, and how many it has."""
+    """Return the number of slots of a worker that have a job, and of all its slots."""
     slots = (session.about.slots if session.about else 0) or session.slots
     return min(slots, sum(lease.remaining for lease in session.leases.values())), slots

@@ -80,7 +80,7 @@ def test_an_act_on_a_queue_or_on_the_broker_is_about_no_job(
         ("clock.accept", None, None, None, None), ("disconnect", None, None, None, None),
     ]  # fmt: skip
     assert "queue default is paused, by 'anna'" in caplog.messages
-    assert "this broker is told to end" in caplog.messages
+    assert "this broker was asked to stop" in caplog.messages
 
 
 def test_what_a_filter_chooses_is_one_act(broker: Broker) -> None:

@@ -427,7 +427,7 @@ def test_unfinished_jobs_are_counted_in_the_log_when_the_broker_ends(
     submit(broker)
     with caplog.at_level(logging.WARNING, "eventmq.broker"):
         broker.core.close(broker.clock.now())
-    assert "1 unfinished jobs without guarantee are gone" in caplog.text
+    assert "1 unfinished jobs without guarantee are lost" in caplog.text
 
 
 def test_a_task_that_no_worker_knows_fails_after_the_grace(tmp_path: Path) -> None:
