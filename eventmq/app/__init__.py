@@ -1,9 +1,9 @@
 """The app: the only place where settings, plugins, client, broker and worker are put together.
 
-`app` has the class `EventMQ`. `wiring` makes its components at their first use; `broker`, `worker`
-and `beat` make what the command line runs; `embedded` runs all three inside a ``memory://`` app;
-`log_fields` has the fields of log records. This module has what loads an app by its name, as
-processes of a worker do: it stands above the class, and the rest of the package below.
+`app` has the class `EventMQ`. `wiring` makes its components when first used; `broker`, `worker` and
+`beat` make what the command line runs; `embedded` runs all three inside a ``memory://`` app;
+`log_fields` has the fields of log records. This module loads an app by its name, as processes of a
+worker do, so it is above the class in the layers, and the rest of the package below it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventMQ", "load_app", "load_executor"]
 
-add_fields()  # here, so that a line which is logged before an app is made has them
+add_fields()  # here, so that lines logged before an app is made have them
 
 
 def load_app(path: str) -> EventMQ:
@@ -39,7 +39,7 @@ def load_app(path: str) -> EventMQ:
     for part in attribute.split("."):
         target = getattr(target, part, None)
     if not isinstance(target, EventMQ):
-        raise AppNotFound(f"{path} is no app; name one as module:attribute")
+        raise AppNotFound(f"{path} is not an app; name one as module:attribute")
     return target
 
 

@@ -1,4 +1,4 @@
-"""`EventMQ`, the class that users make: ``app = EventMQ("shop")``."""
+"""`EventMQ`, the class that users instantiate: ``app = EventMQ("shop")``."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ F = TypeVar("F", bound="Callable[[], Any]")
 class EventMQ:
     """An app: tasks, settings, and the connection to a broker.
 
-    Making one reads the settings and nothing else; plugins load and connections open at the first
-    use. It is thread-safe, and right after a fork: the child process makes its own connection.
+    The constructor only reads the settings; plugins load and connections open when they are first
+    used. Thread-safe, and safe after a fork: the child process opens its own connection.
 
     Args:
-        name: Shown in logs and listings.
+        name: Name in logs and listings.
         broker: URL of the broker, or several; ``memory://`` runs broker and worker in this process.
         serializer: Name of the serializer of arguments.
         result_backend: Name or URL of the result backend.
         imports: Modules with tasks, imported by workers.
         plugins: Plugins of this app: modules, their names, or objects.
-        task_defaults: Options of all tasks that do not say another value, such as
-            ``{"timeout": 60}``; also of shared tasks, where they go through this app.
+        task_defaults: Options of all tasks that do not set them, such as ``{"timeout": 60}``; also
+            of shared tasks that use this app.
         clock: Reads time, for tests.
         **settings: Any other setting; see the page of settings.
 
@@ -89,12 +89,12 @@ class EventMQ:
         settings |= {"broker": broker, "serializer": serializer}
         settings |= {"result_backend": result_backend, "imports": imports}
         self.name = name or "eventmq"
-        #: Arguments of `override`, for processes that load the app anew.
+        #: Arguments of `override`, for processes that load the app again.
         self.overrides: dict[str, Any] = {}
         self.callbacks = Callbacks()
         self._arguments = settings
         self._tasks: dict[str, Task[Any, Any]] = {}
-        #: What the app is made of: plugins, client and what runs in this process.
+        #: Plugins, client, and what runs in this process.
         self.components = Components(
             self,
             name=self.name,
@@ -113,7 +113,7 @@ class EventMQ:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError`, with what is right for a word of Celery."""
+            """Raise `AttributeError`, with a hint for a name of Celery's API."""
             return hints.find_attribute(self, name, hints.APP)
 
     @property
@@ -128,11 +128,11 @@ class EventMQ:
 
     @property
     def plugins(self) -> PluginManager:
-        """The plugins; the first use loads them."""
+        """The plugins, loaded when first used."""
         return self.components.plugins
 
     def override(self, **settings: Any) -> None:
-        """Set settings that win over all others, before the app is used.
+        """Set settings that take precedence over all others, before the app is used.
 
         Raises:
             SettingsError: A setting is unknown, or its value is not allowed.
@@ -167,19 +167,19 @@ class EventMQ:
         """Declare a task: ``@app.task``, or ``@app.task(queue="fast", retries=3)``.
 
         Args:
-            function: The function, where there are no options.
+            function: The function, if there are no options.
             **options: See `eventmq.task.TaskOptions`; plugins declare others.
 
         Raises:
-            SettingsError: A value is not allowed, or the name is taken.
+            SettingsError: A value is not allowed, or another task has the name.
         """
         components = self.components
-        read = components.with_defaults(options) or TaskOptions.read(
+        declared = components.with_defaults(options) or TaskOptions.read(
             options, components.task_options
         )
 
         def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
-            task = shared.declare(function, read, lambda: self.components)
+            task = shared.declare(function, declared, lambda: self.components)
             shared.add_task(self._tasks, task)
             return task
 
@@ -194,7 +194,7 @@ class EventMQ:
         """Import the modules of the setting ``imports``.
 
         Raises:
-            SettingsError: One cannot be imported.
+            SettingsError: A module cannot be imported.
         """
         for name in self.settings.imports:
             try:
@@ -207,39 +207,39 @@ class EventMQ:
     def autodiscover(self, *packages: str, module: str = "tasks") -> list[str]:
         """Import the modules with tasks of packages: ``shop.tasks`` and ``billing.tasks``.
 
-        Call it in the module of the app, below the line that makes the app, which these modules
-        import. A package without such a module is passed over.
+        Call it in the module of the app, below the line that makes the app, since these modules
+        import the app. A package without such a module is skipped.
 
         Args:
-            *packages: Their names.
-            module: Name of the modules, in the packages.
+            *packages: Names of packages.
+            module: Name of the module in each package.
 
         Returns:
             The modules that were imported.
 
         Raises:
-            SettingsError: There is no such package, or none of them has such a module.
+            SettingsError: A package does not exist, or no package has such a module.
         """
-        found = []
+        imported = []
         for package in packages:
             values.text("a package of autodiscover", package)
             name = f"{package}.{module}"
             try:
-                there = importlib.util.find_spec(name) is not None
+                exists = importlib.util.find_spec(name) is not None
             except ModuleNotFoundError as error:
                 raise SettingsError(
                     f"autodiscover({package!r}): it cannot be imported as a package: {error}"
                 ) from error
-            if there:
+            if exists:
                 importlib.import_module(name)
-                found.append(name)
-        if not found:
+                imported.append(name)
+        if not imported:
             raise SettingsError(
                 f"autodiscover found no module {module!r} in {', '.join(packages) or 'no package'}"
                 '; name packages that have one, as in app.autodiscover("shop", "billing")'
             )
-        self.components.discovered.update(found)
-        return found
+        self.components.discovered.update(imported)
+        return imported
 
     # Jobs
 
@@ -253,7 +253,7 @@ class EventMQ:
         return self.components.client.results.find(job_id).wait()
 
     async def ajob(self, job_id: str) -> Job[Any]:
-        """Do the same as `job` in a coroutine."""
+        """Do the same as `job`, in a coroutine."""
         return await self.components.client.results.find(job_id)
 
     def cancel(self, job_id: str, reason: str = "") -> bool:
@@ -266,7 +266,7 @@ class EventMQ:
         return self.job(job_id).cancel(reason)
 
     async def acancel(self, job_id: str, reason: str = "") -> bool:
-        """Do the same as `cancel` in a coroutine."""
+        """Do the same as `cancel`, in a coroutine."""
         return await (await self.ajob(job_id)).acancel(reason)
 
     def send(
@@ -276,10 +276,10 @@ class EventMQ:
         kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[CallKeywords],
     ) -> Job[Any]:
-        """Submit a job for a task by its name, without having its code.
+        """Submit a job for a task by its name, without access to its code.
 
         Args:
-            name: Of the task.
+            name: Name of the task.
             args: Positional arguments: a list or tuple.
             kwargs: Keyword arguments: a mapping.
             **options: ``queue`` and others; see `eventmq.task.CallOptions`.
@@ -300,7 +300,7 @@ class EventMQ:
         kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[CallKeywords],
     ) -> Job[Any]:
-        """Do the same as `send` in a coroutine."""
+        """Do the same as `send`, in a coroutine."""
         template, job_id = named_template(self.components, name, options)
         arguments = named_arguments(name, args, kwargs)
         return await self.components.submitter.asubmit(template, *arguments, job_id)
@@ -315,15 +315,15 @@ class EventMQ:
     ) -> list[Job[Any]]:
         """Submit one job per call of a task by its name, and return after all receipts.
 
-        They travel in parts of up to 1,000 jobs, each stored as a whole. Inside `EventMQ.batch`
-        they go out with the batch.
+        They travel in parts of up to 1,000 jobs, each stored completely or not at all. Inside
+        `EventMQ.batch` they are sent with the batch.
 
         Args:
-            name: Of the task.
+            name: Name of the task.
             calls: Pairs of positional and keyword arguments.
-            job_ids: An id for each, made here if None. A job whose id the broker has already is
+            job_ids: An id for each job; made here if None. A job whose id the broker already has is
                 not stored a second time, and counts as confirmed.
-            **options: Of all of them, as in `EventMQ.send`; ``job_id`` is not one.
+            **options: Options of all jobs, as in `EventMQ.send`, except ``job_id``.
 
         Returns:
             The handles, in order.
@@ -331,7 +331,7 @@ class EventMQ:
         Raises:
             SettingsError: A value is not allowed, or there is not one id per call.
             SerializationError: Arguments cannot be encoded; nothing was sent.
-            BatchError: Some jobs were not confirmed; ``jobs`` says which.
+            BatchError: Some jobs were not confirmed; its ``jobs`` has the status of each.
         """
         pairs = list(calls)
         template, job_id = named_template(self.components, name, options)
@@ -346,7 +346,7 @@ class EventMQ:
             ]
 
     def batch(self) -> SubmitBatch:
-        """Return a context manager: what is submitted inside travels together at the exit."""
+        """Return a context manager; jobs submitted inside it are sent together at its exit."""
         return SubmitBatch(self.components.submitter)
 
     def send_raw(
@@ -357,13 +357,13 @@ class EventMQ:
         *,
         job_id: str | None = None,
     ) -> Job[Any]:
-        """Submit a job whose body is sent as it is, to workers of any kind.
+        """Submit a job with a given body, to workers of any kind.
 
         Args:
             queue: Name of the queue.
-            body: The body; or frames, for a task that serves frames in this queue.
-            headers: Names as on the wire; True is a header without a value.
-            job_id: Its id, made here if None.
+            body: The body, sent unchanged; or frames, for a task that serves frames in this queue.
+            headers: Names as on the wire; True stands for a header without a value.
+            job_id: Its id; made here if None.
 
         Raises:
             SettingsError: A value is not allowed.
@@ -382,7 +382,7 @@ class EventMQ:
         *,
         job_id: str | None = None,
     ) -> Job[Any]:
-        """Do the same as `send_raw` in a coroutine."""
+        """Do the same as `send_raw`, in a coroutine."""
         components = self.components
         encoded = write_raw(queue, body, headers, job_id or components.ids.new())
         return await components.submitter.submit_raw(encoded)
@@ -396,7 +396,7 @@ class EventMQ:
         job_id: str,
         on_end: Callable[[Job[Any], Exception | None], None],
     ) -> Job[Any]:
-        """Do the same as `send_raw` without waiting, and call back when the job has ended.
+        """Submit like `send_raw`, without waiting, and call back when the job has ended.
 
         Args:
             queue: Name of the queue.
@@ -404,8 +404,8 @@ class EventMQ:
             headers: Names as on the wire.
             job_id: Its id.
             on_end: Called once in the client's thread, where it must not block: with the job, whose
-                ``get()`` then answers at once, and None; or with the error for which it was not
-                submitted, or its end is not known.
+                ``get()`` then returns at once, and None; or with None and the error if the job was
+                not submitted, or its end is not known.
 
         Raises:
             SettingsError: A value is not allowed.
@@ -423,12 +423,12 @@ class EventMQ:
         options: CallKeywords | None = None,
         **kwargs: Any,
     ) -> Signature:
-        """Return a call of a task by its name as data, without having its code.
+        """Return a call of a task by its name as data, without access to its code.
 
         Args:
-            name: Of the task.
+            name: Name of the task.
             *args: Positional arguments.
-            immutable: It takes nothing from what runs before it, as one of ``task.si(...)``.
+            immutable: It does not get the result of the jobs before it, like ``task.si(...)``.
             options: ``queue`` and others; see `eventmq.task.CallOptions`.
             **kwargs: Keyword arguments.
 
@@ -442,7 +442,7 @@ class EventMQ:
     # Waiting
 
     def wait(self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT) -> Waited:
-        """Wait until all jobs have ended or the time is up.
+        """Wait until all jobs have ended or the timeout has passed.
 
         Returns:
             ``(done, pending)``, each in the order of ``jobs``.
@@ -452,7 +452,7 @@ class EventMQ:
     async def await_(
         self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT
     ) -> Waited:
-        """Do the same as `wait` in a coroutine."""
+        """Do the same as `wait`, in a coroutine."""
         return await wait(list(jobs), self.components.client.results, timeout)
 
     def as_completed(
@@ -460,7 +460,7 @@ class EventMQ:
     ) -> Completed:
         """Return an iterable, for ``for`` and ``async for``, of jobs in the order of their ends.
 
-        Iterating raises `ResultTimeout` when the time is up.
+        Iteration raises `ResultTimeout` when the timeout has passed.
         """
         return Completed(jobs, self.components.client.results, timeout)
 
@@ -475,17 +475,17 @@ class EventMQ:
         self.components.client.topics.publish(topic, value).wait()
 
     async def apublish(self, topic: str, value: object) -> None:
-        """Do the same as `publish` in a coroutine."""
+        """Do the same as `publish`, in a coroutine."""
         await self.components.client.topics.publish(topic, value)
 
     def publish_raw(
         self, topic: str, body: bytes, headers: Mapping[str, Any] | None = None
     ) -> None:
-        """Publish bytes as they are, with headers as in `send_raw`; else as `publish`."""
+        """Publish bytes unchanged, with headers as in `send_raw`; otherwise like `publish`."""
         self.components.client.topics.publish_raw(topic, header_text(headers or {}), body).wait()
 
     def subscribe(self, *topics: str) -> Subscription:
-        """Return a subscription: ``for`` and ``async for`` iterate over messages of these topics.
+        """Return a subscription to topics, for ``for`` and ``async for`` over its messages.
 
         Args:
             *topics: Prefixes, as in ZeroMQ; "" is every topic.
@@ -493,56 +493,56 @@ class EventMQ:
         return self.components.client.topics.subscribe(topics)
 
     def ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Make a call of the broker, which the command line and the gateways use as well.
+        """Call the broker directly, as the command line and the gateways do.
 
-        :doc:`/reference/calls` lists them, with arguments, results and an example.
+        :doc:`/reference/calls` lists the calls, with arguments, results and an example.
 
         Args:
-            name: Of the call, such as ``"queues"``.
+            name: Name of the call, such as ``"queues"``.
             arguments: Name -> value, as in the list.
 
         Returns:
             The answer as plain data: maps are dicts with text as keys, lists are lists.
 
         Raises:
-            BrokerUnavailable: No answer within ``submit_timeout``. What the call was to change may
-                be changed.
-            JobNotFound: The broker does not know the job that it is about.
-            QueueNotFound: The same for a queue.
+            BrokerUnavailable: No answer within ``submit_timeout``. A change that the call requests
+                may have been made.
+            JobNotFound: The broker does not know the job in the arguments.
+            QueueNotFound: The broker does not know the queue in the arguments.
             NotAllowed: It is for admin keys only, or has several answers, for which there are
                 methods: ``job.get()``, ``job.stream()``, ``app.subscribe()``.
             ProtocolError: The broker does not know it, refuses the arguments, or is a legacy one.
-            TypeError: The arguments are no mapping, or one is missing.
+            TypeError: The arguments are not a mapping, or one is missing.
         """
         return self.components.ask(name, arguments).wait()
 
     def begin_ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-        """Make a call as `ask` does, without waiting for the answer.
+        """Make a call like `ask`, without waiting for the answer.
 
         Args:
-            name: Of the call.
+            name: Name of the call.
             arguments: Name -> value.
 
         Returns:
-            Function that waits for the answer and returns it, or raises what `ask` does. Call it
-            once.
+            A function that waits for the answer and returns it, or raises the errors of `ask`. Call
+            it once.
 
         Raises:
             BrokerUnavailable: The app was closed.
             NotAllowed: The call has several answers.
-            TypeError: The arguments are no mapping, or one is missing.
+            TypeError: The arguments are not a mapping, or one is missing.
         """
         return self.components.ask(name, arguments, begin=True).wait
 
     async def aask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Do the same as `ask` in a coroutine."""
+        """Do the same as `ask`, in a coroutine."""
         return await self.components.ask(name, arguments)
 
     # Schedules
 
     @cached_property
     def schedules(self) -> Schedules:
-        """The schedules: to list, run, enable, disable and remove them."""
+        """The schedules of the app: lists, runs, enables, disables and removes them."""
         return Schedules(self.components, lambda: self.tasks)
 
     def schedule(
@@ -561,23 +561,23 @@ class EventMQ:
     ) -> None:
         """Submit a job on a schedule.
 
-        While a module is being imported this declares a schedule of the app's code, and nothing is
-        sent: every beat of the app stores these schedules when it starts. At any other time the
-        schedule is in the store when this returns.
+        While a module is being imported this declares a schedule of the app's code, and sends
+        nothing: every beat of the app stores these schedules when it starts. At any other time the
+        schedule is stored when this returns.
 
         Args:
-            name: Of the schedule; one that is there of this name is replaced, and goes on where it
-                was unless ``trigger`` is another one.
+            name: Name of the schedule. An existing one of this name is replaced, and the new one
+                continues where it was unless ``trigger`` differs.
             signature: ``task.s(...)``.
             trigger: ``every(...)``, ``cron(...)`` or ``at(...)``.
-            misfire: What happens with times that were missed while no beat ran: ``skip`` them, fire
-                ``one`` job for them together, or ``all`` within ``window``.
+            misfire: What happens with fire times that were missed while no beat ran: ``skip`` them,
+                fire ``one`` job for all of them, or ``all`` within ``window``.
             window: Seconds.
-            overlap: What happens while the job before has not ended: ``allow`` another one,
-                ``skip`` the fire time, or ``queue`` one job until it has.
-            jitter: Seconds by which it may fire later, always the same for one fire time.
-            run_count: How often it fires in all.
-            nohaste: False fires once at once, too.
+            overlap: What happens while the previous job has not ended: ``allow`` another one,
+                ``skip`` the fire time, or ``queue`` one job until the previous one has ended.
+            jitter: Maximum delay in seconds, always the same for one fire time.
+            run_count: Total number of runs.
+            nohaste: False also fires once immediately.
             **options: ``queue`` and others of its jobs; see `eventmq.task.CallOptions`.
 
         Raises:
@@ -598,7 +598,7 @@ class EventMQ:
     def unschedule(self, name: str) -> bool:
         """Remove a schedule; return whether it existed.
 
-        While a module is being imported it takes back a declaration.
+        While a module is being imported it withdraws a declaration.
         """
         if importing():
             self.schedules.withdraw(name)
@@ -608,20 +608,20 @@ class EventMQ:
     # Processes
 
     def make_broker(self, **options: Any) -> BrokerRunner:
-        """Return a broker of these settings, to be bound and run.
+        """Return a broker with these settings, to be bound and run.
 
         Args:
             **options: ``binds``: port (``main worker admin publish subscribe``) to address;
-                ``store``: name or URL; ``store_options``; ``context``: of ZeroMQ.
+                ``store``: name or URL; ``store_options``; ``context``: a ZeroMQ context.
 
         Raises:
             NotAllowed: Other machines can reach ``metrics_bind``, and ``insecure`` is not set. No
-                store was opened, or made.
+                store was opened or created.
         """
         return make_broker(self.settings, self.plugins, self.clock, **options)
 
     def make_worker(self, **options: Any) -> WorkerRunner:
-        """Return a worker of the app's tasks, to be run. `load_tasks` comes first.
+        """Return a worker for the app's tasks, to be run. Call `load_tasks` first.
 
         Args:
             **options: See `eventmq.app.worker.WorkerOptions`.
@@ -629,7 +629,7 @@ class EventMQ:
         return self._worker_factory().worker(WorkerOptions(**options))
 
     def make_executor(self, spool: str = "") -> Executor:
-        """Return the executor that runs jobs of the app's tasks, for a pool.
+        """Return the executor of the app's tasks, for a pool.
 
         Args:
             spool: Folder of the worker for inputs that are too large for a REQUEST.
@@ -642,15 +642,15 @@ class EventMQ:
     def serve_metrics(
         self, read: Callable[[], Mapping[str, Any]], address: str
     ) -> Callable[[], None]:
-        """Serve the figures of this process to monitors; return what ends that.
+        """Serve the metrics of this process to a monitoring system; return a function to stop it.
 
         Args:
             read: Returns the figures, from any thread; see `eventmq.hookspecs`.
-            address: ``host:port``, of ``metrics_bind``; empty: nothing is served.
+            address: ``host:port`` from ``metrics_bind``; if empty, nothing is served.
 
         Raises:
             NotAllowed: Other machines can reach the address, and ``insecure`` is not set.
-            PluginError: No plugin can serve them.
+            PluginError: No plugin can serve metrics.
         """
         if not address:
             return lambda: None
@@ -658,11 +658,11 @@ class EventMQ:
         return self.plugins.serve_metrics(read, address)
 
     def inform_as(self, role: str) -> None:
-        """Set the role of this process, ``client`` or ``scheduler``, before its first use."""
+        """Set the role of this process, ``client`` or ``scheduler``, before the client is used."""
         self.components.role = role
 
     def make_beat(self, *, on_ready: Callable[[], None] | None = None) -> BeatRunner:
-        """Return a scheduler of the app, to be run. `load_tasks` comes first.
+        """Return a scheduler of the app, to be run. Call `load_tasks` first.
 
         Args:
             on_ready: Called once, in its thread, when it has read the schedules.
@@ -695,22 +695,22 @@ class EventMQ:
         )
 
     def store_tools(self) -> StoreTools | None:
-        """Return the store tools of the store of these settings, None if it has none."""
+        """Return the tools of the store of these settings, None if it has none."""
         return make_store(self.settings, self.plugins).tools
 
     def store_upkeep(self) -> Upkeep | None:
-        """Return what looks after the shared store of these settings, None if it is not shared."""
+        """Return the upkeep of the shared store of these settings, None if it is not shared."""
         return make_store(self.settings, self.plugins).upkeep
 
     def event_log(self, url: str | None = None) -> EventLogReader:
-        """Return a reader of the event log of a store, in this process: no broker need run.
+        """Return a reader of a store's event log in this process; no broker needs to run.
 
         Args:
             url: Name or URL of the store; None for the store of the settings, in their data
                 directory.
 
         Raises:
-            StoreError: There is no store, or only its broker can read the events.
+            StoreError: The store does not exist, or only its broker can read the events.
         """
         reader = make_store(self.settings, self.plugins, url).event_log()
         if reader is None:
@@ -722,18 +722,19 @@ class EventMQ:
     # Callbacks of workers
 
     def on_worker_start(self, function: F) -> F:
-        """Run a function in the worker's own process before it takes jobs.
+        """Run a function in the worker's main process before it takes jobs.
 
-        Write ``@app.on_worker_start`` above it, as with the others. That process runs no job where
-        the pool has processes of its own. If the function raises, the worker ends with that error.
+        Use it as a decorator, ``@app.on_worker_start``, like the others. If the pool has processes
+        of its own, the main process runs no jobs. If the function raises, the worker ends with that
+        error.
         """
         self.callbacks.worker_start.append(function)
         return function
 
     def on_worker_stop(self, function: F) -> F:
-        """Run a function in the worker's own process after its last job.
+        """Run a function in the worker's main process after its last job.
 
-        It does not run where the process is killed. What it raises is logged.
+        It does not run if the process is killed. An exception is logged.
         """
         self.callbacks.worker_stop.append(function)
         return function
@@ -741,7 +742,7 @@ class EventMQ:
     def on_child_start(self, function: F) -> F:
         """Run a function in each process that runs jobs, before its first job.
 
-        The place to open connections. A child process that replaces another runs it too; where the
+        Use it to open connections. It also runs in a child process that replaces another. If the
         pool has no processes of its own it runs once, in the worker's process. If it raises, the
         child ends.
         """
@@ -751,10 +752,10 @@ class EventMQ:
     def on_child_stop(self, function: F) -> F:
         """Run a function in each process that runs jobs, after its last job.
 
-        The place to send what is still in memory: a child process ends without the exit handlers of
-        Python. It does not run where the process is killed, and what it raises is logged. Where the
-        pool has no processes of its own it runs once, in the worker's process, before what
-        `on_worker_stop` has.
+        Use it to flush what is still in memory: a child process ends without Python's exit
+        handlers. It does not run if the process is killed, and an exception is logged. If the pool
+        has no processes of its own it runs once, in the worker's process, before the functions of
+        `on_worker_stop`.
         """
         self.callbacks.child_stop.append(function)
         return function

@@ -1,4 +1,4 @@
-"""Scheduler of an app, and how it submits its jobs: what ``eventmq beat`` runs."""
+"""Scheduler of an app, and the submission of its jobs: what ``eventmq beat`` runs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ logger = logging.getLogger("eventmq.scheduler")
 
 T = TypeVar("T")
 
-#: Messages of a broker that wait to be read.
+#: Maximum number of unread messages from a broker.
 MAX_RECEIVED = 100_000
 
-#: Refusals that pass.
-_PASSING = (BrokerUnavailable, QueueFull, RateLimited)
+#: Errors after which a job is submitted again.
+_TEMPORARY = (BrokerUnavailable, QueueFull, RateLimited)
 
 _ENDED = frozenset({"", *TERMINAL})
 
@@ -63,7 +63,7 @@ class BrokerBeatClient:
         self._legacy = False
 
     def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
-        """Return schedules that brokers sent; a broker with a store for schedules sends none."""
+        """Return schedules that the broker received; one with a schedule store returns none."""
         if self._app.settings.schedule_store == "broker":
             return ()
         messages = self._app.client.runner.listen(MAX_RECEIVED)
@@ -77,7 +77,7 @@ class BrokerBeatClient:
         return received
 
     def submit(self, jobs: Sequence[ScheduledJob]) -> Callable[[], Sequence[bool | None]]:
-        """Submit jobs, many in one message where the broker takes that."""
+        """Submit jobs, many in one message if the broker accepts that."""
         if self._legacy:
             return partial(self._send_unconfirmed, jobs)
         client = self._app.client
@@ -87,11 +87,13 @@ class BrokerBeatClient:
         ]
         finish = client.submitter.send_bulk(EncodedSource(entries)).wait
         return partial(
-            self._extended, partial(_verdicts, jobs, finish), partial(self._send_unconfirmed, jobs)
+            self._extended,
+            partial(_submit_results, jobs, finish),
+            partial(self._send_unconfirmed, jobs),
         )
 
     def _extended(self, call: Callable[[], T], otherwise: Callable[[], T]) -> T:
-        """Return what a broker answers; a legacy one does not know the call."""
+        """Return the broker's answer; ``otherwise`` if it is a legacy one without the call."""
         if not self._legacy:
             try:
                 return call()
@@ -106,7 +108,7 @@ class BrokerBeatClient:
         return EncodedJob(job.id, queue, job.headers, job.body)
 
     def _send_unconfirmed(self, jobs: Sequence[ScheduledJob]) -> Sequence[bool | None]:
-        """Submit jobs one by one to a legacy broker, which gives no receipts for them."""
+        """Submit jobs one by one to a legacy broker, which sends no receipts for them."""
         return [self._send_one_way(self._encoded(job), job) for job in jobs]
 
     def _send_one_way(self, encoded: EncodedJob, job: ScheduledJob) -> bool | None:
@@ -116,11 +118,11 @@ class BrokerBeatClient:
         try:
             runner.send(OneWayMessage(frames, id=job.id, deadline=deadline)).wait()
         except EventMQError as error:
-            return _verdict(job, error)
+            return _submit_result(job, error)
         return True
 
     def now(self) -> float | None:
-        """Ask for the broker's time; a legacy broker does not tell it."""
+        """Return the broker's time, None from a legacy broker, which does not send it."""
         return self._extended(self._now, lambda: None)
 
     def _now(self) -> float | None:
@@ -130,7 +132,7 @@ class BrokerBeatClient:
         return self._app.ask(name, arguments).wait()
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
-        """Ask for the states of jobs; a legacy broker does not know them."""
+        """Return the states of jobs; a legacy broker does not know them."""
         return self._extended(partial(self._unfinished, ids), dict)
 
     def _unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
@@ -141,29 +143,31 @@ class BrokerBeatClient:
         return unfinished
 
 
-def _verdicts(jobs: Sequence[ScheduledJob], finish: Callable[[], object]) -> Sequence[bool | None]:
-    """Wait for the receipts of jobs, and return the result of each."""
+def _submit_results(
+    jobs: Sequence[ScheduledJob], finish: Callable[[], object]
+) -> Sequence[bool | None]:
+    """Wait for the receipts of jobs, and return the submit result of each."""
     try:
         finish()
     except BatchError as error:
         return [
-            True if status == "confirmed" else _verdict(job, why)
-            for job, (_, status, why) in zip(jobs, error.jobs, strict=True)
+            True if status == "confirmed" else _submit_result(job, cause)
+            for job, (_, status, cause) in zip(jobs, error.jobs, strict=True)
         ]
     return [True] * len(jobs)
 
 
-def _verdict(job: ScheduledJob, why: Exception | None) -> bool | None:
-    """Return False for a job that is to be submitted again, None for one that never will be."""
-    if why is None or isinstance(why, _PASSING):
+def _submit_result(job: ScheduledJob, cause: Exception | None) -> bool | None:
+    """Return False for a job to submit again, None for one that is dropped; log the reason."""
+    if cause is None or isinstance(cause, _TEMPORARY):
         return False
-    if isinstance(why, ProtocolError) and why.code == "no-extension":
-        raise why
+    if isinstance(cause, ProtocolError) and cause.code == "no-extension":
+        raise cause
     about = job.id, job.task, job.queue, 1
     level, text = logging.ERROR, "job %s of task %r is refused: %s"
-    if isinstance(why, DuplicateJob):
+    if isinstance(cause, DuplicateJob):
         level, text = logging.INFO, "job %s of task %r is not needed: %s"
-    log_about(logger, level, about, text, job.id, job.task, why)
+    log_about(logger, level, about, text, job.id, job.task, cause)
     return None
 
 
@@ -174,7 +178,7 @@ def make_beat(
 
     Args:
         app: Components of the app.
-        schedules: Of the app.
+        schedules: Schedules of the app.
         on_ready: Called once, in its thread, when it has read the schedules.
     """
     in_memory = app.settings.schedule_store == "memory"

@@ -1,4 +1,4 @@
-"""Broker of an app: made from its settings and plugins; what ``eventmq broker`` runs."""
+"""Broker of an app, made from its settings and plugins: what ``eventmq broker`` runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "version",
 ]
 
-#: Port of a broker -> setting.
+#: Port of a broker -> setting with its address.
 _PORTS = {
     "main": "bind",
     "worker": "worker_bind",
@@ -47,23 +47,23 @@ _PORTS = {
     "subscribe": "subscribe_bind",
 }
 
-#: Stores that take the settings about storage as options.
+#: Stores to which the settings about storage apply.
 _BUILT_IN_STORES = frozenset({"sqlite", "memory"})
 
-#: Bytes of arguments and results in one row of events, where a redactor wants them; the longest of
-#: them has a sixteenth of it. A row has to fit a frame, after others.
+#: Maximum number of bytes of arguments and results in one row of events, with a redactor; one value
+#: may have a sixteenth of it. A row has to fit into a frame with others.
 _EVENT_VALUES = 256 * 1024
 
 
 def version() -> str:
     """Return the version of this package, "" in a checkout that is not installed."""
-    own = own_distribution()
-    return own.version if own else ""
+    distribution = own_distribution()
+    return distribution.version if distribution else ""
 
 
 def check_metrics_address(address: str, *, insecure: bool) -> None:
-    """Raise `NotAllowed` if other machines can reach an address of metrics, unless they may."""
-    from eventmq.wire.sockets import is_local  # of a server only
+    """Raise `NotAllowed` if other machines can reach the metrics address and may not."""
+    from eventmq.wire.sockets import is_local  # only servers need it
 
     if address and not insecure and not is_local(f"tcp://{address}"):
         raise NotAllowed(
@@ -82,7 +82,7 @@ def make_broker(
     store_options: Mapping[str, Any] | None = None,
     context: zmq.Context[Any] | None = None,
 ) -> BrokerRunner:
-    """Return a broker of the app's settings; see `EventMQ.make_broker`."""
+    """Return a broker for the app's settings; see `EventMQ.make_broker`."""
     from eventmq.broker.runner import BrokerRunner
 
     check_metrics_address(settings.metrics_bind, insecure=settings.insecure)
@@ -112,7 +112,7 @@ class PerQueue:
     """Routing strategy that delegates to the strategy of each queue.
 
     Args:
-        default: For queues that are not named.
+        default: Strategy of the other queues.
         named: Queue -> strategy.
     """
 
@@ -122,25 +122,25 @@ class PerQueue:
         self.by_key = any(strategy.by_key for strategy in (default, *named.values()))
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
-        """Return what the queue's strategy chooses."""
+        """Return the sessions that the queue's strategy chooses."""
         return self._named.get(queue, self._default).choose(queue, workers, n)
 
     def key(self, queue: str, headers: str) -> str:
-        """Return the key of the queue's strategy, "" if it has none."""
+        """Return the key from the queue's strategy, "" if it has no keys."""
         strategy = self._named.get(queue, self._default)
         return cast("KeyedRouting", strategy).key(queue, headers) if strategy.by_key else ""
 
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
-        """Return what the queue's strategy prefers; called only if it has keys."""
+        """Return the session that the queue's strategy prefers; called only if it has keys."""
         strategy = cast("KeyedRouting", self._named.get(queue, self._default))
         return strategy.prefer(queue, key, workers, now)
 
 
 def _make_orders(settings: Settings, plugins: PluginManager) -> Callable[[], QueueOrder]:
-    """Return what makes the queue order of a session; those of plugins are guarded.
+    """Return the factory of queue orders, one per session; those of plugins are guarded.
 
     Raises:
-        PluginError: No plugin provides it, or it cannot be made: now, and not for the first worker.
+        PluginError: No plugin provides it, or it cannot be made; checked now, before any worker.
     """
     from eventmq.app.guards import guarded_orders
 
@@ -150,37 +150,37 @@ def _make_orders(settings: Settings, plugins: PluginManager) -> Callable[[], Que
     def make() -> QueueOrder:
         return plugins.make(QUEUE_ORDER, name)
 
-    what = plugins.foreign(QUEUE_ORDER, name)
-    return guarded_orders(make, what) if what else make
+    description = plugins.foreign(QUEUE_ORDER, name)
+    return guarded_orders(make, description) if description else make
 
 
 def make_routing(
     settings: Settings, plugins: PluginManager, *, guarded: bool = False
 ) -> RoutingStrategy:
-    """Return the strategy of ``routing_strategy`` and ``queue_routing_strategies``.
+    """Return the strategy for ``routing_strategy`` and ``queue_routing_strategies``.
 
-    Queues of one strategy share one object of it.
+    Queues with the same strategy share one object.
 
     Args:
-        settings: Of the app.
-        plugins: Of the app.
-        guarded: One of a plugin that fails is logged and replaced, and does not raise.
+        settings: Settings of the app.
+        plugins: Plugins of the app.
+        guarded: Log and replace a plugin's strategy that fails, instead of raising.
 
     Raises:
-        PluginNotFound: No plugin provides it.
+        PluginNotFound: No plugin provides a strategy.
     """
     names = {settings.routing_strategy, *(name for _, name in settings.queue_routing_strategies)}
-    made = {name: plugins.make(ROUTING_STRATEGY, name) for name in sorted(names)}
+    strategies = {name: plugins.make(ROUTING_STRATEGY, name) for name in sorted(names)}
     if guarded:
         from eventmq.app.guards import GuardedRouting
 
-        for name, strategy in made.items():
-            if what := plugins.foreign(ROUTING_STRATEGY, name):
-                made[name] = GuardedRouting(strategy, what)
+        for name, strategy in strategies.items():
+            if description := plugins.foreign(ROUTING_STRATEGY, name):
+                strategies[name] = GuardedRouting(strategy, description)
     if not settings.queue_routing_strategies:
-        return made[settings.routing_strategy]
-    named = {queue: made[name] for queue, name in settings.queue_routing_strategies}
-    return PerQueue(made[settings.routing_strategy], named)
+        return strategies[settings.routing_strategy]
+    named = {queue: strategies[name] for queue, name in settings.queue_routing_strategies}
+    return PerQueue(strategies[settings.routing_strategy], named)
 
 
 def make_store(
@@ -189,11 +189,11 @@ def make_store(
     store: str | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> QueueStore:
-    """Return the store of the app's settings, or of a name or URL; it is not opened.
+    """Return the store of the app's settings, or of a name or URL, unopened.
 
     Args:
-        settings: Of the app.
-        plugins: Of the app.
+        settings: Settings of the app.
+        plugins: Plugins of the app.
         store: Name or URL, None for the setting.
         more: Further options of the store.
     """
@@ -214,7 +214,7 @@ def make_store(
 
 
 def limits_of(settings: Settings) -> Limits:
-    """Return the bounds that the settings set."""
+    """Return the broker's limits from the settings."""
     from eventmq.broker.limits import Limits
     from eventmq.settings.record import parse_buckets
     from eventmq.store.metrics import MetricsLimits
@@ -255,7 +255,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def binds_of(settings: Settings) -> dict[str, str]:
-    """Return port -> address: all of them, or where ``bind`` was set, those that were set."""
+    """Return port -> address: all ports, or only those set explicitly if ``bind`` is."""
     named = settings.source("bind") != "default"
     binds = {}
     for port, name in _PORTS.items():
@@ -266,12 +266,12 @@ def binds_of(settings: Settings) -> dict[str, str]:
 
 
 def keys_dir_of(settings: Settings) -> Path:
-    """Return where the broker's keys are: the setting, or ``keys`` in its data directory."""
+    """Return the directory of the broker's keys: the setting, or ``keys`` in its data directory."""
     return Path(settings.keys_dir) if settings.keys_dir else Path(settings.data_dir, "keys")
 
 
 def _keys_in_use(settings: Settings) -> Path | None:
-    """Return the directory if the broker uses keys: it was named, or has a broker's key."""
+    """Return that directory if the broker uses keys: it is set, or has the broker's key."""
     from eventmq.wire.zap_thread import has_keys
 
     directory = keys_dir_of(settings)
@@ -279,5 +279,5 @@ def _keys_in_use(settings: Settings) -> Path | None:
 
 
 def _event_values(settings: Settings) -> int:
-    """Return how many bytes of values a row of events may have, 0 without a redactor."""
+    """Return the maximum number of bytes of values in a row of events, 0 without a redactor."""
     return min(_EVENT_VALUES, settings.max_frame // 8) if settings.redactor else 0

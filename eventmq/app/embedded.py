@@ -1,7 +1,7 @@
 """Embedded broker, worker and scheduler of ``EventMQ(broker="memory://")``.
 
-They are the usual broker with the store of memory and the usual worker with the pool ``threads``,
-connected by ``inproc`` sockets in a ZeroMQ context of their own. Nothing outlives the process.
+They are the usual broker with the memory store and the usual worker with the pool ``threads``,
+connected by ``inproc`` sockets in their own ZeroMQ context. Nothing outlives the process.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["Embedded"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that broker and worker each may take to end.
+#: Maximum seconds for the end of the broker, and of each worker.
 STOP_TIMEOUT = 1.0
 
-#: Threads of the worker where the settings name no number: jobs that wait for others need some.
+#: Default number of the worker's threads: jobs that wait for others need several.
 THREADS = 8
 
-#: Address of the broker, in its own context.
+#: Address of the broker in its ZeroMQ context.
 _ADDRESS = "inproc://broker"
 
 #: Names of the threads.
@@ -48,12 +48,12 @@ class Embedded:
     """Broker and workers of one app in this process; the first worker serves all known queues.
 
     Args:
-        settings: Of the app.
-        tasks: Of the app, by name.
+        settings: Settings of the app.
+        tasks: Tasks of the app, by name.
         make_broker: `EventMQ.make_broker`.
         make_worker: `EventMQ.make_worker`.
         make_beat: `EventMQ.make_beat`.
-        scheduled: The app's code has schedules: the scheduler starts with the others.
+        scheduled: The app's code has schedules, so the scheduler starts too.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class Embedded:
         self._beat: BeatRunner | None = None
 
     def start(self, queues: Iterable[str]) -> Transport:
-        """Start everything; return how the client reaches the broker.
+        """Start everything; return the client's transport to the broker.
 
         Args:
-            queues: To be served, beside those of the settings and of the app's tasks.
+            queues: Queues to serve, in addition to those of the settings and of the app's tasks.
         """
         if has_greenlets():
             raise NotAllowed(
-                "gevent has put greenlets in the place of this process's threads, and the broker "
-                "of 'memory://' needs threads: use one in a process of its own, as of eventmq dev, "
-                "or in tests the fixture eventmq_app, which needs none"
+                "gevent has replaced the threads of this process by greenlets, and the broker of "
+                "'memory://' needs threads: use a broker in its own process, such as that of "
+                "eventmq dev, or in tests the fixture eventmq_app, which needs no threads"
             )
         try:
             return self._start(queues)
@@ -114,7 +114,7 @@ class Embedded:
         return Transport([_ADDRESS], context)
 
     def serve(self, queue: str) -> None:
-        """Start another worker if none serves a queue."""
+        """Start another worker for a queue that none serves."""
         if self._context is not None and queue not in self._served_queues:
             self._start_worker([(1, queue)])
 
@@ -132,13 +132,13 @@ class Embedded:
         self._run(_WORKER, worker.run)
 
     def beat(self) -> None:
-        """Start the scheduler if there is none."""
+        """Start the scheduler unless it runs."""
         if self._beat is None and self._context is not None:
             self._beat = self._make_beat()
             self._run(_BEAT, self._beat.run)
 
     def _run_broker(self, broker: BrokerRunner) -> None:
-        """Bind and run in one thread, to which the store then belongs; wait until it is bound."""
+        """Bind and run in one thread, which then owns the store; wait until it is bound."""
         bound = threading.Event()
         errors: list[Exception] = []
 
@@ -162,14 +162,14 @@ class Embedded:
             try:
                 run()
             except Exception:
-                logger.exception("thread %s ended by an error", name)
+                logger.exception("thread %s failed", name)
 
         thread = threading.Thread(target=main, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def stop(self) -> None:
-        """Stop the workers, then the broker. A task that still runs goes on in its thread."""
+        """Stop the workers, then the broker. A task that still runs continues in its thread."""
         self.stop_beat()
         for now in (False, True):
             for worker in self._workers:
@@ -183,7 +183,7 @@ class Embedded:
         self._threads.clear()
 
     def stop_beat(self) -> None:
-        """Stop the scheduler, while the client still has its broker."""
+        """Stop the scheduler, while the client's broker still runs."""
         if self._beat is not None:
             self._beat.stop()
             self._join(_BEAT)

@@ -1,7 +1,7 @@
 """Guards: keep a queue order or a routing strategy that fails from ending the broker.
 
-The first failure of a plugin is logged, and a built-in one serves in its place until the broker is
-restarted: its state cannot be trusted any more. Built-in ones run without a guard.
+The first failure of a plugin is logged, and a built-in one replaces it until the broker restarts,
+since the plugin's state may be inconsistent. Built-in ones run without a guard.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 
 class Guard:
-    """Failure of one plugin: what all of its objects share.
+    """Failure state of one plugin, which all its objects share.
 
     Args:
-        what: Begins the message: ``queue order 'x' of plugin 'y' of the distribution 'z'``.
-        fallback: What serves in its place.
+        what: Start of the message: ``queue order 'x' of plugin 'y' of the distribution 'z'``.
+        fallback: Name of the replacement.
     """
 
     def __init__(self, what: str, fallback: str) -> None:
@@ -40,12 +40,12 @@ class Guard:
         self.failed = False
 
     def run(self, method: str, call: Callable[[], T], otherwise: Callable[[], T]) -> T:
-        """Return what the plugin says, or what is said in its place once it has failed.
+        """Return the plugin's answer, or the replacement's once the plugin has failed.
 
         Args:
-            method: What is called, for the message.
-            call: Calls the plugin and checks what it returns.
-            otherwise: Called in its place after the first failure, and at that.
+            method: Name of the method, for the message.
+            call: Calls the plugin and checks its answer.
+            otherwise: Calls the replacement, at the first failure and after it.
         """
         if not self.failed:
             try:
@@ -59,11 +59,11 @@ class Guard:
 
 
 def guarded_orders(make: Callable[[], QueueOrder], what: str) -> Callable[[], QueueOrder]:
-    """Return what makes the queue order of a session, guarded; it does not raise.
+    """Return a factory of guarded queue orders, one per session; it does not raise.
 
     Args:
-        make: Makes one.
-        what: Names the plugin, for the message.
+        make: Factory of the plugin.
+        what: Description of the plugin, for the message.
     """
     guard = Guard(what, "weighted-fair")
 
@@ -74,7 +74,7 @@ def guarded_orders(make: Callable[[], QueueOrder], what: str) -> Callable[[], Qu
 
 
 class GuardedOrder:
-    """A queue order of a plugin until that fails, then `WeightedFair`."""
+    """The queue order of a plugin until it fails, then `WeightedFair`."""
 
     def __init__(self, order: QueueOrder, guard: Guard) -> None:
         self._order = order
@@ -82,7 +82,7 @@ class GuardedOrder:
         self._fallback = WeightedFair()
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
-        """Return what the order chooses."""
+        """Return the queue that the order chooses."""
         return self._guard.run(
             "choose", partial(self._choose, queues), partial(self._fallback.choose, queues)
         )
@@ -105,11 +105,11 @@ class GuardedOrder:
 
 
 class GuardedRouting:
-    """A routing strategy of a plugin until that fails, then `LeastRecentlyUsed`, without keys.
+    """The routing strategy of a plugin until it fails, then `LeastRecentlyUsed`, without keys.
 
     Args:
-        strategy: That of the plugin.
-        what: Names the plugin, for the message.
+        strategy: The plugin's strategy.
+        what: Description of the plugin, for the message.
     """
 
     def __init__(self, strategy: RoutingStrategy, what: str) -> None:
@@ -119,7 +119,7 @@ class GuardedRouting:
         self.by_key = strategy.by_key
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
-        """Return what the strategy chooses."""
+        """Return the sessions that the strategy chooses."""
         return self._guard.run(
             "choose",
             partial(self._choose, queue, workers, n),
@@ -144,7 +144,7 @@ class GuardedRouting:
         return chosen
 
     def key(self, queue: str, headers: str) -> str:
-        """Return the key of the strategy, "" since it failed."""
+        """Return the strategy's key; "" after a failure."""
         return self._guard.run("key", partial(self._key, queue, headers), str)
 
     def _key(self, queue: str, headers: str) -> str:
@@ -154,7 +154,7 @@ class GuardedRouting:
         return key
 
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
-        """Return what the strategy prefers, since it failed the first session with credit."""
+        """Return the session that the strategy prefers; after a failure the first with credit."""
         free = (worker.session for worker in workers if worker.credit > 0)
         call = partial(self._prefer, queue, key, workers, now)
         return self._guard.run("prefer", call, lambda: next(free, None))

@@ -1,7 +1,7 @@
-"""Fields of log records: every record has those of a job, empty until a plugin fills them.
+"""Fields of log records: every record has those of a job, empty unless a plugin fills them.
 
-A format of the user's own that names ``eventmq_job`` must do for lines from before the app has
-started, and where the middleware ``log-context`` is not in use.
+A user's format that names ``eventmq_job`` must also work for lines that are logged before the app
+has started, and without the middleware ``log-context``.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ class _RecordFactory:
 
 
 def add_fields() -> None:
-    """Add the fields to all records of this process that are made from now on."""
+    """Add the fields to all later records of this process."""
     logging.setLogRecordFactory(_RecordFactory(logging.getLogRecordFactory()))

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Declared", "Schedules", "importing"]
 
-#: Attempts to change a schedule that others change at the same time.
+#: Attempts to change a schedule while other clients change it.
 ATTEMPTS = 20
 
 
 def importing() -> bool:
-    """Return whether a module that is being imported calls this, however indirectly."""
+    """Return whether an import of a module is among the callers."""
     frame = sys._getframe(1)  # noqa: SLF001 - documented, for CPython
     while frame is not None:
         spec = frame.f_globals.get("__spec__") if frame.f_code.co_name == "<module>" else None
@@ -47,7 +47,7 @@ def importing() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Declaration of a schedule, checked except for what needs plugins."""
+    """Declaration of a schedule, checked except for the parts that need plugins."""
 
     name: str
     signature: Signature
@@ -56,7 +56,7 @@ class Declared:
     more: Mapping[str, Any]
 
     @classmethod
-    def read(
+    def call_options(
         cls, name: str, what: object, timing: object, call: Mapping[str, Any], more: dict[str, Any]
     ) -> Declared:
         """Return a checked declaration; raises `SettingsError`."""
@@ -77,16 +77,16 @@ class Declared:
                 f"cron('0 3 * * *', tz='Europe/Paris'), not {timing!r}"
             )
         merged = {**what.options, **{k: v for k, v in call.items() if v is not None}}
-        read = CallOptions.read(merged)
+        call_options = CallOptions.read(merged)
         wrong = next((key for key in ("eta", "job_id") if merged.get(key) is not None), None)
-        if wrong is None and isinstance(read.expires, datetime):
+        if wrong is None and isinstance(call_options.expires, datetime):
             wrong = "expires as a datetime"
         if wrong:
             raise SettingsError(
                 f"{wrong} is for one job; schedule {name!r} makes many: leave it out"
             )
         Schedule(name=name, **more).check()
-        return cls(name, what, timing, read, more)
+        return cls(name, what, timing, call_options, more)
 
 
 class Schedules:
@@ -103,21 +103,21 @@ class Schedules:
         self._declared: dict[str, Declared] = {}
         self._store: ScheduleStore | None = None
 
-    # Code
+    # Schedules of the code
 
     def declare(self, declared: Declared) -> None:
         """Declare a schedule of the code; a beat of the app stores it.
 
         Raises:
-            SettingsError: Another one has the name.
+            SettingsError: Another schedule of the code has the name.
         """
-        other = self._declared.get(declared.name)
-        if other is not None and other != declared:
+        existing = self._declared.get(declared.name)
+        if existing is not None and existing != declared:
             raise SettingsError(f"two schedules of the code have the name {declared.name!r}")
         self._declared[declared.name] = declared
 
     def withdraw(self, name: str) -> None:
-        """Forget a schedule of the code."""
+        """Withdraw the declaration of a schedule."""
         self._declared.pop(name, None)
 
     def in_code(self) -> dict[str, Schedule]:
@@ -136,12 +136,12 @@ class Schedules:
 
     @property
     def any_in_code(self) -> bool:
-        """Whether the code has schedules."""
+        """Return whether the code has schedules."""
         tasks = self._tasks().values()
         return bool(self._declared) or any(task.declared.schedule for task in tasks)
 
     def make(self, declared: Declared, source: str) -> Schedule:
-        """Return the schedule of a declaration, encoded.
+        """Return the schedule of a declaration, with encoded arguments.
 
         Raises:
             SettingsError: Its trigger, its arguments or its serializer is not allowed.
@@ -150,26 +150,26 @@ class Schedules:
         make_trigger(self._app.plugins, str(declared.timing))
         task = self._tasks().get(signature.task)
         options = TaskOptions() if task is None else task.declared
-        arguments = signature_of(_anything)
+        arguments = signature_of(_any_arguments)
         if task is not None:
             task.check(signature.args, signature.kwargs)
             arguments = task.signature
         template = make_template(self._app, signature.task, options, declared.call, arguments)
-        written = replace(template, expires_in=0.0).write(
+        message = replace(template, expires_in=0.0).write(
             "", list(signature.args), dict(signature.kwargs)
         )
-        if parse_headers(written.headers).signature:
+        if parse_headers(message.headers).signature:
             raise SettingsError(
                 f"schedule {name!r}: serializer {template.headers.content_type!r} signs every job "
                 "individually, so its jobs cannot be stored in a schedule; use msgpack"
             )
         return Schedule(
-            name=name, task=signature.task, queue=template.queue, headers=written.headers,
-            body=written.body, trigger=str(declared.timing), source=source, app=self._app.name,
+            name=name, task=signature.task, queue=template.queue, headers=message.headers,
+            body=message.body, trigger=str(declared.timing), source=source, app=self._app.name,
             expires_in=template.expires_in, **declared.more,
         ).check()  # fmt: skip
 
-    # The store
+    # Schedules in the store
 
     @property
     def store(self) -> ScheduleStore:
@@ -183,12 +183,12 @@ class Schedules:
         return self._app.plugins.make(SCHEDULE_STORE, self._app.settings.schedule_store)
 
     def close(self) -> None:
-        """Close the store, if it was used."""
+        """Close the store, if it was opened."""
         if self._store is not None:
             self._store.close()
 
     def put(self, schedule: Schedule) -> None:
-        """Store a schedule; it replaces one of its name.
+        """Store a schedule, in place of an existing one of its name.
 
         Raises:
             SettingsError: It would never fire.
@@ -197,24 +197,25 @@ class Schedules:
         now = self._app.clock.now()
         if make_trigger(self._app.plugins, schedule.trigger).next_after(now) is None:
             raise SettingsError(
-                f"schedule {schedule.name!r} would never fire: {schedule.trigger} is over"
+                f"schedule {schedule.name!r} would never fire: {schedule.trigger} has no future "
+                "fire time"
             )
 
-        def change(other: Schedule | None) -> Schedule | None:
-            if other is None or other.remaining == 0:  # ended, and not removed yet
+        def change(existing: Schedule | None) -> Schedule | None:
+            if existing is None or existing.remaining == 0:  # ended, and not removed yet
                 return schedule.started(now)
-            return None if schedule.does_the_same(other) else schedule.succeeding(other, now)
+            return None if schedule.does_the_same(existing) else schedule.succeeding(existing, now)
 
         self._edit(schedule.name, change)
 
     def _edit(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> None:
-        """Change a schedule; try again if another client changed it meanwhile."""
+        """Change a schedule; try again if another client changed it at the same time."""
         for _ in range(ATTEMPTS):
-            other = self.store.find(name)
-            changed = change(other)
+            existing = self.store.find(name)
+            changed = change(existing)
             if changed is None:
                 return
-            expected = None if other is None else other.version
+            expected = None if existing is None else existing.version
             if self.store.save([(changed, expected)]).done[0]:
                 return
         raise StoreError(f"schedule {name!r} was changed by others at every attempt; try again")
@@ -223,22 +224,22 @@ class Schedules:
         """Return a schedule.
 
         Raises:
-            ScheduleNotFound: There is none; the message has the nearest name.
+            ScheduleNotFound: It does not exist; the message has the nearest name.
         """
         schedule = self.store.find(name)
         if schedule is None:
-            hint = did_you_mean(name, [made.name for made in self.list()])
+            hint = did_you_mean(name, [each.name for each in self.list()])
             raise ScheduleNotFound(f"there is no schedule {name!r}; {hint}")
         return schedule
 
     def list(self) -> list[Schedule]:
-        """Return all schedules, by name."""
+        """Return all schedules, ordered by name."""
         return sorted(self.store.load().schedules, key=lambda schedule: schedule.name)
 
     def next_fire_time(self, schedule: Schedule) -> float | None:
-        """Return when a schedule fires next, as Unix time with its jitter; None if it will not.
+        """Return the next fire time of a schedule as Unix time with its jitter; None if none.
 
-        What is not counted: a beat that is late, or that waits for the job before (``overlap``).
+        A beat that is late, or that waits for the previous job (``overlap``), is not considered.
         """
         if not schedule.enabled or schedule.remaining == 0:
             return None
@@ -258,45 +259,47 @@ class Schedules:
         return self.store.remove(name, None)
 
     def enable(self, name: str) -> None:
-        """Let a schedule fire again; fire times that passed meanwhile do not count as missed."""
+        """Enable a schedule; fire times while it was disabled do not count as missed."""
         self.get(name)
         now = self._app.clock.now()
 
-        def change(other: Schedule | None) -> Schedule | None:
-            if other is None or other.enabled:
+        def change(existing: Schedule | None) -> Schedule | None:
+            if existing is None or existing.enabled:
                 return None
-            last = None if other.last_fire_time is None else max(other.last_fire_time, now)
-            return replace(other, enabled=True, last_fire_time=last)
+            last = None if existing.last_fire_time is None else max(existing.last_fire_time, now)
+            return replace(existing, enabled=True, last_fire_time=last)
 
-        with _doing("enable"):
+        with _reason("enable"):
             self._edit(name, change)
 
     def disable(self, name: str) -> None:
-        """Stop a schedule from firing until it is enabled."""
+        """Disable a schedule: it does not fire until it is enabled."""
         self.get(name)
 
-        def change(other: Schedule | None) -> Schedule | None:
-            return replace(other, enabled=False) if other is not None and other.enabled else None
+        def change(existing: Schedule | None) -> Schedule | None:
+            if existing is None or not existing.enabled:
+                return None
+            return replace(existing, enabled=False)
 
-        with _doing("disable"):
+        with _reason("disable"):
             self._edit(name, change)
 
     def run(self, name: str) -> Job[Any]:
-        """Submit the job of a schedule now; its fire times are not touched."""
-        made = self.get(name)
-        headers = job_headers(made, self._app.clock.now())
-        queue = made.queue or self._app.settings.default_queue
-        encoded = EncodedJob(self._app.ids.new(), queue, headers, made.body)
+        """Submit the job of a schedule now, without effect on its fire times."""
+        schedule = self.get(name)
+        headers = job_headers(schedule, self._app.clock.now())
+        queue = schedule.queue or self._app.settings.default_queue
+        encoded = EncodedJob(self._app.ids.new(), queue, headers, schedule.body)
         job = self._app.submitter.submit_raw(encoded).wait()
-        # The job is there, whether or not the broker can note who wanted it: an older one cannot.
+        # The job is submitted, whether or not the broker records the user: an older one cannot.
         with contextlib.suppress(EventMQError):
             self._app.ask("schedules.ran", {"name": name, "id": job.id}).wait()
         return job
 
 
 @contextlib.contextmanager
-def _doing(operation: str) -> Iterator[None]:
-    """Say in the calls of this block what they are done for."""
+def _reason(operation: str) -> Iterator[None]:
+    """Send the name of the operation as the reason of the calls in this block."""
     token = OPERATION.set(operation)
     try:
         yield
@@ -304,5 +307,5 @@ def _doing(operation: str) -> Iterator[None]:
         OPERATION.reset(token)
 
 
-def _anything(*args: Any, **kwargs: Any) -> None:
+def _any_arguments(*args: Any, **kwargs: Any) -> None:
     """Signature of a task of which only the name is known."""

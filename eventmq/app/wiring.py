@@ -1,4 +1,4 @@
-"""Wiring: makes the components of an app from its settings and plugins, each at its first use."""
+"""Wiring: makes the components of an app from its settings and plugins, each when first used."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ __all__ = [
     "make_trigger",
 ]
 
-#: The broker setting of an app that has everything in its own process.
+#: Value of the setting ``broker`` with which broker and worker run in the app's process.
 MEMORY = "memory://"
 
 _live: weakref.WeakSet[Components] = weakref.WeakSet()
 
-#: Objects that a forked child inherited: kept, so that they are never finalised there.
+#: Objects that a forked child inherited: kept so that they are never finalised there.
 _inherited: list[object] = []
 
 
 def keys_of(settings: Settings) -> ClientKeys | None:
-    """Return the keys to reach the broker with, None where the settings name none.
+    """Return the keys for the connection to the broker, None if the settings name none.
 
     Raises:
-        SettingsError: Only one of the two settings is there.
+        SettingsError: Only one of the two settings is set.
         KeyFileError: A file is missing or malformed, or others can read the secret one.
     """
     if not settings.key_file and not settings.broker_key_file:
@@ -68,7 +68,7 @@ def keys_of(settings: Settings) -> ClientKeys | None:
         named, other = names if settings.key_file else reversed(names)
         raise SettingsError(
             f"setting {named!r} from {settings.source(named)} goes with {other!r}: set both, "
-            "or none where the broker has no keys"
+            "or neither if the broker has no keys"
         )
     from eventmq.wire.curve import client_keys
 
@@ -84,6 +84,7 @@ def make_trigger(plugins: PluginManager, text: str) -> Trigger:
 
     Raises:
         SettingsError: There is no such trigger, or its options are not allowed.
+    SettingsError: The trigger does not exist, or its options are not allowed.
     """
     timing = Timing.parse(text)
     try:
@@ -96,7 +97,7 @@ class Triggers:
     """Trigger cache of a scheduler: many schedules share few triggers.
 
     Args:
-        plugins: Of the app.
+        plugins: Plugins of the app.
     """
 
     def __init__(self, plugins: PluginManager) -> None:
@@ -104,7 +105,7 @@ class Triggers:
         self._cache: dict[str, Trigger] = {}
 
     def __call__(self, text: str) -> Trigger:
-        """Return the trigger of a text; raises `SettingsError`."""
+        """Return the trigger for a text; raises `SettingsError`."""
         trigger = self._cache.get(text)
         if trigger is None:
             if len(self._cache) >= _MAX_CACHED:
@@ -114,7 +115,7 @@ class Triggers:
 
 
 class Client(NamedTuple):
-    """The parts of the client."""
+    """The client of an app: its runner, and what submits and asks through it."""
 
     runner: ClientRunner
     results: ResultClient
@@ -123,16 +124,16 @@ class Client(NamedTuple):
 
 
 class Components:
-    """The components of an app: made at their first use, once each. Thread-safe.
+    """Components of an app, each made once when first used. Thread-safe.
 
     It is also the app of its tasks (`eventmq.task.shared.SharedTaskApp`).
 
     Args:
-        app: Handed to plugins.
-        name: Of the app.
-        settings: Of the app; may be replaced until a component is made.
-        plugins: Argument of the app.
-        task_defaults: Options of all tasks that do not say another value.
+        app: The app, which plugins get.
+        name: Name of the app.
+        settings: Settings of the app; may be replaced until a component is made.
+        plugins: The argument ``plugins`` of the app.
+        task_defaults: Options of all tasks that do not set them.
         clock: Reads time.
         embed: Method of the app that makes broker and worker of this process, for ``memory://``.
     """
@@ -154,14 +155,14 @@ class Components:
         self.task_defaults = task_defaults
         self.closed = False
         self.ids = IdFactory(clock)
-        #: The role in the client's INFORM.
+        #: Role of this process in the client's INFORM.
         self.role = "client"
         self._app = weakref.ref(app)
         self._embed = weakref.WeakMethod(embed)
         self._arguments = tuple(plugins)
         self._lock = threading.RLock()
         self._plugins: PluginManager | None = None
-        #: What plugins declare for tasks, and the settings that they were loaded by.
+        #: Options of tasks from plugins, and the settings with which those were loaded.
         self._task_options: tuple[Settings | None, RoleReaders] = (None, {})
         self._client: Client | None = None
         self._make_runner: Callable[[], ClientRunner] | None = None
@@ -174,12 +175,12 @@ class Components:
 
     @property
     def started(self) -> bool:
-        """Whether a component was made from the settings."""
+        """Whether a component was made, so that the settings are fixed."""
         return self._plugins is not None
 
     @property
     def plugins(self) -> PluginManager:
-        """The plugins, loaded at the first use."""
+        """The plugins, loaded when first used."""
         if self._plugins is None:
             with self._lock:
                 if self._plugins is None:
@@ -190,8 +191,8 @@ class Components:
     def task_options(self) -> RoleReaders:
         """Return the options of tasks that plugins declare.
 
-        They load apart from the app's own: a task is declared before the app is used, and its
-        settings may still change.
+        Their plugins are loaded separately from the app's own: a task is declared before the app is
+        used, when its settings may still change.
         """
         if self._plugins is not None:
             return self._plugins.task_options()
@@ -204,10 +205,10 @@ class Components:
         return options
 
     def with_defaults(self, explicit: Mapping[str, Any]) -> TaskOptions | None:
-        """Return the options of a task, with the app's defaults of tasks; None if it has none.
+        """Return a task's options with the app's defaults filled in; None if the app has none.
 
         Raises:
-            SettingsError: They do not go together.
+            SettingsError: Options and defaults conflict.
         """
         if not self.task_defaults:
             return None
@@ -227,7 +228,7 @@ class Components:
 
     @property
     def client(self) -> Client:
-        """The client; its own first use connects."""
+        """The client; it connects when first used."""
         if self._client is None:
             with self._lock:
                 if self.closed:
@@ -286,11 +287,11 @@ class Components:
     def replaced_client(
         self, clock: Clock, make_runner: Callable[[], ClientRunner]
     ) -> Iterator[None]:
-        """Use another client and clock during a ``with`` block, as tests do.
+        """Replace client and clock during a ``with`` block, for tests.
 
         Args:
-            clock: Its time.
-            make_runner: Makes the client's runner at its first use. Its broker keeps results.
+            clock: The clock to use.
+            make_runner: Makes the client's runner when first used. Its broker keeps results.
 
         Raises:
             NotAllowed: Another test uses the app.
@@ -317,7 +318,7 @@ class Components:
         """Make a call of the broker, see `eventmq.app.EventMQ.ask`; ``begin`` sends it at once."""
         if name in METHODS:
             raise NotAllowed(
-                f"the call {name!r} is made by {METHODS[name]}: it is no question with one answer"
+                f"the call {name!r} is made by {METHODS[name]}: it has no single answer"
             )
         if arguments is not None and not isinstance(arguments, Mapping):
             raise TypeError(
@@ -348,19 +349,19 @@ class Components:
         return self.client.submitter
 
     def queue_of(self, task: str) -> str:
-        """Return the queue of a task that names none."""
+        """Return the default queue of a task."""
         return self.settings.queue_of(task)
 
     @property
     def release(self) -> str:
-        """The release of the code, in the headers of its jobs; empty for none."""
+        """The release of the code, a header of its jobs; empty for none."""
         return self.settings.release
 
     def content(self, name: str | None) -> tuple[str, Serializer]:
-        """Return the content type and the serializer of a name, None for the app's own.
+        """Return content type and serializer for a name, None for the app's default.
 
         Raises:
-            SettingsError: It is not in the setting ``accept_content``.
+            SettingsError: The name is not in the setting ``accept_content``.
             PluginNotFound: No plugin provides it.
         """
         name = name or self.settings.serializer
@@ -373,18 +374,18 @@ class Components:
         return name, serializer
 
     def uses_policy(self, policy: Backoff) -> None:
-        """Look up a retry policy before jobs that need it are sent.
+        """Check that a retry policy exists, before jobs that need it are sent.
 
         Raises:
             PluginNotFound: No plugin provides it.
-            PluginError: It does not take these options.
+            PluginError: It does not accept the options.
         """
         if policy not in self._policies:
             self.plugins.retry_policy(policy.name, policy.options)
             self._policies.add(policy)
 
     def uses_queue(self, queue: str) -> None:
-        """Let the worker of this process, if there is one, serve a queue."""
+        """Make the worker of this process, if there is one, serve a queue."""
         if queue not in self._queues:
             with self._lock:
                 self._queues.add(queue)
@@ -392,7 +393,7 @@ class Components:
                     self._embedded.serve(queue)
 
     def needs_beat(self) -> None:
-        """Start the scheduler of this process, if the broker runs in it too."""
+        """Start the scheduler of this process if the broker runs in this process too."""
         if MEMORY not in self.settings.broker:
             return
         assert self.client.runner.brokers  # noqa: S101 - starts what runs in this process
@@ -401,7 +402,7 @@ class Components:
                 self._embedded.beat()
 
     def names_module(self, module: str) -> bool:
-        """Whether a module is one of those that the app imports."""
+        """Return whether the app imports a module for its tasks."""
         return module in self.settings.imports or module in self.discovered
 
     # The end
@@ -422,7 +423,7 @@ class Components:
             plugins.close()
 
     def drop_inherited(self) -> None:
-        """Forget the parent's threads; called in a forked child."""
+        """Drop the parent's threads; called in a forked child."""
         _inherited.append(self._embedded)
         self._lock = threading.RLock()
         self._embedded = None

@@ -1,4 +1,4 @@
-"""Workers of an app, and the executors that run its jobs: what ``eventmq worker`` runs."""
+"""Workers of an app and the executors of its jobs: what ``eventmq worker`` runs."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ __all__ = ["Callbacks", "LiveSpecs", "WorkerFactory", "WorkerOptions"]
 
 _log = logging.getLogger(__name__)
 
-#: Most bytes of a REPLY besides its result.
+#: Maximum number of bytes of a REPLY besides its result.
 _FRAME_SLACK = 64 * 1024
 
-#: Loads the executor in another process.
+#: Function that loads the executor in another process.
 _LOADER = "eventmq.app:load_executor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Options of one worker; None takes the value of the settings.
+    """Options of one worker; None stands for the value of the settings.
 
     Attributes:
-        path: ``module:attribute`` of the app, for pools whose processes load it anew.
-        brokers: Addresses.
+        path: ``module:attribute`` of the app, for pools whose processes load it again.
+        brokers: Addresses of brokers.
         queues: (weight, name) pairs.
         pool: Name of the pool.
         concurrency: Number of slots.
         pool_options: More options of the pool.
-        live: Serve tasks that are declared later, too: for a worker in the app's own process.
-        context: A ZeroMQ context to use.
-        on_ready: Called once, in the worker's thread, when a broker knows the worker.
+        live: Also serve tasks that are declared later: for a worker in the app's own process.
+        context: ZeroMQ context to use.
+        on_ready: Called once, in the worker's thread, when a broker has registered the worker.
     """
 
     path: str = ""
@@ -89,17 +89,17 @@ class LiveSpecs(Mapping[str, "TaskSpec"]):
 
 
 def _by_wire_name(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, Any]]:
-    """Return tasks by their names in messages, including those of their roles.
+    """Return tasks by their names in messages, including the names that their roles serve.
 
     Raises:
-        SettingsError: Two tasks serve one name.
+        SettingsError: Two tasks serve the same name.
     """
     by_name = dict(tasks)
     for name, task in tasks.items():
         for role in task.declared.roles:
             if role.serves and by_name.setdefault(role.serves, task) is not task:
-                other = by_name[role.serves].name
-                raise SettingsError(f"two tasks serve {role.what}: {other} and {name}")
+                owner = by_name[role.serves].name
+                raise SettingsError(f"two tasks serve {role.what}: {owner} and {name}")
     return by_name
 
 
@@ -117,10 +117,10 @@ class Callbacks:
 
     @contextmanager
     def worker(self) -> Iterator[None]:
-        """Run the callbacks around a worker, or around all of several in one process.
+        """Run the start and stop callbacks around one worker, or all workers of one process.
 
         Raises:
-            EventMQError: A callback failed at the start: the worker must not run.
+            EventMQError: A start callback failed: the worker must not run.
         """
         with self._lock:
             if not self._workers:
@@ -135,15 +135,15 @@ class Callbacks:
                     self._stop()
 
     def _stop(self) -> None:
-        self.end_child()  # of a pool without processes of its own
+        self.end_child()  # if the pool has no processes of its own
         _run_all("on_worker_stop", self.worker_stop)
 
     def any_child(self) -> bool:
-        """Return whether there are any of processes that run jobs."""
+        """Return whether there are callbacks for processes that run jobs."""
         return bool(self.child_start or self.child_stop)
 
     def child(self) -> None:
-        """Run the callbacks of a process that runs jobs, once per process.
+        """Run the start callbacks of a process that runs jobs, once per process.
 
         Raises:
             EventMQError: A callback failed: no job may run in this process.
@@ -153,28 +153,28 @@ class Callbacks:
             self._child = os.getpid()
 
     def end_child(self) -> None:
-        """Run the callbacks of a process that has run its last job, if it began with `child`."""
+        """Run the stop callbacks of a process that runs jobs, if `child` ran in it."""
         if self._child == os.getpid():
             self._child = 0
             _run_all("on_child_stop", self.child_stop)
 
 
-def _run(what: str, functions: list[Callable[[], Any]]) -> None:
+def _run(hook: str, functions: list[Callable[[], Any]]) -> None:
     for function in functions:
         try:
             function()
         except Exception as error:
             raise EventMQError(
-                f"{_name(function)} of {what} failed: {type(error).__name__}: {error}"
+                f"{_name(function)} of {hook} failed: {type(error).__name__}: {error}"
             ) from error
 
 
-def _run_all(what: str, functions: list[Callable[[], Any]]) -> None:
+def _run_all(hook: str, functions: list[Callable[[], Any]]) -> None:
     for function in functions:
         try:
             function()
         except Exception:  # noqa: BLE001 - any of the user's
-            _log.exception("%s of %s failed", _name(function), what)
+            _log.exception("%s of %s failed", _name(function), hook)
 
 
 def _name(function: Callable[[], Any]) -> str:
@@ -190,8 +190,8 @@ class WorkerFactory:
         plugins: Plugins of the app.
         clock: Reads time.
         tasks: Tasks of the app, by name.
-        callbacks: Run around workers and in child processes.
-        overrides: Settings for processes that load the app anew.
+        callbacks: Callbacks of workers and their child processes.
+        overrides: Settings for processes that load the app again.
     """
 
     settings: Settings
@@ -202,10 +202,10 @@ class WorkerFactory:
     overrides: Mapping[str, Any]
 
     def executor(self, tasks: Mapping[str, TaskSpec] | None = None, spool: str = "") -> Executor:
-        """Return an executor for these tasks, or those of the app; see `EventMQ.make_executor`."""
+        """Return an executor for the given tasks, or the app's; see `EventMQ.make_executor`."""
         settings, plugins, calls = self.settings, self.plugins, self.callbacks
         for name in settings.accept_content:
-            plugins.serializer(name)  # a missing library or a wrong option is an error now
+            plugins.serializer(name)  # report a missing library or wrong option now
         if tasks is None:
             tasks = {name: task.spec() for name, task in _by_wire_name(self.tasks).items()}
             for spec in tasks.values():
@@ -231,7 +231,7 @@ class WorkerFactory:
         )
 
     def _check(self, spec: TaskSpec) -> None:
-        """Raise `SettingsError` for a task that names a policy or serializer that is missing."""
+        """Raise `SettingsError` for a task whose retry policy or serializer does not exist."""
         try:
             self.plugins.retry_policy(spec.retry_policy, spec.retry_options)
             if spec.serializer is not None:
@@ -247,9 +247,9 @@ class WorkerFactory:
         settings = self.settings
         if has_greenlets():
             raise NotAllowed(
-                "gevent has put greenlets in the place of this process's threads, and a worker "
+                "gevent has replaced the threads of this process by greenlets, and a worker "
                 "needs threads: call gevent.monkey.patch_all() where the web server starts, in no "
-                "module that workers import; --pool asyncio is for many jobs that wait"
+                "module that workers import; for many waiting jobs use --pool asyncio"
             )
         if options.path:
             self._check_backend()
@@ -287,7 +287,7 @@ class WorkerFactory:
             )
 
     def _info(self, options: WorkerOptions, executor: Executor, slots: int) -> SessionInfo:
-        """Return what the worker announces, and its intervals."""
+        """Return the worker's announcement to the broker, and its intervals."""
         settings = self.settings
         return SessionInfo(
             session="",
@@ -314,12 +314,12 @@ class WorkerFactory:
             if declared.soft_timeout is not None and blocking and queue in served:
                 raise SettingsError(
                     f"task {name!r} has a soft_timeout and is not async: the pool's threads "
-                    f"cannot be interrupted in blocking code; use a pool of processes, as the "
-                    "default one is, make the task 'async def', or leave soft_timeout out"
+                    "cannot be interrupted in blocking code; use a pool of processes, such as the "
+                    "default, make the task 'async def', or leave soft_timeout out"
                 )
 
     def _min_slots(self, options: WorkerOptions, max_slots: int) -> int:
-        """Return the lowest number of slots, 0 where the number is fixed."""
+        """Return the minimum number of slots, 0 if the number is fixed."""
         min_slots = self.settings.min_concurrency
         if options.concurrency is not None or min_slots == max_slots:
             return 0
@@ -333,7 +333,7 @@ class WorkerFactory:
     def _make_pool(self, options: WorkerOptions, executor: Executor, spool: str) -> WorkerPool:
         max_slots = options.concurrency or self.settings.concurrency
         min_slots = 0 if options.concurrency is not None else self.settings.min_concurrency
-        if max_slots:  # else `_info` checks it, against the slots that the pool has by default
+        if max_slots:  # `_info` checks the pool's default
             min_slots = self._min_slots(options, max_slots)
         merged = {
             **({"concurrency": max_slots} if max_slots else {}),

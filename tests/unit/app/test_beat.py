@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from eventmq.app.beat import _verdict
+from eventmq.app.beat import _submit_result
 from eventmq.errors import DuplicateJob, QueueFull, UnknownTask
 from eventmq.scheduler.runner import ScheduledJob
 
@@ -24,7 +24,7 @@ def test_a_job_that_will_not_be_is_one_line_with_its_fields(
     caplog: pytest.LogCaptureFixture, why: Exception, line: tuple[str, str]
 ) -> None:
     caplog.set_level(logging.INFO, "eventmq.scheduler")
-    assert _verdict(JOB, why) is None
+    assert _submit_result(JOB, why) is None
     [record] = caplog.records
     level, text = line
     assert record.levelname == level
@@ -35,6 +35,6 @@ def test_a_job_that_will_not_be_is_one_line_with_its_fields(
 
 def test_a_job_that_is_submitted_again_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "eventmq.scheduler")
-    assert _verdict(JOB, QueueFull("later")) is False
-    assert _verdict(JOB, None) is False
+    assert _submit_result(JOB, QueueFull("later")) is False
+    assert _submit_result(JOB, None) is False
     assert caplog.records == []
