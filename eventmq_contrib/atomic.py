@@ -1,4 +1,4 @@
-"""Atomic writes of files: written beside the old one, synced and renamed, and the folder synced."""
+"""Atomic writes of files: written beside the old file, synced, renamed; the folder is synced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["replacing", "sync_folder", "write_file"]
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that replaces ``path`` at the end, or is removed after an error.
 
-    Until then its name begins with ``_``, so that readers skip it, also where a kill left it.
+    Until then its name begins with ``_``, so that readers skip it, even if a killed process left
+    it.
     """
     temporary = path.with_name(f"_{path.name}")
     try:
@@ -34,7 +35,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_file(path: Path, content: bytes | memoryview | str) -> None:
-    """Write or replace a file; its folder is made where there is none."""
+    """Write or replace a file; its folder is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)

@@ -1,4 +1,4 @@
-"""Libraries of the extras: checked where they are needed, and never before."""
+"""Libraries of the extras: checked when they are needed, not before."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def need(module: str, *, user: str, extra: str = "spark") -> None:
 
     Args:
         module: Module of the library; its first part is the library's name.
-        user: What needs it, for the error: ``eventmq journal``.
+        user: Name of what needs it, for the error, such as ``eventmq journal``.
         extra: Extra of EventMQ that installs it.
 
     Raises:
-        PluginError: It is not installed.
+        PluginError: The library is not installed.
     """
     try:
         importlib.import_module(module)

@@ -1,8 +1,8 @@
-"""Keeps all events of a broker in Parquet files: the command ``eventmq journal``.
+"""Journal: keeps all events of a broker in Parquet files, with the command ``eventmq journal``.
 
-A process of its own takes them out of the broker's store, or asks the broker, seals them in files
-and reports this to the broker, which then deletes them. The library ``pyarrow`` comes with
-``eventmq[spark]``.
+A separate process reads the events from the broker's store, or requests them from the broker, seals
+them in files and reports this to the broker, which then deletes them. The library ``pyarrow`` comes
+with ``eventmq[spark]``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lists the files of a journal and the events that each has, for every reader of a journal.
+"""Catalog: lists the files of a journal and the events in each, for every reader of a journal.
 
-A file's name has its broker and its first and last number. Large files that a compaction made
-replace the files that they were made of. Names and small texts are read by a `JournalLocation`: a
-folder here, or an address that Spark knows. No file of events is opened.
+The name of a file has its broker and its first and last number. Large files, made by a compaction,
+replace the files that they were made from. Names and small texts are read by a `JournalLocation`: a
+local folder, or an address that Spark knows. No file of events is opened.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
     "write_manifest",
 ]
 
-#: Seconds of an hour, whose files have a folder of their own.
+#: Seconds of an hour; the files of each hour have a folder of their own.
 HOUR = 3600.0
 
-#: Names the large files that count.
+#: Name of the file that lists the valid large files.
 MANIFEST = "manifest.json"
 
 #: Folder of the large files, beside the journal.
@@ -49,20 +49,20 @@ COMPACTED = "compacted"
 
 
 class JournalError(StoreError):
-    """A journal is missing, empty or not whole, or a file in it is torn or not of a journal."""
+    """A journal is missing, empty or incomplete, or a file in it is torn or foreign."""
 
 
 class JournalFile(NamedTuple):
     """A file of events.
 
     Attributes:
-        broker: Name of the broker whose events they are.
+        broker: Id of the broker of the events.
         first: Number of the first event.
         last: Number of the last event.
         path: Path on this machine, or an address.
-        hour: Its folder, as from `eventmq.events.partition`.
-        size: Its length in bytes as it was written, -1 where it is not known.
-        sha256: Checksum of its bytes as they were written, "" where it is not known.
+        hour: Folder of the file, as from `eventmq.events.partition`.
+        size: Length in bytes when it was written, -1 if not known.
+        sha256: Checksum of its bytes when it was written, "" if not known.
         large: Whether a compaction made it.
     """
 
@@ -102,7 +102,7 @@ class FolderLocation:
     """A folder of this machine.
 
     Args:
-        folder: Its path.
+        folder: Path of the folder.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -143,7 +143,7 @@ class FolderLocation:
 
 
 def _entries(folder: str, begin: str = "") -> list[str]:
-    """Return the paths in a folder whose names begin so, without files that are being written."""
+    """Return the paths in a folder with a prefix, without files that are being written."""
     try:
         with os.scandir(folder) as entries:
             return [e.path for e in entries if e.name.startswith(begin) and e.name[0] not in "_."]
@@ -152,7 +152,7 @@ def _entries(folder: str, begin: str = "") -> list[str]:
 
 
 class Large(NamedTuple):
-    """A file that a compaction made, and the numbers of the files that it was made of."""
+    """A file made by a compaction, and the numbers of the files that it was made from."""
 
     file: JournalFile
     of: tuple[tuple[int, int], ...]
@@ -169,7 +169,7 @@ class Catalog:
         missing: Files of the manifest that do not exist.
         foreign: Parquet files whose names are not those of a journal.
         logs: Broker -> its seal log.
-        begins: Broker -> first number that is kept, where older events were removed.
+        begins: Broker -> first number that is kept, for brokers whose older events were removed.
     """
 
     name: str
@@ -190,14 +190,13 @@ class Catalog:
     ) -> Catalog:
         """Read the catalog of a journal and its compacted files, or of compacted files only.
 
-        A journal may be writing meanwhile: the log is read before and after the files are listed.
-        Files that it had before must be among them, and the later log describes the files.
+        A journal may be writing meanwhile, so the log is read before and after the files are
+        listed. The files of the earlier log must exist, and the later log describes them.
 
         Args:
             location: Location of the journal, or of its compacted files.
             large: Location of the compacted files; default: ``compacted`` beside the journal.
-            sealed: Read the entries of each file in the seal logs, not only where the logs begin
-                and end.
+            sealed: Read all entries of the seal logs, not only where the logs begin and end.
 
         Raises:
             JournalError: There is no journal, or the manifest or a log cannot be read.
@@ -208,20 +207,20 @@ class Catalog:
         before = _records(location, sealed=sealed)
         begins = _begins(location)
         large = large or location.beside(COMPACTED)
-        # The manifest is read before the files are listed, of which it names some.
+        # The manifest names files, so it is read before the files are listed.
         present, missing = ([], []) if large is None else _compacted(large)
         paths = location.paths()
         logs = before
         if sealed:
             logs = _records(location, sealed=True)
             for broker, record in logs.items():
-                # The files that are expected are those that the log had before they were listed.
+                # Only the files that the log had before the listing are expected.
                 earlier = before.get(broker) or SealRecord(broker)
                 record.expect(record.valid & earlier.valid)
                 record.end = earlier.end
         files = {path: _file_at(path, logs) for path in paths}
         own = [file for file in files.values() if file is not None]
-        # Two journals beside each other may share the folder of the compacted files.
+        # Two journals side by side may share the folder of the compacted files.
         brokers = {file.broker for file in own} | set(logs)
         if own or logs:
             present = [entry for entry in present if entry.file.broker in brokers]
@@ -233,13 +232,13 @@ class Catalog:
         )  # fmt: skip
 
     def current(self) -> list[JournalFile]:
-        """Return the files that are read, by broker and number, large ones before the others."""
+        """Return the files to read, by broker and number, large files before the others."""
         replaced = {(entry.file.broker, *numbers) for entry in self.large for numbers in entry.of}
         own = (file for file in self.own if file[:3] not in replaced)
         return sorted([*(entry.file for entry in self.large), *own], key=sort_key)
 
     def files(self, *, since: float | None = None, until: float | None = None) -> list[JournalFile]:
-        """Return the files that have the events of some time, by broker and number.
+        """Return the files with the events of a time range, by broker and number.
 
         Args:
             since: Unix time in seconds: files of hours before it are left out.
@@ -253,7 +252,7 @@ class Catalog:
         if not files:
             raise JournalError(
                 f"the journal {self.name} has no events yet: eventmq journal seals them after a "
-                "minute, or as --seal-after says"
+                "minute, or after --seal-after"
             )
         return [
             file for file, start in [(file, hour_start(file)) for file in files]
@@ -291,12 +290,12 @@ class Catalog:
 
 
 def sort_key(file: JournalFile) -> tuple[str, int, int]:
-    """Return the sort key of a file: of two that begin together the longer one comes first."""
+    """Return the sort key of a file: of two with the same first number the longer one is first."""
     return file.broker, file.first, -file.last
 
 
 def split_overlapping(files: Iterable[JournalFile]) -> tuple[list[JournalFile], list[JournalFile]]:
-    """Return the files whose events no other has, and those that overlap with others.
+    """Return the files whose events no other file has, and the files that overlap with others.
 
     Args:
         files: As from `Catalog.files`.
@@ -314,15 +313,15 @@ def split_overlapping(files: Iterable[JournalFile]) -> tuple[list[JournalFile], 
 
 
 def hour_start(file: JournalFile) -> float:
-    """Return the Unix time at which the hour of a file begins, in seconds; its path has it.
+    """Return the Unix time at which the hour of a file begins, in seconds, from its path.
 
     Raises:
-        JournalError: The file is in no folder of an hour.
+        JournalError: The file is not in the folder of an hour.
     """
     try:
         return datetime.strptime(f"{file.hour} +0000", "date=%Y-%m-%d/hour=%H %z").timestamp()
     except ValueError as error:
-        raise JournalError(f"{file.path} is in no folder of an hour: move it away") from error
+        raise JournalError(f"{file.path} is not in the folder of an hour: move it away") from error
 
 
 def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> bool:
@@ -343,11 +342,11 @@ def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> 
 def unlisted(location: FolderLocation, journal: Path) -> list[JournalFile]:
     """Return the large files that exist and that the manifest does not name.
 
-    They were replaced by a later compaction or left by a killed one; temporary files count too.
+    A later compaction replaced them, or a killed one left them; temporary files count too.
 
     Args:
         location: Location of the large files.
-        journal: Folder of the journal: if both are one, all its files are the journal's own.
+        journal: Folder of the journal; if it is the same folder, all its files are the journal's.
 
     Raises:
         JournalError: The manifest cannot be read.
@@ -379,13 +378,13 @@ def _begins(location: JournalLocation) -> dict[str, int]:
         return parse_begins(location.text(f"{SEALS}/{BEGIN}"))
     except ValueError as error:
         raise JournalError(
-            f"{SEALS}/{BEGIN} of {location.name} does not say where the journal begins: remove it, "
-            'and say it again with "eventmq journal forget"'
+            f"{SEALS}/{BEGIN} of {location.name} does not name the beginning of the journal: "
+            'remove it, and run "eventmq journal forget" again'
         ) from error
 
 
 def write_manifest(target: Path, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Write the manifest of a folder of large files, whole or not at all."""
+    """Write the manifest of a folder of large files, atomically."""
     manifest = {"version": 1, "files": sorted(entries, key=lambda e: e["path"])}
     write_file(target / MANIFEST, json.dumps(manifest, indent=1))
 
@@ -405,13 +404,13 @@ def _file_at(path: str, logs: Mapping[str, SealRecord]) -> JournalFile | None:
 
 @lru_cache(maxsize=4)
 def _listed(manifest: str) -> list[dict[str, Any]]:
-    """Return the entries of a manifest, cached: a stream reads the same one at every batch."""
+    """Return the entries of a manifest, cached: a stream reads it at every batch."""
     entries: list[dict[str, Any]] = json.loads(manifest)["files"]
     return entries
 
 
 def _compacted(location: JournalLocation) -> tuple[list[Large], list[JournalFile]]:
-    """Return the files that a manifest names: those that exist, and those that do not."""
+    """Return the files that a manifest names: the existing and the missing ones."""
     manifest = location.text(MANIFEST)
     if manifest is None:
         return [], []

@@ -1,4 +1,4 @@
-"""Runs a journal, and keeps its files: ``journal``, ``journal compact``, ``journal forget``."""
+"""The commands ``eventmq journal``, ``journal compact`` and ``journal forget``."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ __all__ = ["journal", "run"]
 
 logger = logging.getLogger("eventmq.journal")
 
-#: Seconds between looks for new events.
+#: Seconds between two checks for new events.
 POLL = 0.2
 
-#: Seconds between attempts where the broker is away.
+#: Seconds between two attempts while the broker is unavailable.
 RETRY_AFTER = 2.0
 
-#: Seconds that the broker of a store has to answer.
+#: Seconds within which the broker of a store must answer.
 TIMEOUT = 2.0
 
 
@@ -52,15 +52,17 @@ TIMEOUT = 2.0
     "imported, 3 broker not reachable.",
 )
 @click.option("--data-dir", metavar="DIR", help="Read the store in the broker's data directory.")
-@click.option("--store", metavar="URL", help="Read this store, as for the broker: postgresql://...")
+@click.option(
+    "--store", metavar="URL", help="Read this store, named as for the broker: postgresql://..."
+)
 @click.option(
     "--out", "--dir", "out", metavar="DIR", default="journal", show_default=True,
     help="The folder of the Parquet files.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Take the events of now and end.")
+@click.option("--once", is_flag=True, help="Seal the present events and end.")
 @click.option(
     "--seal-after", type=click.FloatRange(0.1), metavar="SECONDS",
-    help="Seal a file after so long, a minute by default: streams see what is sealed.",
+    help="Seal a file after this time, a minute by default: streams see only sealed events.",
 )  # fmt: skip
 @takes_log_format
 @takes_target
@@ -70,10 +72,10 @@ def journal(
 ) -> int:  # fmt: skip
     """Keep all events of a broker in Parquet files, until SIGTERM or Ctrl-C.
 
-    With --data-dir, or where the working directory has one, the store is read directly, also while
-    no broker runs; so is the store of --store, from any machine. Otherwise the broker is asked,
-    from anywhere. Events that are sealed in a file are forgotten by the broker, so there is one
-    journal per broker. A line with "ready" comes on stdout.
+    With --data-dir, or if the working directory has a data directory, the store is read directly,
+    even while no broker runs; so is the store of --store, from any machine. Otherwise the events
+    are requested from the broker, from anywhere. The broker deletes events that are sealed in a
+    file, so there is one journal per broker. The command prints a line with "ready" on stdout.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return DONE
@@ -87,7 +89,7 @@ def journal(
 def _source(
     target: Target, data_dir: str | None, store: str | None
 ) -> Iterator[tuple[Source, EventMQ]]:
-    """Give where events come from, and close it at the end."""
+    """Yield the source of the events, and close it at the end."""
     from eventmq import EventMQ
     from eventmq_contrib.journal.sources import BrokerSource, StoreSource
 
@@ -135,11 +137,11 @@ def _run_journal(source: Source, app: EventMQ, out: Path, *, age: float | None, 
 
 
 def run(drain: Drain, wait: Callable[[float], bool], *, once: bool) -> None:
-    """Take events until the end.
+    """Copy events until the end.
 
     Args:
-        drain: Started.
-        wait: Waits for so many seconds or until the end; returns whether that is it.
+        drain: A started drain.
+        wait: Waits for a number of seconds or until the end; returns whether to end.
         once: End when there are no more events.
     """
     pause = 0.0
@@ -163,14 +165,14 @@ def run(drain: Drain, wait: Callable[[float], bool], *, once: bool) -> None:
     help="The folder of the journal.",
 )  # fmt: skip
 @click.option(
-    "--to", metavar="DIR", help="The folder of the larger files; else compacted, beside it."
+    "--to", metavar="DIR", help="The folder of the larger files. Default: compacted, beside it."
 )
 def compact(out: str, to: str | None) -> int:
     """Write the small files of hours that have ended as few large ones.
 
-    The journal's own files stay as they are. The larger ones count once they are in the file
-    manifest.json of their folder; readers may take either. Where there is nothing to compact
-    nothing is written.
+    The journal's own files stay unchanged. The larger files are valid once the file manifest.json
+    of their folder lists them; readers may read either. If there is nothing to compact, nothing is
+    written.
     """
     from eventmq.sdk import SystemClock
     from eventmq_contrib.journal.compaction import Compaction
@@ -185,26 +187,27 @@ def compact(out: str, to: str | None) -> int:
 @journal.command(cls=Command, exits={FAILED: "there is no journal, or it cannot be written"})
 @click.option(
     "--before", metavar="WHEN", callback=read_timestamp,
-    help="Remove the files of hours that ended before then: 52w ago, or 2025-11-20; none unless "
-    "said.",
+    help="Remove the files of hours that ended before then: 52w ago, or 2025-11-20. Default: "
+    "none.",
 )  # fmt: skip
 @click.option(
     "--out", "--dir", "out", metavar="DIR", default="journal", show_default=True,
     help="The folder of the journal.",
 )  # fmt: skip
 @click.option(
-    "--to", metavar="DIR", help="The folder of the larger files; else compacted, beside it."
+    "--to", metavar="DIR", help="The folder of the larger files. Default: compacted, beside it."
 )
 @click.option(
     "--trim-seals", is_flag=True,
-    help="Let the journal leave the removed files out of its seal log as well. Not where a copy "
-    "elsewhere keeps them: it could not be proven any more.",
+    help="Let the journal remove the entries of these files from its seal log as well. Do not use "
+    "this if a copy elsewhere keeps the files: an audit could no longer prove it.",
 )  # fmt: skip
 def forget(before: float | None, out: str, to: str | None, *, trim_seals: bool) -> int:
-    """Remove the oldest files, and note that the journal begins later.
+    """Remove the oldest files, and record that the journal begins later.
 
-    Only so an audit knows that nothing else is missing. The journal may be at work. Without
-    --before nothing is removed: what is missing at the beginning counts as forgotten from then on.
+    An audit needs this record to know that nothing else is missing. The journal may be running.
+    Without --before no file is removed: events that are missing at the beginning count as forgotten
+    from then on.
     """
     from eventmq_contrib.journal.retention import forget as forget_files
 

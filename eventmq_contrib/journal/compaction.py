@@ -1,7 +1,7 @@
 """Writes the many files of an hour as one, in a second folder that a manifest describes.
 
-The journal's files are not touched. A large file counts once the manifest names it. The manifest is
-replaced as a whole, so that a compaction that is killed changes nothing.
+The files of the journal stay unchanged. A large file is valid once the manifest lists it. The
+manifest is replaced atomically, so a compaction that is killed changes nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Plan:
     """Plan of a compaction.
 
     Attributes:
-        missing: Lost files of the manifest whose events are in other files.
+        missing: Missing files of the manifest whose events are in other files.
         replaced: Large and temporary files to be removed.
         runs: Files of one hour that become one file.
         mixed: Files that share events with others.
@@ -62,14 +62,13 @@ class _Plan:
 
     @property
     def has_work(self) -> bool:
-        """Whether something is to be written or removed."""
+        """Whether there are files to write or remove."""
         return bool(self.missing or self.replaced or self.runs)
 
     def add(self, files: Sequence[JournalFile]) -> None:
-        """Add the groups of files of an hour that become one file each, if a file of it is new.
+        """Add the groups of files of an hour that become one file each, if the hour has new files.
 
-        Files that have events in common are left as they are: the compaction cannot know which of
-        them is right.
+        Files with common events are left alone: the compaction cannot know which of them is right.
         """
         groups: list[list[JournalFile]] = []
         reach = -1
@@ -86,22 +85,22 @@ class _Plan:
                 self.runs.append(group)
 
     def warn(self) -> None:
-        """Log a warning about files that are left as they are."""
+        """Log a warning about files that are left alone."""
         for file in self.mixed:
-            logger.warning("%s is not compacted: others have events of it, too", file.path)
+            logger.warning("%s is not compacted: other files have some of its events", file.path)
 
 
 class Compaction:
     """Compacts the files of hours that have ended.
 
-    Events of such an hour that are sealed later join the large file in the next compaction. The
-    replaced large file is removed by the compaction after that: until then, readers that have read
-    the older manifest may read it.
+    Events of such an hour that are sealed later are merged with the large file by the next
+    compaction. The compaction after that removes the replaced large file: until then, readers that
+    have read the older manifest may read it.
 
     Args:
         journal: Folder of the journal.
-        target: Folder of the large files, made where it is missing; ``compacted`` beside the
-            journal by default.
+        target: Folder of the large files, made if it is missing; by default ``compacted`` beside
+            the journal.
     """
 
     def __init__(self, journal: Path, target: Path | None = None) -> None:
@@ -112,15 +111,15 @@ class Compaction:
     def run(self, now: float) -> tuple[int, int]:
         """Compact the new files; return the numbers of files before and after.
 
-        Where there is nothing to compact nothing is written, and the folder of the large files is
+        If there is nothing to compact, nothing is written, and the folder of the large files is
         neither made nor checked.
 
         Args:
-            now: Unix time: hours that end later are left alone.
+            now: Unix time in seconds: hours that end later are left alone.
 
         Raises:
             StoreError: There is no journal, a file cannot be read or written, or another command
-                has the folder of the large files for long.
+                locks the folder of the large files for too long.
         """
         if not self._journal.is_dir():
             raise StoreError(f"there is no journal in {self._journal}: name its folder with --out")
@@ -133,7 +132,7 @@ class Compaction:
             raise StoreError(f"cannot compact {self._journal}: {error}") from error
 
     def _has_work(self, now: float) -> bool:
-        """Return False if there is nothing to write, True also where only the lock could tell."""
+        """Return False if there is nothing to write, True if there is or that needs the lock."""
         try:
             plan = self._plan(now)
         except StoreError:  # another command may be writing: checked again under the lock
@@ -143,7 +142,7 @@ class Compaction:
         return plan.has_work
 
     def _plan(self, now: float) -> _Plan:
-        """Return the plan of the compaction; nothing is written."""
+        """Return the plan of the compaction, without writing."""
         location = FolderLocation(self._target)
         text = location.text(MANIFEST)
         catalog = Catalog.read(FolderLocation(self._journal), location, sealed=True)
@@ -170,19 +169,19 @@ class Compaction:
 
     def _run(self, plan: _Plan) -> tuple[int, int]:
         plan.warn()
-        for file in plan.missing:  # others have its events
+        for file in plan.missing:  # other files have its events
             self._entries.pop(file.path, None)
         if plan.missing:
             write_manifest(self._target, list(self._entries.values()))
         for file in plan.replaced:
-            logger.info("removing %s, which the manifest names no more", file.path)
+            logger.info("removing %s, which the manifest no longer lists", file.path)
             Path(file.path).unlink(missing_ok=True)
         for run in plan.runs:
             self._merge(run)
         return sum(not file.large for run in plan.runs for file in run), len(plan.runs)
 
     def _merge(self, files: Sequence[JournalFile]) -> None:
-        """Write files whose numbers are consecutive as one, and the manifest with it."""
+        """Write files with consecutive numbers as one file, and the manifest that lists it."""
         of: list[list[int]] = []
         for file in files:
             of += self._entries[file.path]["of"] if file.large else [[file.first, file.last]]
@@ -209,7 +208,7 @@ def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
     """Yield the events of files, each checked against its seal.
 
     Raises:
-        StoreError: A file is not as it was sealed.
+        StoreError: A file differs from what was sealed.
     """
     schema = arrow_schema()
     for file in files:
@@ -219,7 +218,7 @@ def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
         if file.sha256 and facts.sha256 != file.sha256:
             raise StoreError(f"{file.path} was altered after it was written: move it away")
         table = pq.ParquetFile(file.path).read()
-        for column in schema:  # also those that an earlier EventMQ did not write
+        for column in schema:  # an earlier EventMQ did not write all of them
             if column.name not in table.column_names:
                 table = table.append_column(column, pa.nulls(table.num_rows, column.type))
         yield table.select(schema.names).cast(schema)

@@ -1,7 +1,7 @@
 """Copies events from a source into a journal's folder, each exactly once, despite any kill.
 
-Events that were read and not sealed are lost with the process and read again. Sealed ones are never
-read again, since the names of the files have their numbers.
+Events that were read but not sealed are lost with the process and read again. Sealed events are
+never read again, since the names of the files have their numbers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["AGE", "ROWS", "Drain"]
 
 logger = logging.getLogger("eventmq.journal")
 
-#: Events in a file at most.
+#: Maximum number of events in a file.
 ROWS = 65_536
 
-#: Bytes of a redactor's output after which the events are sealed.
+#: Bytes of redacted values after which the events are sealed.
 TEXT = 64 * 1024 * 1024
 
 #: Seconds after which events are sealed.
@@ -42,10 +42,10 @@ class Drain:
     """One run of a journal.
 
     Args:
-        source: Where the events come from.
-        folder: The journal's folder, open.
+        source: Source of the events.
+        folder: Folder of the journal, open.
         clock: Reads time.
-        rows: Events in a file at most.
+        rows: Maximum number of events in a file.
         age: Seconds after which events are sealed.
         redactor: Redacts arguments and results; None to leave them out.
     """
@@ -62,15 +62,15 @@ class Drain:
         self._since = 0.0
         self._reported = -1
         self._report_at = float("-inf")
-        #: The last number that was read, and the last that is sealed.
+        #: Last event number that was read, and last one that is sealed.
         self.last_read = self.sealed = 0
         self.files = 0
 
     def start(self) -> None:
-        """Read how far the folder is, and register the journal with the broker.
+        """Read the last sealed number of the folder, and register the journal with the broker.
 
         Raises:
-            StoreError: The broker has less than the folder, or another journal.
+            StoreError: The broker has fewer events than the folder, or another journal.
         """
         self.last_read = self.sealed = self._folder.checkpoint(self._source.broker_id)
         _, head = self._source.read(self.last_read, 1)
@@ -78,7 +78,7 @@ class Drain:
         self._report()
 
     def step(self) -> bool:
-        """Read some events, seal what is due, report it; return whether there were any."""
+        """Read some events, seal and report those that are due; return whether any were read."""
         rows, _ = self._source.read(self.last_read, READ_BYTES)
         for row in rows:
             self._add(row)
@@ -97,9 +97,9 @@ class Drain:
 
     def _add(self, row: EventRow) -> None:
         if row.first > self.last_read + 1:
-            self._seal_all()  # a file has no hole
+            self._seal_all()  # a file has consecutive numbers
             logger.warning(
-                "events %d to %d are missing: the broker had dropped them",
+                "events %d to %d are missing: the broker dropped them",
                 self.last_read + 1, row.first - 1,
             )  # fmt: skip
         if not len(self._events):
@@ -108,7 +108,7 @@ class Drain:
             self._redactor.begin()
         if row.first > self.last_read:
             self._events.add(self._source.broker_id, row.first, row.body)
-        else:  # the beginning of this row is sealed already
+        else:  # the first events of this row are sealed already
             columns = EventColumns(self._redactor)
             columns.add(self._source.broker_id, row.first, row.body)
             columns.cut(self.last_read + 1 - row.first)
@@ -139,7 +139,7 @@ class Drain:
             self._written = self._redactor.written
 
     def _seal(self, limit: int) -> None:
-        """Seal the first events, as many as are of one hour."""
+        """Seal the first events, up to the end of their hour."""
         size = min(limit, self._rows, len(self._events))
         size = _of_one_hour(self._events.values["ts_us"], size)
         part = self._events.cut(size)

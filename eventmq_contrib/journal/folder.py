@@ -1,8 +1,8 @@
 """The folder of a journal: its lock, its identity and its sealed files.
 
 A file is written under a temporary name that readers skip, synced and renamed, and its folder is
-synced. Only then does the file count: a journal reads from its files' names how far it has got. The
-seal log gets its line last.
+synced. Only then is the file valid: the names of the files are the journal's record of its
+progress. The seal log gets its line last.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["JournalFolder"]
 
 logger = logging.getLogger("eventmq.journal")
 
-#: Files that hold no events: readers skip names that begin with ``_``.
+#: Files without events: readers skip names that begin with ``_``.
 _LOCK, _IDENTITY = "_lock", "_journal.json"
 
 
 class JournalFolder:
-    """A folder that one process writes. Call `open` first, and `close` even where that failed.
+    """A folder that one process writes. Call `open` first, and `close` even if that failed.
 
     Args:
         path: Path of the folder, made if it is missing.
@@ -49,7 +49,7 @@ class JournalFolder:
         """Lock the folder, and remove unfinished files of an earlier process.
 
         Raises:
-            StoreError: It cannot be written, or another ``eventmq journal`` has it.
+            StoreError: It cannot be written, or another ``eventmq journal`` uses it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -89,12 +89,12 @@ class JournalFolder:
     def _unwritable(self, error: OSError) -> StoreError:
         msg = (
             f"cannot write the journal {self.path}: {error.strerror or error}; make it writable, "
-            "make room, or name another with --out"
+            "make room, or name another folder with --out"
         )
         return StoreError(msg)
 
     def close(self) -> None:
-        """Free the lock. Idempotent."""
+        """Release the lock. Idempotent."""
         self._held.close()
 
     # Sealed files
@@ -118,8 +118,8 @@ class JournalFolder:
         name, path = max(files, key=lambda item: item[0].last, default=(None, None))
         if path is not None and not is_whole(path):
             raise StoreError(
-                f"the newest file, {path}, is torn: move it away, and the journal takes its events "
-                "again, where the broker still has them"
+                f"the newest file, {path}, is torn: move it away, and the journal reads its events "
+                "again, if the broker still has them"
             )
         log = SealLog(self.path, broker_id)
         try:
@@ -132,12 +132,12 @@ class JournalFolder:
     # Sealing
 
     def seal(self, broker_id: str, events: EventColumns) -> FileName:
-        """Write one hour's events, numbered consecutively, as one file that is never changed.
+        """Write events of one hour, with consecutive numbers, as one file that is never changed.
 
         Call `checkpoint` for this broker first.
 
         Raises:
-            StoreError: It cannot be written. The broker still has the events.
+            StoreError: The file cannot be written. The broker still has the events.
         """
         numbers = events.values["seq"]
         name = FileName(broker_id, numbers[0], numbers[-1])

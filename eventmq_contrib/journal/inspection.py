@@ -1,7 +1,7 @@
 """Inspection of a journal: compares files with their names, checksums and the seal log.
 
-The `Facts` of a file are read here from folders, and by Spark from addresses. What they must be,
-and what is missing, is judged without opening a file.
+This module reads the `Facts` of files in folders; Spark reads those of files at addresses.
+`evaluate` compares them with the catalog and the seal logs, without opening a file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from eventmq_contrib.journal.seals import SealRecord
 
 __all__ = [
-    "Facts", "Inspection", "check_file", "check_version", "facts_of", "inspect", "joined", "judge",
-    "without",
+    "Facts", "Inspection", "check_file", "check_version", "evaluate", "facts_of", "inspect",
+    "joined", "without",
 ]  # fmt: skip
 
-#: Columns without which a row is no event. Others may be missing: then they are null.
+#: Columns that every event must have. Other columns may be missing: they are null then.
 _NEEDED = ("broker_id", "seq", "ts_us", "kind")
 
 _VERSION_KEY = b"eventmq.schema_version"
@@ -42,15 +42,15 @@ class Facts(NamedTuple):
 
     Attributes:
         rows: Number of events.
-        first: Their lowest number.
-        last: Their highest number.
-        brokers: Least and greatest id of their brokers.
-        times: Their first and last time, in microseconds.
-        version: Version of their schema.
+        first: Lowest number of an event.
+        last: Highest number of an event.
+        brokers: Lowest and highest id of a broker.
+        times: First and last time of an event, in microseconds.
+        version: Version of the schema.
         size: Length of the file in bytes, -1 if not read.
         sha256: Checksum of the file, "" if not computed.
         wrong: Why the file cannot be read, "" if it can.
-        irregular: What is wrong with its numbers, "" if nothing is, or if not checked.
+        irregular: Problem of the numbers, "" if there is none, or if they were not checked.
     """
 
     rows: int = 0
@@ -73,9 +73,9 @@ class Inspection:
         sound: Readable files, with their real broker and numbers.
         damage: Problems, as sentences that name files and numbers.
         unproven: Reasons why missing or altered events cannot be ruled out, as sentences.
-        unanchored: Brokers whose last event was compared with nothing outside the journal, as
-            sentences.
-        bounds: Broker -> first and last number that must be there.
+        unanchored: Brokers whose last event was not compared with anything outside the journal,
+            as sentences.
+        bounds: Broker -> first and last number that must exist.
         doubtful: Paths of files with problems.
         suspect: Broker, first and last number of damaged files.
         missing: Broker, first and last number of ranges that no sound file has.
@@ -91,16 +91,16 @@ class Inspection:
     missing: list[tuple[str, int, int]] = field(default_factory=list)
 
 
-# What a file says
+# Facts of a file
 
 
 def facts_of(path: str, *, checksum: str | None = None) -> Facts:
-    """Return what a file of this machine says of itself.
+    """Return the facts of a file of this machine.
 
     Args:
-        path: Of the file.
-        checksum: Look at all of its bytes: its SHA-256, "" where none is known. Where it is another
-            one, each page and each number is looked at as well.
+        path: Path of the file.
+        checksum: Expected SHA-256 of the file, "" if not known: all bytes are read. If the checksum
+            differs, each page and each number is checked as well. None to read the footer only.
     """
     try:
         if checksum is None:
@@ -118,7 +118,7 @@ def facts_of(path: str, *, checksum: str | None = None) -> Facts:
 
 
 def _footer(file: Any, path: str) -> Facts:
-    """Return what the footer says; where that leaves something out, the columns are read."""
+    """Return the facts in the footer; columns are read only for facts that it lacks."""
     footer = file.metadata
     wrong = _foreign(file.schema_arrow, path)
     if wrong:
@@ -131,7 +131,7 @@ def _footer(file: Any, path: str) -> Facts:
 
 
 def _foreign(schema: Any, path: str) -> str:
-    """Return why these are no columns of events, "" where they are."""
+    """Return why these are not columns of events, "" if they are."""
     for name in _NEEDED:
         if name not in schema.names:
             return f"{path} has no events, it lacks the column {name}"
@@ -153,14 +153,14 @@ def _bounds(file: Any, name: str) -> tuple[Any, Any]:
 
 
 def _content(file: Any) -> tuple[str, str]:
-    """Read everything; return why it cannot be read, and what is wrong with its numbers."""
+    """Read the whole file; return why it cannot be read, and the problem of its numbers."""
     try:
         seq = file.read().column("seq").combine_chunks()
     except (pa.ArrowException, OSError) as error:
         return f"a page is damaged ({_line(error)})", ""
     follows = pc.all(pc.equal(pc.subtract(seq[1:], seq[:-1]), 1)).as_py()
     if len(seq) > 1 and not follows:
-        return "", f"its {len(seq)} events do not have numbers that follow each other"
+        return "", f"its {len(seq)} events do not have consecutive numbers"
     return "", ""
 
 
@@ -168,15 +168,15 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-# What it must say
+# Comparison with names and seals
 
 
 def disagreements(file: JournalFile, facts: Facts) -> Iterator[str]:
-    """Yield what of a file is not as its name and its folder say.
+    """Yield the contradictions between a file and its name and folder.
 
     Args:
-        file: Which.
-        facts: What it says of itself.
+        file: The file.
+        facts: Facts of the file.
     """
     if facts.version > SCHEMA_VERSION:
         yield _newer(file.path, facts.version)
@@ -204,24 +204,24 @@ def disagreements(file: JournalFile, facts: Facts) -> Iterator[str]:
 
 
 def check_file(file: JournalFile) -> None:
-    """See that a file of this machine is what its name says, by its footer.
+    """Check that a file of this machine agrees with its name, by its footer.
 
     Raises:
-        JournalError: It is torn, foreign or of a newer EventMQ, or its name is wrong.
+        JournalError: The file is torn, foreign or of a newer EventMQ, or its name is wrong.
     """
     for wrong in disagreements(file, facts_of(file.path)):
         raise JournalError(wrong)
 
 
 def check_version(path: Path | str, metadata: Mapping[bytes, bytes] | None) -> None:
-    """See that a file's columns mean what they mean here.
+    """Check that this EventMQ knows the schema version of a file.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         metadata: Metadata of its schema.
 
     Raises:
-        JournalError: It is of a newer EventMQ.
+        JournalError: The file is of a newer EventMQ.
     """
     version = int((metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
     if version > SCHEMA_VERSION:
@@ -235,33 +235,33 @@ def _newer(path: Path | str, version: int) -> str:
     )
 
 
-# All of them
+# The whole journal
 
 
 def inspect(catalog: Catalog, sealed: Mapping[str, int] | None = None) -> Inspection:
-    """Read every file of a folder, and judge the journal.
+    """Read every file of a folder, and return the findings about the journal.
 
     Args:
-        catalog: As from `Catalog.read`, with what the seal logs say of each file.
-        sealed: Up to which number brokers say that their events are sealed, by broker.
+        catalog: As from `Catalog.read`, with the entries of the seal logs.
+        sealed: Broker -> the last sealed number as the broker reports it.
     """
     files = [*(entry.file for entry in catalog.large), *catalog.own]
     with ThreadPoolExecutor(_THREADS, "inspection") as pool:
         facts = list(pool.map(lambda file: facts_of(file.path, checksum=file.sha256), files))
-    return judge(
+    return evaluate(
         catalog, {file.path: entry for file, entry in zip(files, facts, strict=True)}, sealed
     )
 
 
-def judge(
+def evaluate(
     catalog: Catalog, facts: Mapping[str, Facts], sealed: Mapping[str, int] | None = None
 ) -> Inspection:
-    """Return what is wrong with a journal, and what cannot be known.
+    """Return the findings about a journal, from the facts of its files.
 
     Args:
-        catalog: As from `Catalog.read`, with what the seal logs say of each file.
-        facts: What each file says of itself, by its path.
-        sealed: Up to which number brokers say that their events are sealed, by broker.
+        catalog: As from `Catalog.read`, with the entries of the seal logs.
+        facts: Facts of each file, by its path.
+        sealed: Broker -> the last sealed number as the broker reports it.
     """
     sealed = sealed or {}
     foreign = "is not a file of a journal, by its name: move it away"
@@ -285,12 +285,12 @@ def judge(
         *filter(sealed.get, sealed),
     }
     for broker in sorted(brokers):
-        _judge_broker(inspection, broker, catalog, sealed.get(broker, 0))
+        _evaluate_broker(inspection, broker, catalog, sealed.get(broker, 0))
     return inspection
 
 
 def _altered(file: JournalFile, facts: Facts) -> Iterator[str]:
-    """Yield that a file is not what was sealed, where that is known."""
+    """Yield a sentence if a file differs from what was sealed, as far as that is known."""
     if file.sha256 and facts.sha256 and file.sha256 != facts.sha256:
         length = (
             "" if file.size == facts.size else f", of {facts.size} bytes instead of {file.size}"
@@ -299,7 +299,7 @@ def _altered(file: JournalFile, facts: Facts) -> Iterator[str]:
 
 
 def _unsealed(file: JournalFile, record: SealRecord | None) -> Iterator[str]:
-    """Yield that a file was not sealed by the journal, where its log says so."""
+    """Yield a sentence if a file is not in the seal log of the journal."""
     if record is None or file.sha256 or file.last <= record.unproven:
         return
     if file.first <= record.last:
@@ -308,7 +308,7 @@ def _unsealed(file: JournalFile, record: SealRecord | None) -> Iterator[str]:
         yield f"{file.path} is not in the seal log: {why} there"
 
 
-def _judge_broker(inspection: Inspection, broker: str, catalog: Catalog, sealed: int) -> None:
+def _evaluate_broker(inspection: Inspection, broker: str, catalog: Catalog, sealed: int) -> None:
     record = catalog.logs.get(broker)
     ranges = joined(file[1:3] for file in inspection.sound if file.broker == broker)
     begin, end = (ranges[0][0], ranges[-1][1]) if ranges else (1, 0)
@@ -356,7 +356,7 @@ def _missing_files(
     catalog: Catalog,
     ranges: Sequence[tuple[int, int]],
 ) -> Iterator[str]:
-    """Yield which sealed files are gone, of those whose events no other file has."""
+    """Yield a sentence for each missing sealed file whose events no other file has."""
     present = {file[1:3] for file in catalog.own if file.broker == broker}
     for numbers in sorted(record.valid - present):
         seal = record.seals[numbers]
@@ -369,7 +369,7 @@ def _missing_files(
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges of numbers in their order, those that touch or overlap as one."""
+    """Return sorted ranges of numbers; those that touch or overlap are merged."""
     result: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if result and first <= result[-1][1] + 1:
@@ -380,7 +380,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def without(ranges: Iterable[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
-    """Return what of the numbers from ``first`` to ``last`` is in none of some sorted ranges."""
+    """Return the parts of ``first`` to ``last`` that are in none of some sorted ranges."""
     missing = []
     for begin, end in ranges:
         if begin > last:

@@ -1,7 +1,7 @@
 """Locks of folders: of a journal, and of the commands that replace or remove its files.
 
-While `compact` or `forget` hold theirs, the journal itself goes on, since it only adds files. So do
-readers.
+While `compact` or `forget` hold theirs, the journal and its readers continue, since the journal
+only adds files.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ except ImportError:  # pragma: no cover - Windows
 
 __all__ = ["hold_lock", "lock_file"]
 
-#: Readers skip names that begin so; a journal that is in the same folder has another lock.
+#: Readers skip names that begin with ``_``. A journal in the same folder has another lock.
 _LOCK = "_keeping"
 
-#: Seconds that a command waits for another one: cron may start both in the same minute.
+#: Seconds that a command waits for another one, as cron may start both in the same minute.
 TIMEOUT = 60.0
 
 
 def hold_lock(target: Path, command: str) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock of a folder of large files; wait for another command that has it.
+    """Hold the lock of a folder of large files; wait for another command that holds it.
 
     Args:
-        target: The folder, made where it is missing.
-        command: The command that holds it, for the error of the other.
+        target: The folder, made if it is missing.
+        command: The command that takes the lock, for the error of another command.
 
     Raises:
         StoreError: Another command holds it for longer than a minute.
         OSError: The folder cannot be written.
     """
     target.mkdir(parents=True, exist_ok=True)
-    hint = f" for more than {TIMEOUT:.0f} seconds: begin this again when that has ended"
+    hint = f" for more than {TIMEOUT:.0f} seconds: try again when it has ended"
     return lock_file(target / _LOCK, command, hint, timeout=TIMEOUT)
 
 
 @contextlib.contextmanager
 def lock_file(path: Path, owner: str, hint: str, *, timeout: float = 0.0) -> Iterator[None]:
-    """Hold a lock, which the system frees when a process ends, however that ends.
+    """Hold a lock; the system releases it when the process ends in any way.
 
     Args:
-        path: File of the lock, made where it is missing.
-        owner: Who holds it, for the error of another one.
-        hint: End of the error that names the owner.
+        path: File of the lock, made if it is missing.
+        owner: Name of this owner, for the error of another process.
+        hint: End of the error about another owner.
         timeout: Seconds to wait for another owner.
 
     Raises:
-        StoreError: Another one holds it.
+        StoreError: Another owner holds it.
         OSError: The folder cannot be written.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)

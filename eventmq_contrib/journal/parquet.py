@@ -1,4 +1,4 @@
-"""Events as Parquet: the schema of the published row, and how a file is written and read."""
+"""Events as Parquet: the schema of published rows, and functions that write and check files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["arrow_schema", "encode_events", "is_whole", "write_tables"]
 #: First and last bytes of a Parquet file.
 _MAGIC = b"PAR1"
 
-#: Columns of text in which most values differ.
+#: Columns of text with mostly different values.
 _HIGH_CARDINALITY = frozenset({"job_id", "root_id", "parent_id", "trace_id", "arguments", "result"})
 
-#: Columns in which most values are the same, or of few.
+#: Columns with few different values.
 _LOW_CARDINALITY = [
     column.name
     for column in COLUMNS
     if column.type == "string" and column.name not in _HIGH_CARDINALITY
 ]
 
-#: How files are written: with a checksum of each page.
+#: Options of written files: each page has a checksum.
 _OPTIONS = {
     "compression": "zstd", "use_dictionary": _LOW_CARDINALITY, "write_page_checksum": True,
 }  # fmt: skip
@@ -57,8 +57,8 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
     """Write tables of events as one synced Parquet file, with a checksum of each page.
 
     Args:
-        path: Of the file.
-        tables: Each a `pyarrow.Table` with all columns, in their order.
+        path: Path of the file.
+        tables: Tables with all columns in order, each a `pyarrow.Table`.
     """
     with path.open("wb") as file:
         with pq.ParquetWriter(file, arrow_schema(), **_OPTIONS) as writer:
@@ -69,7 +69,7 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a file begins and ends as a Parquet file does."""
+    """Return whether a file begins and ends like a Parquet file."""
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:
             return False

@@ -1,7 +1,7 @@
 """Redacts arguments and results for a journal: decodes them and calls the user's function.
 
-A value that cannot be redacted is null, and is logged once per task and kind without any of it:
-nothing that the function does stops a journal or costs it an event.
+A value that cannot be redacted becomes null, and a warning without any part of the value is logged
+once per task and kind. An error of the function neither stops the journal nor loses an event.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ __all__ = ["MAX_TEXT", "Redactor", "redactor_of"]
 
 logger = logging.getLogger("eventmq.journal")
 
-#: Bytes of JSON that are kept of one value.
+#: Maximum bytes of JSON of one value.
 MAX_TEXT = 64 * 1024
 
-#: Bytes of JSON that are kept of the events of one commit: it may have thousands.
+#: Maximum bytes of JSON of the events of one commit, which may have thousands of events.
 MAX_COMMIT = 32 * 1024 * 1024
 
-#: Pairs of task and kind that are warned of: clients may name any number of tasks.
+#: Maximum number of (task, kind) pairs with a warning: clients may name any number of tasks.
 _MAX_WARNINGS = 1000
 
-#: Characters of the name of a task, and of a reason, that a warning has.
+#: Maximum characters of a task name, and of a reason, in a warning.
 _MAX_LENGTH = 255
 
-#: Errors whose text has nothing of the value.
+#: Errors whose text contains no part of the value.
 _SAFE = (ContentNotAllowed, SignatureError, PluginError)
 
 
 class _Refused(Exception):
-    """A value was left out; the text says why and has nothing of it."""
+    """A value was left out; the text is the reason and contains no part of the value."""
 
 
 class Redactor:
-    """Redacts arguments and results. For one thread.
+    """Redacts arguments and results. Not thread-safe.
 
     Args:
-        function: The user's: gets the name of a task, "" of a legacy job; ``arguments`` or
-            ``result``; and the value.
+        function: The user's function. Its arguments are the name of the task, "" for a legacy job;
+            ``arguments`` or ``result``; and the value.
         reader: Decodes values.
     """
 
@@ -65,20 +65,20 @@ class Redactor:
         self._function = function
         self._reader = reader
         self._warned: set[tuple[str, str]] = set()
-        #: Bytes of JSON so far, and those that the events of this commit may still have.
+        #: Bytes of JSON so far, and remaining bytes for the events of this commit.
         self.written = 0
-        self._room = MAX_COMMIT
+        self._remaining = MAX_COMMIT
 
     def begin(self) -> None:
         """Begin the events of another commit."""
-        self._room = MAX_COMMIT
+        self._remaining = MAX_COMMIT
 
     def __call__(self, kind: str, block: Block) -> list[str | None]:
-        """Return the redacted values of some events, as JSON.
+        """Return the redacted values of a block of events, as JSON.
 
         Args:
             kind: ``arguments`` or ``result``.
-            block: The events; they have values.
+            block: The events, which must have values.
         """
         task, queue = block.common[Field.LABEL][0], block.common[Field.QUEUE]
         types, values = block.column(Field.CONTENT_TYPE), block.column(Field.VALUE)
@@ -88,7 +88,7 @@ class Redactor:
     def _text(  # noqa: PLR0917 - called once
         self, kind: str, task: str, queue: str, job_id: str, content_type: str, data: bytes | None
     ) -> str | None:
-        # What another program keeps is not fetched: its length has no bound.
+        # Values in a result backend are not fetched: their length has no bound.
         if data is None or is_reference(content_type):
             return None
         try:
@@ -100,7 +100,7 @@ class Redactor:
             self._warn(kind, task, f"it cannot be decoded here: {_reason(error)}")
             return None
         try:
-            return self._shown(task, kind, value)
+            return self._redact(task, kind, value)
         except _Refused as error:
             self._warn(kind, task, str(error))
             return None
@@ -119,28 +119,28 @@ class Redactor:
         args, kwargs = ([value], {}) if name == FRAMES_TYPE else value
         return {"args": list(args), "kwargs": dict(kwargs)}
 
-    def _shown(self, task: str, kind: str, value: object) -> str | None:
-        """Return what the function gives for a value, as JSON."""
-        # A signal raises nothing in a journal: whatever comes here is the function's.
+    def _redact(self, task: str, kind: str, value: object) -> str | None:
+        """Return the result of the user's function for a value, as JSON."""
+        # Signals raise nothing in a journal: any exception here is from the function.
         try:
-            shown = self._function(task, kind, value)
+            redacted = self._function(task, kind, value)
         except BaseException as error:
             raise _Refused(f"the redactor raised {_error_location(error)}") from error
-        if shown is None:
+        if redacted is None:
             return None
         try:
-            text = json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            text = json.dumps(redacted, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             size = len(text.encode())
         except BaseException as error:
             raise _Refused(
-                f"the redactor returned a {type(shown).__name__} that JSON cannot write"
+                f"the redactor returned a {type(redacted).__name__} that JSON cannot write"
                 f" ({type(error).__name__})"
             ) from error
         if size > MAX_TEXT:
             raise _Refused(f"the redactor returned more than {MAX_TEXT} bytes of JSON")
-        if size > self._room:
+        if size > self._remaining:
             raise _Refused(f"the redactor returned more than {MAX_COMMIT} bytes for one commit")
-        self._room -= size
+        self._remaining -= size
         self.written += size
         return text
 
@@ -151,13 +151,13 @@ class Redactor:
             return
         self._warned.add(warning)
         logger.warning(
-            "the journal has nothing of the %s of a job of task %r, and says this once for all "
-            "of them: %s", kind, warning[0], why[:_MAX_LENGTH],
+            "the journal leaves out the %s of a job of task %r (logged once per task and kind): "
+            "%s", kind, warning[0], why[:_MAX_LENGTH],
         )  # fmt: skip
 
 
 def _reason(error: BaseException) -> str:
-    """Return what is known of an error, unless its text may have some of the value."""
+    """Return the text of an error, or only its type if the text may contain part of the value."""
     kind = type(error).__name__
     return f"{kind}: {error}" if isinstance(error, _SAFE) else kind
 
@@ -175,7 +175,7 @@ def redactor_of(app: EventMQ) -> Redactor | None:
     """Return the redactor that an app's settings name, None for none.
 
     Raises:
-        SettingsError: It cannot be imported, or is no function.
+        SettingsError: It cannot be imported, or is not a function.
     """
     text = app.settings.redactor
     if not text:
@@ -195,7 +195,7 @@ def _function(text: str, source: str) -> Callable[[str, str, Any], object]:
         value = getattr(value, part, None)
     if not callable(value) or inspect.iscoroutinefunction(value):
         raise SettingsError(
-            f"{setting}: {text} is no function that can be called as redact(task, kind, value)"
+            f"{setting}: {text} is not a function that can be called as redact(task, kind, value)"
         )
     function: Callable[[str, str, Any], object] = value
     return function

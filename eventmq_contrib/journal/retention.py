@@ -32,28 +32,28 @@ def forget(
     before: float | None = None,
     trim_seals: bool = False,
 ) -> tuple[int, dict[str, int]]:
-    """Remove the files of hours that ended before some time, and note where the journal begins.
+    """Remove the files of hours that ended before some time, and record where the journal begins.
 
-    The newest file of each broker stays: its name says how far the journal is. The beginning is
-    noted before anything is removed, so that this can be killed and begun again. Large files that
-    the manifest does not name any more are removed like the others.
+    The newest file of each broker stays: its name records the progress of the journal. The
+    beginning is recorded before files are removed, so that this can be killed and run again. Large
+    files that the manifest no longer lists are removed like the others.
 
     Args:
-        journal: Folder of the journal, which may be at work.
-        target: Folder of the large files; ``compacted`` beside the journal by default.
-        before: Unix time; None to remove nothing, and to accept the beginning as it is.
-        trim_seals: Let the journal leave the lines of files that are forgotten out of its seal log,
-            as it seals the next file or is started. A copy elsewhere that keeps such files cannot
-            be proven any more with a seal log that is copied after that.
+        journal: Folder of the journal, which may be running.
+        target: Folder of the large files; by default ``compacted`` beside the journal.
+        before: Unix time in seconds; None to remove no file, and to accept the present beginning.
+        trim_seals: Let the journal remove the lines of forgotten files from its seal log, when it
+            seals the next file or is started. A seal log that is copied after that no longer proves
+            a copy elsewhere that keeps such files.
 
     Returns:
-        How many files were removed, and the first number that is kept, by broker.
+        The number of removed files, and broker -> first number that is kept.
 
     Raises:
-        StoreError: There is no journal, it cannot be written, or another command has the folder of
-            the large files for long.
+        StoreError: There is no journal, it cannot be written, or another command locks the folder
+            of the large files for too long.
     """
-    FolderLocation(journal).paths()  # there is a journal
+    FolderLocation(journal).paths()  # raises if there is no journal
     target = target or journal.absolute().parent / COMPACTED
     try:
         with hold_lock(target, "eventmq journal forget"):
@@ -85,14 +85,14 @@ def _remove_before(
     _remove_entries(location, {file.path for file in (*old, *catalog.missing)})
     for file in old:
         Path(file.path).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # there is something else in it
+        with contextlib.suppress(OSError):  # other files are in it
             Path(file.path).parent.rmdir()
             Path(file.path).parent.parent.rmdir()
     return len(old), {broker: begins[broker] for broker in cuts}
 
 
 def _cut(broker: str, files: Iterable[JournalFile], catalog: Catalog, before: float | None) -> int:
-    """Return the number such that the files that end before it are forgotten."""
+    """Return the first number that is kept: files that end before it are forgotten."""
     own = [file for file in files if file.broker == broker]
     if not own:
         return catalog.logs[broker].last + 1

@@ -1,11 +1,11 @@
-"""The seal log of a journal: for each broker, which files were sealed, with a checksum of each.
+"""The seal log of a journal: for each broker, the sealed files with their checksums.
 
-``_seals/<broker>.jsonl`` gets a line after each file that was sealed, so that it may be one file
-behind and is never ahead. Each line has a checksum over itself and the one before it. With it an
-audit knows where the journal begins and ends and what was in each file. ``_seals/begin.json`` says
-from which number on a journal is kept, where older files were forgotten. If it is wanted, their
-lines are left out after a while: one line in their place says up to which number, and what the next
-one follows. ``_seals/trim.json`` says before which number.
+``_seals/<broker>.jsonl`` gets a line after each sealed file, so it may be one file behind and is
+never ahead. Each line has a checksum over itself and the line before it. From the log an audit
+knows where the journal begins and ends, and what was in each file. ``_seals/begin.json`` has the
+first number that is kept, if older files were forgotten. With `trim_seals` the lines of forgotten
+files are later removed: one line in their place has the last removed number, and the checksum that
+the next line follows. ``_seals/trim.json`` has the number before which lines may be removed.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.journal")
 
-#: Folder of the logs, in that of the journal.
+#: Folder of the logs, in the folder of the journal.
 SEALS = "_seals"
 
 #: File of that folder: broker -> the first number that is kept.
 BEGIN = "begin.json"
 
-#: File of that folder: broker -> the number before which lines of forgotten files may go.
+#: File of that folder: broker -> the number before which lines of forgotten files may be removed.
 TRIM = "trim.json"
 
 _SUFFIX = ".jsonl"
 
-#: Bytes of lines of forgotten files that are left out at once, and their least share of the log: it
-#: is written anew for that.
+#: Bytes of lines of forgotten files that are removed at once, and their minimum share of the log,
+#: which is rewritten for that.
 TRIM_BYTES, TRIM_SHARE = 1024 * 1024, 8
 
 
 class Seal(NamedTuple):
-    """A file that was sealed: its numbers, its folder, its length in bytes and its SHA-256."""
+    """A sealed file: its numbers, its folder, its length in bytes and its SHA-256."""
 
     first: int
     last: int
@@ -67,9 +67,9 @@ def seal_of(name: FileName, hour: str, data: bytes | memoryview) -> Seal:
     """Return the seal of a file.
 
     Args:
-        name: Of the file.
-        hour: Its folder, as from `eventmq.events.partition`.
-        data: What is in it.
+        name: Name of the file.
+        hour: Folder of the file, as from `eventmq.events.partition`.
+        data: Content of the file.
     """
     return Seal(name.first, name.last, hour, len(data), hashlib.sha256(data).hexdigest())
 
@@ -80,13 +80,13 @@ class SealRecord:
 
     Attributes:
         broker: Id of the broker.
-        seals: Numbers of a file -> its seal, also for files that were sealed again later.
+        seals: Numbers of a file -> its seal, including files that were sealed again later.
         begin: The first number that was ever sealed, 0 for none.
-        head: The first number of the files that must be there, 0 for none.
-        last: The last number of the files that must be there, 0 for none.
+        head: The first number of the files that must exist, 0 for none.
+        last: The last number of the files that must exist, 0 for none.
         end: The last number that was ever sealed, 0 for none.
         unproven: Last number of the files that were sealed without a log; 0 for none.
-        trimmed: Last number of the files that were removed, with their lines; 0 for none.
+        trimmed: Last number of the files whose lines were removed; 0 for none.
         damage: Problems of the log itself, as sentences.
     """
 
@@ -99,15 +99,15 @@ class SealRecord:
     unproven: int = 0
     trimmed: int = 0
     damage: list[str] = field(default_factory=list)
-    #: Checksum of the last line, and how many bytes are whole lines.
+    #: Checksum of the last line, and number of bytes of complete lines.
     chain: str = ""
     whole: int = 0
-    #: Numbers of the files that are to be there.
+    #: Numbers of the files that must exist.
     valid: set[tuple[int, int]] = field(default_factory=set)
 
     @classmethod
     def parse(cls, broker: str, data: bytes) -> SealRecord:
-        """Read a log; a line at its end that was not finished does not count."""
+        """Read a log; an incomplete line at its end does not count."""
         record = cls(broker)
         *lines, tail = data.split(b"\n")
         record.whole = len(data) - len(tail)
@@ -117,7 +117,7 @@ class SealRecord:
 
     @classmethod
     def brief(cls, broker: str, data: bytes) -> SealRecord:
-        """Read of a log only where the files begin and end: what needs no look at each line."""
+        """Read only where the files of a log begin and end, without parsing each line."""
         if b'"restart"' in data:
             return cls.parse(broker, data)
         record = cls(broker)
@@ -130,7 +130,7 @@ class SealRecord:
         return record
 
     def add(self, number: int, line: bytes) -> None:
-        """Take a line; ``number`` is for what is said of a damaged one."""
+        """Add a line; ``number`` is its number, for messages about damage."""
         try:
             entry: dict[str, Any] = json.loads(line)
             chain = entry.pop("chain")
@@ -173,11 +173,11 @@ class SealRecord:
         self.chain = str(entry["after"])
 
     def expect(self, valid: set[tuple[int, int]], after: int | None = None) -> None:
-        """Let these be the files that are to be there.
+        """Set the files that must exist.
 
         Args:
-            valid: Their numbers.
-            after: The greatest number that any file has, None if that is not less than before.
+            valid: Numbers of the files.
+            after: Highest number of any file, None if it is not lower than before.
         """
         trimmed = self.trimmed if after is None else min(self.trimmed, after)
         self.valid = valid
@@ -186,25 +186,25 @@ class SealRecord:
 
 
 def trimmed(
-    broker: str, data: bytes, first_kept: int, is_there: Callable[[Seal], bool]
+    broker: str, data: bytes, first_kept: int, exists: Callable[[Seal], bool]
 ) -> bytes | None:
-    """Return a log without the lines of files that are forgotten, None to leave it as it is.
+    """Return a log without the lines of forgotten files, None to leave it unchanged.
 
-    Nothing is left out of a log that is damaged there, and never its last line. The lines that stay
-    are the same, and the line in the place of the others has the checksum that they follow: what is
-    altered or taken out later is found as before.
+    No line is removed from a damaged part of a log, and never the last line. The remaining lines
+    are unchanged, and the line in the place of the removed ones has the checksum that they follow,
+    so that later alterations are still detected.
 
     Args:
-        broker: Whose.
+        broker: Id of the broker.
         data: The log.
         first_kept: The first number that is kept.
-        is_there: Whether a file is there nevertheless.
+        exists: Returns whether a file still exists.
     """
     record, start = SealRecord(broker), 0
     while (end := data.find(b"\n", start) + 1) < len(data) and end:
         line = data[start : end - 1]
         seal = _seal_in(line)
-        if seal is not None and (seal.last >= first_kept or is_there(seal)):
+        if seal is not None and (seal.last >= first_kept or exists(seal)):
             break
         record.add(0, line)
         if record.damage:
@@ -221,7 +221,7 @@ def trimmed(
 
 
 def _seal_in(line: bytes) -> Seal | None:
-    """Return the seal that a line has, None where it has none or cannot be read."""
+    """Return the seal of a line, None if it has none or cannot be read."""
     try:
         entry = json.loads(line)
         return Seal(*(entry[name] for name in Seal._fields))
@@ -230,13 +230,13 @@ def _seal_in(line: bytes) -> Seal | None:
 
 
 def _line(before: str, entry: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return a line that follows one with a checksum, and its own checksum."""
+    """Return a line after one with the checksum ``before``, and its own checksum."""
     chain = _chained(before, entry)
     return json.dumps({**entry, "chain": chain}).encode() + b"\n", chain
 
 
 def _chained(before: str, entry: Mapping[str, Any]) -> str:
-    """Return the checksum of a line and all before it."""
+    """Return the checksum over a line and all lines before it."""
     text = before + json.dumps(entry, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -245,8 +245,8 @@ class SealLog:
     """Writes the seal log of one broker.
 
     Args:
-        folder: Of the journal.
-        broker: Whose log.
+        folder: Folder of the journal.
+        broker: Id of the broker.
     """
 
     def __init__(self, folder: Path, broker: str) -> None:
@@ -254,17 +254,17 @@ class SealLog:
         self._path = self._folder / f"{broker}{_SUFFIX}"
         self._broker = broker
         self._chain = ""
-        #: When it was last noted which lines may go.
+        #: Time of the last record of the lines that may be removed.
         self._requested = 0
 
     def open(self, files: Sequence[tuple[FileName, Path]]) -> None:
-        """Make the log, or go on with it: note what was sealed last and is not in it.
+        """Make or continue the log: append files that were sealed last and are not in it.
 
         Args:
             files: The sealed files of the broker.
 
         Raises:
-            OSError: It cannot be read or written.
+            OSError: The log cannot be read or written.
         """
         try:
             data = self._path.read_bytes()
@@ -282,17 +282,17 @@ class SealLog:
                 file.truncate(record.whole)
                 os.fsync(file.fileno())
         for damage in record.damage:
-            logger.warning("%s: an audit of this journal is no proof any more", damage)
+            logger.warning("%s: an audit of this journal is no longer a proof", damage)
         self._catch_up(record, sorted(files))
         self._trim()
 
     def _catch_up(self, record: SealRecord, files: Sequence[tuple[FileName, Path]]) -> None:
-        """Note files that are newer than the log, and that some of the newest are gone."""
+        """Append files that are newer than the log, and record that newest files are missing."""
         reach = max((name.last for name, _ in files), default=0)
         if reach < record.last:
             logger.warning(
-                "files with the events %d to %d of the broker %s were sealed and are gone; what "
-                "the broker still has is taken again",
+                "files with the events %d to %d of the broker %s were sealed and are missing; "
+                "events that the broker still has are read again",
                 reach + 1, record.last, self._broker,
             )  # fmt: skip
             self._write({"restart": reach})
@@ -306,19 +306,19 @@ class SealLog:
             self.append(seal_of(name, "/".join(path.parts[-3:-1]), path.read_bytes()))
 
     def append(self, seal: Seal) -> None:
-        """Note a file that is sealed.
+        """Append a sealed file.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The log cannot be written.
         """
         self._write(seal._asdict())
         self._trim()
 
     def _trim(self) -> None:
-        """Leave the lines of forgotten files out, if that is wanted and was not done yet.
+        """Remove the lines of forgotten files, if that was requested and is not done yet.
 
-        Only the journal does so, which alone writes the log. It can be killed meanwhile: the log is
-        replaced as a whole. Where that fails, as on a full disk, the log goes on as it is.
+        Only the journal does this, as the only writer of the log. It can be killed meanwhile: the
+        log is replaced atomically. If that fails, as on a full disk, the log stays unchanged.
         """
         try:
             requested = (self._folder / TRIM).stat().st_mtime_ns
@@ -328,15 +328,15 @@ class SealLog:
             texts = [(self._folder / name).read_text(encoding="utf-8") for name in (TRIM, BEGIN)]
             first_kept = min(parse_begins(text).get(self._broker, 0) for text in texts)
             data = self._path.read_bytes()
-            trimmed_data = trimmed(self._broker, data, first_kept, self._is_there)
+            trimmed_data = trimmed(self._broker, data, first_kept, self._exists)
             if trimmed_data is not None:
                 write_file(self._path, trimmed_data)
-        except FileNotFoundError:  # it is not wanted
+        except FileNotFoundError:  # it was not requested
             return
         except (OSError, ValueError) as error:
             logger.warning("the seal log %s keeps lines of forgotten files: %s", self._path, error)
 
-    def _is_there(self, seal: Seal) -> bool:
+    def _exists(self, seal: Seal) -> bool:
         name = FileName(self._broker, seal.first, seal.last)
         return (self._folder.parent / seal.hour / str(name)).exists()
 
@@ -355,10 +355,10 @@ class SealLog:
 
 
 def parse_begins(text: str | None) -> dict[str, int]:
-    """Return from which number on each broker's events are kept, of those that are said.
+    """Return broker -> first number that is kept, for the brokers in the text.
 
     Raises:
-        ValueError: The text is not of the file `BEGIN`.
+        ValueError: The text is not from the file `BEGIN`.
     """
     if text is None:
         return {}
@@ -369,11 +369,11 @@ def parse_begins(text: str | None) -> dict[str, int]:
 
 
 def write_begins(folder: Path, begins: Mapping[str, int], name: str = BEGIN) -> None:
-    """Note from which number on events are kept.
+    """Record the first number that is kept, by broker.
 
     Args:
-        folder: Of the journal.
-        begins: Of all brokers.
-        name: `BEGIN`; or `TRIM`, to note before which number lines may go.
+        folder: Folder of the journal.
+        begins: Numbers of all brokers.
+        name: `BEGIN`; or `TRIM`, to record the number before which lines may be removed.
     """
     write_file(folder / SEALS / name, json.dumps(dict(begins)))

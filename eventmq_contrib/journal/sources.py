@@ -1,4 +1,4 @@
-"""Where a journal gets events from: the store of a broker on this machine, or a broker by CALL."""
+"""Sources of events for a journal: the store of a broker on this machine, or a broker by CALL."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ _RETRY_AFTER = 10.0
 
 
 class Source(Protocol):
-    """Where events come from. ``broker_id`` is the id of their store in them."""
+    """Source of events. ``broker_id`` is the id of the store in its events."""
 
     broker_id: str
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
-        """Return events after a number: whole rows, at least one if there is one."""
+        """Return events after a number: complete rows, at least one if there is one."""
 
     def seal(self, journal: str, sealed: int) -> bool:
-        """Report to the broker what is sealed; return whether it answered.
+        """Report the last sealed number to the broker; return whether it answered.
 
         Raises:
-            StoreError: It must not go on: another journal has taken over, or the broker has less.
+            StoreError: The journal must end: another one has taken over, or the broker has fewer
+                events.
         """
 
 
@@ -40,10 +41,10 @@ class BrokerSource:
     """A broker, read by CALLs.
 
     Args:
-        app: Its client.
+        app: Client of the broker.
 
     Raises:
-        BrokerUnavailable: It does not answer.
+        BrokerUnavailable: The broker does not answer.
     """
 
     def __init__(self, app: EventMQ) -> None:
@@ -53,7 +54,7 @@ class BrokerSource:
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         """See `Source`."""
         answer = self._app.ask("events.read", {"after": after, "bytes": max_bytes})
-        _same(self.broker_id, answer)
+        _check_store(self.broker_id, answer)
         return [EventRow(*row) for row in answer["rows"]], _head(answer)
 
     def seal(self, journal: str, sealed: int) -> bool:
@@ -75,7 +76,7 @@ class StoreSource:
         self._reader = reader
         self._app = app
         self._clock = clock
-        self._again = float("-inf")
+        self._next_report_at = float("-inf")
         self._warned = False
         self.broker_id: str = reader.store_id
 
@@ -84,15 +85,15 @@ class StoreSource:
         return self._reader.read(after, max_bytes)
 
     def seal(self, journal: str, sealed: int) -> bool:
-        """See `Source`; a broker that does not answer gets a later report."""
-        if self._clock.monotonic() < self._again:
+        """See `Source`; a broker that does not answer gets the report later."""
+        if self._clock.monotonic() < self._next_report_at:
             return False
         try:
             seal(self._app, self.broker_id, journal, sealed)
         except BrokerUnavailable as error:
-            self._again = self._clock.monotonic() + _RETRY_AFTER
+            self._next_report_at = self._clock.monotonic() + _RETRY_AFTER
             level = logging.DEBUG if self._warned else logging.WARNING
-            logger.log(level, "the broker keeps what is sealed until it answers: %s", error)
+            logger.log(level, "the broker keeps sealed events until it answers: %s", error)
             self._warned = True
             return False
         self._warned = False
@@ -100,11 +101,11 @@ class StoreSource:
 
 
 def seal(app: EventMQ, broker_id: str, journal: str, sealed: int) -> None:
-    """Report to a broker what a journal has sealed.
+    """Report the last sealed number of a journal to a broker.
 
     Raises:
-        BrokerUnavailable: It does not answer.
-        StoreError: It is another broker, has less than the journal, or has another journal.
+        BrokerUnavailable: The broker does not answer.
+        StoreError: It is another broker, has fewer events than the journal, or has another journal.
     """
     try:
         answer = app.ask("events.seal", {"journal": journal, "sealed": sealed})
@@ -112,7 +113,7 @@ def seal(app: EventMQ, broker_id: str, journal: str, sealed: int) -> None:
         if error.code == "journal-taken":
             raise StoreError(f"{error}, and wait for half a minute") from error
         raise
-    _same(broker_id, answer)
+    _check_store(broker_id, answer)
     check(broker_id, _head(answer), sealed)
 
 
@@ -120,17 +121,17 @@ def check(broker_id: str, head: EventLogHead, sealed: int) -> None:
     """Check that a broker has no fewer events than its journal.
 
     Raises:
-        StoreError: It has: its store was restored from an earlier time.
+        StoreError: It has fewer: its store was restored from an earlier time.
     """
     if sealed >= head.next:
         raise StoreError(
             f"the journal has events of the broker {broker_id} up to {sealed}, the broker only up "
-            f"to {head.next - 1}: its store was put back to an earlier time; name another folder "
+            f"to {head.next - 1}: its store was restored from an earlier time; name another folder "
             "with --out"
         )
 
 
-def _same(broker_id: str, answer: dict[str, Any]) -> None:
+def _check_store(broker_id: str, answer: dict[str, Any]) -> None:
     if answer["store"] != broker_id:
         raise StoreError(
             f"the broker that answers has the store {answer['store']}, not {broker_id}: name the "

@@ -1,4 +1,4 @@
-"""Atomic writes of tables: written beside the old one, synced and renamed."""
+"""Atomic writes of tables: a new table is written beside the old one, synced and renamed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_parquet(path: Path, schema: Any, tables: Iterable[Any]) -> None:
     Args:
         path: Path of the file; the folder is made.
         schema: `pyarrow.Schema` of the file.
-        tables: Each a `pyarrow.Table` of these columns; one is in memory at a time.
+        tables: Tables of these columns, each a `pyarrow.Table`; one is in memory at a time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -35,11 +35,11 @@ _COMPLETE = "_SUCCESS"
 
 
 def write_table(table: DataFrame, out: str | Path) -> None:
-    """Write a table as a folder of Parquet files, or replace one once the new one is complete.
+    """Write a table as a folder of Parquet files; an old table is replaced by the complete new one.
 
     Args:
         table: The table.
-        out: Folder, or an address that Spark knows, which Spark itself then replaces.
+        out: Folder, or an address that Spark knows; Spark itself replaces a table at an address.
 
     Raises:
         StoreError: The folder is not a table, or it cannot be written.
@@ -53,7 +53,7 @@ def write_table(table: DataFrame, out: str | Path) -> None:
         and not (folder / _COMPLETE).is_file()
         and any(folder.iterdir() if folder.is_dir() else [folder])
     ):
-        raise StoreError(f"{folder} is there and is no table: name another with --out")
+        raise StoreError(f"{folder} exists and is not a table: name another folder with --out")
     new = folder.with_name(f"_{folder.name}.tmp")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

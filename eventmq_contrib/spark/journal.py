@@ -38,8 +38,8 @@ from eventmq_contrib.journal.inspection import (
     check_file,
     check_version,
     disagreements,
+    evaluate,
     inspect,
-    judge,
 )
 from eventmq_contrib.journal.seals import SEALS
 from eventmq_contrib.spark.choice import Choice
@@ -90,7 +90,7 @@ class AddressLocation:
 
     def paths(self) -> list[str]:
         """See `JournalLocation`."""
-        # Spark Connect reads nothing before the names are requested.
+        # Spark Connect reads no file before the names are requested.
         reader = self._spark.read.format("binaryFile")
         with _absent():
             return sorted(map(unquote, reader.load(self._pattern(_HOURS)).inputFiles()))
@@ -125,7 +125,7 @@ class AddressLocation:
             return [(unquote(name), text) for name, text in rows_read]
         return []
 
-    # What is in the files
+    # Contents of the files
 
     def check_stream(self) -> None:
         """Check that a stream over the sealed files, as Spark lists them, has all events.
@@ -139,8 +139,8 @@ class AddressLocation:
         for large, _ in catalog.large:
             if not covered(large, catalog.own):
                 raise JournalError(
-                    f"a stream by an address reads what the journal sealed, and of {large.path} "
-                    "those files are gone: put them back, or read the journal as a folder"
+                    f"a stream by an address reads sealed files, and those of {large.path} are "
+                    "missing: restore them, or read the journal as a folder"
                 )
         if catalog.own:
             for path, size, _ in self._digests(catalog.own, whole=False).collect():
@@ -176,7 +176,7 @@ class AddressLocation:
         return facts
 
     def _bounds(self, files: Sequence[JournalFile]) -> DataFrame:
-        # Unreadable files have too few rows then, so that the error can name them.
+        # Unreadable files then have too few rows, so that the error can name them.
         reader = (
             self._spark.read.schema(EVENTS).options(**CHECKED).option("ignoreCorruptFiles", "true")
         )
@@ -231,15 +231,15 @@ def read_journal(
 ) -> DataFrame:  # fmt: skip
     """Return the events of a journal, in no particular order, with all published columns.
 
-    Compacted files, in the folder ``compacted`` beside the journal, replace those that they were
-    made from.
+    Compacted files, in the folder ``compacted`` beside the journal, replace the files that they
+    were made from.
 
     Args:
-        spark: Reads them.
-        folder: Of the journal; or an address that Spark knows, as ``s3a://bucket/journal``, whose
-            files are looked at by Spark.
-        since: Unix time of the first events, in seconds.
-        until: Unix time before which the last ones are, in seconds.
+        spark: Spark session, which reads the events.
+        folder: Folder of the journal; or an address that Spark knows, such as
+            ``s3a://bucket/journal``, whose files Spark reads.
+        since: Only events from then on, Unix time in seconds.
+        until: Only events before then, Unix time in seconds.
         queue: Only events of this queue.
         task: Only events of this task.
 
@@ -331,7 +331,7 @@ def rows_of(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Events and findings of a journal.
+    """Events of a journal, and findings about its files.
 
     Attributes:
         events: All readable events, each once.
@@ -395,9 +395,9 @@ def gather(
     if not files and not any(ends):
         if catalog.foreign or catalog.missing:
             catalog.check(files)
-        raise JournalError(f"the journal {catalog.name} has no events yet: there is nothing to see")
+        raise JournalError(f"the journal {catalog.name} has no events yet")
     if isinstance(location, AddressLocation):
-        inspection = judge(catalog, location.facts(files, whole=True), sealed)
+        inspection = evaluate(catalog, location.facts(files, whole=True), sealed)
     else:
         inspection = inspect(catalog, sealed)
     return Evidence(events_of(spark, inspection.sound, doubtful=inspection.doubtful), inspection)

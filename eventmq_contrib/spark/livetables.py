@@ -1,7 +1,6 @@
 """Live tables: the output files of a stream, ``stats`` by hour, ``slo``, and text for Prometheus.
 
-Files are replaced atomically, so that readers see the old or the new one, and a batch may be
-repeated.
+Files are replaced atomically, so readers see the old or the new file, and a batch may be repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BURNS = {"5m": 5, "1h": 60}
 
 _HOUR = timedelta(hours=1)
 
-#: Types of the table ``slo``, since a column of nulls has none.
+#: Types of the table ``slo``: a column of nulls has no type by itself.
 _SLO = pa.schema({
     "queue": pa.string(), "starts": pa.int64(), "good": pa.int64(), "burn_5m": pa.float64(),
     "burn_1h": pa.float64(), "attainment": pa.float64(), "budget_left": pa.float64(),
@@ -49,9 +48,9 @@ class LiveTables:
     Args:
         out: Folder of the tables.
         target: Seconds within which jobs must start.
-        share: Share of the jobs that must start within it.
+        share: Share of the jobs that must start within ``target``.
         text: Path of a file for Prometheus, or None.
-        waiting: Waiting jobs, or None.
+        waiting: Waiting jobs, None if they are not known.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class LiveTables:
         self._newest: datetime | None = None
 
     def update(self, changed: DataFrame, batch: int) -> None:
-        """Write changed rows into the tables; for ``foreachBatch``."""
+        """Write changed rows into the tables; the function for ``foreachBatch``."""
         rows: list[_Row] = changed.toArrow().to_pylist()
         hours: dict[datetime, list[_Row]] = {}
         for row in rows:
@@ -76,15 +75,18 @@ class LiveTables:
             merged = {**_by_key(self._hour(hour)), **_by_key(additions)}
             table = pa.Table.from_pylist(list(merged.values()))
             write_parquet(self._path(hour), table.schema, [table])
-        # Events after the watermark change no row, but may concern waiting jobs.
+        # Events later than the watermark change no row, but may be of waiting jobs.
         waits = self._waiting is not None and self._waiting.advance(batch)
-        starts = [*(row["start"] for row in rows), *self._seen()]
+        starts = [*(row["start"] for row in rows), *self._latest_minute()]
         if (rows or waits) and starts:
             self._newest = max(starts)
             self._update_slo(self._newest)
 
-    def _seen(self) -> list[datetime]:
-        """Return the last minute so far, which a batch of older events does not take back."""
+    def _latest_minute(self) -> list[datetime]:
+        """Return the last minute so far as a list, empty if there is none.
+
+        A batch of older events does not set it back.
+        """
         path = self._out / "slo" / "slo.parquet"
         if self._newest is not None or not path.is_file():
             return [self._newest] if self._newest else []
@@ -108,7 +110,7 @@ class LiveTables:
         return self._out / "stats" / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}" / "stats.parquet"
 
     def _hour(self, hour: datetime) -> list[_Row]:
-        """Return the rows of an hour as they are."""
+        """Return the present rows of an hour."""
         path = self._path(hour)
         if not path.is_file():
             return []
@@ -141,7 +143,7 @@ def slo_rows(
         rows: Rows of the table by minute.
         newest: The last minute.
         target: Seconds within which jobs must start.
-        share: Share of the jobs that must start within it.
+        share: Share of the jobs that must start within ``target``.
         waiting: Waiting jobs by queue, None if not known.
 
     Returns:
@@ -189,14 +191,14 @@ def _slo(rows: list[_Row], newest: datetime, target: float, share: float) -> _Ro
 #: Name, type and help of the metrics.
 _METRICS = {
     "eventmq_minute_events": "Events of the last whole minute, by task, queue and kind.",
-    "eventmq_minute_wait_seconds": "Waiting of jobs that started in the last whole minute.",
-    "eventmq_minute_run_seconds": "Running of jobs that ended in the last whole minute.",
+    "eventmq_minute_wait_seconds": "Waiting times of jobs that started in the last whole minute.",
+    "eventmq_minute_run_seconds": "Run times of jobs that ended in the last whole minute.",
     "eventmq_slo_attainment": "Share of jobs that started in time in the last hour, by queue.",
     "eventmq_slo_burn_rate": "How fast the error budget is spent, by queue and window.",
     "eventmq_waiting_jobs": "Jobs that wait for a worker, by queue.",
-    "eventmq_oldest_waiting_seconds": "Age of the oldest of them at the newest event, by queue.",
-    "eventmq_oldest_ready_timestamp_seconds": "Time since which that one is ready, by queue.",
-    "eventmq_stream_newest_timestamp_seconds": "Time of the newest event that is counted.",
+    "eventmq_oldest_waiting_seconds": "Age of the oldest waiting job, by queue.",
+    "eventmq_oldest_ready_timestamp_seconds": "When that job became ready, by queue.",
+    "eventmq_stream_newest_timestamp_seconds": "Time of the newest counted event.",
 }
 
 #: Columns that are samples of ``eventmq_minute_events``.
@@ -222,7 +224,7 @@ def _text(rows: Iterable[_Row], levels: Iterable[_Row], newest: datetime) -> str
 def _samples(
     rows: Sequence[_Row], levels: Iterable[_Row], newest: datetime
 ) -> Iterator[tuple[str, float | None, dict[str, str]]]:
-    """Yield the metric, the value and the labels of each sample; None is no value."""
+    """Yield metric, value and labels of each sample; a value of None is not a sample."""
     for row in rows:
         if row["start"] == newest - timedelta(minutes=1):
             of = {"task": row["task"] or "", "queue": row["queue"] or ""}

@@ -1,8 +1,8 @@
 """Replays of failed jobs: a plan in a folder, run in slices, each job once.
 
-The plan has the failed attempt of each job, and the broker queues a job again only while that is
+The plan has the failed attempt of each job, and the broker queues a job again only if that is still
 its last attempt. So a replay can be killed and started again at any time without repeating a job;
-reports of finished slices only save requests.
+the reports of finished slices only save requests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ReplayTarget(NamedTuple):
 
     @classmethod
     def of(cls, app: EventMQ) -> ReplayTarget:
-        """Return the broker of an app, which must answer."""
+        """Return the broker of an app; the broker must answer."""
         settings = app.settings
         return cls(
             ",".join(settings.broker), settings.key_file, ",".join(settings.broker_key_file),
@@ -66,7 +66,7 @@ class Replay:
     Args:
         folder: Folder of the plan and the reports, made if it is missing.
         target: The broker.
-        filters: Filters of the jobs, the same when it is started again.
+        filters: Filters of the jobs; they must be the same when it is started again.
 
     Raises:
         StoreError: The folder is of another replay.
@@ -104,7 +104,7 @@ class Replay:
         """Return the events of the broker, of those of a journal.
 
         Raises:
-            StoreError: The journal has none.
+            StoreError: The journal has no events of the broker.
         """
         brokers = sorted(row.broker_id for row in events.select("broker_id").distinct().collect())
         store = self._target.store
@@ -116,7 +116,7 @@ class Replay:
         return events.where(events.broker_id == store)
 
     def plan(self, jobs: DataFrame, rate: float | None) -> None:
-        """Write the plan, the job that failed first at its beginning.
+        """Write the plan, with the job that failed first at the beginning.
 
         Args:
             jobs: As from `eventmq_contrib.spark.analyses.failures.failed_jobs`.
@@ -153,7 +153,7 @@ class Replay:
             progress: Called after each slice with the number of jobs done.
 
         Raises:
-            BrokerUnavailable: The broker does not answer any more.
+            BrokerUnavailable: The broker no longer answers.
         """
         spark.dataSource.register(EventMQDataSource)
         counts = {"replayed": 0, "before": 0, "unknown": 0}

@@ -1,8 +1,8 @@
 """Temporary folders of Spark, which are removed even after a kill.
 
 A JVM of Spark makes folders and unpacks libraries in its temporary folder, and removes them when it
-ends. A killed one removes nothing. So each JVM gets a folder of its own in a common one, and the
-next start removes the folders of killed ones.
+ends, but not when it is killed. So each JVM gets a folder of its own in a common folder, and the
+next start removes the folders of killed JVMs.
 
 A folder is in use while the process that made it holds its lock; the operating system releases the
 lock however the process ends.
@@ -30,11 +30,12 @@ logger = logging.getLogger("eventmq.spark")
 #: Prefix of the common folder in the temporary folder.
 _PREFIX = "eventmq-spark-"
 
-#: Lock file: in the common folder held while a folder is made or checked, in a folder by its owner.
+#: Name of the lock files: that of the common folder is locked while a folder is made or checked,
+#: that of a folder by its process.
 _LOCK = "lock"
 
-#: Lock files of this process, which stay open until it ends.
-_HELD: list[int] = []
+#: Descriptors of lock files of this process, which stay open until it ends.
+_LOCKS: list[int] = []
 
 
 def scratch_root() -> Path:
@@ -44,7 +45,7 @@ def scratch_root() -> Path:
 
 
 def make_scratch() -> Path:
-    """Make a folder that is in use until this process ends, and remove unused ones.
+    """Make a folder that stays in use until this process ends, and remove unused folders.
 
     Returns:
         A folder with nothing but its lock.
@@ -55,7 +56,7 @@ def make_scratch() -> Path:
     root = scratch_root()
     if fcntl is None:
         return Path(tempfile.mkdtemp(prefix=_PREFIX))
-    if not _is_ours(root):
+    if not _is_private(root):
         return Path(tempfile.mkdtemp(prefix=_PREFIX))
     root_lock = _open(root / _LOCK)
     try:
@@ -64,16 +65,16 @@ def make_scratch() -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
         lock = _open(folder / _LOCK)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _HELD.append(lock)
+        _LOCKS.append(lock)
     finally:
         os.close(root_lock)
     for path in unused:
-        logger.info("removing %s, which a process left that was killed", path)
+        logger.info("removing %s, left by a killed process", path)
         shutil.rmtree(path, ignore_errors=True)
     return folder
 
 
-def _is_ours(root: Path) -> bool:
+def _is_private(root: Path) -> bool:
     """Make the common folder; return whether only this user can write it."""
     with contextlib.suppress(FileExistsError):
         root.mkdir(mode=0o700)
@@ -82,7 +83,7 @@ def _is_ours(root: Path) -> bool:
         root.chmod(0o700)
         return True
     logger.warning(
-        "%s is not a folder of this user: what Spark leaves when it is killed will not be removed",
+        "%s is not a folder of this user: files of killed Spark processes will not be removed",
         root,
     )
     return False

@@ -1,4 +1,4 @@
-"""Spark sessions: starts Spark, on this machine or a cluster, with the settings that are needed."""
+"""Spark sessions: starts Spark, on this machine or a cluster, with the settings of EventMQ."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from eventmq_contrib.spark.scratch import make_scratch
 
 __all__ = ["SparkFailed", "map_error", "spark_session", "using_spark"]
 
-#: Settings for any master: times are in UTC, as in the journal's folders.
+#: Settings for any master: times are in UTC, as in the names of the journal's folders.
 _ALWAYS = {"spark.sql.session.timeZone": "UTC"}
 
 #: Partitions of a shuffle on one machine; Spark merges small ones.
 _PARTS = 16
 
-#: Most files that are listed without a Spark job.
+#: Maximum number of files that are listed without a Spark job.
 _LISTED = 100_000
 
 
@@ -47,14 +47,14 @@ class SparkFailed(EventMQError):
 def spark_session(
     name: str = "eventmq", *, master: str | None = None, config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the session of this process, started where there is none.
+    """Return the session of this process; start one if there is none.
 
     Args:
         name: Name of the application.
         master: As Spark's ``--master``: ``local[4]``, ``spark://host:7077``, ``yarn``; or
-            ``sc://host:15002``, a Spark Connect server, which needs no Java here. Without one
-            it is what Spark is configured for, else all cores of this machine.
-        config: Settings of Spark that override those made here.
+            ``sc://host:15002``, a Spark Connect server, which needs no Java here. By default
+            the master that Spark is configured with, or else all cores of this machine.
+        config: Settings of Spark that override those of this function.
 
     Raises:
         PluginError: pyspark or a Java is missing, or too old.
@@ -74,8 +74,8 @@ def spark_session(
         with java_home(scratch), _same_python(master):
             session = builder.getOrCreate()
     except PySparkException as error:
-        raise SparkFailed(f"Spark does not start: {error}; what it printed says why") from error
-    if scratch is not None:  # the JVM deletes it, when it ends by itself
+        raise SparkFailed(f"Spark does not start: {error}; see its output") from error
+    if scratch is not None:  # the JVM deletes it when it ends by itself
         jvm: Any = session._jvm  # noqa: SLF001 - Spark has its hooks there
         hooks = jvm.org.apache.spark.util.ShutdownHookManager
         hooks.registerShutdownDeleteDir(jvm.java.io.File(str(scratch)))
@@ -83,7 +83,7 @@ def spark_session(
 
 
 def _scratch() -> Path | None:
-    """Return a folder for a new JVM, None if one runs already."""
+    """Return a folder for a new JVM, None if a JVM runs already."""
     if SparkContext._gateway is not None:  # noqa: SLF001 - nothing else says so
         return None
     try:
@@ -110,10 +110,10 @@ def _same_python(master: str | None) -> Iterator[None]:
 
 
 def _starting(master: str | None, scratch: Path | None) -> dict[str, str]:
-    """Return the settings of a new driver, with those of a single machine if it is one.
+    """Return the settings of a new driver; with those for a single machine if it is local.
 
     Args:
-        master: As of `spark_session`.
+        master: As for `spark_session`.
         scratch: Temporary folder of the JVM, and default of ``spark.local.dir``.
     """
     log4j = Path(__file__).with_name("log4j2.properties")
@@ -143,7 +143,7 @@ def using_spark(master: str | None = None) -> Iterator[SparkSession]:
         PluginError: pyspark or a Java is missing.
         SparkFailed: Spark does not start, or does not finish.
     """
-    # Spark would print the error, with the traces of the JVM.
+    # Otherwise Spark prints the error, with the stack traces of the JVM.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     running = SparkSession.getActiveSession() is not None
     spark = spark_session(master=master)
@@ -158,7 +158,7 @@ def using_spark(master: str | None = None) -> Iterator[SparkSession]:
 
 
 def _first_lines(error: Exception) -> str:
-    """Return the message of an error of Spark, without the traces of the JVM."""
+    """Return the message of an error of Spark, without the stack traces of the JVM."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     shown = [line for line in lines if not line.startswith(("at ", "JVM stacktrace"))]
     return " ".join(shown[:3]) or type(error).__name__
@@ -178,10 +178,10 @@ _KINDS: Mapping[str, type[EventMQError]] = {
 
 
 def map_error(error: Exception) -> EventMQError | None:
-    """Return the EventMQ error that caused an error of Spark, None if it was another one.
+    """Return the EventMQ error that caused an error of Spark, None for another cause.
 
     Args:
         error: An exception of Spark, which contains EventMQ's errors as text.
     """
-    known = [_KINDS[kind](text) for kind, text in _LINE.findall(str(error)) if kind in _KINDS]
-    return known[-1] if known else None
+    mapped = [_KINDS[kind](text) for kind, text in _LINE.findall(str(error)) if kind in _KINDS]
+    return mapped[-1] if mapped else None

@@ -1,8 +1,8 @@
 """Streaming tables, kept up to date while a journal grows: ``eventmq spark stream``.
 
-One streaming query counts events by minute, task and queue, with its state in a checkpoint. Each
-batch has complete rows of the minutes that changed, which replace those in the table, so repeating
-a batch after a kill changes nothing. Each event counts exactly once, despite any kill.
+One streaming query counts events by minute, task and queue, with its state in a checkpoint. A batch
+has complete rows of the minutes that changed, which replace those in the table, so repeating a
+batch after a kill changes nothing. Each event counts exactly once, despite any kill.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ _MINUTE = "1 minute"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream(EventFilter):
-    """Options of a stream, beside the journal and what is chosen of it.
+    """Options of a stream, in addition to the journal and the filter.
 
     Attributes:
         out: Folder of the tables and of the checkpoint.
         trigger: Seconds between two batches.
-        watermark: Seconds for which events of another broker may be behind.
+        watermark: Seconds by which the events of one broker may be behind those of another.
         once: Process the present events and end.
         target: Seconds within which jobs must start.
-        share: Share of the jobs that must start within it.
-        at_once: Most events of a batch.
+        share: Share of the jobs that must start within ``target``.
+        at_once: Maximum number of events of a batch.
         prometheus: Path of a text file for Prometheus, or None.
     """
 
@@ -95,7 +95,7 @@ class Stream(EventFilter):
 
 
 def _readable(events: DataFrame) -> DataFrame:
-    """Return events; one of a newer EventMQ is an error, as its columns may differ in meaning."""
+    """Return the events; an event of a newer EventMQ is an error: its columns may differ."""
     options = " is of a newer EventMQ: update this one"
     newer = f.raise_error(f.concat(f.input_file_name(), f.lit(options))).cast("boolean")
     readable = f.col("schema_version") <= SCHEMA_VERSION
@@ -106,7 +106,7 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
     """Return statistics by minute, queue and task.
 
     Args:
-        events: With `COLUMNS` and ``at``, the time of the event; a stream needs a watermark on it.
+        events: Events with `COLUMNS` and ``at``, their time; a stream needs a watermark on ``at``.
         target: Seconds within which jobs must start.
 
     Returns:
@@ -114,8 +114,8 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
         ``replayed``, ``events``, ``starts`` (jobs that expired waiting included), those in time as
         ``good``, and ``newest_us``, the time of the newest event.
     """
-    # Not `stats.cells`: an update has changed rows only, so each must be complete to replace the
-    # one before, and the state would have a cell for each bucket of each time.
+    # Not `stats.cells`: an update has only changed rows, so each row must be complete to replace
+    # the one before, and the state would have a cell for each bucket of each time.
     kind = f.col("kind")
     arrived = (
         kind.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value) & f.col("bytes_in").isNotNull()
@@ -170,7 +170,7 @@ def start_stream(
         tables: Class that applies the changes.
 
     Raises:
-        StoreError: There is no journal, or the folder is of a stream of something else.
+        StoreError: There is no journal, or the folder is of another stream.
     """
     stream = _claim(stream)
     _fit_parts(spark)
@@ -194,7 +194,7 @@ def start_stream(
 
 
 def _fit_parts(spark: SparkSession) -> None:
-    """Use one partition of the state per core on one machine: each adds files to each batch."""
+    """Use one partition of the state per core on one machine; more would only add files."""
     context, parts = getattr(spark, "_sc", None), "spark.sql.shuffle.partitions"
     if context is not None and context.master.startswith("local"):  # Spark Connect has no context
         configured = int(str(spark.conf.get(parts)))
@@ -214,7 +214,7 @@ def _events(spark: SparkSession, stream: Stream) -> DataFrame:
 
 
 def _files(spark: SparkSession, stream: Stream) -> DataFrame:
-    """Return the events of a folder in the order of their numbers; the offset is one per broker."""
+    """Return the events of a folder in the order of their numbers; offsets are per broker."""
     spark.dataSource.register(EventMQDataSource)
     source = (
         spark.readStream.format("eventmq")
@@ -227,7 +227,7 @@ def _files(spark: SparkSession, stream: Stream) -> DataFrame:
 def _far_files(spark: SparkSession, stream: Stream) -> DataFrame:
     """Return the events of an address, whose files Spark lists itself, in any order.
 
-    Numbers do not tell which events were read, so the state keeps each event until the watermark
+    Numbers do not show which events were read, so the state keeps each event until the watermark
     has passed it.
     """
     AddressLocation(spark, stream.journal).check_stream()
@@ -242,7 +242,7 @@ def _far_files(spark: SparkSession, stream: Stream) -> DataFrame:
 
 
 def _claim(stream: Stream) -> Stream:
-    """Check that a folder belongs to this stream, or claim it; options of counts are fixed.
+    """Check that a folder belongs to this stream, or claim it; options of the counts are fixed.
 
     Returns:
         The stream, with the timestamps of its first start for texts such as "2h".
@@ -265,11 +265,11 @@ def _claim(stream: Stream) -> Stream:
         write_file(description, json.dumps(options, indent=1))
         return stream
     stored = json.loads(description.read_text(encoding="utf-8"))
-    words, before = options.pop("words"), stored.get("words", {})
-    same = {name: stored[name] for name in words if before.get(name) == words[name]}
+    filter_texts, before = options.pop("words"), stored.get("words", {})
+    same = {name: stored[name] for name in filter_texts if before.get(name) == filter_texts[name]}
     for name, value in {**options, **same}.items():
         if stored.get(name) != value:
-            previous, now = before.get(name, stored.get(name)), words.get(name, value)
+            previous, now = before.get(name, stored.get(name)), filter_texts.get(name, value)
             raise StoreError(
                 f"{stream.out} is of a stream with {name} {previous}, not {now}"
                 ": name another folder with --out"
@@ -279,7 +279,7 @@ def _claim(stream: Stream) -> Stream:
 
 # Errors
 
-#: The address of a file in an error of Spark that could not read it.
+#: The address of a file in an error of Spark about it.
 _FILE_ADDRESS = re.compile(r"reading file (\w+:/+\S+?\.parquet)")
 
 #: The error about a file that is too new for this EventMQ; see `_readable`.

@@ -1,12 +1,13 @@
 """Waiting jobs of a growing journal, for the column ``oldest`` of a stream.
 
-A job waits from the event that makes it ready to its next one. To know the oldest, all waiting jobs
-must be known by id. Spark would keep them in a state that each event passes through; here the
-driver reads the few columns that are needed, of the new events only, in the order of the numbers. A
-job is removed by the event that ends its wait.
+A job waits from the event that makes it ready to its next event. The oldest is known only if all
+waiting jobs are known by id. Spark would keep them in a state through which each event passes. Here
+the driver reads the few necessary columns of the new events, in the order of their numbers, and
+removes a job at the event that ends its wait.
 
-That event may be among missing or dropped numbers. So jobs that waited before these are *unknown*
-from then on, as in `analyses.audit`, and are removed too. A later event makes a job known again.
+That event may be among missing or dropped numbers. So jobs that waited before such numbers are
+*unknown* from then on, as in `analyses.audit`, and are removed too. A later event makes a job known
+again.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ __all__ = ["EventFilter", "Oldest", "WaitingJobs"]
 _WRITE_EVERY = 60.0
 
 #: Least pause between writes, as a multiple of the time of a write, which delays its batch.
-_REST = 50
+_PAUSE_FACTOR = 50
 
-#: Jobs that are written or read at a time, so that memory never has all of them twice.
+#: Jobs that are written or read at a time, so that memory never holds all of them twice.
 _BATCH_ROWS = 65_536
 
 #: Columns of a written state.
@@ -47,7 +48,7 @@ _STATE = pa.schema({
 }.items())  # fmt: skip
 
 #: Columns of events that are read.
-_READ = pa.schema({
+_EVENT_SCHEMA = pa.schema({
     "kind": pa.string(), "queue": pa.string(), "task": pa.string(), "job_id": pa.string(),
     "seq": pa.int64(), "ts_us": pa.int64(),
 }.items())  # fmt: skip
@@ -95,13 +96,13 @@ class EventFilter(Choice):
     def read(self, part: Slice, after: int | None) -> SliceEvents:
         """Return the events of a slice.
 
-        Missing numbers are found among all events, whatever the filter.
+        Missing numbers are searched among all events, whatever the filter.
 
         Args:
             part: Slice to read.
             after: Number before it, None at the beginning of the journal.
         """
-        table = pa.Table.from_batches(read_slice(part, _READ), _READ)
+        table = pa.Table.from_batches(read_slice(part, _EVENT_SCHEMA), _EVENT_SCHEMA)
         seq = table.column("seq")
         at = pc.field("ts_us")
         rows = table
@@ -134,7 +135,7 @@ class _ReadyJobs:
     #: Id -> ready time in microseconds.
     ready: dict[str, int] = field(default_factory=dict)
     latest: int = 0
-    #: Whether the broker's clock was put back, so that the first may not be the oldest.
+    #: Whether the broker's clock was set back, so that the first job may not be the oldest.
     unordered: bool = False
 
     def add(self, job: str, at: int) -> None:
@@ -144,12 +145,12 @@ class _ReadyJobs:
         self.ready[job] = at
 
     def oldest(self) -> int:
-        """Return the ready time of the oldest job; there must be one."""
+        """Return the ready time of the oldest job; there must be a job."""
         return min(self.ready.values()) if self.unordered else next(iter(self.ready.values()))
 
 
 class WaitingJobs:
-    """Waiting jobs after the events read so far, saved to a file now and then.
+    """Waiting jobs after the events read so far, regularly saved to a file.
 
     Args:
         events: Filter of the events.
@@ -180,7 +181,7 @@ class WaitingJobs:
             part_events = self._events.read(part, self._upto.get(part.broker))
             changed |= self._apply(part.broker, part_events)
             if part_events.last is not None:
-                # Not the end of the batch: numbers missing before it show in the next slice.
+                # Not the end of the batch: the next slice shows numbers that are missing before it.
                 self._upto[part.broker] = part_events.last
         if time.monotonic() >= self._write_at:
             self._write()
@@ -233,7 +234,7 @@ class WaitingJobs:
         metadata = {_UPTO: json.dumps(self._upto), _NEWEST: str(self._newest_us)}
         write_parquet(self._path, _STATE.with_metadata(metadata), self._tables())
         ended = time.monotonic()
-        self._write_at = ended + max(_WRITE_EVERY, _REST * (ended - started))
+        self._write_at = ended + max(_WRITE_EVERY, _PAUSE_FACTOR * (ended - started))
 
     def _tables(self) -> Iterator[Any]:
         """Yield the waiting jobs as tables of bounded size."""

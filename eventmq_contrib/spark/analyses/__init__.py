@@ -1,6 +1,7 @@
 """Analyses: functions from a journal's events to tables.
 
-Their modules import pyspark. What the commands need before they run, the defaults, is here.
+Their modules import pyspark; the defaults of the commands are here, so that help texts need no
+pyspark.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ __all__ = ["LISTED", "MIN_HISTORY", "PERIODS", "STUCK_AFTER", "THRESHOLD", "TOLE
 #: Seconds without an event after which a job that has a worker is stuck.
 STUCK_AFTER = 60.0
 
-#: Most ids in a list of an audit.
+#: Maximum number of ids in a list of an audit.
 LISTED = 1000
 
-#: Seconds; clocks that NTP keeps differ by less.
+#: Seconds by which clocks may differ; clocks that NTP keeps differ by less.
 TOLERANCE = 0.5
 
 #: Robust z-score above which an hour is anomalous.

@@ -17,14 +17,14 @@ __all__ = ["make_spark_pool"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the pool, beside those that the app gives.
+    """Options of the pool that users set.
 
     Attributes:
-        master: As Spark's ``--master``, empty for the one that Spark is configured with.
+        master: Spark's ``--master``; empty for the configured one.
         start_timeout: Seconds within which all slots must have connected.
-        link_host: The address of this machine that executors reach, empty for Spark's
+        link_host: Address of this machine that executors can reach; empty for Spark's
             ``spark.driver.host``.
-        link_timeout: Seconds of silence after which an executor is taken for lost.
+        link_timeout: Seconds of silence after which an executor counts as lost.
     """
 
     master: str = ""
@@ -47,7 +47,7 @@ def make_spark_pool(context: PluginContext) -> WorkerPool:
         )
     if not options.loader or not options.arguments.get("path", "nowhere"):
         raise PluginError(
-            "it loads the app on the executors and must know where that is: name it as "
+            "it loads the app on the executors and must know its path: name it as "
             "path='module:attribute', or use the pool 'threads'"
         )
     need("pyspark", user="the pool 'spark'")

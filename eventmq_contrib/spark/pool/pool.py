@@ -1,7 +1,7 @@
 """Spark pool: one Spark task per slot, each with a process that runs jobs on its executor.
 
 Leases, retries and acknowledgements stay with the job manager. Spark only places the slots and
-reports their end: its own retries are off. A chunk costs no Spark job.
+reports their end; its own retries are off. A chunk costs no Spark job.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ logger = logging.getLogger("eventmq.spark.pool")
 #: Settings of Spark without which a slot could be served twice.
 CONFIG = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 
-#: Seconds of silence after which the pool stops waiting for a slot to withdraw its jobs: a living
-#: slot sends a message each second.
+#: Seconds of silence after which the pool stops waiting for a slot to withdraw its jobs: a slot
+#: that runs sends a message each second.
 SILENCE = 3.0
 
 #: Seconds: a slot that answered nothing and ended earlier than this is restarted after as long.
 EARLY_END = 1.0
 
-#: Early ends in a row after which the pool fails: no slot can live.
+#: Early ends in a row after which the pool fails, since no slot can run.
 MAX_EARLY_ENDS = 10
 
 #: Line of a traceback that names the exception.
 _RAISED = re.compile(r"(?!org\.|java\.)[A-Za-z_][\w.]*(Error|Exception|NotFound): ")
 
-#: Most characters of the text in which Spark reports an end.
+#: Maximum characters of the text in which Spark reports an end.
 _MAX_END_TEXT = 300
 
 #: Seconds beyond the grace within which a slot reports that it has stopped.
@@ -57,9 +57,10 @@ class SparkPool:
     """Implements `eventmq.interfaces.WorkerPool` with Spark tasks.
 
     Args:
-        options: Of the app: ``concurrency``, the number of slots, each of which keeps a core of the
-            cluster, ``initial`` of them to begin with; ``loader``, called on the executors with
-            ``arguments``, returns the `Executor`. Of the user: see `eventmq_contrib.spark.pool`.
+        options: Options of the app: ``concurrency``, the number of slots, each of which keeps a
+            core of the cluster; ``initial``, how many of them start at first; ``loader``, called on
+            the executors with ``arguments``, returns the `Executor`. Options of the user: see
+            `eventmq_contrib.spark.pool`.
     """
 
     interrupts = True
@@ -70,9 +71,12 @@ class SparkPool:
         self.slots = options.concurrency
         self._loader, self._arguments = options.loader, dict(options.arguments)
         self._initial = self.slots if options.initial is None else options.initial
-        own = options.own
-        self._master, self._link_host = own.master, own.link_host
-        self._start_timeout, self._link_timeout = own.start_timeout, own.link_timeout
+        own_options = options.own_options
+        self._master, self._link_host = own_options.master, own_options.link_host
+        self._start_timeout, self._link_timeout = (
+            own_options.start_timeout,
+            own_options.link_timeout,
+        )
         self._slots: list[SparkSlot] = []
         self._events: list[PoolEvent] = []
         self._threads: dict[str, threading.Thread] = {}
@@ -85,7 +89,7 @@ class SparkPool:
     # Start
 
     def start(self) -> None:
-        """Start Spark where it does not run, and a task per slot.
+        """Start Spark if it does not run, and a task per slot.
 
         Raises:
             PluginError: Spark cannot be started, or the slots cannot.
@@ -93,7 +97,7 @@ class SparkPool:
         self._wakeup = Wakeup()
         self._state = "starting"
         self._link: SlotLink | None = None
-        self._own = False
+        self._owns_session = False
         self._session: SparkSession | None = None
         try:
             self._context = self._begin_spark()
@@ -104,7 +108,7 @@ class SparkPool:
                 self._slots.append(slot)
                 slot.unused = number >= self._initial
                 if not slot.unused:
-                    self._begin(slot)
+                    self._start_task(slot)
             self._await_slots()
             self._state = "running"
         except BaseException:
@@ -112,19 +116,21 @@ class SparkPool:
             raise
 
     def _begin_spark(self) -> SparkContext:
-        self._own = SparkSession.getActiveSession() is None
+        self._owns_session = SparkSession.getActiveSession() is None
         # Spark would handle Ctrl-C itself; the worker must end its jobs first.
         main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if main else None
         session = spark_session(
-            "eventmq worker", master=self._master or None, config=CONFIG if self._own else None
+            "eventmq worker",
+            master=self._master or None,
+            config=CONFIG if self._owns_session else None,
         )
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
         self._session = session
         return session.sparkContext
 
-    def _begin(self, slot: SparkSlot) -> None:
+    def _start_task(self, slot: SparkSlot) -> None:
         """Ask Spark for a task that serves a slot."""
         assert self._link is not None  # noqa: S101 - there from the start on
         identity, token = slot.begin()
@@ -143,7 +149,7 @@ class SparkPool:
         context = self._context
         try:
             context.setJobGroup(identity, f"eventmq {identity}", interruptOnCancel=False)
-            context.parallelize([ticket], 1).mapPartitions(_each).collect()
+            context.parallelize([ticket], 1).mapPartitions(_serve_each).collect()
         except Exception as error:  # noqa: BLE001 - any reason is reported
             reason = f"its Spark task ended: {_end_text(error)}"
         self._ended_tasks.append((identity, reason))
@@ -161,7 +167,7 @@ class SparkPool:
             if time.monotonic() > deadline:
                 ready = len(used) - len(missing)
                 raise PluginError(
-                    f"{ready} of {len(used)} slots were there within {self._start_timeout:g} s "
+                    f"{ready} of {len(used)} slots connected within {self._start_timeout:g} s "
                     "(pool option start_timeout): each needs a core of the cluster, see -c"
                 )
             self._wait(0.1)
@@ -183,7 +189,7 @@ class SparkPool:
         """Withdraw the jobs that have not started; return how many, counted from the last one.
 
         This asks the executor and waits for its answer, some milliseconds on a network. A silent
-        one keeps its jobs: it goes on with them, or they are lost with it.
+        executor keeps its jobs: it continues them, or they are lost with it.
         """
         target = self._slots[slot]
         self._events += self._listen()
@@ -200,7 +206,7 @@ class SparkPool:
         return count + (target.withdrawn or 0)
 
     def running(self, slot: int) -> Running | None:
-        """Return the job that runs in the slot, as far as it is known here."""
+        """Return the job that runs in the slot, as last reported by its executor."""
         return self._slots[slot].running()
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
@@ -208,11 +214,11 @@ class SparkPool:
         self._slots[slot].send("interrupt", chunk, position)
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Pass the credit of its readers to a job that streams."""
+        """Pass the credit of the readers of a stream to its job."""
         self._slots[slot].send("credit", chunk, position, taken)
 
     def scale(self, slots: int) -> None:
-        """Run Spark tasks for the first ``slots`` slots only; the others give their cores back."""
+        """Run Spark tasks for the first ``slots`` slots only; the others release their cores."""
         for slot in self._slots:
             before, slot.unused = slot.unused, slot.number >= slots
             if slot.unused and not before:
@@ -231,7 +237,7 @@ class SparkPool:
         if killed.up:
             killed.send("kill")
         elif killed.identity:
-            self._events.append(self._lose(killed, "it was killed before it was there"))
+            self._events.append(self._replace_lost(killed, "it was killed before it had connected"))
         else:
             self._events.append(killed.death("it was killed"))
         self._wakeup.set()
@@ -240,7 +246,7 @@ class SparkPool:
         """Return what happened since the last call, per slot in order.
 
         Raises:
-            PluginError: Slots end as soon as they are started, again and again.
+            PluginError: Slots repeatedly end as soon as they are started.
         """
         events, self._events = self._events, []
         if self._state != "running":
@@ -249,13 +255,13 @@ class SparkPool:
         now = time.monotonic()
         for slot in self._slots:
             if slot.up and slot.ended:
-                events.append(self._lose(slot, slot.ended))
+                events.append(self._replace_lost(slot, slot.ended))
             elif slot.up and now - slot.last_seen > self._link_timeout:
-                silence = f"nothing was heard of its executor for {self._link_timeout:g} s"
-                events.append(self._lose(slot, silence))
+                silence = f"its executor was silent for {self._link_timeout:g} s"
+                events.append(self._replace_lost(slot, silence))
         for number in [number for number, ready_at in self._vacant.items() if ready_at <= now]:
             del self._vacant[number]
-            self._begin(self._slots[number])
+            self._start_task(self._slots[number])
         return events
 
     # Input
@@ -267,41 +273,41 @@ class SparkPool:
         assert self._link is not None  # noqa: S101 - there from the start on
         events: list[PoolEvent] = []
         while self._link.inbox:
-            identity, (name, *about) = self._link.inbox.popleft()
-            slot = self._of(identity)
-            event = slot.receive(name, about) if slot is not None else None
+            identity, (name, *fields) = self._link.inbox.popleft()
+            slot = self._slot_of(identity)
+            event = slot.receive(name, fields) if slot is not None else None
             if event is not None:
                 events.append(event)
         for identity, reason in ended:  # after their messages
             self._threads.pop(identity, None)
-            slot = self._of(identity)
+            slot = self._slot_of(identity)
             if slot is not None:
                 slot.ended = slot.ended or reason
                 if self._state == "running":
-                    events.append(self._lose(slot, slot.ended))
+                    events.append(self._replace_lost(slot, slot.ended))
         return events
 
-    def _of(self, identity: str) -> SparkSlot | None:
+    def _slot_of(self, identity: str) -> SparkSlot | None:
         return next((slot for slot in self._slots if slot.identity == identity), None)
 
-    def _lose(self, slot: SparkSlot, reason: str) -> PoolEvent:
-        """Return the death of a slot, which is started anew."""
+    def _replace_lost(self, slot: SparkSlot, reason: str) -> PoolEvent:
+        """Return the death of a slot, which is restarted."""
         now = time.monotonic()
         early = not slot.served and now - slot.started < EARLY_END
         self._early_ends = self._early_ends + 1 if early else 0
         if self._early_ends >= MAX_EARLY_ENDS:
-            raise PluginError(f"the slots of the pool 'spark' end as soon as they begin: {reason}")
-        logger.warning("slot %d: %s; it is started anew", slot.number, reason)
-        died = slot.death(reason)
+            raise PluginError(f"the slots of the pool 'spark' end as soon as they start: {reason}")
+        logger.warning("slot %d: %s; it is restarted", slot.number, reason)
+        death = slot.death(reason)
         self._cancel(slot)
         slot.clear()
         self._vacant[slot.number] = now + EARLY_END if early else now
-        return died
+        return death
 
     def _cancel(self, slot: SparkSlot) -> None:
         """Let Spark cancel the task of a slot, if it has not ended."""
         if slot.identity in self._threads:
-            with suppress(Exception):  # Spark itself may be gone
+            with suppress(Exception):  # Spark itself may have ended
                 self._context.cancelJobGroup(slot.identity)
 
     # Stop
@@ -309,7 +315,7 @@ class SparkPool:
     def stop(self, grace: float) -> None:
         """Stop within ``grace`` seconds, then kill; end Spark if the pool has started it.
 
-        `poll` returns their last outcomes afterwards. Idempotent.
+        `poll` returns the last outcomes of the slots afterwards. Idempotent.
         """
         if self._state not in {"starting", "running"}:
             return
@@ -317,7 +323,7 @@ class SparkPool:
         deadline = time.monotonic() + grace + STOP_SLACK
         for slot in self._slots:
             slot.withdraw()
-            if not slot.up:  # else it would start when another one ends
+            if not slot.up:  # it would start when another task ends
                 self._cancel(slot)
         for slot in self._slots:
             slot.send("stop", grace)
@@ -331,7 +337,7 @@ class SparkPool:
                 self._cancel(slot)
         for thread in list(self._threads.values()):
             thread.join(STOP_SLACK)  # so that its core is free
-        if self._own and self._session is not None:
+        if self._owns_session and self._session is not None:
             with suppress(Exception):  # it may have been lost
                 self._session.stop()
         if self._link is not None:
@@ -340,7 +346,7 @@ class SparkPool:
         self._state = "stopped"
 
 
-def _each(tickets: Iterable[Ticket]) -> Iterator[int]:
+def _serve_each(tickets: Iterable[Ticket]) -> Iterator[int]:
     """Serve the slot of the only ticket of a Spark task."""
     for ticket in tickets:
         yield from serve(ticket)

@@ -1,14 +1,14 @@
 """Spark task of a slot: a prefork pool of one process, driven by messages of the job manager.
 
-It sends the events of the pool back. It ends when the manager asks for it, when the manager is
-silent for too long, or with its executor; the process that runs jobs ends with it.
+The task sends the events of the pool back. It ends when the manager requests it, when the manager
+is silent for too long, or with its executor; the process that runs jobs ends with it.
 
 Messages between the two are MessagePack lists. To the slot: ``assign epoch chunk count body``,
 ``take number``, ``keep number``, ``interrupt chunk position``, ``credit chunk position taken``,
 ``kill``, ``stop grace``, ``ping``. From it: ``hello token pid``, ``failed text``, ``event name
 fields...``, ``note chunk position seconds``, ``taken number count``, ``bye``. The epoch is the
 number of deaths that the slot has reported: a chunk with an earlier epoch was assigned before the
-manager knew of a death, and is lost. ``keep`` cancels the request ``take`` of that number, where
+manager knew of a death, and is lost. ``keep`` cancels the request ``take`` with that number, after
 the slot was silent for too long.
 """
 
@@ -28,19 +28,28 @@ from eventmq import sdk
 from eventmq.errors import EventMQError
 from eventmq.sdk import JobsEnded, PartsYielded, PoolEvent, ProcessPool, ProgressReported, SlotDied
 
-__all__ = ["ALIVE_EVERY", "Remote", "Ticket", "pack", "pack_event", "read_event", "serve", "unpack"]
+__all__ = [
+    "PING_INTERVAL",
+    "Remote",
+    "Ticket",
+    "pack",
+    "pack_event",
+    "read_event",
+    "serve",
+    "unpack",
+]
 
-#: Seconds after which each side sends a sign of life.
-ALIVE_EVERY = 1.0
+#: Seconds after which each side sends a heartbeat.
+PING_INTERVAL = 1.0
 
 #: Seconds of silence that show that the link was cut off or a process was stopped.
-PAUSE = 1.5 * ALIVE_EVERY
+PAUSE = 1.5 * PING_INTERVAL
 
-#: Seconds after such a pause within which a message may cancel the one before it.
-_SETTLE_TIME = 0.3
+#: Seconds after such a pause within which a message may cancel an earlier one.
+_CATCH_UP_TIME = 0.3
 
-#: Milliseconds between two checks of the running job: soon after a change, and later.
-_SOON, _LATER = 5, 50
+#: Milliseconds between two checks of the running job: within a second of a change, and after that.
+_ACTIVE_POLL, _IDLE_POLL = 5, 50
 
 _EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (
     JobsEnded, SlotDied, ProgressReported, PartsYielded,
@@ -58,13 +67,13 @@ class Ticket(NamedTuple):
     #: Identity of the slot, and the token that authenticates it.
     identity: str
     token: str
-    #: Makes the executor of jobs, and its keyword arguments.
+    #: Function that makes the executor of jobs, and its keyword arguments.
     loader: str
     arguments: Mapping[str, Any]
     start_timeout: float
-    #: Seconds of silence after which the other side is taken for lost.
+    #: Seconds of silence after which the other side counts as lost.
     link_timeout: float
-    #: Folders that modules are searched in last, where they exist.
+    #: Folders that are searched last for modules, if they exist.
     path: tuple[str, ...]
 
 
@@ -130,12 +139,12 @@ def _serve(ticket: Ticket, sock: zmq.Socket[bytes]) -> int:
 
 
 class Remote:
-    """Passes messages of the manager to a pool, and its events back.
+    """Passes messages of the manager to a pool, and events of the pool to the manager.
 
     Args:
         pool: Pool of one slot, started.
         sock: Socket to the manager.
-        link_timeout: Seconds of silence after which the manager is gone.
+        link_timeout: Seconds of silence after which the manager counts as lost.
     """
 
     def __init__(self, pool: ProcessPool, sock: zmq.Socket[bytes], link_timeout: float) -> None:
@@ -143,13 +152,14 @@ class Remote:
         self._deaths = 0
         self._running: tuple[int, int] = (0, -1)
         self._changed_at = self._last_sent = self._last_seen = time.monotonic()
-        #: When all messages of a pause have come, and the withdrawal request that waits for it.
-        self._settled_at, self._withdrawal = 0.0, 0
+        #: Time at which all messages of a pause have arrived, and the withdrawal request that waits
+        #: for it.
+        self._caught_up_at, self._withdrawal = 0.0, 0
         self._ended = False
         self._handlers: dict[str, Callable[..., None]] = {
             "assign": self._assign,
-            "take": self._take,
-            "keep": self._keep,
+            "take": self._request_withdrawal,
+            "keep": self._cancel_withdrawal,
             "interrupt": lambda *arguments: pool.interrupt(0, *arguments),
             "credit": lambda *arguments: pool.credit(0, *arguments),
             "kill": lambda: pool.kill(0),
@@ -164,7 +174,7 @@ class Remote:
             poller.register(descriptor, zmq.POLLIN)
         while not self._ended:
             now = time.monotonic()
-            poller.poll(_SOON if now - self._changed_at < 1.0 else _LATER)
+            poller.poll(_ACTIVE_POLL if now - self._changed_at < 1.0 else _IDLE_POLL)
             self._receive()
             if self._ended:
                 break
@@ -178,19 +188,19 @@ class Remote:
             name, *arguments = unpack(self._sock.recv())
             now = time.monotonic()
             if now - self._last_seen > PAUSE:
-                self._settled_at = now + _SETTLE_TIME
+                self._caught_up_at = now + _CATCH_UP_TIME
             self._last_seen = now
             self._handlers[name](*arguments)
-        if self._withdrawal and time.monotonic() >= self._settled_at:
+        if self._withdrawal and time.monotonic() >= self._caught_up_at:
             self._withdraw(self._withdrawal)
 
     def _send_running(self) -> None:
-        """Send the events, the running job when it changes, and signs of life."""
+        """Send the events, the running job when it changes, and heartbeats."""
         self._send_events()
         running = self._pool.running(0)
         running_job = (0, -1) if running is None else (running.chunk, running.position)
         now = time.monotonic()
-        if running_job != self._running or now - self._last_sent > ALIVE_EVERY:
+        if running_job != self._running or now - self._last_sent > PING_INTERVAL:
             if running_job != self._running:
                 self._changed_at = now
             self._running, self._last_sent = running_job, now
@@ -210,12 +220,12 @@ class Remote:
         if epoch == self._deaths:
             self._pool.assign(0, chunk, body, count)
 
-    def _take(self, request: int) -> None:
+    def _request_withdrawal(self, request: int) -> None:
         self._withdrawal = request
-        if time.monotonic() >= self._settled_at:
+        if time.monotonic() >= self._caught_up_at:
             self._withdraw(request)
 
-    def _keep(self, _: int) -> None:
+    def _cancel_withdrawal(self, _: int) -> None:
         self._withdrawal = 0
 
     def _withdraw(self, request: int) -> None:

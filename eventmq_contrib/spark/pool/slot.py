@@ -1,7 +1,7 @@
-"""Slots of the pool ``spark`` in the job manager, which Spark tasks serve, and the link to these.
+"""Slots of the pool ``spark`` in the job manager, and the link to the Spark tasks that serve them.
 
-The link is one socket with one thread, encrypted by CURVE: the public key of this end, made at its
-start, travels with the Spark tasks, and so does a token that authenticates each slot.
+The link is one socket with one thread, encrypted by CURVE. Its public key, made at the start, and a
+token that authenticates each slot travel with the Spark tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import zmq
 
 from eventmq.sdk import JobsEnded, PoolEvent, Running, SlotDied, Wakeup
-from eventmq_contrib.spark.pool.remote import ALIVE_EVERY, pack, read_event, unpack
+from eventmq_contrib.spark.pool.remote import PING_INTERVAL, pack, read_event, unpack
 
 __all__ = ["SlotLink", "SparkSlot"]
 
@@ -32,10 +32,10 @@ class SlotLink:
 
     Args:
         host: Address of this machine to listen at.
-        notify: Called in the thread of the link when messages have come.
+        notify: Called in the thread of the link when messages have arrived.
 
     Attributes:
-        inbox: Messages that have come, as (identity, message) pairs.
+        inbox: Received messages, as (identity, message) pairs.
     """
 
     def __init__(self, host: str, notify: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class SlotLink:
         self._thread.start()
 
     def send(self, identity: str, *message: object) -> None:
-        """Send a message; it is dropped if the slot is gone."""
+        """Send a message; it is dropped if the slot is not connected."""
         self._outbox.append((identity, pack(*message)))
         self._wakeup.set()
 
@@ -81,15 +81,17 @@ class SlotLink:
         poller.register(self._wakeup.fd, zmq.POLLIN)
         ping_at, ended = 0.0, False
         while not ended:
-            poller.poll(int(ALIVE_EVERY * 1000))
+            poller.poll(int(PING_INTERVAL * 1000))
             self._wakeup.clear()
             ended = self._ended
             if time.monotonic() >= ping_at:
-                ping_at = time.monotonic() + ALIVE_EVERY
+                ping_at = time.monotonic() + PING_INTERVAL
                 self._outbox.extend((identity, pack("ping")) for identity in list(self.peers))
             while self._outbox:
                 identity, data = self._outbox.popleft()
-                with suppress(zmq.ZMQError):  # the slot is gone: the pool notices its silence
+                with suppress(
+                    zmq.ZMQError
+                ):  # the slot is not connected: the pool notices its silence
                     self._socket.send_multipart([identity.encode(), data])
             self._receive_all()
 
@@ -106,17 +108,17 @@ class SlotLink:
 
 
 class SparkSlot:
-    """One slot. Each Spark task that serves it has an identity of its own.
+    """One slot of the pool. Each Spark task that serves it has an identity of its own.
 
     Attributes:
         number: Number of the slot.
-        identity: Identity of the task that serves the slot or is to, "" for none.
-        up: The task has connected.
-        unused: The slot is not used.
-        ended: Why the task cannot go on, "" while it can.
-        started: Monotonic time at which the task was asked for.
-        last_seen: Monotonic time at which its last message came.
-        served: The task has answered a job.
+        identity: Identity of the task that serves or will serve the slot, "" for none.
+        up: Whether the task has connected.
+        unused: Whether the slot has no task because the pool was scaled down.
+        ended: Why the task cannot continue, "" while it can.
+        started: Monotonic time at which the task was requested.
+        last_seen: Monotonic time at which its last message arrived.
+        served: Whether the task has ended a job.
         pid: Id of the process of the task, on its machine.
     """
 
@@ -127,7 +129,7 @@ class SparkSlot:
         self._link = link
         self._generation = 0
         self.identity = ""
-        #: Chunk, body and number of jobs of what was assigned before the task had connected.
+        #: (chunk, body, number of jobs) of chunks assigned before the task had connected.
         self._waiting: list[tuple[int, bytes, int]] = []
         self._reset()
 
@@ -140,12 +142,12 @@ class SparkSlot:
         self.bye = False
         self._deaths = 0
         self._running: Running | None = None
-        self._answered = (0, -1)
+        self._last_ended = (0, -1)
         self._requests = 0
         self.withdrawn: int | None = None
 
     def begin(self) -> tuple[str, str]:
-        """Return identity and token for the next task."""
+        """Return identity and token of the next task."""
         self._reset()
         self._generation += 1
         self.served = False
@@ -154,7 +156,7 @@ class SparkSlot:
         return self.identity, self.token
 
     def clear(self) -> None:
-        """Remove the task and the chunks that were assigned."""
+        """Forget the task and its assigned chunks."""
         self._waiting.clear()
         self._link.peers.discard(self.identity)
         self._reset()
@@ -196,44 +198,44 @@ class SparkSlot:
         return self.up and self.withdrawn is None
 
     def withdraw(self) -> int:
-        """Withdraw the chunks that are kept; return how many jobs they have."""
+        """Withdraw the chunks that wait for the task; return how many jobs they have."""
         waiting, self._waiting = self._waiting, []
         return sum(count for _, _, count in waiting)
 
     # From the task
 
-    def receive(self, name: str, about: list[Any]) -> PoolEvent | None:
-        """Handle a message of the task; return the pool event of it, if it has one."""
+    def receive(self, name: str, fields: list[Any]) -> PoolEvent | None:
+        """Handle a message of the task; return its pool event, if it has one."""
         self.last_seen = time.monotonic()
         if name in {"hello", "failed"}:
-            self._hello(name, *about)
-        elif not self.up:  # it has not shown its token
+            self._hello(name, *fields)
+        elif not self.up:  # the sender has not shown the token
             return None
         elif name == "note":
-            chunk, position, seconds = about
+            chunk, position, seconds = fields
             runs = position >= 0
             self._running = Running(chunk, position, self.last_seen - seconds) if runs else None
         elif name == "taken":
-            self._withdrawn(*about)
+            self._withdrawn(*fields)
         elif name == "bye":
             self.bye = True
         elif name == "event":
-            return self._event(read_event(self.number, about[0], about[1:]))
+            return self._event(read_event(self.number, fields[0], fields[1:]))
         return None
 
     def _withdrawn(self, request: int, count: int) -> None:
         if request == self._requests and self.withdrawn is None:
             self.withdrawn = count
         elif count:  # these jobs are lost
-            self.ended = "it was asked too late to keep its jobs"
+            self.ended = "it was told too late to keep its jobs"
 
-    def _hello(self, name: str, token: str, about: Any) -> None:
+    def _hello(self, name: str, token: str, value: Any) -> None:
         if not hmac.compare_digest(token.encode(), self.token.encode()) or self.up:
             return
         if name == "failed":
-            self.ended = str(about)
+            self.ended = str(value)
             return
-        self.up, self.pid = True, about
+        self.up, self.pid = True, value
         self._link.peers.add(self.identity)
         waiting, self._waiting = self._waiting, []
         for assigned in waiting:
@@ -242,20 +244,20 @@ class SparkSlot:
     def _event(self, event: PoolEvent) -> PoolEvent:
         if isinstance(event, JobsEnded):
             self.served = True
-            chunk, before = self._answered
-            self._answered = (event.chunk, event.count + (before if chunk == event.chunk else -1))
+            chunk, before = self._last_ended
+            self._last_ended = (event.chunk, event.count + (before if chunk == event.chunk else -1))
         elif isinstance(event, SlotDied):
             self._deaths += 1
             self._running = None
         return event
 
     def running(self) -> Running | None:
-        """Return the running job, as far as it is known here: its records travel."""
+        """Return the running job as last reported, None if it has ended since."""
         running = self._running
-        return None if running is not None and running[:2] <= self._answered else running
+        return None if running is not None and running[:2] <= self._last_ended else running
 
     def death(self, reason: str) -> SlotDied:
-        """Return the death of the slot, with the job that ran as far as it is known."""
+        """Return the death of the slot, with the job that ran as last reported."""
         running = self.running()
         chunk, position = (0, -1) if running is None else running[:2]
         return SlotDied(self.number, chunk, position, reason)

@@ -1,6 +1,6 @@
 """The data source ``eventmq`` of Spark: reads journals and brokers, writes jobs.
 
-Spark pickles what is here for its executors, which need EventMQ installed as well. Readers and
+Spark pickles these classes for its executors, which need EventMQ installed as well. Readers and
 writers are imported inside methods, so that a Spark task loads only what it uses.
 """
 
@@ -84,20 +84,22 @@ class EventMQDataSource(DataSource):
     def _writing(self, *, overwrite: bool) -> WriteOptions:
         if overwrite:
             raise SettingsError('jobs cannot be overwritten; allowed is: mode("append")')
-        # Spark's own, for what it keeps of a stream.
-        own = {k: v for k, v in self.options.items() if k.lower() != "checkpointlocation"}
-        return read_options(WriteOptions, own, subject="a writer")
+        # The option checkpointLocation is for Spark itself.
+        writer_options = {
+            k: v for k, v in self.options.items() if k.lower() != "checkpointlocation"
+        }
+        return read_options(WriteOptions, writer_options, subject="a writer")
 
 
 def enqueue(
     task: str, *, query_id: str | None = None, **options: object
 ) -> Callable[[DataFrame, int], None]:
-    """Return a function for ``foreachBatch`` that submits one job per row, each once.
+    """Return a function for ``foreachBatch`` that submits one job per row, exactly once.
 
-    A batch that is repeated after a kill or an error submits nothing twice: the id of a job is
+    A batch that is repeated after a kill or an error submits no job twice: the id of a job is
     derived from the id of the query, the number of the batch, the content of the row, and its
-    ordinal among equal rows. The id of a query is kept in its checkpoint. The rows must be the same
-    when a batch is repeated; columns such as ``rand()`` change them.
+    ordinal among equal rows. The checkpoint of a query keeps its id. A repeated batch must have the
+    same rows; columns such as ``rand()`` change them.
 
     Args:
         task: Name of the task.
@@ -128,9 +130,9 @@ def _submit(
     Args:
         rows: Rows of the batch.
         batch: Number of the batch.
-        task: As of `enqueue`.
-        query_id: As of `enqueue`.
-        options: As of `enqueue`, as texts.
+        task: As for `enqueue`.
+        query_id: As for `enqueue`.
+        options: As for `enqueue`, as texts.
 
     Raises:
         SettingsError: The id of the query is not known, or there is a column job_id.
@@ -150,7 +152,7 @@ def _query_of(rows: DataFrame) -> str:
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     if not query:
         raise SettingsError(
-            "Spark does not say the id of the query here: enqueue(..., query_id=...), which must "
-            "be the same whenever the query is started again"
+            "Spark does not reveal the id of the query here: use enqueue(..., query_id=...), the "
+            "same whenever the query is started again"
         )
     return str(query)

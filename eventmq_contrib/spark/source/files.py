@@ -1,7 +1,7 @@
-"""Chooses the part of each file of a journal that is read, so that each event comes once.
+"""Chooses the part of each file of a journal that is read, so that each event is read once.
 
-A file's name has the broker and the numbers of the first and the last event, so that no file is
-opened to choose. Events that are in two files are read from the first.
+The name of a file has the broker and the numbers of the first and the last event, so no file is
+opened for this. Events that are in two files are read from the first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "sealed_files",
 ]
 
-#: Rows of one batch that goes to Spark, and of the small files that one of its tasks reads.
+#: Rows of a batch that is passed to Spark, and of the small files that one Spark task reads.
 _BATCH_ROWS = 65_536
 
 
@@ -39,11 +39,11 @@ class Slice(NamedTuple):
 
 
 def sealed_files(journal: str, after: Mapping[str, int] | None = None) -> list[JournalFile]:
-    """Return the files of a journal, by broker and number; none where none is sealed yet.
+    """Return the files of a journal, by broker and number; none if no file is sealed yet.
 
     Args:
-        journal: Its folder.
-        after: Number per broker up to which a stream has read them.
+        journal: Folder of the journal.
+        after: Number per broker up to which a stream has read the events.
 
     Raises:
         StoreError: There is no such folder, its beginning is missing, a file is foreign, or the
@@ -58,7 +58,7 @@ def sealed_files(journal: str, after: Mapping[str, int] | None = None) -> list[J
         if begin > number + 1:
             raise StoreError(
                 f"the events {number + 1} to {begin - 1} of the broker {broker} were forgotten "
-                "before this stream had read them: begin another one, with a new checkpoint"
+                "before this stream had read them: start a new one, with a new checkpoint"
             )
     return files
 
@@ -72,13 +72,13 @@ def folder_here(journal: str) -> Path:
     folder = folder_of(journal)
     if folder is None:
         raise SettingsError(
-            f"the format reads folders, not {journal}: eventmq_contrib.spark.read_journal reads it"
+            f"the format reads folders, not {journal}: use eventmq_contrib.spark.read_journal"
         )
     return folder
 
 
 def holes(files: Iterable[JournalFile], after: Mapping[str, int]) -> set[tuple[str, int]]:
-    """Return broker and number where numbers are missing between files that are not read yet.
+    """Return the broker and number of each gap between files that are not read yet.
 
     Args:
         files: As from `sealed_files`.
@@ -96,7 +96,7 @@ def holes(files: Iterable[JournalFile], after: Mapping[str, int]) -> set[tuple[s
 def latest(
     files: Sequence[JournalFile], after: Mapping[str, int], limit: int = 0
 ) -> dict[str, int]:
-    """Return the number per broker up to which the next events are read, ``limit`` at most.
+    """Return the number per broker up to which the next events are read: at most ``limit`` events.
 
     Events are counted hour by hour over all brokers, so that none of them is more than an hour
     behind the others.
@@ -123,12 +123,12 @@ def plan(
     after: Mapping[str, int],
     upto: Mapping[str, int] | None = None,
 ) -> list[Slice]:
-    """Return the slices that have the events after some numbers and up to others, each once.
+    """Return the slices with the events between two numbers per broker, each once.
 
     Args:
         files: As from `sealed_files`.
         after: Number per broker; a broker that is not in it is read from its beginning.
-        upto: Number per broker, and no other broker; None for all.
+        upto: Last number per broker, without other brokers; None for all events.
     """
     slices = []
     done = dict(after)
@@ -142,7 +142,7 @@ def plan(
 
 
 def bundles(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Return slices in groups, each for one task of Spark: many small files, or one large one."""
+    """Return groups of slices, each for one Spark task: many small files, or one large one."""
     groups: list[list[Slice]] = []
     remaining = 0
     for part in slices:
@@ -162,10 +162,10 @@ def read_slice(part: Slice, schema: Any, kinds: Sequence[str] = ()) -> Iterator[
         part: The slice.
         schema: `pyarrow.Schema`, with columns of events; those that an older EventMQ did not write
             are null.
-        kinds: Of the events, all if there are none.
+        kinds: Kinds of the events; empty for all.
 
     Raises:
-        StoreError: The file is torn, no file of a journal, or of a newer EventMQ.
+        StoreError: The file is torn, foreign, or of a newer EventMQ.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

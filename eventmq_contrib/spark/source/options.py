@@ -1,7 +1,7 @@
 """Options of the data source, checked, and the connection to a broker that they name.
 
-Spark hands options over as text, without regard to upper and lower case. They show in plans and in
-the web page of a query, so no option takes key material: keys are named by the paths of files.
+Spark passes options as text and ignores their case. They are visible in plans and on the web page
+of a query, so no option takes key material: keys are named by the paths of files.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = [
     "StreamOptions",
     "WriteOptions",
     "connected",
-    "moment",
+    "parse_timestamp",
     "read_options",
 ]
 
 
-#: Largest number of jobs that a Spark task has sent and that are not confirmed.
+#: Maximum number of unconfirmed jobs of a Spark task.
 IN_FLIGHT = 4000
 
 _T = TypeVar("_T", bound="Connection")
 
-# A text as long as a key, with neither a folder nor a suffix, is a key and no path.
+# A text as long as a key, with neither a folder nor a suffix, is a key, not a path.
 _KEY_FILE: dict[str, Any] = {
     "allowed": "the path of a key file: key material would show in plans",
     "pattern": r"^(?![^/\\]{40,}$).",
@@ -51,11 +51,11 @@ _COLUMNS: dict[str, Any] = {"allowed": "columns, each once", "check": _are_disti
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """Options that name a broker, for each use that talks to one.
+    """Options that name a broker, shared by all uses of one.
 
     Attributes:
-        broker: URL, or several with commas; else the settings of the process.
-        key: Path of the own secret key, the same on every machine.
+        broker: URL, or several with commas; by default as in the settings of the process.
+        key: Path of the secret key, the same on every machine.
         broker_key: Path of the broker's public key, or several as in the setting broker_key_file.
         timeout: Seconds to wait for a receipt or an answer.
     """
@@ -73,8 +73,8 @@ class ReadOptions(Connection):
     Attributes:
         table: Name of the table.
         journal: Folder of a journal, instead of a broker.
-        queue: Of jobs: only of this queue.
-        task: Only of this task.
+        queue: Only jobs of this queue.
+        task: Only jobs of this task.
     """
 
     table: Literal["events", "jobs", "failed", "outcomes", "queues"] = option(
@@ -92,7 +92,7 @@ class StreamOptions(Connection):
     Attributes:
         journal: Folder of a journal.
         start: ``earliest``, or ``latest``: only events that are sealed from now on.
-        at_once: Events of one batch, at most; 0 for no limit.
+        at_once: Maximum number of events of a batch; 0 for no limit.
     """
 
     journal: str | None = option(None, allowed="the folder of a journal", min_length=1)
@@ -111,13 +111,13 @@ class WriteOptions(Connection):
         task: Name of the task of all jobs.
         arguments: Columns that are the positional arguments, in order.
         keywords: Columns that are keyword arguments.
-        ids: Columns whose values make the id of a job.
-        id_space: Name within which the keys are unique, the task if None.
-        id_time: A moment, or a column with one, with which derived ids begin.
-        in_flight: Jobs that are sent and not confirmed, per Spark task.
+        ids: Columns from whose values the id of a job is derived.
+        id_space: Name within which the keys are unique; None for the name of the task.
+        id_time: A timestamp, or a column with one, with which derived ids begin.
+        in_flight: Maximum number of unconfirmed jobs, per Spark task.
         rate: Jobs per second, per Spark task; 0.0 for no limit.
-        report: Path of a file for the counts, written by the driver when all is done.
-        queue: As the rest: see `eventmq.task.CallOptions`.
+        report: Path of a file for the counts, written by the driver after the last job.
+        queue: This option and those that follow are described in `eventmq.task.CallOptions`.
     """
 
     action: Literal["submit", "replay"] = option("submit", parse=str.lower)
@@ -127,7 +127,7 @@ class WriteOptions(Connection):
     ids: tuple[str, ...] | None = option(None, name="idColumns", **_COLUMNS)
     id_space: str | None = option(None, name="idSpace", allowed="any name", min_length=1)
     id_time: str | None = option(
-        None, name="idTime", allowed="a column, or a moment as 2026-01-31T12:00Z", min_length=1
+        None, name="idTime", allowed="a column, or a timestamp as 2026-01-31T12:00Z", min_length=1
     )
     in_flight: int = option(IN_FLIGHT, name="maxInFlight", ge=1)
     rate: float = option(0.0, allowed="jobs per second, above 0", gt=0)
@@ -150,12 +150,12 @@ class WriteOptions(Connection):
 
 
 def read_options(kind: type[_T], options: Mapping[str, str], *, subject: str) -> _T:
-    """Return the options that Spark hands over as text, checked.
+    """Check and return the options that Spark passes as text.
 
     Args:
         kind: Class of the options.
         options: Names, in any case, and texts.
-        subject: Names the use, for messages.
+        subject: Name of the use, for messages.
 
     Raises:
         SettingsError: An option is unknown, or its value is not allowed.
@@ -163,7 +163,7 @@ def read_options(kind: type[_T], options: Mapping[str, str], *, subject: str) ->
     fields_by_name = {field.name.lower(): field for field in options_of(kind).values()}
     values: dict[str, Any] = {}
     for name, text in options.items():
-        # Of load(path): the folder of a journal.
+        # The argument of load(path): the folder of a journal.
         declared = fields_by_name.get("journal" if name.lower() == "path" else name.lower())
         if declared is None:
             hint = did_you_mean(name, options_of(kind))
@@ -172,15 +172,15 @@ def read_options(kind: type[_T], options: Mapping[str, str], *, subject: str) ->
             values[declared.field] = declared.read(text)
         except ValueError as error:
             secret = declared.name in {"key", "brokerKey"}
-            shown = "what was given" if secret else f"{text[:80]!r}"
+            shown = "the given text" if secret else f"{text[:80]!r}"
             raise SettingsError(
                 f"option {declared.name!r} cannot be {shown}; allowed is: {error}"
             ) from None
     return kind(**values)
 
 
-def moment(text: str) -> float | None:
-    """Return the Unix time of an ISO moment, in UTC unless it says so; None for no moment."""
+def parse_timestamp(text: str) -> float | None:
+    """Return the Unix time of an ISO timestamp, None for another text; UTC is the default zone."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -192,7 +192,7 @@ def moment(text: str) -> float | None:
 
 @contextlib.contextmanager
 def connected(options: Connection) -> Iterator[EventMQ]:
-    """Give an app that talks to the broker of the options, and close it at the end.
+    """Yield an app that talks to the broker of the options, and close it at the end.
 
     Options that are left out have the values of the settings of the machine.
 
@@ -211,7 +211,7 @@ def connected(options: Connection) -> Iterator[EventMQ]:
     try:
         if "memory://" in app.settings.broker:
             raise SettingsError(
-                "the broker memory:// lives inside one process, and Spark's are others; name one "
+                "the broker memory:// exists in one process, and Spark's are others; name one "
                 'that they reach: option("broker", "tcp://127.0.0.1:47291")'
             )
         yield app

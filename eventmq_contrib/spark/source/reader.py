@@ -41,19 +41,19 @@ __all__ = [
 ]
 
 
-#: Table of a journal -> kinds of its events; an event shows its job as it was at that time.
+#: Table of a journal -> kinds of its events; an event shows the state of its job at that time.
 _KINDS = {
     "events": (),
     "failed": ("failed",),
     "outcomes": ("succeeded", "failed", "cancelled", "expired"),
 }
 
-#: Bytes of events that one request asks for.
+#: Bytes of events of one request.
 _PAGE_BYTES = 4 * 1024 * 1024
 
 
 def pieces(parts: Iterable[list[Slice] | str | None]) -> list[InputPartition]:
-    """Return one partition per task of Spark: slices of files, or one request to the broker."""
+    """Return one partition per Spark task: slices of files, or one request to the broker."""
     return [InputPartition(part) for part in parts]
 
 
@@ -63,7 +63,7 @@ def arrow_type(schema: StructType) -> Any:
 
 
 class JournalReader(DataSourceReader):
-    """Reads events of a journal, one file after the other, each event once.
+    """Reads the events of a journal file by file, each event once.
 
     Raises:
         SettingsError: A journal has no such table.
@@ -72,12 +72,12 @@ class JournalReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.table not in _KINDS:
             raise SettingsError(
-                f"a journal has no table {options.table!r}, which says what is now: name a broker"
+                f"a journal has no table {options.table!r}, which is of the present: name a broker"
                 f"; a journal has {', '.join(_KINDS)}"
             )
         if options.queue or options.task:
             raise SettingsError(
-                "queue and task are of what a broker lists; of a journal filter rows"
+                "queue and task choose among the jobs of a broker; filter rows of a journal"
             )
         self.folder = options.journal or ""
         self.kinds = _KINDS[options.table]
@@ -102,10 +102,10 @@ class JournalReader(DataSourceReader):
 
 
 class BrokerReader(DataSourceReader):
-    """Reads a table that a broker has.
+    """Reads a table of a broker.
 
-    A change during the read may be in the table or not: the pages of a listing are of different
-    moments.
+    A change during the read may or may not be in the table: the pages of a listing are read at
+    different times.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -115,7 +115,7 @@ class BrokerReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one piece per request: the table of outcomes takes several."""
+        """Return one piece per request: the table of outcomes needs several."""
         states = ENDED if self.options.table == "outcomes" else (None,)
         return pieces(states)
 
@@ -124,7 +124,7 @@ class BrokerReader(DataSourceReader):
 
         Raises:
             BrokerUnavailable: The broker does not answer.
-            NotAllowed: The key may not do this.
+            NotAllowed: The role of the key does not allow this.
         """
         with connected(self.options) as app:
             table = self.options.table
@@ -138,7 +138,7 @@ class BrokerReader(DataSourceReader):
                 yield from job_rows(app, listing, {**filters, "state": partition.value})
 
     def _events(self, app: Any) -> Iterator[Any]:
-        """Yield the events that the broker still keeps: those that no journal has sealed."""
+        """Yield the events that the broker still keeps because no journal has sealed them."""
         schema, source, after = arrow_type(self.schema), BrokerSource(app), 0
         while rows := source.read(after, _PAGE_BYTES)[0]:
             columns = EventColumns()
@@ -152,20 +152,20 @@ class BrokerReader(DataSourceReader):
 #: States of jobs that have an outcome.
 ENDED = ("succeeded", "failed", "cancelled", "expired")
 
-#: Columns of jobs and types, as Spark reads them. ``ran`` is in seconds.
+#: Columns of jobs, as a schema of Spark. ``ran`` is in seconds.
 JOBS = (
     "id string, task string, queue string, state string, attempt int, delivery int, priority int, "
     "created timestamp, due timestamp, expires timestamp, started timestamp, ran double, "
     "finished timestamp, worker string, error_type string, error string, headers string"
 )
 
-#: Columns of queues and types.
+#: Columns of queues, as a schema of Spark.
 QUEUES = (
     "name string, waiting bigint, delayed bigint, running bigint, failed bigint, paused boolean, "
     "workers int, limits string"
 )
 
-#: Table -> its columns, of those that only a broker has.
+#: Table -> its columns, for tables that only a broker has.
 OF_BROKER = {"jobs": JOBS, "failed": JOBS, "outcomes": JOBS, "queues": QUEUES}
 
 _QUEUE = ("name", "waiting", "delayed", "running", "failed", "paused", "workers", "limits")
@@ -175,7 +175,7 @@ def job_rows(app: EventMQ, listing: str, filters: Mapping[str, Any]) -> Iterator
     """Yield the rows of a listing of jobs, page by page.
 
     Args:
-        app: Asks the broker.
+        app: App of the broker.
         listing: ``jobs`` or ``failed``.
         filters: Filters of the listing by name; None for no filter.
     """

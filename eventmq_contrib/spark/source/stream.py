@@ -1,7 +1,7 @@
 """The reader of the data source for ``spark.readStream``: a journal, file by file as it is sealed.
 
-An offset is the number of the last event that was read per broker, ``{broker: seq}``. Sealed files
-never change, so that the events between two offsets are the same at every read.
+An offset has the number of the last event that was read per broker, ``{broker: seq}``. Sealed files
+never change, so the events between two offsets are the same at every read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GAP_TIMEOUT = 60.0
 
 
 class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what a journal seals.
+    """Reads the sealed files of a journal.
 
     Raises:
         SettingsError: No journal is named.
@@ -50,14 +50,14 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         if not options.journal:
             raise SettingsError(
-                'a stream is of a journal, which keeps everything: option("journal", "DIR")'
+                'a stream reads a journal: name its folder with option("journal", "DIR")'
             )
         self.folder = options.journal
         self.start = options.start
         self.at_once = options.at_once
         self.schema = schema
         self._target: dict[str, int] | None = None
-        #: Broker and number where events are missing -> monotonic time when this was first seen.
+        #: (broker, number) of missing events -> monotonic time when they were first noticed.
         self._holes: dict[tuple[str, int], float] | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -81,14 +81,14 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _in_order(self, start: dict[str, int]) -> list[JournalFile]:
         """Return the files of each broker before the first gap that may still be filled.
 
-        Gaps that the first scan finds are not waited for.
+        Gaps in the first scan are not waited for.
         """
         files, now = sealed_files(self.folder, start), time.monotonic()
         gaps, noticed = holes(files, start), self._holes
         self._holes = {
             hole: now - GAP_TIMEOUT if noticed is None else noticed.get(hole, now) for hole in gaps
         }
-        # Of several in a broker the first one counts.
+        # Only the first gap of a broker counts.
         open_ = {
             broker: number
             for (broker, number), since in sorted(self._holes.items(), reverse=True)

@@ -1,8 +1,8 @@
 """Writers of the data source: one job per row, or one replay of a failed job per row.
 
-A Spark task that is retried, and a program that is started again, write the same ids, and the
-broker has each job once. Nothing is undone when a write is aborted: what was confirmed stays, and
-the write can be done again.
+A Spark task that is retried, and a program that is started again, write the same ids, so the broker
+has each job once. An aborted write undoes nothing: confirmed jobs stay, and the write can be
+repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from eventmq.errors import SettingsError, did_you_mean
 from eventmq.sdk import MAX_IDS
 from eventmq_contrib.atomic import write_file
 from eventmq_contrib.spark.source.ids import derived_ids, unix_ms
-from eventmq_contrib.spark.source.options import WriteOptions, connected, moment
+from eventmq_contrib.spark.source.options import WriteOptions, connected, parse_timestamp
 
 if TYPE_CHECKING:
     from eventmq import EventMQ
@@ -39,19 +39,19 @@ JOB_ID = "job_id"
 #: Columns of a replay.
 REPLAY = (JOB_ID, "attempt")
 
-_TWO_IDS = "idColumns and a column job_id both say the ids of jobs; allowed is one of them"
+_TWO_IDS = "idColumns and a column job_id both name the ids of jobs; allowed is one of them"
 
 _NO_ID = (
-    "nothing says the ids of jobs, and a Spark task that is retried would make each job anew: "
+    "no column has the ids of jobs, and a Spark task that is retried would make new jobs: "
     'name columns that are a key with option("idColumns", "a,b"), or add a column job_id'
 )
 
-#: Longest time of one part where the rate is limited, in seconds.
+#: Longest time of one part if the rate is limited, in seconds.
 _STEP = 0.25
 
 
 class Shape(NamedTuple):
-    """Names the columns of the arguments and of the id.
+    """Names of the columns with the arguments and the id.
 
     Attributes:
         arguments: The positional arguments.
@@ -68,7 +68,7 @@ class Shape(NamedTuple):
         """Return the shape of rows with these columns.
 
         Raises:
-            SettingsError: The columns do not fit the options, or none of them gives the id.
+            SettingsError: The columns do not fit the options, or the id has no column.
         """
         if options.action == "replay":
             _named("a replay", REPLAY, columns)
@@ -76,7 +76,7 @@ class Shape(NamedTuple):
         if options.task is None:
             raise SettingsError('no task is named: option("task", "shop.send")')
         at = options.id_time
-        time_column = () if at is None or moment(at) is not None else (at,)
+        time_column = () if at is None or parse_timestamp(at) is not None else (at,)
         for option, named in (
             ("argColumns", options.arguments), ("kwargColumns", options.keywords),
             ("idColumns", options.ids), ("idTime", time_column),
@@ -98,12 +98,12 @@ def _named(subject: str, names: Iterable[str], columns: Sequence[str]) -> None:
 
 
 def paced(batches: Iterable[Any], rate: float, max_size: int) -> Iterator[Any]:
-    """Yield batches cut into parts, each when it may be sent.
+    """Yield batches cut into parts, each at the time when it may be sent.
 
     Args:
         batches: Batches of rows, each a `pyarrow.RecordBatch`.
         rate: Rows per second, 0.0 for no limit.
-        max_size: Rows of a part at most.
+        max_size: Maximum rows of a part.
     """
     size = min(max_size, max(1, int(rate * _STEP))) if rate else max_size
     begin, sent = time.monotonic(), 0
@@ -153,18 +153,18 @@ def _ids(options: WriteOptions, shape: Shape, columns: Mapping[str, Any]) -> lis
 def _times(options: WriteOptions, columns: Mapping[str, Any]) -> list[int] | None:
     if options.id_time is None:
         return None
-    at = moment(options.id_time)
+    at = parse_timestamp(options.id_time)
     if at is None:
         return [unix_ms(value) for value in columns[options.id_time].to_pylist()]
     return [int(at * 1000)] * len(next(iter(columns.values())))
 
 
 def replay(app: EventMQ, options: WriteOptions, _: Shape, batches: Iterator[Any]) -> dict[str, int]:
-    """Queue the failed jobs of the rows again, each if its attempt is still the one of the row.
+    """Queue the failed jobs of the rows again, if their attempt is still that of the row.
 
     Returns:
-        Number of jobs that were ``replayed``, that had been replayed or changed ``before``, and
-        that the broker no longer has: ``unknown``.
+        Counts: ``replayed`` jobs, jobs that had been replayed or changed ``before``, and
+        ``unknown`` jobs, which the broker no longer has.
     """
     counts = Counter(replayed=0, before=0, unknown=0)
     for part in paced(batches, options.rate, min(options.in_flight, MAX_IDS)):
@@ -188,7 +188,7 @@ class _Writer:
     """Sends rows to the broker.
 
     Raises:
-        SettingsError: The columns do not fit the options; nothing was sent.
+        SettingsError: The columns do not fit the options; no job was sent.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -196,7 +196,7 @@ class _Writer:
         self.shape = Shape.of(options, schema.fieldNames())
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of one Spark task; return when all are confirmed.
+        """Write the rows of one Spark task; return when the broker has confirmed all.
 
         Returns:
             A message with ``counts``: the number of ``jobs``, or the counts that `replay` returns.

@@ -210,7 +210,7 @@ def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
     assert told == [{"journal": "j", "sealed": 1}]
     warnings = [record for record in caplog.records if record.levelname == "WARNING"]
     assert [record.getMessage() for record in warnings] == [
-        "the broker keeps what is sealed until it answers: nobody is there"
+        "the broker keeps sealed events until it answers: nobody is there"
     ]
 
 

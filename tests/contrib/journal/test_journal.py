@@ -381,7 +381,9 @@ def test_a_torn_file_at_the_end_is_an_error(broker: Broker, out: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_an_error(broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "journal"):
-        with pytest.raises(StoreError, match=r"cannot write the journal .*name another with --out"):
+        with pytest.raises(
+            StoreError, match=r"cannot write the journal .*name another folder with --out"
+        ):
             drained(broker, out)
 
 

@@ -130,7 +130,7 @@ def test_beside_the_store_the_key_is_needed_to_have_events_forgotten(
     store = ("--data-dir", str(house.data))
     ended = command("journal", *store, "--out", str(house.folder / "journal"), "--once")
     assert ended.exit_code == 0, ended.stderr
-    assert "the broker keeps what is sealed until it answers" in caplog.text
+    assert "the broker keeps sealed events until it answers" in caplog.text
     assert names_of(house.folder / "journal") == [(1, 5)]
     assert house.head()["sealed"] == 0
     again = house.journal("admin", *store)

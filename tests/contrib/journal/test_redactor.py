@@ -461,7 +461,11 @@ def test_a_result_that_a_backend_keeps_is_not_fetched(
         ("import nothing_such", ":redact", "No module named 'nothing_such'"),
         ("1 / 0", ":redact", "ZeroDivisionError: division by zero"),
         ("raise SystemExit", ":redact", "SystemExit"),
-        (EVERYTHING, ":redakt", "is no function that can be called as redact(task, kind, value)"),
+        (
+            EVERYTHING,
+            ":redakt",
+            "is not a function that can be called as redact(task, kind, value)",
+        ),
         ("redact = 1", ":redact", "is no function"),
         ("async def redact(task, kind, value): ...", ":redact", "is no function"),
         (EVERYTHING, "", "allowed is: module:function; empty means not set"),

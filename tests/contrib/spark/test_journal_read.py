@@ -150,7 +150,7 @@ def test_a_file_in_no_folder_of_an_hour_is_named(tmp_path: Path) -> None:
     write_journal(tmp_path, numbered("b", range(1, 4)))
     [file] = tmp_path.glob("date=*/hour=*/*.parquet")
     file.parent.rename(file.parent.with_name("hour=noon"))
-    with pytest.raises(JournalError, match=r"hour=noon/b-1-3.* is in no folder of an hour"):
+    with pytest.raises(JournalError, match=r"hour=noon/b-1-3.* is not in the folder of an hour"):
         journal_files(tmp_path)
 
 

@@ -122,7 +122,7 @@ class TestSparkPool(WorkerPoolSuite):
     def test_more_slots_than_cores_are_named(self) -> None:
         """Nothing is left of those that were there."""
         pool = spark_pool(3, start_timeout=2.0)
-        with pytest.raises(PluginError, match=r"[012] of 3 slots were there within 2 s .*see -c"):
+        with pytest.raises(PluginError, match=r"[012] of 3 slots connected within 2 s .*see -c"):
             pool.start()
         assert self.run(self.begin(2), 0, 1, ("add", (1, 1)))
 

@@ -180,7 +180,7 @@ def bars(path: str) -> list[tuple[float, float]]:
 def test_bars_stand_on_each_other() -> None:
     times = [START + n for n in range(4)]
     series = {"a": [1.0, 0.0, 3.0, 4.0], "b": [2.0, 5.0, 0.0, 4.0]}
-    plot = stacked(times, series, width=1.0, say=number)
+    plot = stacked(times, series, width=1.0, to_text=number)
     assert plot is not None
     assert (100.0, "8") == plot.y[-1]
     top = 8.0
@@ -190,23 +190,23 @@ def test_bars_stand_on_each_other() -> None:
     ]
     expected = [(1, 3), (0, 5), (4, 8)]
     assert expected == [tuple(pytest.approx(v * top / SIZE, abs=0.01) for v in b) for b in second]
-    assert "a: 3" in plot.words[2][2]
+    assert "a: 3" in plot.tooltips[2][2]
 
 
 def test_a_line_is_broken_where_nothing_is_known() -> None:
     times = [START + n for n in range(5)]
-    plot = lines(times, {"p50": [1.0, 2.0, None, 4.0, None]}, width=1.0, say=seconds)
+    plot = lines(times, {"p50": [1.0, 2.0, None, 4.0, None]}, width=1.0, to_text=seconds)
     assert plot is not None
     [layer] = plot.layers
     assert 2 == layer.path.count("M")
     assert 1 == layer.path.count("L")
     assert layer.path.startswith(f"M{SIZE / 10:.1f} {SIZE * 3 / 4:.1f}h.1L")
-    assert 3 == len(plot.words)
+    assert 3 == len(plot.tooltips)
 
 
 def test_nothing_is_no_plot() -> None:
-    assert stacked([START], {"a": [0.0]}, width=1.0, say=number) is None
-    assert lines([START], {"a": [None]}, width=1.0, say=number) is None
+    assert stacked([START], {"a": [0.0]}, width=1.0, to_text=number) is None
+    assert lines([START], {"a": [None]}, width=1.0, to_text=number) is None
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_spans_of_time_are_said_as_people_do(value: float, text: str) -> None:
 )
 def test_the_axis_of_time_has_round_moments(whole: int, first: str) -> None:
     times = [START + whole / 40 * n for n in range(40)]
-    plot = lines(times, {"a": [1.0] * 40}, width=whole / 40, say=number)
+    plot = lines(times, {"a": [1.0] * 40}, width=whole / 40, to_text=number)
     assert plot is not None
     assert first == plot.x[0][1]
     assert 3 <= len(plot.x) <= 8

@@ -112,7 +112,7 @@ def test_a_table_is_replaced_when_the_new_one_is_complete(
 def test_what_is_no_table_is_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     for out in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(StoreError, match="is no table: name another with --out"):
+        with pytest.raises(StoreError, match="is not a table: name another folder with --out"):
             write_table(spark.range(3), out)
     assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "mine"
 

@@ -85,7 +85,7 @@ def test_a_write_without_ids_is_refused_before_the_first_job(
 ) -> None:
     rows = spark.range(3)
     for options, words in (
-        ({}, "nothing says the ids of jobs"),
+        ({}, "no column has the ids of jobs"),
         ({"idColumns": "idd"}, "did you mean 'id'"),
         ({"idColumn": "id"}, "did you mean 'idColumns'"),
     ):

@@ -88,7 +88,7 @@ def test_names_of_options_have_no_case_and_a_path_is_a_journal() -> None:
 
 def test_a_broker_inside_one_process_is_refused() -> None:
     options = Connection(broker="memory://")
-    with pytest.raises(SettingsError, match="lives inside one process"), connected(options):
+    with pytest.raises(SettingsError, match="exists in one process"), connected(options):
         pass
 
 
@@ -99,7 +99,7 @@ def test_a_broker_inside_one_process_is_refused() -> None:
     ("options", "columns", "words"),
     [
         (WriteOptions(), ["job_id"], "no task is named"),
-        (WriteOptions(task="t"), ["x"], "nothing says the ids of jobs"),
+        (WriteOptions(task="t"), ["x"], "no column has the ids of jobs"),
         (WriteOptions(task="t", ids=("x",)), ["x", "job_id"], "allowed is one of them"),
         (WriteOptions(task="t", ids=("y",)), ["x"], "option 'idColumns' needs a column 'y'"),
         (WriteOptions(task="t", ids=("x",), arguments=("xs",)), ["x"], "did you mean 'x'"),
