@@ -1,7 +1,7 @@
 """Command line ``eventmq``, and the kit of command authors.
 
-One module per family of commands, put together in `program`. Importing this package loads no other
-module: names load when they are first used. Results go to stdout, everything else to stderr.
+One module per family of commands, put together in `program`. Importing this package imports no
+other module: names load when first used. Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ _TARGET = frozenset({
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    where = "output" if name in _OUTPUT else "target" if name in _TARGET else "command"
-    where = "hangup" if name == "at_hangup" else where
-    return getattr(importlib.import_module(f"{__name__}.{where}"), name)
+    module = "output" if name in _OUTPUT else "target" if name in _TARGET else "command"
+    module = "hangup" if name == "at_hangup" else module
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
 def main(*, child: bool = False) -> None:
     """Run the program and exit with its code.
 
     Args:
-        child: This process was started by another eventmq process: it ends when its parent
-            does, and does not repeat its warnings.
+        child: Whether another eventmq process started this one: it then ends with its parent and
+            does not repeat its warnings.
     """
     if child:
         from eventmq.cli.processes import watch_parent

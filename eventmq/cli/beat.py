@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eventmq.cli.command import FAILED, Command
-from eventmq.cli.hangup import run_restartable, start_anew
+from eventmq.cli.hangup import restart_process, run_restartable
 from eventmq.cli.schedules import describe_trigger
 from eventmq.cli.target import takes_log_format, takes_target
 from eventmq.text import printable
@@ -27,20 +27,21 @@ logger = logging.getLogger("eventmq.scheduler")
 )
 @click.option(
     "--store", "schedule_store", metavar="URL",
-    help="Keeps schedules: broker (the default), sqlite or memory, or a URL by its scheme.",
+    help="Store of schedules: broker (the default), sqlite or memory, or a URL.",
 )  # fmt: skip
-@click.option("--check", is_flag=True, help="Load the app and its schedules, and end.")
+@click.option("--check", is_flag=True, help="Load the app and its schedules, then exit.")
 @takes_log_format
 @takes_target
 def beat(target: Target, schedule_store: str | None, *, check: bool) -> None:
     """Run the scheduler of an app.
 
     It stores the schedules of the app's code, prints "ready" on stdout, and submits the job of
-    every schedule at its fire times. Any number may run: one fires, another takes over within 2 s
-    when it ends, and no job is submitted twice. SIGTERM or Ctrl-C stops it.
+    every schedule at its fire times. Several may run: one fires, another takes over within 2 s when
+    it ends, and no job is submitted twice. SIGTERM or Ctrl-C stops it.
 
-    At SIGHUP it runs its command line again in the same process, with the code of then, and prints
-    "ready" again. If the new code cannot be loaded, it goes on with the old code and logs why.
+    At SIGHUP it runs its command line again in the same process, with the current code, and prints
+    "ready" again. If the new code cannot be loaded, it continues with the old code and logs the
+    reason.
     """
     if not target.app_name:
         raise click.UsageError("a scheduler needs an app: -A module[:attribute]")
@@ -66,7 +67,7 @@ def beat(target: Target, schedule_store: str | None, *, check: bool) -> None:
     finally:
         app.close()
     if runner.needs_restart:
-        start_anew()
+        restart_process()
 
 
 COMMANDS = (beat,)

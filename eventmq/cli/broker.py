@@ -45,27 +45,27 @@ logger = logging.getLogger("eventmq.cli")
 )
 @click.option(
     "--bind", metavar="URL",
-    help="Main address, for every role; port 0 picks a free one. With it, the other addresses "
+    help="Main address, for every role; port 0 chooses a free port. With it, the other addresses "
     "open only if they are given too.",
 )  # fmt: skip
-@click.option("--worker-bind", metavar="URL", help="One more address for workers.")
+@click.option("--worker-bind", metavar="URL", help="Additional address for workers.")
 @click.option("--admin-bind", metavar="URL", help="Address for administration.")
 @click.option("--publish-bind", metavar="URL", help="Address for publishers.")
 @click.option("--subscribe-bind", metavar="URL", help="Address for subscribers.")
 @click.option("--data-dir", metavar="DIR", help="Data directory. Default: .eventmq.")
-@click.option("--store", metavar="URL", help="Keeps jobs: a name, or a URL by its scheme.")
+@click.option("--store", metavar="URL", help="Store of the jobs: a name, or a URL.")
 @click.option(
     "--expect-store", metavar="ID",
-    help="Refuse to start if the store is missing or has another id. The ready line has the id.",
+    help="Refuse to start if the store is missing or has another id. The ready line shows the id.",
 )  # fmt: skip
 @click.option(
     "--advertise", metavar="URL",
-    help="Address of this broker that peers are told while it owns a shared store; needed where "
-    "--bind names all interfaces.",
+    help="Address of this broker that peers get while it owns a shared store; required if --bind "
+    "names all interfaces.",
 )  # fmt: skip
 @click.option(
     "--durability", type=click.Choice(["durable", "replicated", "relaxed", "memory"]),
-    help="On disk before the receipt, on that of a replica too, on disk soon after it, or never.",
+    help="When jobs are on disk: before the receipt, also on a replica's, soon after it, never.",
 )  # fmt: skip
 @click.option(
     "--keys-dir",
@@ -90,8 +90,8 @@ def broker(
     the store is recovered. Without options it listens on loopback only and keeps its data in the
     folder .eventmq. SIGTERM or Ctrl-C stops it. At SIGHUP it reads the keys of its peers again.
 
-    Of several brokers on one database, one owns the store and the others stand by; the line has
-    the role, and the durability of receipts.
+    Of several brokers on one database, one owns the store and the others are standbys; the ready
+    line has the role, and the durability of receipts.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -113,25 +113,25 @@ def broker(
     end_metrics = app.serve_metrics(runner.metrics, app.settings.metrics_bind)
     click.echo(_ready_line(runner))
     runner.notifier.ready(runner.role)
-    _keep_what_is_there()
+    _freeze_objects()
     try:
         runner.run()
     finally:
         end_metrics()
-    logger.info("the broker has stopped; a client or worker that calls now waits for the next one")
+    logger.info("the broker has stopped; clients and workers wait until one is started")
 
 
 def _calm_collector() -> None:
     """Run the cyclic garbage collector rarely: jobs create no cycles, and it took 10 % of the CPU.
 
-    ``python -m benchmarks drain``: 8.9 us of CPU per job with this, 10.0 without. Set before the
-    store is read: of 100,000 subqueues that makes a million objects, of which none is garbage.
+    ``python -m benchmarks drain``: 8.9 us of CPU per job with this, 10.0 without. Call it before
+    the store is read: 100,000 subqueues make a million objects, none of which is garbage.
     """
     gc.set_threshold(100_000, 50, 100)
 
 
-def _keep_what_is_there() -> None:
-    """Let the collector never look at again what a broker has from its start on."""
+def _freeze_objects() -> None:
+    """Exclude the objects that exist at the broker's start from later garbage collections."""
     gc.collect()
     gc.freeze()
 
@@ -147,7 +147,7 @@ def _ready_line(runner: BrokerRunner) -> str:
     )
 
 
-#: Seconds to wait for another owner; after 5 s the one that was asked answers that there is none.
+#: Seconds to wait for another owner; after 5 s the broker answers that there is none.
 HANDOVER_TIMEOUT = 12.0
 
 
@@ -159,27 +159,27 @@ HANDOVER_TIMEOUT = 12.0
 def handover(target: Target, as_json: bool) -> None:
     """Let another broker take over the store that the owner shares with it.
 
-    Returns when one has: its address and its epoch. The broker that owned the store goes on as a
-    standby. If none takes it within 5 s, it owns the store again.
+    Returns when a broker has taken it: its address and its epoch. The previous owner continues as a
+    standby. If no broker takes the store within 5 s, the previous owner owns it again.
     """
     with target.asking(HANDOVER_TIMEOUT) as app:
         show_object(app.ask("handover"), as_json=as_json)
 
 
-#: Descriptors for everything but peers: sockets, files, logs, and some to spare.
+#: Descriptors for everything except peers: sockets, files, logs, and a reserve.
 OWN_DESCRIPTORS = 100
 
 
 def raise_descriptor_limit(peers: int) -> int:
-    """Raise the limit of open files for so many peers, and warn if it is still too low.
+    """Raise the limit of open files for a number of peers, and warn if it is still too low.
 
-    Each connection takes a descriptor. Many systems allow a process 1,024, and more if it asks.
+    Each connection takes a descriptor. Many systems allow a process 1,024, and more on request.
 
     Args:
-        peers: Largest number of connections at a time.
+        peers: Maximum number of simultaneous connections.
 
     Returns:
-        The limit now, 0 where the system has none to ask.
+        The limit now, 0 if the system has none.
     """
     if resource is None:  # pragma: no cover - Windows
         return 0

@@ -37,8 +37,8 @@ _EXITS = {FAILED: "the job failed, or its result did not come in time", NO_BROKE
 @click.argument("task")
 @click.argument("arguments", nargs=-1, metavar="[JSON]... [KEY=JSON]...")
 @click.option("--wait", is_flag=True, help="Wait for the result and print it as JSON.")
-@click.option("--timeout", type=float, metavar="S", help="Longest wait in seconds; default: 60.")
-@click.option("--queue", metavar="NAME", help="The queue, if not the task's own.")
+@click.option("--timeout", type=float, metavar="S", help="Maximum wait in seconds; default: 60.")
+@click.option("--queue", metavar="NAME", help="The queue; default: that of the task.")
 @takes_json
 @takes_target
 def call(
@@ -54,11 +54,11 @@ def call(
     """Submit one job.
 
     It prints the job's id, or with --wait its result. With --json it prints an object with "id",
-    "state", "result" and "error", also where the job failed or did not end in time.
+    "state", "result" and "error", also if the job failed or did not end in time.
 
     Arguments are JSON: numbers, true, null, '"text"', '[1, 2]'. With -A the task is looked up in
-    the app, and its module's name may be left out where it is clear; without, the name is sent as
-    it is.
+    the app, and the name of its module may be left out if the task is unambiguous; without -A the
+    name is sent unchanged.
     """
     args, kwargs = read_arguments(arguments)
     with target.asking() as app:
@@ -73,7 +73,7 @@ def call(
                 click.echo(to_json(_result(job, timeout)))
             except KeyboardInterrupt:
                 click.echo(
-                    f"not waiting any longer; the job goes on: eventmq job {job.id}", err=True
+                    f"not waiting any longer; the job continues: eventmq job {job.id}", err=True
                 )
                 raise
         else:
@@ -85,7 +85,7 @@ def _result(job: Job[Any], timeout: float | None) -> Any:
 
 
 def _print_object(job: Job[Any], timeout: float | None, *, wait: bool) -> None:
-    """Print a job and its result as an object, and raise what `get` raises."""
+    """Print a job and its result as an object, then raise the error of `get`, if any."""
     shown: dict[str, Any] = {"id": job.id, "state": "", "result": None, "error": None}
     try:
         if wait:
@@ -100,10 +100,10 @@ def _print_object(job: Job[Any], timeout: float | None, *, wait: bool) -> None:
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the values of JSON arguments, positional and by name."""
+    """Parse JSON arguments; return positional and keyword arguments."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for place, text in enumerate(arguments, 1):
+    for position, text in enumerate(arguments, 1):
         keyword = _KEYWORD.fullmatch(text)
         if keyword:
             name = keyword[1]
@@ -111,14 +111,14 @@ def read_arguments(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]
         elif text.startswith("--"):
             raise click.NoSuchOption(text, ctx=click.get_current_context())
         elif kwargs:
-            raise click.UsageError(f"argument {place}, {text}, stands after one with a name")
+            raise click.UsageError(f"argument {position}, {text}, stands after one with a name")
         else:
-            args.append(_json(text, f"argument {place}"))
+            args.append(_json(text, f"argument {position}"))
     return args, kwargs
 
 
 def _right(text: str, name: str) -> str:
-    """Return how to write an argument that is not JSON, on a command line."""
+    """Return the correct form of an argument that is not JSON, for a command line."""
     try:
         value, words = ast.literal_eval(text), "JSON writes it as"
         right = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -127,11 +127,11 @@ def _right(text: str, name: str) -> str:
     return f"{words} {shlex.quote(f'{name}={right}' if name else right)}"
 
 
-def _json(text: str, what: str, name: str = "") -> Any:
+def _json(text: str, subject: str, name: str = "") -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        msg = f"{what} is not JSON: {text}; {_right(text, name)}"
+        msg = f"{subject} is not JSON: {text}; {_right(text, name)}"
         raise click.UsageError(msg, ctx=click.get_current_context()) from None
 
 
@@ -151,9 +151,9 @@ def find_task(app: EventMQ, name: str) -> str:
 
 
 def _submit(
-    app: EventMQ, name: str, what: tuple[Sequence[Any], Mapping[str, Any]], queue: str | None
+    app: EventMQ, name: str, arguments: tuple[Sequence[Any], Mapping[str, Any]], queue: str | None
 ) -> Job[Any]:
-    args, kwargs = what
+    args, kwargs = arguments
     task = app.tasks[name]
     try:
         task.check(args, kwargs)

@@ -1,4 +1,4 @@
-"""Commands with exit codes: a click command that documents its exit codes."""
+"""Commands with exit codes: a click command that documents them."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ NO_BROKER: Final = 3
 
 NOT_FOUND: Final = 4
 
-#: Part of the client's error when no broker can be reached.
+#: Part of the client's error message if no broker can be reached.
 _START: Final = 'start one with "eventmq broker"'
 
 #: As in shells: 128 and the number of SIGINT.
 INTERRUPTED: Final = 130
 
-#: Characters of the longest summary.
+#: Maximum number of characters of a summary.
 SUMMARY: Final = 300
 
 MEANINGS: Mapping[int, str] = {
@@ -73,7 +73,7 @@ MEANINGS: Mapping[int, str] = {
     NOT_FOUND: "not found",
 }
 
-#: The first match decides.
+#: Exit codes of errors; the first match decides.
 _CODES: tuple[tuple[type[EventMQError], int], ...] = (
     (BrokerUnavailable, NO_BROKER),
     (JobNotFound, NOT_FOUND),
@@ -94,7 +94,7 @@ def code_of(error: Exception) -> int:
 
 
 def sentence(error: Exception) -> str:
-    """Return the error in one printable line, with a hint."""
+    """Return an error as one printable line, with a hint."""
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     line = printable(" ".join(text.split())).rstrip(".") or type(error).__name__
     if isinstance(error, click.UsageError):
@@ -117,8 +117,8 @@ class Command(click.Command):
     """A command with documented exit codes. It returns its exit code, or None for 0.
 
     Args:
-        exits: Exit code -> its meaning for this command, beside 0 and 2, which every command has;
-            an empty text stands for the general meaning.
+        exits: Exit code -> its meaning for this command, in addition to 0 and 2, which every
+            command has; an empty text stands for the general meaning.
         more: Arguments of `click.Command`.
     """
 
@@ -130,27 +130,27 @@ class Command(click.Command):
         self.epilog = self.epilog or f"Exit codes: {meanings}."
 
     def get_short_help_str(self, limit: int = SUMMARY) -> str:
-        """Return the whole summary: the list of commands of any group breaks it into lines."""
+        """Return the whole summary; the list of commands breaks it into lines."""
         return super().get_short_help_str(max(limit, SUMMARY))
 
 
 class CommandGroup(Command, click.Group):
-    """A `Command` that has others below it."""
+    """A `Command` with subcommands."""
 
 
 class ListingGroup(click.Group):
-    """A group of commands about things; without a command it lists them."""
+    """A group of commands about one kind of object; without a command it lists the objects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; one without a command is that of ``list``."""
-        names_one = args and (args[0][:1] != "-" or args[0] in ctx.help_option_names)
-        if not names_one and not ctx.resilient_parsing:  # that is the completion of a shell
+        """Parse the command line; without a command it is that of ``list``."""
+        has_command = args and (args[0][:1] != "-" or args[0] in ctx.help_option_names)
+        if not has_command and not ctx.resilient_parsing:  # set for shell completion
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
 
 def count_of(number: int, what: str) -> str:
-    """Return a number of things: ``1 job``, ``2 jobs``."""
+    """Return a number with its noun: ``1 job``, ``2 jobs``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -160,15 +160,15 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def read_length(text: str) -> float | None:
-    """Return the seconds of a length of time such as ``90s 15m 2h 3d 1w``, None if it is none."""
+    """Parse a length of time such as ``90s 15m 2h 3d 1w``; return seconds, None if malformed."""
     match = _LENGTH.fullmatch(text)
     return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def read_timestamp(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Return the value of an option as Unix time, None if it was not given.
+    """Parse the value of an option as Unix time; None if the option was not used.
 
-    Accepts ``90s 15m 2h 3d 1w`` ago, ``2026-01-31T12:00`` in local time, or seconds since 1970.
+    Accepts ``90s 15m 2h 3d 1w`` (ago), ``2026-01-31T12:00`` in local time, or seconds since 1970.
     """
     if value is None:
         return None
@@ -180,5 +180,5 @@ def read_timestamp(_: click.Context, param: click.Parameter, value: str | None) 
             return float(value)
         return datetime.fromisoformat(value).timestamp()
     except (ValueError, OverflowError, OSError):
-        msg = f"{value!r} is no time; write 2h for two hours ago, or 2026-01-31T12:00"
+        msg = f"{value!r} is not a time; write 2h for two hours ago, or 2026-01-31T12:00"
         raise click.BadParameter(msg, param=param) from None

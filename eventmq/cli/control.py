@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-#: Seconds between two requests for the progress: first and last.
+#: Seconds between two requests for the progress: at first, and at most.
 _MIN_WAIT, _MAX_WAIT = 0.005, 0.5
 
 
 def run_bulk(app: EventMQ, action: str, **filters: Any) -> int:
-    """Cancel, retry or drop jobs by filters; return how many were affected.
+    """Cancel, retry or drop jobs by filters; return the number of affected jobs.
 
-    The broker works through them in slices. It goes on if this process ends, and after a restart
-    of the broker; a terminal shows the progress.
+    The broker works through them in slices. It continues if this process ends, and after its own
+    restart; a terminal shows the progress.
     """
     arguments = {"id": uuid.uuid4().hex, "action": action, **filters}
     wait, shown = _MIN_WAIT, False
@@ -73,15 +73,17 @@ _NO_QUEUE = "no queue with this name"
 
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "an id or the queue is not known"})
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--group", metavar="ID", help="The graph of this job: chain, group or chord.")
+@click.option(
+    "--group", metavar="ID", help="All jobs in the graph of this job: chain, group or chord."
+)
 @click.option("--queue", metavar="NAME", help="Jobs of this queue that have not started.")
 @click.option("--task", metavar="NAME", help="Jobs of this task that have not started.")
 @click.option(
-    "--state", type=click.Choice(["blocked", "delayed", "queued"]), help="Only in this state.",
+    "--state", type=click.Choice(["blocked", "delayed", "queued"]), help="Only jobs in this state.",
 )  # fmt: skip
 @click.option("--running", is_flag=True, help="With --queue or --task: also running jobs.")
 @click.option(
-    "--reason", metavar="TEXT", default="", help="Reason for those who wait for the jobs."
+    "--reason", metavar="TEXT", default="", help="Reason, which clients that wait for the jobs get."
 )
 @takes_json
 @takes_target
@@ -97,12 +99,12 @@ def cancel(
     """Cancel jobs: by id, all of a graph, or all of a queue or task.
 
     The jobs end at once. A worker that runs one is told to stop, and its outcome is ignored. A job
-    named by its id is cancelled also while it runs; with --queue or --task, running jobs are
+    named by its id is cancelled even while it runs; with --queue or --task, running jobs are
     cancelled only with --running. An id may be a part of one, such as the end that listings show.
     """
     chosen = {name: value for name, value in filters.items() if value}
-    ways = bool(ids) + bool(group) + bool(chosen.get("queue") or chosen.get("task"))
-    if ways != 1 or ((ids or group) and chosen):
+    selectors = bool(ids) + bool(group) + bool(chosen.get("queue") or chosen.get("task"))
+    if selectors != 1 or ((ids or group) and chosen):
         raise click.UsageError("name jobs by their ids, or by --group, or by --queue or --task")
     with target.asking() as app:
         if group:
@@ -123,7 +125,7 @@ def cancel(
 
 
 def _show_answers(answers: Sequence[Sequence[str]], done: str = "", *, as_json: bool) -> int | None:
-    """Print what became of jobs, and an error for each that is not known, or not ``done``."""
+    """Print the result for each job, and an error for each that is unknown or not ``done``."""
     rows = [{"id": i, "state": state, "was": was} for i, state, was in answers]
     changed = [row for row in rows if row["state"] and row["state"] == (done or row["state"])]
     show_rows(changed, ("id", "state", "was"), as_json=as_json)
@@ -150,8 +152,8 @@ def _print_count(count: int, what: str, *, as_json: bool) -> None:
 def purge(target: Target, queue: str, as_json: bool) -> None:
     """Empty a queue: cancel its waiting and delayed jobs.
 
-    Running jobs go on, and so do jobs that arrive after the start of the command. A client that
-    waits for a cancelled job is told that it was purged.
+    Running jobs continue, as do jobs that arrive after the start of the command. A client that
+    waits for a cancelled job gets the reason that its queue was purged.
     """
     with target.asking() as app:
         count = run_bulk(app, "cancel", queue=queue, reason="purged", operation="purge")
@@ -164,8 +166,8 @@ def purge(target: Target, queue: str, as_json: bool) -> None:
 def pause(target: Target, queue: str) -> None:
     """Stop handing out jobs of a queue until it is resumed.
 
-    The queue accepts jobs as before, and jobs that workers already have go on. A pause outlives a
-    restart of the broker.
+    The queue still accepts jobs, and jobs that workers already have continue. The queue stays
+    paused when the broker restarts.
     """
     with target.asking() as app:
         app.ask("pause", {"queue": queue})
@@ -185,17 +187,17 @@ _DRAIN_EXITS = {FAILED: "it was not empty in time", NO_BROKER: "", NOT_FOUND: _N
 
 @click.command(cls=Command, exits=_DRAIN_EXITS)
 @click.argument("queue")
-@click.option("--timeout", type=click.FloatRange(0), metavar="S", help="Longest wait in seconds.")
+@click.option("--timeout", type=click.FloatRange(0), metavar="S", help="Maximum wait in seconds.")
 @click.option("--delayed", is_flag=True, help="Wait for delayed jobs as well.")
 @takes_target
 def drain(target: Target, queue: str, timeout: float | None, delayed: bool) -> int | None:
     """Wait until a queue is empty: no job waits or runs.
 
-    The queue accepts new jobs meanwhile; stop their clients first if it is to become empty.
+    The queue accepts new jobs meanwhile; stop its clients first if it has to become empty.
     """
     end = None if timeout is None else time.monotonic() + timeout
     with target.asking() as app:
-        while jobs := _jobs_left(app, queue, delayed=delayed):
+        while jobs := _remaining_jobs(app, queue, delayed=delayed):
             wait = DRAIN_INTERVAL if end is None else min(DRAIN_INTERVAL, end - time.monotonic())
             if wait <= 0:
                 return print_error(EventMQError(f"the queue {queue!r} is not empty: {jobs}"))
@@ -203,8 +205,8 @@ def drain(target: Target, queue: str, timeout: float | None, delayed: bool) -> i
     return None
 
 
-def _jobs_left(app: EventMQ, name: str, *, delayed: bool) -> str:
-    """Return how many jobs a queue still has, as text; "" for none."""
+def _remaining_jobs(app: EventMQ, name: str, *, delayed: bool) -> str:
+    """Return the number of jobs left in a queue as text; "" for none."""
     for row in app.ask("queues"):
         if row["name"] == name:
             kinds = ("waiting", "running", "delayed") if delayed else ("waiting", "running")
@@ -227,10 +229,9 @@ def clock() -> None:
 def accept(target: Target, as_json: bool) -> None:
     """Accept the wall clock of the broker's machine now.
 
-    A step of the clock then counts at once instead of after ten minutes, and so does the time that
-    the machine was off, which otherwise counts after an hour of a steady clock. Prints the seconds
-    of both. Do it only where the clock is right: failed jobs, results and limits age by that
-    time.
+    A step of the clock then counts at once instead of after ten minutes, and the time that the
+    machine was off counts at once instead of after an hour of a steady clock. Prints the seconds of
+    both. Use it only if the clock is right: failed jobs, results and limits age by that time.
     """
     with target.asking() as app:
         accepted = app.ask("clock.accept")
@@ -248,20 +249,22 @@ _FAILED_SHOWN = ("id", "task", "queue", "attempt", "finished", "worker", "error"
 #: Default of ``failed list --limit``.
 ROWS = 100
 
-_FAILED_EXITS = {NO_BROKER: "", NOT_FOUND: "a job is not among the failed ones, or no such queue"}
+_FAILED_EXITS = {NO_BROKER: "", NOT_FOUND: "a job is not a failed one, or the queue does not exist"}
 
 
 def _takes_filters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose among failed jobs."""
+    """Add the options that filter failed jobs."""
     for option in (
-        click.option("--until", callback=read_timestamp, metavar="WHEN", help="Failed before it."),
+        click.option(
+            "--until", callback=read_timestamp, metavar="WHEN", help="Only jobs that failed before."
+        ),
         click.option(
             "--since", callback=read_timestamp, metavar="WHEN",
-            help="Failed after it: 2h for two hours ago, or 2026-01-31T12:00.",
+            help="Only jobs that failed after: 2h for two hours ago, or 2026-01-31T12:00.",
         ),
-        click.option("--error", metavar="TYPE", help="With an error of this type: ValueError."),
-        click.option("--task", metavar="NAME", help="Of this task."),
-        click.option("--queue", metavar="NAME", help="Of this queue."),
+        click.option("--error", metavar="TYPE", help="Only with this type of error: ValueError."),
+        click.option("--task", metavar="NAME", help="Only jobs of this task."),
+        click.option("--queue", metavar="NAME", help="Only jobs of this queue."),
     ):  # fmt: skip
         function = option(function)
     return function
@@ -278,7 +281,7 @@ def failed() -> None:
     Without a command, and with options alone, it is "failed list".
 
     A job that has failed for good is kept with its arguments, its error and the history of its
-    attempts, until it is dropped, or as long as "failed_ttl" and "max_failed_bytes" allow.
+    attempts until it is dropped, or as long as "failed_ttl" and "max_failed_bytes" allow.
     """
 
 
@@ -286,7 +289,7 @@ def failed() -> None:
 @_takes_filters
 @click.option(
     "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
-    help="Largest number of rows.",
+    help="Maximum number of rows.",
 )  # fmt: skip
 @takes_json
 @takes_wide
@@ -294,7 +297,7 @@ def failed() -> None:
 def list_failed(target: Target, limit: int, as_json: bool, wide: bool, **filters: Any) -> None:
     """List failed jobs, the latest first.
 
-    Columns give way on a narrow terminal: worker, queue, finished, attempt.
+    On a narrow terminal these columns are dropped first: worker, queue, finished, attempt.
     """
     with target.asking() as app:
         rows = [as_row(row) for row in rows_of(app, "failed", filters, limit)]
@@ -315,15 +318,15 @@ def show(
 ) -> int | None:  # fmt: skip
     """Show one failed job with the errors and tracebacks of its attempts.
 
-    ID may be a part of one, such as the end that listings show. Arguments are shown with --args,
-    and what it logged with --logs, as by "eventmq job".
+    ID may be a part of an id, such as the end that listings show. --args shows its arguments and
+    --logs its logs, like "eventmq job".
     """
     with target.asking() as app:
         info = app.job(*full_ids(app, [job_id])).info(args=args, logs=logs)
     if info["state"] != "failed":
         return _not_failed(info["id"], info["state"])
-    wanted = {*_FAILED, "args", "kwargs", "args_note", "logs"}
-    row = {name: value for name, value in as_row(info).items() if name in wanted}
+    columns = {*_FAILED, "args", "kwargs", "args_note", "logs"}
+    row = {name: value for name, value in as_row(info).items() if name in columns}
     show_job(row, info, as_json=as_json, tracebacks=True)
     return None
 
@@ -334,13 +337,13 @@ def _not_failed(job_id: str, state: str) -> int:
 
 
 def _takes_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what ``retry`` and ``drop`` have in common."""
+    """Add the common options of ``retry`` and ``drop``."""
     for option in (
         takes_target,
         takes_json,
         click.option("--all", "everything", is_flag=True, help="All failed jobs."),
         click.option(
-            "--limit", type=click.IntRange(1), metavar="N", help="Only the last N failed of them."
+            "--limit", type=click.IntRange(1), metavar="N", help="Only the N that failed last."
         ),
         _takes_filters,
         click.argument("ids", metavar="[ID]...", nargs=-1),
@@ -354,8 +357,8 @@ def _takes_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
 def retry(**options: Any) -> int | None:
     """Retry failed jobs, by id or by filters.
 
-    Each keeps its id and its history and goes to the back of its queue as its next attempt. If it
-    fails again, it is retried only if its task's "retries" still allow that.
+    Each keeps its id and its history, and goes to the back of its queue as its next attempt. If it
+    fails again, it is retried only if the "retries" of its task still allow that.
     """
     return _apply("retry", "queued", **options)
 

@@ -1,6 +1,6 @@
-"""Commands whose options plugins add to: a gateway or worker pool declares its own.
+"""Commands with options from plugins: a gateway or worker pool declares its own.
 
-Plugins load only where a command line has an option that the command does not know itself, and for
+Plugins load only if the command line has an option that the command itself does not have, and for
 its help.
 """
 
@@ -33,17 +33,17 @@ def loaded_plugins(ctx: click.Context) -> PluginManager:
         manager = PluginManager(load_settings({}))
         manager.load()
         meta[__name__] = manager
-    found: PluginManager = meta[__name__]
-    return found
+    plugins: PluginManager = meta[__name__]
+    return plugins
 
 
 class DeclaredOptions(Command):
     """A command that runs a gateway or pool, with the options that plugins declare for it.
 
-    The function gets those of the command line as ``declared``, a dict.
+    The function gets the values of these options as ``declared``, a dict.
 
     Args:
-        kind: What it runs.
+        kind: Kind of the plugin that the command runs.
         more: Arguments of `Command`.
     """
 
@@ -52,15 +52,17 @@ class DeclaredOptions(Command):
         self._kind = kind
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line, after collecting options where it has one of another's."""
+        """Parse the command line; if it has an unknown option, collect those of plugins first."""
         options = [param for param in self.params if isinstance(param, click.Option)]
-        known = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        option_names = {
+            name for option in options for name in (*option.opts, *option.secondary_opts)
+        }
         broken: EventMQError | None = None
-        if any(arg[:1] == "-" and arg.partition("=")[0] not in known for arg in args):
+        if any(arg[:1] == "-" and arg.partition("=")[0] not in option_names for arg in args):
             broken = self.collect(ctx)
         try:
             rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:  # it may be one of the plugin's
+        except click.NoSuchOption as error:  # perhaps an option of the broken plugin
             raise broken or error from None
         except click.exceptions.Exit:  # a broken plugin must not prevent the help
             if broken is not None:
@@ -74,15 +76,15 @@ class DeclaredOptions(Command):
         return rest
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options of the command, and those that were collected."""
-        *own, last = super().get_params(ctx)
-        return [*own, *ctx.meta.get(__name__ + self._kind.hook, ()), last]
+        """Return the options of the command, and the collected ones."""
+        *options, last = super().get_params(ctx)
+        return [*options, *ctx.meta.get(__name__ + self._kind.hook, ()), last]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what can be run, before the exit codes."""
+        """Write the names that can be run, before the exit codes."""
         try:
             names = ", ".join(sorted(loaded_plugins(ctx).names(self._kind)))
-        except EventMQError:  # it was shown when options were collected
+        except EventMQError:  # shown when options were collected
             names = ""
         if names:
             formatter.write_paragraph()
@@ -93,10 +95,10 @@ class DeclaredOptions(Command):
         super().format_epilog(ctx, formatter)
 
     def collect(self, ctx: click.Context) -> EventMQError | None:
-        """Add the options of plugins; return the error of a broken one, which prevents them all."""
-        own = [param for param in super().get_params(ctx) if isinstance(param, click.Option)]
-        spelt = {opt for option in own for opt in (*option.opts, *option.secondary_opts)}
-        names = {opt[2:].replace("-", "_") for opt in spelt} | {str(each.name) for each in own}
+        """Add the options of plugins; return the error of a broken one, in which case none is."""
+        options = [param for param in super().get_params(ctx) if isinstance(param, click.Option)]
+        spelt = {opt for option in options for opt in (*option.opts, *option.secondary_opts)}
+        names = {opt[2:].replace("-", "_") for opt in spelt} | {str(each.name) for each in options}
         taken = dict.fromkeys(names, ctx.command_path)
         try:
             declared = loaded_plugins(ctx).command_options(self._kind, taken)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "FileWatcher"]
 
-#: Milliseconds without a change after which what changed is reported: saving many files is one
-#: change. And how often the watching thread looks whether it is to end.
+#: Milliseconds without a change after which changes are reported, so that saving many files is one
+#: change; and milliseconds between two checks of the watching thread whether it has to end.
 QUIET_MS, END_MS = 200, 100
 
-#: Folders that are not watched: code of others, or none. So is what begins with a dot.
+#: Names of folders that are not watched, in addition to those that begin with a dot.
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 _SETTINGS = frozenset({"eventmq.toml", "pyproject.toml"})
@@ -44,10 +44,10 @@ class FileWatcher:
     Args:
         folder: The folder to watch.
         on_change: Called in the thread with the paths that changed, appeared or vanished, once
-            nothing has changed for `QUIET_MS`.
+            there was no change for `QUIET_MS`.
 
     Raises:
-        EventMQError: watchfiles is not installed, or the system watches no more folders.
+        EventMQError: watchfiles is not installed, or the system's limit of watches is reached.
     """
 
     def __init__(self, folder: Path, on_change: Callable[[list[str]], object]) -> None:
@@ -64,14 +64,14 @@ class FileWatcher:
             rust_timeout=END_MS, yield_on_timeout=True, ignore_permission_denied=True,
         )  # fmt: skip
         try:
-            next(self._changes)  # from here on no change is missed
+            next(self._changes)  # no change is missed from here on
         except OSError as error:
             raise EventMQError(f"{folder} cannot be watched: {error}") from error
         self._thread = threading.Thread(target=self._watch, name="eventmq-watch", daemon=True)
         self._thread.start()
 
     def _is_watched(self, _: object, path: str) -> bool:
-        """Return whether a file is code or a setting, in no folder with code of others."""
+        """Return whether a file is code or settings, outside folders with third-party code."""
         *parents, name = Path(path).relative_to(self._folder).parts
         if any(part in _SKIPPED or part[0] == "." for part in parents):
             return False
@@ -93,31 +93,31 @@ class FileWatcher:
         self._thread.join()
 
 
-#: Seconds until each must be ready: a worker imports the whole app.
+#: Seconds within which each process must be ready: a worker imports the whole app.
 START_TIMEOUT = 90.0
 
-#: Seconds for the broker to end, and for the others in addition to their grace.
+#: Seconds for the broker to end; for the others, in addition to their grace.
 STOP_TIMEOUT = 5.0
 
-#: Largest number of files in a line about a change.
+#: Maximum number of file names in a line about a change.
 MAX_NAMED = 3
 
 _COLOURS = {"broker": "cyan", "worker": "magenta", "beat": "blue", "dev": "yellow"}
 
-#: Of gateways.
+#: Colour of gateways.
 _COLOUR = "green"
 
 
 @click.command(cls=Command, exits={FAILED: "one of them cannot start, or ended by itself"})
 @takes_queues
 @click.option("-c", "--concurrency", type=click.IntRange(1), metavar="N", help="Jobs at once.")
-@click.option("--pool", metavar="NAME", help="What runs jobs; else the setting pool.")
-@click.option("--bind", metavar="URL", help="Address of the broker; else the app's broker.")
-@click.option("--data-dir", metavar="DIR", help="What the broker keeps; else .eventmq.")
-@click.option("--reload", is_flag=True, help="Start the worker again when code changes.")
+@click.option("--pool", metavar="NAME", help="Worker pool; default: the setting pool.")
+@click.option("--bind", metavar="URL", help="Address of the broker; default: the app's broker.")
+@click.option("--data-dir", metavar="DIR", help="Data directory of the broker; default: .eventmq.")
+@click.option("--reload", is_flag=True, help="Restart the worker when code changes.")
 @click.option(
     "--gateway", "gateways", metavar="NAME[=URL]", multiple=True,
-    help="Run this gateway too, at its usual address or this one. Repeatable.",
+    help="Also run this gateway, at its default address or the given one. Repeatable.",
 )  # fmt: skip
 @takes_log_format
 @takes_app(required=True)
@@ -134,9 +134,9 @@ def dev(
     Log lines go to stderr, each with the name of its process, in JSON as "process". A line with
     "ready" is printed on stdout when all are ready. Ctrl-C stops all. SIGHUP is passed on to all.
 
-    With --reload all but the broker restart when a Python file in or below the working directory,
-    or a settings file in it, changes; running jobs end first, within the grace. That needs the
-    extra ``reload``: pip install '.[reload]'.
+    With --reload all processes except the broker restart when a Python file in or below the working
+    directory, or a settings file in it, changes; running jobs end first, within the grace. That
+    needs the extra ``reload``: pip install '.[reload]'.
     """
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":
@@ -152,9 +152,9 @@ def dev(
     try:
         stop_timeout = settings.shutdown_grace + STOP_TIMEOUT
         restartable = {"worker": worker, "beat": beat}
-        others = dict(_gateway(text, verbosity, app) for text in gateways)
+        gateway_arguments = dict(_gateway(text, verbosity, app) for text in gateways)
         _ProcessGroup(
-            restartable, others, write, stop_timeout=stop_timeout, reload=reload
+            restartable, gateway_arguments, write, stop_timeout=stop_timeout, reload=reload
         ).run(broker)  # fmt: skip
     except KeyboardInterrupt:
         if write is _in_json:
@@ -165,25 +165,25 @@ def dev(
 
 
 def _arguments(**options: str | int | None) -> list[str]:
-    """Return options as they are written on a command line."""
+    """Return options in the form of a command line."""
     chosen = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
     return [text for name, value in chosen.items() for text in (f"--{name}", str(value))]
 
 
 def _gateway(text: str, verbosity: list[str], app: list[str]) -> tuple[str, list[str]]:
-    """Return the name of a gateway and the arguments that run it."""
+    """Return the name of a gateway, and the arguments of the program that run it."""
     name, _, address = text.partition("=")
     return name, [*verbosity, "gateway", name, *app, *_arguments(bind=address or None)]
 
 
 class _ProcessGroup:
-    """A broker, and processes with the app's code that restart when it changes.
+    """A broker, and processes with the app's code that restart when the code changes.
 
     Args:
-        restartable: Name and arguments of each, in the order of their start; they start together.
-        gateways: The same of gateways; when one ends, the others go on.
-        write: Writes a line of the process of a name.
-        stop_timeout: Seconds for one to end.
+        restartable: Names and arguments, in the order of their start; they start together.
+        gateways: Names and arguments of gateways; when one ends, the others continue.
+        write: Writes a line of a process, whose name it gets.
+        stop_timeout: Seconds for one process to end.
         reload: Restart them when code changes; one may then fail without ending the others.
     """
 
@@ -236,13 +236,13 @@ class _ProcessGroup:
                 self._log(ready)
 
     def _stop(self) -> None:
-        """Stop all of them; after Ctrl-C without waiting."""
+        """Stop all processes; after Ctrl-C without waiting."""
         interrupted = False
         while self._running:
             child = self._running[-1]
             try:
                 child.stop(self._stop_timeout)
-            except KeyboardInterrupt:  # between two steps of it, which are repeated
+            except KeyboardInterrupt:  # between two steps, which are then repeated
                 interrupted, self._stop_timeout = True, 0.0
                 continue
             self._running.pop()
@@ -260,7 +260,7 @@ class _ProcessGroup:
             self._replace(event)
         elif event in self._running and event.name in self._gateways:
             self._running.remove(event)
-            self._log(f"{event.exit_report()}; the others go on")
+            self._log(f"{event.exit_report()}; the others continue")
         elif event.name == "broker" or (event in self._running and not self._reload):
             raise ChildFailed(event.exit_report())
         elif event in self._running:
@@ -268,7 +268,7 @@ class _ProcessGroup:
             self._log(f"{event.exit_report()}; it starts again when a file changes")
 
     def _replace(self, paths: list[str]) -> None:
-        """Restart all with the new code, after running jobs have ended."""
+        """Restart the processes with the new code, after running jobs have ended."""
         more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
         names = " and ".join(self._restartable)
         try:
@@ -290,7 +290,7 @@ class _ProcessGroup:
 
 
 def _interrupt() -> None:
-    """End as at Ctrl-C: the terminal is gone."""
+    """End as at Ctrl-C, because the terminal is gone."""
     signal.default_int_handler(signal.SIGINT, None)
 
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-#: New objects after which the garbage collector runs; requests leave none.
+#: Number of new objects after which the garbage collector runs; requests make no garbage.
 COLLECT_AFTER = 100_000
 
-#: Seconds between two checks that the gateway still serves.
+#: Seconds between two checks whether the gateway still serves.
 CHECK_INTERVAL = 0.5
 
 
@@ -41,7 +41,7 @@ CHECK_INTERVAL = 0.5
     exits={FAILED: "an address cannot be used, or the gateway ended by itself"},
 )
 @click.argument("name")
-@click.option("--bind", metavar="URL", help="Its address; port 0 takes a free one.")
+@click.option("--bind", metavar="URL", help="Its address; port 0 chooses a free port.")
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @click.option(
     "--gateway-option", "more", metavar="K=V", multiple=True,
@@ -58,7 +58,7 @@ def gateway(
     insecure: bool,
     declared: dict[str, Any],
 ) -> int:
-    """Serve another protocol, by a gateway that a plugin provides.
+    """Serve another protocol, with a gateway from a plugin.
 
     The gateway is an ordinary client and worker of the broker. It prints a line with "ready" and
     the real addresses on stdout once they are bound. SIGTERM or Ctrl-C stops it. At SIGHUP it reads
@@ -71,7 +71,7 @@ def gateway(
         chosen["bind"] = bind
     if insecure:
         chosen["insecure"] = "true"
-    made = app.plugins.make(GATEWAY, name, options=chosen)
+    server = app.plugins.make(GATEWAY, name, options=chosen)
     options = app.plugins.command_options(GATEWAY)
     ports = ["bind", *(port for port, (_, owners) in options.items()
                        if name in owners and port.endswith("_bind"))]  # fmt: skip
@@ -83,16 +83,16 @@ def gateway(
     at_hangup(rereading_keys(notifier, lambda: status), ended.set)
     set_title("gateway", printable(name))
     try:
-        addresses = made.start()
+        addresses = server.start()
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER, 50, 100)
         click.echo(_ready_line(name, ports, addresses))
         status = f"serves {name} at {' '.join(addresses)}"
         notifier.ready(status)
-        return _serve(made, ended, notifier)
+        return _serve(server, ended, notifier)
     finally:
         notifier.stopping("ending")
-        made.stop(app.settings.shutdown_grace)
+        server.stop(app.settings.shutdown_grace)
         app.close()
 
 
@@ -101,17 +101,17 @@ def _ready_line(name: str, ports: Sequence[str], addresses: Sequence[str]) -> st
     return " ".join(["ready", f"gateway={name}", *fields, *addresses[len(ports) :]])
 
 
-def _serve(made: Gateway, ended: threading.Event, notifier: Notifier) -> int:
-    """Wait for a signal, or for the gateway's end; give signs of life while its loops turn."""
+def _serve(server: Gateway, ended: threading.Event, notifier: Notifier) -> int:
+    """Wait for a signal or the gateway's end; send keep-alive messages while its loops turn."""
     from eventmq.gateway import Watchable
 
     turns: Sequence[int] = ()
     while not ended.wait(min(CHECK_INTERVAL, notifier.every)):
-        now_turns = made.turns() if isinstance(made, Watchable) else ()
+        now_turns = server.turns() if isinstance(server, Watchable) else ()
         if not turns or all(new > old for new, old in zip(now_turns, turns, strict=True)):
             notifier.turn(time.monotonic())
             turns = now_turns
-        if not made.running():
+        if not server.running():
             click.echo("error: the gateway ended by itself; its log has the reason", err=True)
             return FAILED
     return DONE

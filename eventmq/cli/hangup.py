@@ -1,7 +1,7 @@
-"""SIGHUP: a worker or scheduler starts anew with new code, a server reads its keys again.
+"""SIGHUP: a worker or scheduler restarts with new code, a server reads its keys again.
 
-A worker or scheduler first loads the new code in a process of its own, by the same command line
-with ``--check``. What cannot be loaded changes nothing: the old code goes on, and the log says why.
+A worker or scheduler first loads the new code in another process, with the same command line and
+``--check``. If that fails, it continues with the old code and logs the reason.
 """
 
 from __future__ import annotations
@@ -25,57 +25,57 @@ __all__ = [
     "at_hangup",
     "reread_keys",
     "rereading_keys",
+    "restart_process",
     "run_restartable",
-    "start_anew",
 ]
 
 logger = logging.getLogger("eventmq.cli")
 
-#: Seconds within which new code must be loaded.
+#: Seconds within which the new code must be loaded.
 CHECK_TIMEOUT = 90.0
 
 
 class Restartable(Protocol):
     """A worker or scheduler."""
 
-    #: Tells the service manager.
+    #: Notifies the service manager.
     notifier: Notifier
 
     @property
     def needs_restart(self) -> bool:
-        """Whether it has ended in order to be started anew."""
+        """Whether it has ended in order to be restarted."""
 
     def install_signal_handlers(self) -> None:
-        """Stop at SIGTERM and SIGINT."""
+        """Make SIGTERM and SIGINT stop it."""
 
     def run(self) -> None:
-        """Serve until `stop` or `restart`."""
+        """Serve until `stop` or `restart` is called."""
 
     def stop(self) -> None:
         """End gracefully."""
 
     def restart(self) -> None:
-        """End gracefully, with `needs_restart`. From any thread."""
+        """End gracefully and set `needs_restart`. From any thread."""
 
 
 def run_restartable(runner: Restartable, what: str) -> None:
-    """Run a worker or scheduler until it ends; it restarts at SIGHUP. In the main thread only.
+    """Run a worker or scheduler until it ends; restart it at SIGHUP. In the main thread only.
 
     Args:
-        runner: Not started yet.
-        what: For people.
+        runner: The worker or scheduler, not started yet.
+        what: Its role in messages: ``worker``.
     """
     runner.notifier = Notifier(os.environ)
     runner.install_signal_handlers()
-    at_hangup(partial(_try_new_code, runner, what, threading.Lock()), runner.stop)
+    at_hangup(partial(_restart_with_new_code, runner, what, threading.Lock()), runner.stop)
     runner.run()
 
 
-def start_anew() -> None:
-    """Run this very command line again in this process, if it can be.
+def restart_process() -> None:
+    """Execute this command line again in this process, if the system supports that.
 
-    Not by fork: no thread of this process may be left. A SIGHUP that comes before the new program
-    handles it waits for that.
+    Not by a fork, since all threads of this process must end. A SIGHUP is blocked until the new
+    program handles it.
     """
     sys.stdout.flush()
     if hasattr(signal, "pthread_sigmask"):
@@ -84,15 +84,15 @@ def start_anew() -> None:
 
 
 def at_hangup(act: Callable[[], object], stop: Callable[[], object]) -> None:
-    """Handle SIGHUP, which otherwise ends a process. In the main thread only.
+    """Handle SIGHUP, which by default ends a process. In the main thread only.
 
-    It stays ignored where it is, as under ``nohup``. When the terminal of this process was closed
-    it ends.
+    SIGHUP stays ignored if it is ignored already, as under ``nohup``. If the terminal of this
+    process was closed, the process ends.
 
     Args:
-        act: Called in a thread at each SIGHUP but that of a closed terminal; it does nothing in a
-            process that has no keys to read again.
-        stop: Called in the main thread when the terminal is gone.
+        act: Called in a thread at each SIGHUP except that of a closed terminal; it does nothing in
+            a process without keys.
+        stop: Called in the main thread when the terminal is closed.
     """
     if not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return
@@ -109,19 +109,19 @@ def at_hangup(act: Callable[[], object], stop: Callable[[], object]) -> None:
 
 
 def reread_keys() -> None:
-    """Let a server read its keys again: what `at_hangup` calls in one."""
+    """Make a server read its keys again; the usual ``act`` of `at_hangup`."""
     from eventmq.wire import zap_thread
 
     if not zap_thread.reread_keys():
-        logger.info("SIGHUP: no keys are in use, so there are none to read again")
+        logger.info("SIGHUP: no keys are in use, so none are read")
 
 
 def rereading_keys(notifier: Notifier, status: Callable[[], str]) -> Callable[[], None]:
-    """Return `reread_keys` for a server that has a service manager.
+    """Return `reread_keys` for a server with a service manager.
 
     Args:
-        notifier: Tells it.
-        status: Returns what the server does, for people.
+        notifier: Notifies the service manager.
+        status: Returns the status text of the server.
     """
 
     def reread() -> None:
@@ -134,35 +134,35 @@ def rereading_keys(notifier: Notifier, status: Callable[[], str]) -> Callable[[]
     return reread
 
 
-def _try_new_code(runner: Restartable, what: str, trying: threading.Lock) -> None:
-    """Restart if the command line can be started anew; once at a time."""
-    if not trying.acquire(blocking=False):
+def _restart_with_new_code(runner: Restartable, what: str, lock: threading.Lock) -> None:
+    """Restart if the new code can be loaded; one attempt at a time."""
+    if not lock.acquire(blocking=False):
         return
     try:
-        logger.info("SIGHUP: loading the new code; the %s starts anew if that works", what)
+        logger.info("SIGHUP: loading the new code; the %s restarts if that succeeds", what)
         runner.notifier.reloading("loads the new code")
         if failure := _failure():
-            logger.error("the %s goes on with the code that it has: %s", what, failure)
-            runner.notifier.ready(f"goes on with the code that it has: {failure}")
+            logger.error("the %s continues with the old code: %s", what, failure)
+            runner.notifier.ready(f"continues with the old code: {failure}")
         else:
             runner.restart()
     finally:
-        trying.release()
+        lock.release()
 
 
 def _failure() -> str:
-    """Return why this command line cannot be started anew, "" if it can."""
+    """Return the reason why this command line cannot be restarted, "" if it can."""
     command = [sys.executable, *sys.orig_argv[1:], "--check"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=CHECK_TIMEOUT,
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"it was not loaded within {CHECK_TIMEOUT:g} s"
+        return f"the new code was not loaded within {CHECK_TIMEOUT:g} s"
     except OSError as error:
         return str(error)
-    if not done.returncode:
+    if not process.returncode:
         return ""
-    last = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-    return last or f"the attempt to load it ended with status {done.returncode}"
+    last = process.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+    return last or f"loading the new code ended with status {process.returncode}"

@@ -51,17 +51,17 @@ __all__ = [
 ]
 
 
-#: Fields of a job that explain the broker, not the job.
+#: Fields of a job that concern the broker, not the user.
 _INTERNAL = frozenset({"content_type", "delivery", "headers", "parent", "priority", "root"})
 
-#: Numbers of jobs in a status.
+#: Columns with numbers of jobs, which a status adds up.
 _TOTALS = ("waiting", "running", "delayed", "failed")
 
 #: The option ``--args`` of commands that show a job.
-takes_args = click.option("--args", is_flag=True, help="Show its arguments, too.")
+takes_args = click.option("--args", is_flag=True, help="Also show its arguments.")
 
 #: The option ``--logs`` of the same commands.
-takes_logs = click.option("--logs", is_flag=True, help="Show what it logged, too.")
+takes_logs = click.option("--logs", is_flag=True, help="Also show its log.")
 
 
 def _error(data: bytes | RemoteError | None) -> RemoteError | None:
@@ -71,7 +71,7 @@ def _error(data: bytes | RemoteError | None) -> RemoteError | None:
 
 
 def error_of(data: bytes | RemoteError | None) -> str | None:
-    """Return an error, which may be encoded, as one text, None for none."""
+    """Return an error, encoded or decoded, as text; None for none."""
     error = _error(data)
     if error is None:
         return None
@@ -79,7 +79,7 @@ def error_of(data: bytes | RemoteError | None) -> str | None:
 
 
 def traceback_of(data: bytes | RemoteError | None) -> str | None:
-    """Return the traceback of an error, which may be encoded, None if there is none."""
+    """Return the traceback of an error, encoded or decoded; None if it has none."""
     error = _error(data)
     return error.traceback or None if error is not None else None
 
@@ -93,7 +93,7 @@ def progress_of(about: Mapping[str, Any] | None) -> str | None:
 
 
 def attempts_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the failed attempts of a job as flat objects, the first one first."""
+    """Return the failed attempts of a job as flat objects, the earliest first."""
     return [
         {
             "attempt": row["attempt"],
@@ -109,15 +109,15 @@ def attempts_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-#: Parallel jobs that are drawn; of more only the number in each state is shown.
+#: Maximum number of parallel jobs to draw; of more, only the number in each state is shown.
 MAX_DRAWN = 50
 
 
 def graph_of(app: EventMQ, job_id: str) -> list[dict[str, Any]]:
-    """Return the jobs of the graph of a job by place.
+    """Return the jobs of the graph of a job by node index.
 
     Raises:
-        JobNotFound: It is part of no graph that the broker knows.
+        JobNotFound: It is in no graph that the broker knows.
     """
     rows: list[dict[str, Any]] = []
     while True:
@@ -131,7 +131,7 @@ def draw_graph(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the lines of a drawing of a graph.
 
     Args:
-        rows: Of `graph_of`.
+        rows: Result of `graph_of`.
     """
     states = ", ".join(f"{n} {state}" for state, n in Counter(r["state"] for r in rows).items())
     yield f"graph {rows[0]['id']}: {states}"
@@ -147,9 +147,9 @@ def draw_graph(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _draw(last: Sequence[Row], waited: dict[int, list[Row]]) -> Iterator[str]:
-    """Yield the lines below the first; no recursion, since chains may be long."""
+    """Yield the lines below the first; iterative, since chains may be long."""
     stack = _beside(last, "")
-    seen: set[int] = set()
+    drawn: set[int] = set()
     while stack:
         row, head, below = stack.pop()
         if isinstance(row, str):
@@ -160,17 +160,17 @@ def _draw(last: Sequence[Row], waited: dict[int, list[Row]]) -> Iterator[str]:
         before = waited.get(join, [])
         if not before:
             continue
-        if join in seen:
+        if join in drawn:
             yield f"{below}waits for the same as above"
-        elif len(before) == 1:  # a chain goes straight down
+        elif len(before) == 1:  # a chain is not indented
             stack.append((before[0], below, below))
         else:
             stack += _beside(before, below)
-        seen.add(join)
+        drawn.add(join)
 
 
 def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]]:
-    """Return jobs beside each other for the stack: what, before its first line, before the rest."""
+    """Return parallel jobs for the stack: row or text, first indent, further indent."""
     parts: list[Row | str] = [*rows[:MAX_DRAWN]]
     if len(rows) > MAX_DRAWN:
         states = Counter(row["state"] for row in rows[MAX_DRAWN:])
@@ -188,7 +188,7 @@ def _label(row: Row) -> str:
 
 _QUEUES = ("name", "waiting", "delayed", "running", "failed", "paused", "workers")
 
-#: Columns of the table of queues; JSON has what is above.
+#: Columns of the table of queues; JSON has those of `_QUEUES`.
 _QUEUES_SHOWN = (*_QUEUES, "waited", "note")
 
 _WORKERS = (
@@ -214,16 +214,16 @@ ROWS = 100
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})
-@click.option("--timeout", type=float, metavar="S", help="Longest wait for the answer in seconds.")
+@click.option("--timeout", type=float, metavar="S", help="Maximum wait for the answer in seconds.")
 @takes_json
 @takes_target
 def ping(target: Target, timeout: float | None, as_json: bool) -> None:
     """Check that the broker answers.
 
-    Prints its version, epoch, store and time; "round_trip" is the time of the request in seconds.
+    Prints its version, epoch, store and time; "round_trip" is the duration of a request in seconds.
     """
     with target.asking(timeout) as app:
-        app.ask("ping")  # connects; the second one measures
+        app.ask("ping")  # connects; the second ping measures
         start = time.perf_counter()
         answer = app.ask("ping")
         round_trip = time.perf_counter() - start
@@ -234,20 +234,20 @@ def ping(target: Target, timeout: float | None, as_json: bool) -> None:
 @click.option(
     "--check", metavar="[ready|live]", is_flag=False, flag_value="ready",
     type=click.Choice(["ready", "live"]),
-    help="Only say by the exit code whether the broker is healthy. live: it answers. ready, if "
-    "nothing is said: it takes jobs, or stands by and knows the owner of its store. Else stderr "
-    "says why.",
+    help="Report only by the exit code whether the broker is healthy. live: it answers. ready, the "
+    "default: it accepts jobs, or is a standby that knows the owner of its store. If it is not "
+    "healthy, stderr has the reason.",
 )  # fmt: skip
 @takes_json
 @takes_target
 def status(target: Target, check: str | None, as_json: bool) -> None:
-    """Show how the broker is.
+    """Show the state of the broker.
 
-    First its uptime, its jobs, the job that has waited longest of those that come next, its
-    workers, and what needs attention; of a broker that shares its store whether it owns it, and
-    since when. A standby shows no jobs and workers, which the owner knows. With --verbose also its
-    addresses and its counters since its start; "clock" has the seconds of a clock step, and of the
-    time that the machine was off, that do not count yet.
+    First its uptime, its jobs, the waiting time of the oldest job that comes next, its workers, and
+    what needs attention; for a broker that shares its store also its role, and since when it has
+    it. A standby shows no jobs and workers; the owner does. With --verbose also its addresses and
+    its counters since its start; "clock" has the seconds of a clock step, and of the time that the
+    machine was off, that do not count yet.
     """
     with target.asking() as app:
         if check == "live":
@@ -256,8 +256,8 @@ def status(target: Target, check: str | None, as_json: bool) -> None:
         answer = app.ask("status")
         standby = answer.get("role") == STANDBY
         if check is not None:
-            if why := _unready(answer):
-                raise EventMQError(f"the broker is not ready: {why}")
+            if reason := _unready(answer):
+                raise EventMQError(f"the broker is not ready: {reason}")
             return
         queues, workers = ([], []) if standby else (app.ask("queues"), app.ask("workers"))
     health = _health(answer, queues, workers)
@@ -293,7 +293,7 @@ def status(target: Target, check: str | None, as_json: bool) -> None:
         click.echo("Nothing needs attention.")
 
 
-#: The setting ``durability`` -> what a receipt of the broker means.
+#: Value of the setting ``durability`` -> meaning of a receipt.
 _RECEIPTS = {
     "durable": "the job is on disk",
     "replicated": "the job is on the disks of the database and of a replica",
@@ -303,12 +303,12 @@ _RECEIPTS = {
 
 
 def _unready(answer: Row) -> str:
-    """Return why a broker is not ready, "" where it is.
+    """Return the reason why a broker is not ready, "" if it is.
 
-    It refuses new jobs; or it stands by and could not take over now, or knows no owner.
+    It refuses new jobs, or it is a standby that could not take over now or knows no owner.
     """
     if answer.get("role") != STANDBY:
-        refusing = answer.get("refusing", "")  # an older broker does not say
+        refusing = answer.get("refusing", "")  # missing from an older broker
         return f"new jobs are refused: {refusing}" if refusing else ""
     if answer["trouble"]:
         return f"the store cannot be used now: {answer['trouble']}"
@@ -316,7 +316,7 @@ def _unready(answer: Row) -> str:
 
 
 def _role(answer: Row) -> str:
-    """Return what a broker of a shared store is, and what it knows of the owner, for people."""
+    """Describe the role of a broker with a shared store, and its owner."""
     if answer["role"] != STANDBY:
         return f"owner of the store, epoch {answer['epoch']}, at {answer['owner']}"
     owner = f"epoch {answer['epoch']} at {answer['owner']}" if answer["owner"] else "none"
@@ -324,10 +324,10 @@ def _role(answer: Row) -> str:
 
 
 def _health(answer: Row, queues: Sequence[Row], workers: Sequence[Row]) -> dict[str, Any]:
-    """Return what comes first in a status."""
+    """Return the first rows of a status."""
     notes = []
-    if why := _unready(answer):
-        notes.append(why)
+    if reason := _unready(answer):
+        notes.append(reason)
     notes += [f"queue {row['name']}: {note}" for row in queues if (note := _note(row))]
     totals = {name: sum(row[name] for row in queues) for name in _TOTALS}
     if totals["failed"]:
@@ -346,13 +346,13 @@ def _health(answer: Row, queues: Sequence[Row], workers: Sequence[Row]) -> dict[
 
 
 def _note(row: Row) -> str:
-    """Return what is to be noted of a queue, "" for nothing."""
+    """Return a note about the state of a queue, "" for none."""
     unserved = "no worker" if not row["workers"] and (row["waiting"] or row["running"]) else ""
     return ", ".join(filter(None, ("paused" if row["paused"] else "", unserved)))
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a row for each part of what people read in a status."""
+    """Yield a row for each value of a status, with readable units."""
     for name, part in value.items():
         if isinstance(part, dict):
             yield from _flat(part, f"{prefix}{name}.")
@@ -376,9 +376,9 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def queues(target: Target, as_json: bool, wide: bool) -> None:
     """List the queues.
 
-    For each the number of waiting, delayed, running and failed jobs, and of workers that serve it;
-    its limits if the broker has limits of queues. A table also says how long the job has waited
-    that waits longest, of those that come next, and notes queues that are paused, or have jobs and
+    For each queue the number of waiting, delayed, running and failed jobs, and of workers that
+    serve it; its limits if the broker has limits of queues. A table also shows the waiting time of
+    the oldest of the jobs that come next, and marks queues that are paused, or that have jobs but
     no worker.
     """
     with target.asking() as app:
@@ -397,9 +397,9 @@ def queues(target: Target, as_json: bool, wide: bool) -> None:
 def workers(target: Target, as_json: bool, wide: bool) -> None:
     """List the workers.
 
-    For each its pool and slots, its version, its queues with weights, how many tasks it knows, how
-    many jobs it has, and how long ago it was last seen. "runs" is the job that it has had for
-    longest, and since when: it runs, or comes next. With --wide also the names of its tasks, its
+    For each worker its pool and slots, its version, its queues with weights, the number of its
+    tasks and jobs, and the time since it was last seen. "runs" is the job that it has had for
+    longest, which runs or comes next, and since when. With --wide also the names of its tasks, its
     session, its chunks and how many more it accepts. A legacy worker speaks only the published
     protocol.
     """
@@ -424,21 +424,21 @@ def _worker(row: Row) -> dict[str, Any]:
 
 
 def _worker_briefly(row: Row) -> dict[str, Any]:
-    """Return a worker as the table on a terminal has it."""
+    """Return a worker as a row of the table on a terminal."""
     since = f", {age(row['since'])}" if row["since"] else ""
     runs = row["runs"] and f"{row['runs_task'] or '(legacy)'}{since}"
     return {**row, "runs": runs, "tasks": len(list(filter(None, row["tasks"].split(","))))}
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})
-@click.option("--queue", metavar="NAME", help="Only of this queue.")
+@click.option("--queue", metavar="NAME", help="Only jobs of this queue.")
 @click.option(
     "--state", type=click.Choice([state.value for state in JobState]), help="Only in this state.",
 )  # fmt: skip
-@click.option("--task", metavar="NAME", help="Only of this task.")
+@click.option("--task", metavar="NAME", help="Only jobs of this task.")
 @click.option(
     "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
-    help="Largest number of rows.",
+    help="Maximum number of rows.",
 )  # fmt: skip
 @takes_json
 @takes_wide
@@ -448,9 +448,9 @@ def jobs(
 ) -> None:
     """List jobs, the newest first, including ended ones.
 
-    "leased" is when a running job was handed to its worker: it started then, or later if the worker
-    had others before it. Ended jobs are kept as long as their results, failed ones longer. Columns
-    give way on a narrow terminal: worker, queue, finished, attempt.
+    "leased" is the time when a running job was handed to its worker: it started then, or later if
+    the worker had others before it. Ended jobs are kept as long as their results, failed ones
+    longer. On a narrow terminal these columns are dropped first: worker, queue, finished, attempt.
     """
     with target.asking() as app:
         rows = [as_row(row) for row in rows_of(app, "jobs", {**filters, "state": state}, limit)]
@@ -461,7 +461,7 @@ def jobs(
 
 
 def as_row(row: Row) -> dict[str, Any]:
-    """Return a job as a flat object: times that have not come are None, the error is a text."""
+    """Return a job as a flat object: times that have not come are None, the error is text."""
     times = ("created", "due", "expires", "leased", "started", "ran", "finished")
     return {**row, **{n: row.get(n) or None for n in times}, "error": error_of(row.get("error"))}
 
@@ -479,15 +479,15 @@ def as_row(row: Row) -> dict[str, Any]:
 def job(
     target: Target, job_id: str, *, tree: bool, args: bool, logs: bool, as_json: bool
 ) -> None:  # fmt: skip
-    """Show one job: what it is, and its history.
+    """Show one job: its fields and its history.
 
-    ID may be a part of one, such as the end that listings show. With --args its arguments are
-    shown too, where they are kept and msgpack or JSON; where the broker has keys, to the key that
-    submitted the job, its group, and admins. With --logs what its attempts logged is shown, to the
-    same keys, if its task has keep_logs. "leased" is when a running job was handed to its
-    worker: it started then, or later if the worker had others before it. --verbose adds what the
-    broker keeps for itself. With --tree all jobs of its graph are drawn with their states: the last
-    ones on top, and below each the jobs that it waits for.
+    ID may be a part of an id, such as the end that listings show. --args also shows its arguments
+    if they are kept and are msgpack or JSON; if the broker has keys, only to the key that submitted
+    the job, its group, and admins. --logs shows the logs of its attempts, to the same keys, if its
+    task has keep_logs. "leased" is the time when a running job was handed to its worker: it started
+    then, or later if the worker had others before it. --verbose adds fields that concern only the
+    broker. --tree draws all jobs of its graph with their states: the last ones on top, and below
+    each the jobs that it waits for.
     """
     with target.asking() as app:
         info = app.job(*full_ids(app, [job_id])).info(args=args, logs=logs)
@@ -504,14 +504,14 @@ def job(
 def show_job(
     row: Row, info: Row, *, as_json: bool, tracebacks: bool = False, verbose: bool = False
 ) -> None:
-    """Print a job and its history; for people without the fields that have no value.
+    """Print a job and its history; as text without the fields that have no value.
 
     Args:
-        row: Of `as_row`, with the fields to print.
-        info: What `Job.info` returns.
-        as_json: An object, with "attempts".
-        tracebacks: Those of all attempts follow for people.
-        verbose: For people, too, the fields that explain the broker.
+        row: Result of `as_row`, with the fields to print.
+        info: Result of `Job.info`.
+        as_json: Print an object, with "attempts".
+        tracebacks: Append the tracebacks of all attempts to the text.
+        verbose: Include the fields that concern only the broker in the text.
     """
     if as_json:
         show_object({**row, "attempts": attempts_of(info)}, as_json=True)
@@ -539,7 +539,7 @@ def show_job(
 
 
 def _show_logs(logs: Sequence[Mapping[str, Any]] | None) -> None:
-    """Print what the attempts of a job logged; None if that was not asked for."""
+    """Print the logs of a job's attempts; None if they were not requested."""
     from eventmq.wire.outcomes import LOG_CUT
 
     if logs is not None and not logs:
@@ -551,13 +551,13 @@ def _show_logs(logs: Sequence[Mapping[str, Any]] | None) -> None:
 
 
 def _history(info: Row) -> list[tuple[float, str]]:
-    """Return what happened to a job, the first first: Unix times and sentences."""
+    """Return the history of a job, the earliest event first: Unix times and sentences."""
     failed = info["state"] == "failed"
     events = [(info["created"], f"submitted to queue {info['queue']}")]
     for row in attempts_of(info):
-        where, ran = f" on {row['worker']}" if row["worker"] else "", row["ran"]
-        after = f" after {duration(ran)}" if ran else ""
-        text = f"attempt {row['attempt']} failed{where}{after}: {row['error']}"
+        place, elapsed = f" on {row['worker']}" if row["worker"] else "", row["ran"]
+        after = f" after {duration(elapsed)}" if elapsed else ""
+        text = f"attempt {row['attempt']} failed{place}{after}: {row['error']}"
         events.append((row["finished"] or 0.0, text))
     if info["state"] == "delayed" and info["due"]:
         events.append((info["due"], f"attempt {info['attempt']} is due"))
@@ -566,14 +566,14 @@ def _history(info: Row) -> list[tuple[float, str]]:
         text = f"attempt {info['attempt']} handed to {worker}, {age(info['leased'])}"
         events.append((info["leased"], text))
     if info["finished"] and not failed:
-        ran = f" after {duration(info['ran'])}" if info["ran"] else ""
-        where = f" on {info['worker']}" if info["worker"] else ""
-        events.append((info["finished"], f"{info['state']}{where}{ran}"))
+        elapsed = f" after {duration(info['ran'])}" if info["ran"] else ""
+        place = f" on {info['worker']}" if info["worker"] else ""
+        events.append((info["finished"], f"{info['state']}{place}{elapsed}"))
     return sorted((event for event in events if event[0]), key=lambda event: event[0])
 
 
 def _alone(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job of no graph as the only one of one."""
+    """Return a job without a graph as the only job of one."""
     return {**info, "place": 0, "input": 0, "output": 0, "handler": False}
 
 

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-#: Columns that hold Unix time; 0 and None stand for "not yet".
+#: Columns that hold Unix time; 0 and None mean "not yet".
 TIMES = frozenset(
     {"created", "due", "expires", "finished", "last", "leased", "next", "now", "since", "started"}
 )
@@ -51,23 +51,23 @@ TIMES = frozenset(
 #: Columns that hold seconds.
 DURATIONS = frozenset({"ran", "round_trip", "waited"})
 
-#: Columns with the state of a job -> colours of states.
+#: Columns with the state of a job, which is shown in colour.
 _STATE_COLUMNS = frozenset({"outcome", "state", "was"})
 STATE_COLOURS = {"failed": "red", "running": "blue", "delayed": "yellow"}
 
-#: Columns of a table that are left out where a terminal is too narrow, in this order.
+#: Columns that are dropped, in this order, if a terminal is too narrow.
 GIVES_WAY = ("worker", "queue", "finished", "attempt", "leased", "created")
 
-#: Characters of a text that a table has room for, before columns give way.
+#: Minimum width of a text column in characters; columns are dropped before it gets less.
 _TEXT = 20
 
-#: Characters of the ends of ids, in tables, where so many are enough.
+#: Number of characters of the end of an id in tables, if that many are unambiguous.
 _ID = 8
 
-#: Shortest part of an id that is looked for, and number of jobs among which it is.
+#: Minimum length of a part of an id that is searched for, and number of jobs that are searched.
 PART, SEARCHED = 4, 10_000
 
-#: Ids that an error names.
+#: Maximum number of ids in an error.
 _NAMED = 10
 
 #: Lowest number of seconds, the unit, and its seconds.
@@ -80,7 +80,7 @@ _UNITS = (
 def to_json(value: object, *, indent: int | None = None) -> str:
     """Return JSON; a value that JSON cannot express becomes text.
 
-    Characters that a terminal acts on are escaped as in JSON.
+    Characters that a terminal would interpret are escaped.
     """
     text = json.dumps(value, default=_plain, ensure_ascii=False, indent=indent)
     return printable(text, keep="\n", escape=json.dumps)
@@ -100,14 +100,14 @@ def _plain(value: object) -> object:
 
 
 def paint(text: str, colour: str, *, err: bool = False) -> str:
-    """Return a text in a colour on a terminal, unless NO_COLOR is set."""
+    """Return a text in colour if it is printed to a terminal, unless NO_COLOR is set."""
     stream = sys.stderr if err else sys.stdout
     coloured = stream.isatty() and not os.environ.get("NO_COLOR")
     return click.style(text, fg=colour, bold=True) if coloured else text
 
 
 def duration(seconds: float, digits: int = 3) -> str:
-    """Return a length of time in the unit that suits it: ``37 us``, ``0.27 ms``, ``3 min``."""
+    """Return a length of time in a suitable unit: ``37 us``, ``0.27 ms``, ``3 min``."""
     _, unit, size = next(each for each in _UNITS if seconds >= each[0] or not each[0])
     number = seconds / size
     digits = 2 if size > 1.0 else digits
@@ -115,7 +115,7 @@ def duration(seconds: float, digits: int = 3) -> str:
 
 
 def byte_size(number: float) -> str:
-    """Return a number of bytes in the unit that suits it: ``512 B``, ``64 KiB``, ``75.3 GiB``."""
+    """Return a number of bytes in a suitable unit: ``512 B``, ``64 KiB``, ``75.3 GiB``."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:  # noqa: PLR2004
             return f"{number:.3g} {unit}" if number < 1000 else f"{number:.0f} {unit}"  # noqa: PLR2004
@@ -124,7 +124,7 @@ def byte_size(number: float) -> str:
 
 
 def age(timestamp: float) -> str:
-    """Return how long ago a Unix time is, or how far ahead: ``2 min ago``, ``in 3 h``."""
+    """Return the distance of a Unix time from now: ``2 min ago``, ``in 3 h``."""
     seconds = time.time() - timestamp
     _, unit, size = next(each for each in _UNITS if abs(seconds) >= each[0])
     if size < 1.0:
@@ -139,7 +139,7 @@ def local_time(timestamp: float) -> str:
 
 
 def _cell(column: str, value: object, *, full: bool) -> str:
-    """Return a value for people; times in full, or as ages."""
+    """Return a value as text; times in full, or as ages."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -156,7 +156,7 @@ def _cell(column: str, value: object, *, full: bool) -> str:
 
 
 def is_brief(*, wide: bool) -> bool:
-    """Return whether a table is to fit a terminal, or the variable COLUMNS where it is set."""
+    """Return whether a table has to fit a terminal, or the width in the variable COLUMNS."""
     return not wide and (sys.stdout.isatty() or bool(os.environ.get("COLUMNS")))
 
 
@@ -172,23 +172,23 @@ def show_rows(
 ) -> None:
     """Print a listing: JSON, or a table with one line per row.
 
-    A table on a terminal has the ends of ids and ages of times, and leaves out columns without any
-    value; where the terminal is too narrow, columns give way, and texts are cut. A pipe, unless
-    the variable COLUMNS is set, and ``wide`` get everything.
+    A table on a terminal has the ends of ids and ages of times, and no empty columns; if the
+    terminal is too narrow, columns are dropped and texts are cut. A pipe, unless the variable
+    COLUMNS is set, and ``wide`` get everything.
 
     Args:
-        rows: Values by column; others are left out, missing ones are null.
+        rows: Values by column; others are ignored, missing ones are null.
         columns: Names, in order.
-        as_json: A list of flat objects instead of a table.
-        empty: Printed on stderr when there are no rows.
+        as_json: Print a list of flat objects instead of a table.
+        empty: Printed on stderr if there are no rows.
         brief: Columns on a terminal, in order, if not all; "error" is always last.
-        gives_way: Columns that give way, the first one first.
-        wide: The table has all columns, and nothing in it is shortened.
+        gives_way: Columns to drop on a narrow terminal, in this order.
+        wide: Print all columns in full.
     """
     rows = [*rows]
     if as_json:
-        picked = [{column: row.get(column) for column in columns} for row in rows]
-        click.echo(to_json(picked, indent=2 if picked else None))
+        selected = [{column: row.get(column) for column in columns} for row in rows]
+        click.echo(to_json(selected, indent=2 if selected else None))
         return
     if not rows:
         if empty:
@@ -250,7 +250,7 @@ def _style(column: str, cell: str) -> str:
 
 
 def _ends(ids: Sequence[str]) -> list[str]:
-    """Return the ends of ids, since their beginnings are times: as long as tells them apart."""
+    """Return the ends of ids, as their beginnings are times, long enough to be unambiguous."""
     size = _ID
     while len({each[-size:] for each in ids}) < len({*ids}):
         size += 1
@@ -260,11 +260,13 @@ def _ends(ids: Sequence[str]) -> list[str]:
 def _fit(
     cells: Mapping[str, Sequence[str]], width: int, gives_way: Sequence[str]
 ) -> dict[str, int]:
-    """Return the widths of the columns that stay. Ids and headers are never cut."""
+    """Return the widths of the columns that remain. Ids and headers are never cut."""
     from rich.cells import cell_len
 
-    wanted = {name: max(map(cell_len, (name, *each))) for name, each in cells.items()}
-    widths = {name: size if name == "id" else min(size, _TEXT) for name, size in wanted.items()}
+    natural_widths = {name: max(map(cell_len, (name, *each))) for name, each in cells.items()}
+    widths = {
+        name: size if name == "id" else min(size, _TEXT) for name, size in natural_widths.items()
+    }
 
     def spare() -> int:
         return width - sum(widths.values()) - 2 * (len(widths) - 1)
@@ -273,18 +275,18 @@ def _fit(
         if spare() < 0:
             widths.pop(name, None)
     while spare() < 0:
-        longest = max(widths, key=lambda name: 0 if name == "id" else widths[name] - len(name))
-        if longest == "id" or widths[longest] <= len(longest):
-            break  # nothing is left to cut
-        widths[longest] -= 1
-    for limit in (2 * _TEXT, width):  # an error, which is last, gets what is left first
+        widest = max(widths, key=lambda name: 0 if name == "id" else widths[name] - len(name))
+        if widest == "id" or widths[widest] <= len(widest):
+            break  # no column can be narrower
+        widths[widest] -= 1
+    for limit in (2 * _TEXT, width):  # an error, which is last, gets spare width first
         for name in reversed([*widths]):
-            widths[name] += max(0, min(min(wanted[name], limit) - widths[name], spare()))
+            widths[name] += max(0, min(min(natural_widths[name], limit) - widths[name], spare()))
     return widths
 
 
 def show_object(value: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one object: a line per field, with text of several lines below its name, or JSON."""
+    """Print one object as JSON, or a line per field, with long texts below their names."""
     if as_json:
         click.echo(to_json(value, indent=2))
         return
@@ -309,8 +311,8 @@ def none_of(what: str, **filters: Any) -> str:
     """Return the sentence for an empty listing, such as "No failed jobs in queue mail.".
 
     Args:
-        what: Of what there is none.
-        **filters: Those of the command; None is left out.
+        what: Name of the rows, in the plural.
+        **filters: Filters of the command; None is ignored.
     """
     words = {"queue": "in queue", "task": "of task", "error": "with error"}
     chosen = {words.get(name, name): value for name, value in filters.items() if value is not None}
@@ -331,10 +333,10 @@ def show_latest(
 
     Args:
         rows: As for `show_rows`.
-        columns: The same.
-        limit: Number of rows that were asked for.
+        columns: As for `show_rows`.
+        limit: Maximum number of rows.
         as_json: As for `show_rows`.
-        **more: The same.
+        **more: As for `show_rows`.
     """
     show_rows(rows, columns, as_json=as_json, **more)
     if len(rows) == limit and not as_json:
@@ -347,10 +349,10 @@ def rows_of(
     """Yield rows of a listing, page by page, up to the limit.
 
     Args:
-        app: Asks the broker.
+        app: The app whose broker is asked.
         listing: ``jobs`` or ``failed``: the call, and the name of the rows in its result.
         filters: Arguments of the call; None is left out.
-        limit: Largest number of rows.
+        limit: Maximum number of rows.
     """
     arguments = {name: value for name, value in filters.items() if value is not None}
     cursor = ""
@@ -364,24 +366,24 @@ def rows_of(
 
 
 def pages_of(ids: Sequence[str]) -> Iterator[list[str]]:
-    """Yield ids in pages as large as a call takes them."""
+    """Yield ids in pages of the size that a call accepts."""
     return (list(ids[first : first + MAX_IDS]) for first in range(0, len(ids), MAX_IDS))
 
 
 def full_ids(app: EventMQ, texts: Sequence[str]) -> list[str]:
-    """Return ids of jobs for texts that are ids or parts of one; unknown ones stay as they are.
+    """Return the ids of jobs for texts that are ids or parts of ids; unknown ones are unchanged.
 
-    Parts are looked for among the newest jobs, and those that failed last.
+    Parts are searched for among the newest jobs, and those that failed last.
 
     Raises:
-        UsageError: Several ids have a part in common.
+        UsageError: A part matches several ids.
     """
     pages = pages_of(texts)
     known = {i for page in pages for i, state in app.ask("state", {"ids": page}) if state}
     parts = [text for text in texts if text not in known and len(text) >= PART]
     candidates: set[str] = set()
     for listing in ("jobs", "failed") if parts else ():
-        with suppress(NotAllowed):  # only admins see the jobs of all
+        with suppress(NotAllowed):  # only admins see the jobs of other owners
             candidates.update(row["id"] for row in rows_of(app, listing, {}, SEARCHED))
     matches = {part: sorted(each for each in candidates if part in each) for part in parts}
     for part, ids in matches.items():

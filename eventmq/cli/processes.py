@@ -27,18 +27,18 @@ __all__ = [
     "watch_parent",
 ]
 
-#: Runs the program from wherever this process has it: an installed one is found first. The
-#: interpreter has put the working directory before all, as "".
+#: Runs the program from the folder from which this process loaded it: an installed one would be
+#: found first. The interpreter has put the working directory first on the path, as "".
 _PROGRAM = (
     "import sys; sys.path = [*filter(None, sys.path), {root!r}]; "
     "from eventmq.cli import main; main(child=True)"
 )
 
 
-#: Seconds to read the last output of a process that has ended.
+#: Seconds to read the remaining output of a process that has ended.
 OUTPUT_TIMEOUT = 1.0
 
-#: Seconds that a process whose parent was killed takes to end as usual.
+#: Seconds that a process may take to end after its parent was killed.
 ORPHAN_GRACE = 5.0
 
 _ENDING_SIGNALS = tuple(
@@ -47,24 +47,24 @@ _ENDING_SIGNALS = tuple(
 
 
 class ChildFailed(EventMQError):
-    """A child process ended when it should not have, or was not ready in time."""
+    """A child process ended unexpectedly, or was not ready in time."""
 
 
 class Child:
     """A child process that runs a command of this program in a process group of its own.
 
-    Ctrl-C therefore reaches the parent only, which stops its child processes in order.
+    Ctrl-C therefore reaches only the parent, which stops its child processes in order.
 
     Args:
-        name: For people.
-        arguments: Of the program.
+        name: Name in messages.
+        arguments: Arguments of the program.
         on_line: Called in a thread with every line of its stderr.
         on_end: Called in a thread when it has ended.
-        cwd: Its working directory, this one if None.
-        env: Its environment variables, those of this process if None.
+        cwd: Its working directory; that of this process if None.
+        env: Its environment variables; those of this process if None.
     """
 
-    #: Whether Ctrl-C came while it was being stopped.
+    #: Whether Ctrl-C was pressed while it was being stopped.
     interrupted = False
 
     def __init__(
@@ -121,10 +121,10 @@ class Child:
     # Waiting
 
     def wait_ready(self, timeout: float) -> str:
-        """Return the line with ``ready`` once it was printed.
+        """Wait for the line with ``ready``, and return it.
 
         Raises:
-            ChildFailed: It ended before, or ``timeout`` seconds passed.
+            ChildFailed: The process ended before, or ``timeout`` seconds passed.
         """
         if not self._ready.wait(timeout):
             raise ChildFailed(f"the {self.name} was not ready within {timeout:g} s; {self._last}")
@@ -133,7 +133,7 @@ class Child:
         return self._ready_line
 
     def exit_report(self) -> str:
-        """Return the exit report: one sentence about a child that has ended, or is about to."""
+        """Return one sentence about the end of a child that has ended, or is about to."""
         code = self._process.wait()
         for thread in self._threads:
             thread.join(OUTPUT_TIMEOUT)
@@ -148,12 +148,12 @@ class Child:
     # Stopping
 
     def hang_up(self) -> None:
-        """Send it SIGHUP. It must be ready: before, that ends it."""
+        """Send SIGHUP. The process must be ready, since before that SIGHUP ends it."""
         if not self.ended:
             self._process.send_signal(signal.SIGHUP)
 
     def stop(self, timeout: float) -> int:
-        """End it by SIGTERM, after ``timeout`` seconds or at Ctrl-C by SIGKILL.
+        """End the process by SIGTERM; by SIGKILL after ``timeout`` seconds or at Ctrl-C.
 
         Returns:
             Its exit code.
@@ -175,7 +175,7 @@ class Child:
 def interrupt_at_signals() -> None:
     """Raise `KeyboardInterrupt` at every signal that asks this process to end.
 
-    SIGHUP stays ignored where it is, as under ``nohup``.
+    SIGHUP stays ignored if it is ignored already, as under ``nohup``.
     """
     for signum in _ENDING_SIGNALS:
         if signum == signal.SIGINT or signal.getsignal(signum) is not signal.SIG_IGN:
@@ -184,7 +184,7 @@ def interrupt_at_signals() -> None:
 
 @contextmanager
 def delayed_signals() -> Iterator[None]:
-    """Deliver those signals after a ``with`` block, which must start no process."""
+    """Delay those signals to the end of a ``with`` block, which must not start a process."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:
         yield
@@ -204,7 +204,7 @@ def ignored_signals() -> Iterator[None]:
 
 
 def ready_fields(line: str) -> dict[str, str]:
-    """Return the fields of a line with ``ready``, by name."""
+    """Return the fields of a ready line, by name."""
     return dict(part.split("=", 1) for part in line.split()[1:])
 
 

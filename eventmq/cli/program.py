@@ -1,4 +1,4 @@
-"""The program: all commands, its own options, and how it ends."""
+"""The program: all commands, its own options, and its exit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["Program", "program"]
 
 _PLUGIN_COMMANDS = f"{__name__}.plugin_commands"
 
-#: What commands are for -> their names; those of plugins come last.
+#: Headings of the list of commands -> names; commands of plugins come last.
 _GROUPS = {
     "Start": ("demo", "dev", "broker", "worker", "beat", "gateway"),
     "Submit": ("call", "schedule", "unschedule", "publish", "subscribe"),
@@ -60,7 +60,7 @@ class Program(click.Group):
         """Run a command and exit with its code; expected errors become one line on stderr.
 
         Args:
-            args: The command line, else that of the process.
+            args: The command line; that of the process if None.
             *more: As in click.
             **named: As in click; ``warned``: the parent process has warned of misspelt variables.
         """
@@ -90,13 +90,13 @@ class Program(click.Group):
             return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by what they are for, each with its whole summary."""
+        """Write the commands under their headings, each with its whole summary."""
         names = self.list_commands(ctx)
         grouped = {name for group in _GROUPS.values() for name in group}
-        rest = [name for name in names if name not in grouped]
-        for title, group in {**_GROUPS, "Extend": (*_GROUPS["Extend"], *rest)}.items():
-            found = [(name, self.get_command(ctx, name)) for name in group if name in names]
-            rows = [(name, each.get_short_help_str(SUMMARY)) for name, each in found if each]
+        ungrouped = [name for name in names if name not in grouped]
+        for title, group in {**_GROUPS, "Extend": (*_GROUPS["Extend"], *ungrouped)}.items():
+            commands = [(name, self.get_command(ctx, name)) for name in group if name in names]
+            rows = [(name, each.get_short_help_str(SUMMARY)) for name, each in commands if each]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
@@ -111,7 +111,7 @@ class Program(click.Group):
 
 
 def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command]:
-    """Return all commands, with those of plugins, for the time of one call of the program."""
+    """Return the commands of plugins too, cached for one run of the program."""
     meta = ctx.find_root().meta
     if _PLUGIN_COMMANDS not in meta:
         everything = click.Group(commands=dict(group.commands))
@@ -122,7 +122,7 @@ def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command
 
 
 def _switch_plugins(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> None:
-    """Add the values of ``-p`` to the settings, for this process and those that it starts."""
+    """Add the values of ``-p`` to the settings of this process and of those that it starts."""
     if not values:
         return
     from eventmq.registry.manager import split_switches

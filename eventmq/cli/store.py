@@ -1,4 +1,4 @@
-"""Look after the store of a broker: ``fsck``, ``backup`` and ``store``. No broker need run."""
+"""Maintain the store of a broker: ``fsck``, ``backup`` and ``store``. No broker needs to run."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ __all__ = ["COMMANDS"]
 
 _COLUMNS = ("check", "where", "found", "means", "help", "repairable")
 
-_STORE = click.option("--store", metavar="URL", help="As for the broker: a name, or a URL.")
+_STORE = click.option("--store", metavar="URL", help="Store of the broker: a name, or a URL.")
 
 
 @click.command(
-    cls=Command, exits={FAILED: "something is found or lost, or the store cannot be read"}
+    cls=Command, exits={FAILED: "there are findings or losses, or the store cannot be read"}
 )
 @click.argument("data_dir", required=False)
 @click.option("--data-dir", "named", metavar="DIR", help="The same as DATA_DIR.")
 @_STORE
 @click.option(
     "--repair", is_flag=True,
-    help="Put right what can be put right without a loss, after copying the files. The broker "
-    "must have ended.",
+    help="Repair what can be repaired without a loss, after copying the files. The broker "
+    "must not run.",
 )  # fmt: skip
 @click.option(
     "--salvage", metavar="DEST",
-    help="Copy what can be read of a damaged store into a new one in DEST, an empty folder, and "
-    "list what cannot. The broker must have ended.",
+    help="Copy what is readable of a damaged store into a new one in DEST, an empty folder, and "
+    "list what is not. The broker must not run.",
 )  # fmt: skip
 @takes_json
 @takes_app()
@@ -59,10 +59,9 @@ def fsck(
 ) -> int:  # fmt: skip
     """Check the store in a data directory or a database, and list what is wrong.
 
-    Checks the file, the checksums of its rows, whether they can be read, the counts, and what a
-    broker needs to start and to go on; of a database the rows only. It only reads a snapshot, also
-    while a broker runs; the log of the file grows meanwhile. Default of DATA_DIR: the setting, else
-    .eventmq.
+    Checks the file, the checksums and readability of its rows, the counts, and what a broker needs
+    to start and to continue; of a database only the rows. It reads a snapshot, also while a broker
+    runs; the log of the file grows meanwhile. Default of DATA_DIR: the setting, or .eventmq.
     """
     if data_dir and named:
         raise click.UsageError("name the data directory once, as DATA_DIR or with --data-dir")
@@ -90,61 +89,64 @@ def _report(findings: Sequence[Finding], *, as_json: bool) -> int:
             name = paint(printable(f"{finding.check} ({finding.where})"), "red")
             click.echo(f"{name}: {printable(finding.found)}")
             click.echo(f"    {printable(finding.means)}")
-            click.echo(f"    what helps: {printable(finding.help)}")
+            click.echo(f"    remedy: {printable(finding.help)}")
         if not findings:
             click.echo("the store is in order")
     return FAILED if findings else DONE
 
 
-def _report_salvage(done: Salvaged, *, as_json: bool) -> int:
-    """Print what the new store has, and what was lost."""
-    code = FAILED if done.lost or done.left else DONE
+def _report_salvage(salvaged: Salvaged, *, as_json: bool) -> int:
+    """Print the content of the new store, and the losses."""
+    code = FAILED if salvaged.lost or salvaged.left else DONE
     if as_json:
-        made = done._asdict()
+        made = salvaged._asdict()
         for key in ("lost", "left"):
             made[key] = [row._asdict() for row in made[key]]
         show_object(made, as_json=True)
         return code
-    lost = Counter(row.table for row in done.lost)
-    tables = sorted({*done.copied, *lost})
+    lost = Counter(row.table for row in salvaged.lost)
+    tables = sorted({*salvaged.copied, *lost})
     rows = [
-        {"table": table, "copied": done.copied.get(table, 0), "lost": lost[table]}
+        {"table": table, "copied": salvaged.copied.get(table, 0), "lost": lost[table]}
         for table in tables
     ]
     show_rows(rows, ("table", "copied", "lost"), as_json=False)
-    for row in done.lost:
-        what = f"{row.table} {row.id}".rstrip() + f" ({row.where}): {row.why}"
-        click.echo(f"{paint('lost', 'red')}: {printable(what)}")
-    click.echo(f"the new store: {done.path}", err=True)
-    if done.left:
+    for row in salvaged.lost:
+        row_name = f"{row.table} {row.id}".rstrip() + f" ({row.where}): {row.why}"
+        click.echo(f"{paint('lost', 'red')}: {printable(row_name)}")
+    click.echo(f"the new store: {salvaged.path}", err=True)
+    if salvaged.left:
         click.echo("the new store is not in order:", err=True)
-        _report(done.left, as_json=False)
+        _report(salvaged.left, as_json=False)
     return code
 
 
-#: Copies that ``backup --every`` keeps, unless told.
+#: Default of ``backup --keep``.
 KEPT_COPIES = 24
 
-#: How the folders of these copies are named: by the time of the copy.
+#: Format of the names of these copies: the time of the copy.
 _COPY_NAME = "%Y%m%dT%H%M%SZ"
 _COPY_PATTERN = re.compile(r"\d{8}T\d{6}Z")
 
 
 @click.command(
-    cls=Command, exits={FAILED: "there is a backup already, or it cannot be written; nothing is"}
+    cls=Command,
+    exits={FAILED: "a backup exists already, or it cannot be written; nothing is written"},
 )
 @click.argument("dest")
-@click.option("--data-dir", metavar="DIR", help="The data directory of the broker; else .eventmq.")
+@click.option(
+    "--data-dir", metavar="DIR", help="The data directory of the broker; default: .eventmq."
+)
 @_STORE
-@click.option("--replace", is_flag=True, help="Replace the backup that is in DEST.")
+@click.option("--replace", is_flag=True, help="Replace the backup in DEST.")
 @click.option(
     "--every", type=click.FloatRange(min=1), metavar="SECONDS",
-    help="Make a copy now and then one every so many seconds, each in a folder of its own in DEST "
-    "that is named by its time, until SIGTERM or Ctrl-C.",
+    help="Make a copy now and then one every this many seconds, each in its own folder in DEST, "
+    "which is named by its time, until SIGTERM or Ctrl-C.",
 )  # fmt: skip
 @click.option(
     "--keep", type=click.IntRange(min=1), metavar="N",
-    help="Copies of --every that are kept in DEST; older ones are deleted. Default: "
+    help="Number of copies that --every keeps in DEST; older ones are deleted. Default: "
     f"{KEPT_COPIES}.",
 )  # fmt: skip
 @takes_json
@@ -155,17 +157,17 @@ def backup(
 ) -> None:  # fmt: skip
     """Copy the store into the folder DEST, while the broker runs or not.
 
-    The copy is a synced snapshot, and is written as a whole or not at all. A broker that is started
-    with --data-dir DEST goes on from the snapshot, as a store of its own. Keys, and results that
-    are kept elsewhere, are not in it.
+    The copy is a synced snapshot, written completely or not at all. A broker that is started with
+    --data-dir DEST continues from the snapshot, as a store of its own. Keys, and results that are
+    kept elsewhere, are not included.
 
-    With --every a copy that fails is said on stderr and tried again at the next time; only the
-    first one ends the command. With --json each copy is an object on a line of its own.
+    With --every a failed copy is reported on stderr and tried again at the next time; only the
+    failure of the first one ends the command. With --json each copy is an object on its own line.
     """
     if every is None and keep is not None:
-        raise click.UsageError("--keep says how many copies of --every are kept: give both")
+        raise click.UsageError("--keep is the number of copies that --every keeps: use both")
     if every is not None and replace:
-        raise click.UsageError("--every replaces no backup: leave --replace out")
+        raise click.UsageError("--every never replaces a backup: leave --replace out")
     tools = _tools(target, data_dir, store)
     if every is None:
         _show_copy(tools.backup(Path(dest), replace=replace), as_json=as_json)
@@ -181,23 +183,23 @@ def backup(
                 print_error(error)
 
 
-def _show_copy(done: BackedUp, *, as_json: bool, line: bool = False) -> None:
+def _show_copy(copy: BackedUp, *, as_json: bool, line: bool = False) -> None:
     if not as_json:
-        click.echo(f"{done.path}: {done.size} bytes")
+        click.echo(f"{copy.path}: {copy.size} bytes")
     elif line:
-        click.echo(to_json(done._asdict()))
+        click.echo(to_json(copy._asdict()))
     else:
-        show_object(done._asdict(), as_json=True)
+        show_object(copy._asdict(), as_json=True)
 
 
 def ticks(every: float) -> Iterator[None]:
-    """Yield every so many seconds from now on; times that were missed are left out."""
-    clock, never = SystemClock(), threading.Event()
-    due = clock.monotonic()
+    """Yield at fixed intervals from now on; missed times are skipped."""
+    clock, stopped = SystemClock(), threading.Event()
+    next_time = clock.monotonic()
     while True:
         now = clock.monotonic()
-        due += every * max(1, math.ceil((now - due) / every))
-        never.wait(due - now)
+        next_time += every * max(1, math.ceil((now - next_time) / every))
+        stopped.wait(next_time - now)
         yield
 
 
@@ -205,9 +207,9 @@ class Copies:
     """Copies of a store in a folder, each in a folder named by its time; the newest are kept.
 
     Args:
-        tools: Of the store.
-        folder: Where the copies are; it may have other files.
-        keep: How many are kept.
+        tools: Tools of the store.
+        folder: Folder of the copies; it may have other files.
+        keep: Number of copies to keep.
     """
 
     def __init__(self, tools: StoreTools, folder: Path, keep: int) -> None:
@@ -216,22 +218,22 @@ class Copies:
         self._keep = keep
 
     def make(self) -> BackedUp:
-        """Make a copy, and delete those that are too old; a copy that failed leaves no folder.
+        """Make a copy, and delete the oldest beyond the limit; a failed copy leaves no folder.
 
         Raises:
-            StoreError: It cannot be written; all others are as they were.
+            StoreError: It cannot be written; all others are unchanged.
         """
-        place = self._folder / self._name()
+        destination = self._folder / self._name()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            done = self._tools.backup(place, replace=False)
+            copy = self._tools.backup(destination, replace=False)
         except OSError as error:
             raise StoreError(f"cannot write backups to {self._folder}: {error}") from error
         except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(destination, ignore_errors=True)
             raise
-        self._prune(Path(done.path).name)
-        return done
+        self._prune(Path(copy.path).name)
+        return copy
 
     def _names(self) -> list[str]:
         """Return the names of the folders of copies, the oldest first."""
@@ -241,7 +243,7 @@ class Copies:
                       if _COPY_PATTERN.fullmatch(each.name))  # fmt: skip
 
     def _name(self) -> str:
-        """Return the name of the next copy: the last one in order, also if the clock was set."""
+        """Return the name of the next copy, which sorts last even if the clock was set back."""
         now = datetime.fromtimestamp(SystemClock().now(), timezone.utc)
         for last in self._names()[-1:]:
             latest = datetime.strptime(last, _COPY_NAME).replace(tzinfo=timezone.utc)
@@ -249,13 +251,13 @@ class Copies:
         return now.strftime(_COPY_NAME)
 
     def _prune(self, file: str) -> None:
-        """Delete what is older than the copies that are kept; only whole ones count as such.
+        """Delete the oldest copies beyond the limit, counting only complete ones.
 
-        A folder with more in it than a copy stays: a broker may have been started there.
+        A folder with other files than a copy has is kept: a broker may have been started there.
         """
         names = self._names()
-        whole = [name for name in names if (self._folder / name / file).exists()]
-        for name in names[: names.index(whole[-self._keep :][0])]:
+        complete = [name for name in names if (self._folder / name / file).exists()]
+        for name in names[: names.index(complete[-self._keep :][0])]:
             copy = self._folder / name
             if any(
                 each.name not in {file, "lock"} and not each.name.startswith(".")
@@ -270,28 +272,28 @@ class Copies:
 
 @click.group(
     "store",
-    epilog="Exit codes: 0 done, 1 something is found, or the store cannot be reached or used, 2 "
+    epilog="Exit codes: 0 done, 1 there are findings, or the store cannot be reached or used, 2 "
     "wrong usage.",
 )
 def shared_store() -> None:
-    """Look after a store that several brokers share.
+    """Maintain a store that several brokers share.
 
-    All brokers of such a store have some settings alike, which are stored in it: set what sets them
-    for brokers here too, as EVENTMQ_DEDUPE_WINDOW does.
+    All brokers of such a store have some settings in common, which are stored in it. Set them here
+    as for the brokers, for example with EVENTMQ_DEDUPE_WINDOW.
     """
 
 
 def _upkeep(target: Target, store: str | None) -> Upkeep:
-    """Return what looks after the store that the settings and the command line name.
+    """Return the upkeep of the store that the settings and the command line name.
 
     Raises:
-        StoreError: It is that of a single broker.
+        StoreError: It is the store of a single broker.
     """
     app = target.app(store=store)
     upkeep = app.store_upkeep()
     if upkeep is None:
         raise StoreError(
-            f"the store {app.settings.store!r} is that of one broker, which makes it and keeps no "
+            f"the store {app.settings.store!r} belongs to one broker, which makes it and keeps no "
             "settings in it; eventmq fsck checks it"
         )
     return upkeep
@@ -304,22 +306,22 @@ _UPKEEP_EXITS = {FAILED: "the store cannot be reached or used; nothing was done"
 @_STORE
 @takes_app()
 def init(target: Target, store: str | None) -> None:
-    """Make the store, or what it lacks of this version.
+    """Create the schema of the store, or upgrade it to this version.
 
-    The first broker does the same where its user may make tables. The settings of here are stored
-    as those of all its brokers.
+    The first broker does the same if its database user may create tables. The settings of this
+    command are stored as those of all brokers of the store.
     """
-    _say(_upkeep(target, store).init())
+    _print_lines(_upkeep(target, store).init())
 
 
 @shared_store.command(
-    cls=Command, exits={FAILED: "something is found, or the store cannot be reached or used"}
+    cls=Command, exits={FAILED: "there are findings, or the store cannot be reached or used"}
 )
 @_STORE
 @takes_json
 @takes_app()
 def check(target: Target, store: str | None, *, as_json: bool) -> int:
-    """List what keeps a broker with the settings of here from using the store."""
+    """List what prevents a broker with these settings from using the store."""
     return _report(_upkeep(target, store).check(), as_json=as_json)
 
 
@@ -327,35 +329,34 @@ def check(target: Target, store: str | None, *, as_json: bool) -> int:
 @_STORE
 @takes_app()
 def contract(target: Target, store: str | None) -> None:
-    """Remove what only brokers of the release before this one need. End these first."""
-    _say(_upkeep(target, store).contract())
+    """Remove what only brokers of the previous release need. Stop these brokers first."""
+    _print_lines(_upkeep(target, store).contract())
 
 
 @shared_store.command("accept-settings", cls=Command, exits=_UPKEEP_EXITS)
 @_STORE
 @takes_app()
 def accept_settings(target: Target, store: str | None) -> None:
-    """Store the settings of here as those of all brokers of the store.
+    """Store the settings of this command as those of all brokers of the store.
 
-    A broker that has others is refused from then on; one that runs goes on with what it has until
-    it is started again.
+    A broker with other settings is refused from then on; one that runs continues with its settings
+    until it is restarted.
     """
-    _say(_upkeep(target, store).accept_settings())
+    _print_lines(_upkeep(target, store).accept_settings())
 
 
 @shared_store.command("accept-restore", cls=Command, exits=_UPKEEP_EXITS)
 @_STORE
 @takes_app()
 def accept_restore(target: Target, store: str | None) -> None:
-    """Let brokers go on with a store that was put back to an earlier time.
+    """Let brokers use a store that was restored to an earlier time.
 
-    Until then they refuse it. What was done after that time is not known any more, so jobs may run
-    again.
+    Until then they refuse it. Changes after that time are lost, so jobs may run again.
     """
-    _say(_upkeep(target, store).accept_restore())
+    _print_lines(_upkeep(target, store).accept_restore())
 
 
-def _say(lines: Sequence[str]) -> None:
+def _print_lines(lines: Sequence[str]) -> None:
     for line in lines:
         click.echo(printable(line))
 
@@ -364,7 +365,7 @@ def _tools(target: Target, data_dir: str | None, store: str | None) -> StoreTool
     """Return the tools of the store that the settings and the command line name.
 
     Raises:
-        StoreError: It has no files.
+        StoreError: The store has no files.
     """
     app = target.app(data_dir=data_dir, store=store)
     tools = app.store_tools()

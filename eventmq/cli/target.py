@@ -48,37 +48,37 @@ __all__ = [
 ]
 
 
-#: Attribute where ``-A`` names none.
+#: Default of the attribute in ``-A``.
 _DEFAULT_ATTRIBUTE = "app"
 
-#: What names modules beside ``-I``.
+#: Description of the other source of modules, beside ``-I``.
 _SETTING = "the setting imports"
 
-#: Characters of a user: a broker takes no longer actor.
-_LONGEST_USER = 200
+#: Maximum number of characters of a user: the broker's limit of an actor.
+_MAX_USER = 200
 
-#: Where this package lies.
+#: Folder of this package.
 _PACKAGE = Path(__file__).parents[1]
 
 
 class Found(NamedTuple):
-    """An app, and ``module:attribute`` by which another process finds it."""
+    """An app, and ``module:attribute`` by which another process loads it; "" for none."""
 
     app: EventMQ
     path: str
 
 
 def join_path() -> None:
-    """Put the working directory on the path, where modules of the user are.
+    """Put the working directory on the path, for the user's modules.
 
-    Only where the command line names a module: a command that only calls a broker imports nothing
-    from the current directory.
+    Called only if the command line names a module: a command that only calls a broker imports
+    nothing from the current directory.
     """
     shadows.join_path(str(Path.cwd()))
 
 
 def loads_plugins() -> bool:
-    """Return whether ``-p`` names plugins, or the environment does as that does for children."""
+    """Return whether ``-p`` names plugins, or the environment variable that replaces it does."""
     return bool(os.environ.get("EVENTMQ_LOAD_PLUGINS"))
 
 
@@ -87,22 +87,22 @@ def import_modules(names: Iterable[str], option: str = "") -> None:
 
     Args:
         names: Their names.
-        option: What names them, for people; ``-I`` if empty.
+        option: Source of the names, for messages; ``-I`` if empty.
 
     Raises:
-        AppNotFound: One cannot be imported.
+        AppNotFound: A module cannot be imported.
     """
     for name in names:
         import_named(name, option or f"-I {name}")
 
 
 def find_app(text: str) -> Found:
-    """Return the app that a text names: ``module`` or ``module:attribute``.
+    """Return the app for a text: ``module`` or ``module:attribute``.
 
-    Without an attribute it is ``app``, else the module's only `EventMQ`.
+    Without an attribute it is ``app``, or else the module's only `EventMQ`.
 
     Raises:
-        AppNotFound: There is none, or its module raises.
+        AppNotFound: There is no such app, or its module raises.
     """
     name, colon, attribute = text.partition(":")
     if not name or (colon and not attribute):
@@ -113,11 +113,11 @@ def find_app(text: str) -> Found:
 
 
 def import_named(name: str, option: str) -> ModuleType:
-    """Return a module.
+    """Import a module.
 
     Args:
-        name: Of the module.
-        option: What names it, for people.
+        name: Name of the module.
+        option: Source of the name, for messages.
 
     Raises:
         AppNotFound: It cannot be imported; the message has the reason.
@@ -134,36 +134,36 @@ def import_named(name: str, option: str) -> ModuleType:
 
 def _missing(missing: str, name: str) -> str:
     """Return the error for a module that does not exist."""
-    there = f"there is no module {missing!r} in {Path.cwd()} or on the path"
+    text = f"there is no module {missing!r} in {Path.cwd()} or on the path"
     if name.endswith(".py") or "/" in name:
         right = name.removesuffix(".py").strip("./").replace("/", ".")
-        return f"{there}; name a module, not a file: {right}"
+        return f"{text}; name a module, not a file: {right}"
     modules = [path.stem for path in Path().glob("*.py") if path.stem.isidentifier()]
     hint = did_you_mean(missing, modules)
     if "did you mean" in hint:
-        return f"{there}; {hint}"
-    return f"{there}; run this in the directory that has it, or put that on PYTHONPATH"
+        return f"{text}; {hint}"
+    return f"{text}; run this in the directory that has it, or put that on PYTHONPATH"
 
 
 def _broken(name: str, error: BaseException) -> str:
-    """Return the error for a module that raises at its import, with the line."""
+    """Return the error for a module whose import raises, with the line."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if _is_users(frame.filename)]
-    where = f" ({Path(users[-1].filename).name}, line {users[-1].lineno})" if users else ""
+    location = f" ({Path(users[-1].filename).name}, line {users[-1].lineno})" if users else ""
     if isinstance(error, SyntaxError):
-        where = ""  # its message has the line
+        location = ""  # the message has the line
     if isinstance(error, SettingsError):
-        return f"{error}{where}"
-    return f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
+        return f"{error}{location}"
+    return f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{location}"
 
 
 def _is_users(filename: str) -> bool:
-    """Return whether a file is none of this package, nor of what imports modules."""
+    """Return whether a file belongs neither to this package nor to the import machinery."""
     return "importlib" not in filename and not Path(filename).is_relative_to(_PACKAGE)
 
 
 def _traceback_of(error: BaseException) -> str:
-    """Return the traceback of a module that raises, from the first line in it."""
+    """Return the traceback of a module that raises, from the first line in that module."""
     frames = error.__traceback__
     while frames is not None and not _is_users(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
@@ -173,19 +173,19 @@ def _traceback_of(error: BaseException) -> str:
 def _named(module: ModuleType, attribute: str) -> EventMQ:
     from eventmq.app import EventMQ
 
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            known = [*_apps(module)] or [name for name in vars(module) if name[0] != "_"]
-            hint = did_you_mean(attribute, known)
+        if not hasattr(value, part):
+            names = [*_apps(module)] or [name for name in vars(module) if name[0] != "_"]
+            hint = did_you_mean(attribute, names)
             raise AppNotFound(f"the module {module.__name__!r} has no {attribute!r}; {hint}")
-        found = getattr(found, part)
-    if not isinstance(found, EventMQ):
-        kind, apps = type(found).__name__, _apps(module)
+        value = getattr(value, part)
+    if not isinstance(value, EventMQ):
+        kind, apps = type(value).__name__, _apps(module)
         hint = did_you_mean(attribute, apps) if apps else "name one that is EventMQ(...)"
-        what = f"{module.__name__}:{attribute}"
-        raise AppNotFound(f"{what} is no app, but of type {kind}; {hint}")
-    return found
+        path = f"{module.__name__}:{attribute}"
+        raise AppNotFound(f"{path} is no app, but of type {kind}; {hint}")
+    return value
 
 
 def _apps(module: ModuleType) -> Mapping[str, EventMQ]:
@@ -195,7 +195,7 @@ def _apps(module: ModuleType) -> Mapping[str, EventMQ]:
 
 
 def _only(module: ModuleType) -> str:
-    """Return the attribute that holds the module's app."""
+    """Return the attribute that has the module's only app."""
     apps, name = _apps(module), module.__name__
     if _DEFAULT_ATTRIBUTE in apps:
         return _DEFAULT_ATTRIBUTE
@@ -211,12 +211,12 @@ def _only(module: ModuleType) -> str:
 
 
 def user() -> str:
-    """Return who runs this command, as user@host."""
+    """Return the user who runs this command, as user@host."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # an id without a name, as in containers
+    except (KeyError, OSError):  # a user id without a name, as in containers
         name = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
-    return printable(f"{name}@{socket.gethostname()}")[:_LONGEST_USER]
+    return printable(f"{name}@{socket.gethostname()}")[:_MAX_USER]
 
 
 takes_json = click.option(
@@ -230,13 +230,13 @@ takes_wide = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """App and broker that the options of a command name.
+    """App and broker named by the options of a command.
 
     Attributes:
-        app_name: Of ``-A``, or None.
-        imports: Of ``-I``.
-        broker: Of ``--broker``, several separated by commas, or None.
-        verbosity: Number of ``-v`` less the number of ``-q``.
+        app_name: Value of ``-A``, or None.
+        imports: Values of ``-I``.
+        broker: Values of ``--broker``, separated by commas, or None.
+        verbosity: Number of ``-v`` minus the number of ``-q``.
     """
 
     app_name: str | None = None
@@ -245,13 +245,13 @@ class Target:
     verbosity: int = 0
 
     def find(self, **overrides: Any) -> Found:
-        """Return the app, where it is, with the settings of the command line.
+        """Return the app and its path, with the settings of the command line applied.
 
         Args:
-            **overrides: Settings that win over all others; None is left out.
+            **overrides: Settings that take precedence over all others; None is ignored.
 
         Raises:
-            AppNotFound: ``-A`` or ``-I`` names nothing, or a module that raises.
+            AppNotFound: ``-A`` or ``-I`` names a module or app that cannot be loaded.
             SettingsError: A setting is wrong.
         """
         if self.app_name or self.imports or loads_plugins():
@@ -290,12 +290,12 @@ class Target:
         """Yield the app, to call its broker, and close it at the end.
 
         Args:
-            timeout: Seconds to wait for an answer, else those of the settings.
-            level: Lowest level that is logged, unless ``-v`` or ``-q`` says otherwise.
+            timeout: Seconds to wait for an answer; default: that of the settings.
+            level: Lowest level that is logged, unless ``-v`` or ``-q`` is used.
         """
         start_logging(shift_level(level, self.verbosity))
         app = self.app(submit_timeout=timeout)
-        with suppress(NotAllowed):  # in use already
+        with suppress(NotAllowed):  # the app is in use already
             app.override(actor=app.settings.actor or user())
         try:
             yield app
@@ -303,17 +303,17 @@ class Target:
             app.close()
 
     def serving(self, **overrides: Any) -> Found:
-        """Return the app of `find`, to serve for long: with its log lines.
+        """Return the app of `find` for a long-running command, and set up its logging.
 
         Raises:
-            SettingsError: Its broker lives inside one process.
+            SettingsError: Its broker is ``memory://``.
         """
         chosen = click.get_current_context().meta.get(_LOG_FORMAT)
         with early_lines():
             found = self.find(log_format=chosen, **overrides)
             settings = found.app.settings
             level = shift_level(settings.log_level, self.verbosity)
-            with suppress(NotAllowed):  # in use already: then only this process logs so
+            with suppress(NotAllowed):  # in use: the level then applies to this process only
                 found.app.override(log_level=level)
             start_logging(level, form=settings.log_format, handlers=settings.log_handlers)
         if "memory://" in found.app.settings.broker:
@@ -325,40 +325,40 @@ class Target:
 def _app_option(*, required: bool) -> Decorator:
     return click.option(
         "-A", "--app", "app_name", metavar="MODULE[:ATTRIBUTE]", required=required,
-        help="The app; looked for in the working directory first. Without an attribute it is "
-        'the module\'s "app", else its only one.',
+        help="The app; searched for in the working directory first. Without an attribute it is "
+        'the module\'s "app", or else its only app.',
     )  # fmt: skip
 
 
 _IMPORTS = click.option(
     "-I", "--import", "imports", metavar="MODULE", multiple=True,
-    help="Import one more module with tasks. Repeatable.",
+    help="Import another module with tasks. Repeatable.",
 )  # fmt: skip
 
 
 def _brokers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return all values of ``--broker`` as one."""
+    """Join the values of ``--broker``."""
     return ",".join(values) or None
 
 
 _BROKER = click.option(
     "--broker", metavar="URL", multiple=True, callback=_brokers,
-    help="The broker, or several; else the app's, else EVENTMQ_BROKER, else "
-    "tcp://127.0.0.1:47291. Repeatable; or separated by commas.",
+    help="The broker, or several; default: the app's, or EVENTMQ_BROKER, or "
+    "tcp://127.0.0.1:47291. Repeatable, or separated by commas.",
 )  # fmt: skip
 
-#: Where `takes_log_format` keeps the value.
+#: Key of the context under which `takes_log_format` stores the value.
 _LOG_FORMAT = f"{__name__}.log_format"
 
 
-def _keep_log_format(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+def _store_log_format(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
     ctx.meta[_LOG_FORMAT] = value
 
 
-#: For commands that run for long, by `Target.serving`.
+#: For long-running commands, which use `Target.serving`.
 takes_log_format = click.option(
     "--log-format", type=click.Choice(["text", "json"]), expose_value=False,
-    callback=_keep_log_format, help="Form of log lines; else the setting log_format.",
+    callback=_store_log_format, help="Format of log lines; default: the setting log_format.",
 )  # fmt: skip
 
 
@@ -370,7 +370,7 @@ takes_metrics_bind = click.option(
 
 
 def _queues(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return all values of ``-Q`` as one."""
+    """Join the values of ``-Q``."""
     for part in ",".join(values).split(","):
         name, equals, weight = part.strip().partition("=")
         if values and not name:
@@ -384,10 +384,10 @@ def _queues(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> s
 
 takes_queues = click.option(
     "-Q", "--queues", metavar="NAME:WEIGHT,...", multiple=True, callback=_queues,
-    help="Queues of the worker, with the weights by which they share it; else default. Repeatable.",
+    help="Queues of the worker, with their weights; default: the queue default. Repeatable.",
 )  # fmt: skip
 
-#: Allowed before the command as well as after it.
+#: Options that are allowed before the command as well as after it.
 VERBOSITY = (
     click.option("-v", "--verbose", count=True, help="Log more. Repeatable."),
     click.option("-q", "--quiet", count=True, help="Log less. Repeatable."),
@@ -395,7 +395,7 @@ VERBOSITY = (
 
 
 def _packing(*options: Decorator) -> Decorator:
-    """Return a decorator that adds options and hands them over as one ``target``."""
+    """Return a decorator that adds options and passes their values as one ``target``."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def packed(
@@ -427,11 +427,11 @@ def takes_app(*, required: bool = False) -> Decorator:
 
 
 def options_of(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """Return the options of ``--pool-option name=value`` and the like."""
-    found = {}
+    """Parse options such as ``--pool-option name=value``."""
+    options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise click.UsageError(f"{option} {pair!r} is not written as name=value")
-        found[name] = value
-    return found
+        options[name] = value
+    return options

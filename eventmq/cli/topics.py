@@ -28,7 +28,7 @@ __all__ = ["COMMANDS"]
 def publish(target: Target, topic: str, value: str, as_json: bool) -> None:
     """Publish a message.
 
-    It reaches the current subscribers of TOPIC and is not kept. A VALUE that is JSON is sent as
+    It reaches the current subscribers of TOPIC and is not stored. A VALUE that is JSON is sent as
     JSON, any other as text. With --json it prints an object with "topic" and "value" as they were
     sent.
     """
@@ -48,7 +48,7 @@ def _value(text: str) -> Any:
 
 @click.command(cls=Command, exits={NO_BROKER: ""})
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many messages.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after this many messages.")
 @takes_json
 @takes_target
 def subscribe(target: Target, topics: tuple[str, ...], count: int | None, as_json: bool) -> None:
@@ -58,7 +58,7 @@ def subscribe(target: Target, topics: tuple[str, ...], count: int | None, as_jso
     "value". Ctrl-C or SIGTERM stops it.
     """
     with target.asking() as app:
-        app.ask("ping")  # gives the best error
+        app.ask("ping")  # fails with the best error message
         interrupt_at_signals()
         with suppress(KeyboardInterrupt), app.subscribe(*topics) as messages:
             click.echo(f"subscribed to {', '.join(map(printable, topics))}", err=True)

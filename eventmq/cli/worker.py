@@ -10,7 +10,7 @@ import click
 
 from eventmq.cli.command import FAILED
 from eventmq.cli.declared import DeclaredOptions
-from eventmq.cli.hangup import run_restartable, start_anew
+from eventmq.cli.hangup import restart_process, run_restartable
 from eventmq.cli.logs import LOADER
 from eventmq.cli.output import printable
 from eventmq.cli.target import (
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-#: New objects after which the garbage collector runs; 700 is Python's default.
+#: Number of new objects after which the garbage collector runs; Python's default is 700.
 COLLECT_AFTER = 10_000
 
 logger = logging.getLogger("eventmq.worker")
 
 
 def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Read N or MIN-MAX."""
+    """Parse N or MIN-MAX."""
     if value is None:
         return None
     low, dash, high = value.partition("-")
@@ -50,15 +50,15 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @takes_queues
 @click.option(
     "-c", "--concurrency", metavar="N|MIN-MAX", callback=_slots,
-    help="Jobs that run at once; else what the pool has by default, such as one per CPU. "
-    "With two numbers, as many as have work.",
+    help="Jobs that run at once; default: that of the pool, such as one per CPU. With two numbers, "
+    "slots are added and removed as there is work.",
 )  # fmt: skip
 @click.option(
-    "--pool", metavar="NAME", help="What runs jobs, one of those below; else the setting pool."
+    "--pool", metavar="NAME", help="Worker pool, one of those below; default: the setting pool."
 )
 @click.option(
     "--allow-callables", metavar="PATTERN", multiple=True,
-    help="Let messages name functions, not only tasks, whose dotted path fits, as in "
+    help="Also run functions that are not tasks, if their dotted path matches, as in "
     '"shop.jobs.*". Repeatable.',
 )  # fmt: skip
 @click.option(
@@ -66,14 +66,17 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     "shutdown_grace",
     type=float,
     metavar="S",
-    help="Seconds for running jobs at SIGTERM.",
+    help="Seconds that running jobs get to end at SIGTERM.",
 )
 @click.option(
-    "--cancel-grace", type=float, metavar="S", help="Seconds for a running job that is cancelled."
+    "--cancel-grace",
+    type=float,
+    metavar="S",
+    help="Seconds that a cancelled running job gets to end.",
 )
 @click.option(
     "--max-abandoned", "max_abandoned_threads", type=click.IntRange(0), metavar="N",
-    help="Unresponsive threads, whose jobs do not end, after which the worker restarts.",
+    help="Number of threads with jobs that do not end at which the worker restarts.",
 )  # fmt: skip
 @click.option(
     "--pool-option", "pool_options", metavar="K=V", multiple=True,
@@ -83,7 +86,7 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @click.option(
     "--insecure", is_flag=True, help="Allow a --metrics-bind that other machines can reach."
 )
-@click.option("--check", is_flag=True, help="Load the app and its pool's options, and end.")
+@click.option("--check", is_flag=True, help="Load the app and the options of its pool, then exit.")
 @takes_log_format
 @takes_target
 def worker(
@@ -104,10 +107,10 @@ def worker(
     back those that have not started, and waits --grace seconds for running ones; a second signal
     stops it at once.
 
-    At SIGHUP it restarts: it ends as at SIGTERM, and then runs its command line again in the same
-    process, with the code of then; it prints "ready" again. If the new code cannot be loaded, it
-    goes on with the old code and logs why. It also restarts after --max-abandoned unresponsive
-    threads.
+    At SIGHUP it restarts: it ends as at SIGTERM, then runs its command line again in the same
+    process, with the current code, and prints "ready" again. If the new code cannot be loaded, it
+    continues with the old code and logs the reason. It also restarts after --max-abandoned
+    unresponsive threads.
     """
     if not target.app_name:
         raise click.UsageError("a worker needs an app: -A module[:attribute]")
@@ -135,7 +138,7 @@ def worker(
     finally:
         end_metrics()
     if runner.needs_restart:
-        start_anew()
+        restart_process()
 
 
 def _tune_collector() -> None:
@@ -156,10 +159,10 @@ def _ready_line(app: EventMQ) -> str:
 
 
 def _list_tasks(app: EventMQ) -> None:
-    """Log the tasks of the worker, and those whose queue it does not serve."""
+    """Log the tasks of the worker, and which of them are in a queue that it does not serve."""
     served = {name for _, name in app.settings.queues}
     if not app.tasks and not app.settings.allow_callables:
-        logger.warning("the app has no task; -I MODULE imports more modules with tasks")
+        logger.warning("the app has no tasks; use -I MODULE to import modules with tasks")
     for name, task in sorted(app.tasks.items()):
         queue = task.declared.queue or app.settings.queue_of(name)
         missing = "" if queue in served else ", which this worker does not serve: see -Q"

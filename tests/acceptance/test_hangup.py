@@ -123,7 +123,7 @@ def test_a_worker_goes_on_with_the_old_code_where_the_new_cannot_be_loaded(syste
     worker = system.worker()
     deploy(system, "VERSION = 1", "VERSION = 1 / 0")
     hang_up(worker)
-    until(lambda: "the worker goes on with the code that it has" in log(system), "it says so")
+    until(lambda: "the worker continues with the old code" in log(system), "it says so")
     assert "ZeroDivisionError: division by zero (survivor.py, line" in log(system)
     assert 1 == send(system, "version").get(timeout=DEADLINE)
     deploy(system, "VERSION = 1 / 0", "VERSION = 2")
@@ -151,7 +151,7 @@ def test_a_scheduler_goes_on_with_the_schedules_of_new_code(system: System) -> N
     beat, _ = system.start(*arguments)
     deploy(system, "VERSION = 1", "VERSION = 1\napp.schedule('often', version.s(), every(days=1))")
     hang_up(beat)
-    until(lambda: "goes on with the code that it has" in log(system, "beat"), "no every there")
+    until(lambda: "continues with the old code" in log(system, "beat"), "no every there")
     deploy(system, "import EventMQ", "import EventMQ, every")
     deploy(system, "VERSION = 1\napp.schedule('often', version.s(), every(days=1))", "VERSION = 1")
     with (system.folder / "survivor.py").open("a") as module:
@@ -189,7 +189,7 @@ def test_dev_passes_it_on_to_all_that_it_runs(system: System) -> None:
     deploy(system, "VERSION = 1", "VERSION = 1 / 0")
     hang_up(dev)
     for name in ("worker", "beat"):
-        words = f"the {'scheduler' if name == 'beat' else name} goes on with the code that it has"
+        words = f"the {'scheduler' if name == 'beat' else name} continues with the old code"
         until(lambda words=words: words in log(system, "dev"), words)
     until(lambda: "no keys are in use" in log(system, "dev"), "the broker's")
     deploy(system, "VERSION = 1 / 0", "VERSION = 2")

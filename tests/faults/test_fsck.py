@@ -311,7 +311,7 @@ def test_the_command_explains_findings_and_sets_its_exit_code(folder: Path) -> N
     code, output, _ = run(str(folder))
     assert code == 1
     assert output.startswith("counts (queues): 1 counts are wrong: queue default says ")
-    assert "what helps: eventmq fsck --repair puts it right" in output
+    assert "remedy: eventmq fsck --repair puts it right" in output
     code, output, _ = run(str(folder), "--json")
     [row] = json.loads(output)
     assert (code, row["check"], row["repairable"]) == (1, "counts", True)

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "DemoRun", "make_report"]
 
-#: Seconds within which a process must be ready, and within which it must have ended.
+#: Seconds within which a process must be ready, and within which it must end.
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 5.0
 
 #: Seconds for running jobs at the end; there are none unless the demo is interrupted.
 GRACE = 1.0
 
-#: Seconds that the jobs may take; far more than they do.
+#: Maximum seconds for the jobs; far more than they take.
 JOBS_TIMEOUT = 300.0
 
 _APP = "eventmq.cli.demo.tasks:app"
@@ -75,7 +75,7 @@ class DemoRun(NamedTuple):
 @click.option("--keep", is_flag=True, help="Keep the data and the logs, and print where.")
 @click.option(
     "--store", metavar="URL",
-    help="Where the broker keeps jobs; a database is not cleaned up.  [default: the directory]",
+    help="Store of the broker; a database is not cleaned up.  [default: the directory]",
 )  # fmt: skip
 @takes_json
 def demo(workers: int, keep: bool, store: str | None, as_json: bool) -> int:
@@ -98,7 +98,7 @@ def demo(workers: int, keep: bool, store: str | None, as_json: bool) -> int:
 
 
 def _run(workers: int, store: str | None, *, keep: bool, quiet: bool) -> dict[str, Any]:
-    """Run the demo, with a progress bar where stderr is a terminal; return the report."""
+    """Run the demo, with a progress bar if stderr is a terminal; return the report."""
     if not quiet:
         click.echo(
             f"starting a broker and {workers} worker processes in a temporary folder; each job "
@@ -113,7 +113,7 @@ def _run(workers: int, store: str | None, *, keep: bool, quiet: bool) -> dict[st
     columns = TextColumn("{task.description:14}"), BarColumn(), MofNCompleteColumn()
     console, hidden = Console(stderr=True), quiet or not sys.stderr.isatty()
     with _uninterrupted_end() as stack:
-        with delayed_signals():  # a signal before the callback would leak it
+        with delayed_signals():  # a signal before the callback would leak the folder
             folder = Path(tempfile.mkdtemp(prefix="eventmq-demo-"))
             if not keep:
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -136,7 +136,7 @@ def _run(workers: int, store: str | None, *, keep: bool, quiet: bool) -> dict[st
 
 @contextmanager
 def _uninterrupted_end() -> Iterator[ExitStack]:
-    """Yield a stack whose callbacks no signal interrupts."""
+    """Yield a stack whose callbacks are not interrupted by signals."""
     stack = ExitStack()
     try:
         yield stack
@@ -156,8 +156,8 @@ def _start(stack: ExitStack, folder: Path, workers: int, store: str | None) -> E
         stack.callback(child.stop, STOP_TIMEOUT)
         return child.wait_ready(START_TIMEOUT)
 
-    place = ["--store", store] if store else []
-    ready = start("broker", "--bind", _LOOPBACK, "--data-dir", str(folder / "data"), *place)
+    store_options = ["--store", store] if store else []
+    ready = start("broker", "--bind", _LOOPBACK, "--data-dir", str(folder / "data"), *store_options)
     address = ready_fields(ready)["main"]
     start(
         "worker", "-A", _APP, "--broker", address, "-c", str(workers), "-Q", "demo",
@@ -172,7 +172,7 @@ def _run_jobs(app: EventMQ, paths: Sequence[Path], on_done: Callable[[], None]) 
     """Submit one job per file, and wait for all.
 
     Args:
-        app: A client.
+        app: The client.
         paths: The files.
         on_done: Called after each job.
     """
@@ -205,7 +205,7 @@ def make_report(
     Args:
         paths: The files.
         result: Results of the jobs.
-        direct: The figures of each file, computed in this process.
+        direct: Figures of each file, computed in this process.
         workers: Number of worker processes.
     """
     results = [
@@ -225,7 +225,9 @@ def make_report(
         "start_delay_p99": _percentile(result.delays, 99),
         "totals": _totals([figures for _, figures in results]),
         "direct": _totals(direct),
-        "match": all(figures and figures.items() >= own.items() for figures, own in pairs),
+        "match": all(
+            figures and figures.items() >= expected.items() for figures, expected in pairs
+        ),
         "largest": _largest(results),
         "most_complex": _functions(results, "complex", "branches"),
         "longest": _functions(results, "longest", "lines"),
@@ -234,7 +236,7 @@ def make_report(
 
 
 def _percentile(values: Sequence[float], percent: int) -> float | None:
-    """Return the smallest value that so many percent of the values do not exceed."""
+    """Return the smallest value that is not exceeded by that percentage of the values."""
     if not values:
         return None
     index = -(-len(values) * percent // 100) - 1
@@ -266,13 +268,13 @@ def _functions(
 
 
 def _short(path: Path) -> str:
-    """Return the path as it is inside the standard library."""
+    """Return the path relative to the standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     return str(path.relative_to(library) if path.is_relative_to(library) else path)
 
 
 def _show_report(report: Mapping[str, Any]) -> None:
-    """Print a report for people."""
+    """Print a report as text."""
     for title, key in (
         ("The largest modules", "largest"),
         ("The most complex functions", "most_complex"),

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["COUNTS", "find_sources", "measure"]
 
-#: With fewer files tests are taken too, and then installed packages.
+#: With fewer files, tests are included, and then installed packages.
 MIN_FILES = 300
 
-#: More files than this only take time.
+#: Maximum number of files; more only take time.
 MAX_FILES = 800
 
 _INSTALLED = frozenset({"site-packages", "dist-packages", "__pycache__"})
@@ -28,8 +28,8 @@ def find_sources(root: Path | None = None, *, min_files: int = MIN_FILES) -> lis
     """Return source files in the order of their names.
 
     Args:
-        root: Where to look, the standard library if None.
-        min_files: With fewer files, look further.
+        root: Folder to search; the standard library if None.
+        min_files: With fewer files, search further.
     """
     files: list[Path] = []
     root = root or Path(sysconfig.get_path("stdlib"))
@@ -59,23 +59,23 @@ _BRANCHES = frozenset({
 
 
 def measure(source: bytes) -> dict[str, Any]:
-    """Return the figures of a source; one that this Python cannot parse has lines only.
+    """Return the figures of a source file; one that this Python cannot parse has only lines.
 
     Returns:
         ``lines functions classes branches``, and ``longest`` and ``complex``, each a map with
-        ``name line lines branches`` of a function, or None where there is none. The branches of
-        a function are those that McCabe's measure counts: decisions, plus 1.
+        ``name line lines branches`` of a function, or None if there is none. The branches of a
+        function are McCabe's measure: decisions plus 1.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the compiler, about other people's code
+            warnings.simplefilter("ignore")  # warnings of the compiler about the sources
             tree = ast.parse(source)
     except (SyntaxError, ValueError):
         tree = ast.Module([], [])
     functions: list[dict[str, Any]] = []
     classes = branches = 0
     waiting: list[tuple[ast.AST, dict[str, Any]]] = [(tree, {"name": "", "branches": 0})]
-    while waiting:  # each node with the function or class that it is in
+    while waiting:  # each node with its enclosing function or class
         node, inside = waiting.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -105,5 +105,5 @@ def _dotted(outside: str, name: str) -> str:
 
 
 def _max_of(functions: list[dict[str, Any]], figure: str) -> Mapping[str, Any] | None:
-    """Return the function with the highest figure, of several the first in the file."""
+    """Return the function with the highest figure, the first in the file if there are several."""
     return max(functions, key=lambda f: (f[figure], -f["line"]), default=None)

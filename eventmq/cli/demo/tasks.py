@@ -11,7 +11,7 @@ from eventmq.cli.demo.sources import measure
 
 __all__ = ["SETTINGS", "app", "make_app", "measure_file"]
 
-#: What the demo needs, whatever the user's settings are.
+#: Settings of the demo, which override those of the user.
 SETTINGS: dict[str, Any] = {
     "serializer": "msgpack",
     "accept_content": ("msgpack",),
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def measure_file(path: str) -> dict[str, Any]:
-    """Return the figures of a source file, and when this job was started (Unix time)."""
+    """Return the figures of a source file, and the start time of this job (Unix time)."""
     started = time.time()
     return {**measure(Path(path).read_bytes()), "started": started}
 
@@ -37,5 +37,5 @@ def make_app(broker: str | None = None) -> EventMQ:
     return app
 
 
-#: What workers load.
+#: The app that workers load.
 app = make_app()

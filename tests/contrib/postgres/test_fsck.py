@@ -207,7 +207,7 @@ def test_exit_codes_are_those_of_a_store_in_a_file(url, database_url):
     result = fsck("--store", url)
     assert 1 == result.exit_code
     assert result.output.startswith("counts (queues): 1 counts are wrong: queue default says ")
-    assert "what helps: correct the rows by SQL while no broker runs, or restore" in result.output
+    assert "remedy: correct the rows by SQL while no broker runs, or restore" in result.output
     [row] = json.loads(fsck("--store", url, "--json").output)
     assert ("counts", False) == (row["check"], row["repairable"])
     result = fsck("--store", database_url)

@@ -95,4 +95,4 @@ def test_a_store_that_cannot_be_reached_is_one_sentence(cli: Cli) -> None:
 def test_the_store_of_one_broker_needs_none_of_it(cli: Cli, name: str) -> None:
     result = cli.run("store", name)
     assert (1, "") == (result.exit_code, result.stdout)
-    assert "the store 'sqlite' is that of one broker" in result.stderr
+    assert "the store 'sqlite' belongs to one broker" in result.stderr
