@@ -26,7 +26,7 @@ __all__ = [
     "eventmq_gateways",
 ]
 
-#: What is imported when it is asked for: each program loads this module, few use it.
+#: Names that are imported on first use: every program loads this module, few use them.
 _WHERE = {
     "EmpClient": "client", "client_context": "client", "EmpError": "protocol",
     "EmpFailure": "protocol",
@@ -71,12 +71,12 @@ def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
             CommandOption(
                 name="tls_key",
                 metavar="FILE",
-                help="Its key; else it is in the file of --tls-cert.",
+                help="Key of the certificate. Default: in the file of --tls-cert.",
             ),
             CommandOption(
                 name="tls_ca",
                 metavar="FILE",
-                help="Ask clients for certificates of this authority.",
+                help="Require clients' certificates of this authority.",
             ),
         ]
     }

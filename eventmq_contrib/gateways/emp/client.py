@@ -33,13 +33,13 @@ __all__ = ["EmpClient", "EmpPeer", "back_off", "client_context", "server_context
 
 logger = logging.getLogger(__name__)
 
-#: Bytes that are read at once.
+#: Maximum bytes of one read.
 _CHUNK = 65_536
 
-#: Seconds that the other side may take to read what we send, before we give it up.
+#: Seconds within which the other side must read sent bytes, or the connection is closed.
 WRITE_TIMEOUT = 30.0
 
-#: Seconds that the last bytes may take.
+#: Seconds for sending the last bytes.
 CLOSE_TIMEOUT = 2.0
 
 
@@ -47,9 +47,9 @@ class EmpPeer:
     """One side of one connection, in an event loop.
 
     Args:
-        reader: Of the stream.
-        writer: Of the stream.
-        limits: The limits.
+        reader: Reader of the stream.
+        writer: Writer of the stream.
+        limits: Limits of the connection.
         handle: Called with op and data of each request; returns the data of a success.
     """
 
@@ -65,7 +65,7 @@ class EmpPeer:
         self._handle = handle
         self._now = asyncio.get_running_loop().time
         self._requested = asyncio.Event()
-        self._answered = asyncio.Event()
+        self._response_sent = asyncio.Event()
         self._draining = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[EmpResult]] = {}
         #: Set when both sides have sent HELLO, or the connection has ended.
@@ -75,13 +75,13 @@ class EmpPeer:
     # The life of a connection
 
     async def run(self) -> None:
-        """Serve until either side ends the connection. Raises nothing but cancellation."""
+        """Serve until either side ends the connection. Raises only `asyncio.CancelledError`."""
         tasks = [asyncio.ensure_future(part) for part in (self._read(), self._tick(), self._work())]
         try:
             await self._flush()
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, EOFError, asyncio.TimeoutError):
-            pass  # closed before it began
+            pass  # closed before its start
         finally:
             for task in tasks:
                 task.cancel()
@@ -98,17 +98,17 @@ class EmpPeer:
         connection = self.connection
         while not connection.closed:
             while connection.full:
-                self._answered.clear()
-                await self._answered.wait()
+                self._response_sent.clear()
+                await self._response_sent.wait()
             data = await self._reader.read(_CHUNK)
             if not data:
                 return
             connection.receive(data, self._now())
-            self._settle()
+            self._dispatch_responses()
             await self._flush()
 
-    def _settle(self) -> None:
-        """Wake up what waits for the messages that came."""
+    def _dispatch_responses(self) -> None:
+        """Resolve the futures of received responses, and wake waiting coroutines."""
         connection = self.connection
         if connection.ready:
             self.greeted.set()
@@ -130,7 +130,7 @@ class EmpPeer:
             await self._flush()
 
     async def _work(self) -> None:
-        """Answer requests, one after the other."""
+        """Answer requests one by one."""
         connection = self.connection
         while True:
             while not connection.requests and not connection.closed:
@@ -140,7 +140,7 @@ class EmpPeer:
                 return
             id, operation = connection.requests.popleft()
             connection.respond(id, await self._answer(*operation))
-            self._answered.set()
+            self._response_sent.set()
             await self._flush()
 
     async def _answer(self, op: str, data: dict[str, Any]) -> EmpResult:
@@ -151,14 +151,14 @@ class EmpPeer:
             return EmpResult(False, failure.data, code, failure.description)  # noqa: FBT003
         except Exception:
             logger.exception("an operation failed by an error of the gateway")
-            msg = "the operation failed inside the gateway; its log says why"
+            msg = "the operation failed inside the gateway; see its log"
             return EmpResult(False, {}, "internal_error", msg)  # noqa: FBT003
 
     async def _flush(self) -> None:
         data = self.connection.take_output()
         if data:
             self._writer.write(data)
-            async with self._draining:  # early releases of Python 3.10 let one wait at a time
+            async with self._draining:  # early releases of Python 3.10 allow only one waiter
                 await asyncio.wait_for(self._writer.drain(), WRITE_TIMEOUT)
 
     async def _close(self) -> None:
@@ -174,7 +174,7 @@ class EmpPeer:
         self.abort()
 
     async def _send_rest(self) -> None:
-        """Send the rest, and let the other side read it before the connection is cut."""
+        """Send the rest, and let the other side read it before the connection is closed."""
         self._writer.write(self.connection.take_output())
         await self._writer.drain()
         if self._writer.can_write_eof():
@@ -185,13 +185,13 @@ class EmpPeer:
             self._writer.close()
             await self._writer.wait_closed()
 
-    # Our requests
+    # Sent requests
 
     async def call(self, op: str, data: dict[str, Any] | None) -> EmpResult:
         """Send a request and return the result.
 
         Raises:
-            EmpError: The connection is closed, or ended before.
+            EmpError: The connection is closed, or ended before the response.
         """
         await self.greeted.wait()
         id = self.connection.request(op, data)
@@ -214,8 +214,8 @@ class EmpPeer:
 
     async def _idle(self) -> None:
         while self.connection.pending and not self.connection.closed:
-            self._answered.clear()
-            await self._answered.wait()
+            self._response_sent.clear()
+            await self._response_sent.wait()
 
 
 #: Default of seconds to connect and to shake hands.
@@ -224,13 +224,13 @@ CONNECT_TIMEOUT = 10.0
 #: Default of seconds to wait for a response.
 CALL_TIMEOUT = 60.0
 
-#: Seconds until the first try to connect again, and between two tries at most.
+#: Seconds until the first attempt to reconnect, and maximum between two attempts.
 MIN_BACKOFF, MAX_BACKOFF = 0.1, 10.0
 
-#: Seconds that the other side may take to read our goodbye.
+#: Seconds within which the other side may read BYE.
 GOODBYE_TIMEOUT = 1.0
 
-#: Seconds after which a connection is stable: the back-off begins anew when it ends.
+#: Seconds after which a connection is stable: the back-off is reset.
 STABLE_AFTER = 10.0
 
 #: Codes of ERROR that mean that the server is unavailable; the others refuse a message.
@@ -240,10 +240,11 @@ _UNAVAILABLE = frozenset({EmpErrorCode.INTERNAL, EmpErrorCode.UNAVAILABLE})
 def back_off(tries: int) -> float:
     """Return how many seconds to wait before connecting again.
 
-    It doubles up to `MAX_BACKOFF`, and half of it is random, so that clients do not come at once.
+    The time doubles up to `MAX_BACKOFF`, and half of it is random, so that clients do not connect
+    all at once.
 
     Args:
-        tries: How many tries have failed.
+        tries: Number of failed attempts.
     """
     limit = min(MAX_BACKOFF, MIN_BACKOFF * 2.0 ** min(tries, 32))
     return random.uniform(limit / 2, limit)
@@ -256,8 +257,8 @@ async def _no_operations(*_: object) -> dict[str, Any]:
 class EmpClient:
     """A client of any EMP 1 server. Thread-safe; a ``with`` block connects and closes.
 
-    It reconnects when its connection ends, in growing intervals of up to 10 seconds. Open requests
-    fail then, since the server may have done them; later ones wait for the next connection.
+    It reconnects when its connection ends, at growing intervals of up to 10 seconds. Open requests
+    fail then, since the server may have executed them; later requests wait for the next connection.
 
     Example::
 
@@ -266,13 +267,13 @@ class EmpClient:
 
     Args:
         host: Name or address of the server.
-        port: Its port.
+        port: Port of the server.
         tls: Context for TLS, see `eventmq_contrib.gateways.emp.client.client_context`.
-        server_name: Name that the certificate must have, if it is not ``host``.
+        server_name: Name in the certificate, if it differs from ``host``.
         timeout: Seconds to connect and shake hands.
         limits: The limits of the connection.
-        handle: A coroutine function that answers requests of the server: op and data go in,
-            the data of a success come out, or a `EmpFailure` is raised.
+        handle: Coroutine function that answers requests of the server: it receives op and data, and
+            returns the data of a success or raises `EmpFailure`.
     """
 
     def __init__(
@@ -297,10 +298,10 @@ class EmpClient:
         self._peer: EmpPeer | None = None
         #: Set while there is a connection; made in the event loop.
         self._connected: asyncio.Event | None = None
-        #: Runs the connection, and makes the next one.
+        #: Task that runs the connection and reconnects.
         self._running: asyncio.Task[None] | None = None
         self._reconnecting: asyncio.Task[None] | None = None
-        #: Why there is no connection.
+        #: Reason why there is no connection.
         self._failure = ""
 
     @property
@@ -311,7 +312,7 @@ class EmpClient:
         """Connect and shake hands.
 
         Raises:
-            BrokerUnavailable: There is no answer, or not one of TLS or EMP.
+            BrokerUnavailable: The server does not answer, or not with TLS or EMP.
         """
         self._thread.start()
         try:
@@ -319,7 +320,7 @@ class EmpClient:
         except asyncio.TimeoutError:
             self._thread.stop()
             raise BrokerUnavailable(
-                f"{self._address} did not shake hands within {self._timeout:g} s"
+                f"{self._address} did not complete the handshake within {self._timeout:g} s"
             ) from None
         except (OSError, EmpError) as error:
             self._thread.stop()
@@ -335,7 +336,7 @@ class EmpClient:
         )
 
     async def _connect(self) -> asyncio.Task[None]:
-        """Make a connection; return what runs it."""
+        """Connect; return the task that runs the connection."""
         more: dict[str, Any] = {}
         if self._tls is not None:
             more = {"ssl": self._tls, "server_hostname": self._server_name or self._host}
@@ -383,10 +384,10 @@ class EmpClient:
     def begin(
         self, op: str, data: dict[str, Any] | None = None
     ) -> concurrent.futures.Future[EmpResult]:
-        """Send a request without waiting: its result, success or failure, will be in the future.
+        """Send a request without waiting; the future gets its result, success or failure.
 
-        While there is no connection the request waits for the next one; cancel the future to give
-        it up.
+        While there is no connection the request waits for the next one; cancel the future to
+        withdraw it.
 
         Raises:
             BrokerUnavailable: The client is not connected: see `connect`.
@@ -405,7 +406,7 @@ class EmpClient:
             assert peer is not None  # noqa: S101 - there is a connection
             if not peer.connection.closed:
                 return await peer.call(op, data)
-            connected.clear()  # `_reconnect` will see in a moment that it has ended
+            connected.clear()  # `_reconnect` notices the end later
 
     def call(
         self, op: str, data: dict[str, Any] | None = None, *, timeout: float = CALL_TIMEOUT
@@ -414,12 +415,12 @@ class EmpClient:
 
         Args:
             op: A task or an operation.
-            data: What the operation needs.
-            timeout: Seconds to wait, also for a connection where there is none.
+            data: Arguments of the operation.
+            timeout: Seconds to wait for the response, including the wait for a connection.
 
         Raises:
-            EmpFailure: The operation failed; ``code`` and ``description`` say why.
-            EmpError: The server, or the client here, refused the request itself.
+            EmpFailure: The operation failed; see ``code`` and ``description``.
+            EmpError: The server or this client refused the request.
             BrokerUnavailable: The connection ended, or there was no response in time.
         """
         future = self.begin(op, data)
@@ -445,7 +446,7 @@ class EmpClient:
         raise EmpFailure(result.code, result.description, result.data)
 
     def close(self) -> None:
-        """Say goodbye and close. Idempotent."""
+        """Send BYE and close. Idempotent."""
         connected, self._connected = self._connected, None
         if connected is not None and self._thread.running():
             self._thread.run(self._end())
@@ -472,16 +473,16 @@ def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
     """Return the context of a server, None without a certificate.
 
     Args:
-        cert: File with the certificate, and the key where ``key`` is "".
+        cert: File with the certificate, and with the key if ``key`` is "".
         key: File with the key.
-        ca: File with the authority whose certificates clients must show, "" to ask for none.
+        ca: File with the authority of the clients' certificates; "" if clients need none.
 
     Raises:
         PluginError: A file cannot be used.
     """
     if not cert:
         if key or ca:
-            raise PluginError("tls_key and tls_ca go with tls_cert, the server's certificate")
+            raise PluginError("tls_key and tls_ca need tls_cert, the server's certificate")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -496,9 +497,9 @@ def client_context(*, ca: str = "", cert: str = "", key: str = "") -> ssl.SSLCon
     """Return the context of a client, which checks the server's certificate and name.
 
     Args:
-        ca: File with the authority; else those of the system.
-        cert: File with the client's own certificate, where the server asks for one.
-        key: File with its key.
+        ca: File with the authority; by default those of the system.
+        cert: File with the client's certificate, if the server requires one.
+        key: File with the key of the certificate.
 
     Raises:
         PluginError: A file cannot be used.

@@ -1,10 +1,11 @@
-"""EMP 1 without sockets: its messages as bytes and back, and one connection as a state machine.
+"""EMP 1 without sockets: its messages as bytes, and a connection as a state machine.
 
-Each message is preceded by its length as 4 bytes, big-endian, not counting itself: the document
-omits the framing, and deployed software has this one (specification: "Encoding", "Messages").
+Each message is preceded by its length as 4 bytes, big-endian, not counting itself. The document
+omits the framing; deployed software uses this one (specification: "Encoding", "Messages").
 
-An `EmpConnection` is the same for both roles: bytes and the time go in, bytes come out
-(`EmpConnection.take_output`). ``now`` is monotonic seconds (specification: "Communication flow").
+An `EmpConnection` is the same for both roles: it receives bytes and the time, and returns bytes
+with `EmpConnection.take_output`. ``now`` is monotonic seconds (specification: "Communication
+flow").
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ __all__ = [
     "encode_result",
 ]
 
-#: The version of the protocol that we speak.
+#: The version of the protocol that this module speaks.
 VERSION = 1
 
 #: Bytes of the longest character string: its length has 16 bits.
@@ -81,11 +82,11 @@ class EmpErrorCode(IntEnum):
 
 
 class EmpError(EventMQError):
-    """What ends a connection by an ERROR, sent by us or by the other side.
+    """An ERROR that ends the connection, sent by either side.
 
     Attributes:
-        code: Of the ERROR.
-        description: For people.
+        code: Code of the ERROR.
+        description: Description for people.
     """
 
     def __init__(self, code: int, description: str) -> None:
@@ -146,7 +147,7 @@ _EMPTY: dict[EmpKind, Message] = {EmpKind.BYE: Bye(), EmpKind.PING: Ping(), EmpK
 
 
 def encode(message: Message) -> bytes:
-    """Return a message with its length in front; unused bytes are 0."""
+    """Return a message, preceded by its length; unused bytes are 0."""
     match message:
         case Hello(version):
             kind, body = EmpKind.HELLO, bytes([version, 0, 0, 0])
@@ -167,7 +168,7 @@ def encode(message: Message) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    """Return a character string; one that is too long is cut between two characters."""
+    """Return a character string; a text that is too long is cut between two characters."""
     data = text.encode(errors="replace")
     if len(data) > MAX_STRING:
         data = data[:MAX_STRING].decode(errors="ignore").encode()
@@ -175,10 +176,10 @@ def _string(text: str) -> bytes:
 
 
 class Decoder:
-    """Cuts a stream of bytes into messages.
+    """Splits a stream of bytes into messages.
 
     Args:
-        max_frame: Most bytes of one message; what follows a longer one is not read.
+        max_frame: Maximum bytes of a message; bytes after a longer one are not read.
     """
 
     def __init__(self, max_frame: int) -> None:
@@ -186,14 +187,14 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Add bytes as they came."""
+        """Add received bytes."""
         self._buffer += data
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages that are there in full.
+        """Yield the complete messages.
 
         Raises:
-            EmpError: Code 1: one is too long, too short or of no known type.
+            EmpError: Code 1: a message is too long, too short or of an unknown type.
         """
         while len(self._buffer) >= 4:  # noqa: PLR2004 - the length
             length = int.from_bytes(self._buffer[:4], "big")
@@ -228,7 +229,7 @@ def _decode(kind: int, body: bytes) -> Message:
             _expect(len(body) >= _ID.size, EmpKind(kind).name.lower())
             made = Request if kind == EmpKind.REQUEST else Response
             return made(_ID.unpack_from(body)[0], body[_ID.size :])
-    raise EmpError(EmpErrorCode.PROTOCOL, f"there is no message type {kind}")
+    raise EmpError(EmpErrorCode.PROTOCOL, f"unknown message type {kind}")
 
 
 def _decode_error(body: bytes) -> Error:
@@ -248,14 +249,14 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EmpOperation(NamedTuple):
-    """What a request asks for."""
+    """The application data of a request."""
 
     op: str
     data: dict[str, Any]
 
 
 class EmpResult(NamedTuple):
-    """What a response says; ``code`` and ``description`` are "" for a success."""
+    """The application data of a response; ``code`` and ``description`` are "" for a success."""
 
     ok: bool
     data: dict[str, Any]
@@ -267,9 +268,9 @@ class EmpFailure(EventMQError):
     """A ``failure`` response.
 
     Attributes:
-        code: Names the cause, as ``unknown_job``.
-        description: For people.
-        data: More about it.
+        code: Name of the cause, such as ``unknown_job``.
+        description: Description for people.
+        data: Further data.
     """
 
     def __init__(self, code: str, description: str, data: dict[str, Any] | None = None) -> None:
@@ -287,30 +288,30 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _load(data: bytes, what: str) -> dict[str, Any]:
-    """Return the JSON object that the application data are."""
+def _load(data: bytes, subject: str) -> dict[str, Any]:
+    """Return application data as a JSON object."""
     if data.startswith(_BOM):
-        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {what} begins with a byte order mark")
+        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {subject} begins with a byte order mark")
     try:
         value = json.loads(data.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError):
-        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {what} is not JSON in UTF-8") from None
+        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {subject} is not JSON in UTF-8") from None
     if not isinstance(value, dict):
-        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {what} is no JSON object")
+        raise EmpError(EmpErrorCode.BAD_REQUEST, f"the {subject} is no JSON object")
     return value
 
 
-def _object(value: dict[str, Any], what: str) -> dict[str, Any]:
+def _object(value: dict[str, Any], subject: str) -> dict[str, Any]:
     data = value.get("data", {})
     if not isinstance(data, dict):
-        raise EmpError(EmpErrorCode.BAD_REQUEST, f"data of the {what} is no JSON object")
+        raise EmpError(EmpErrorCode.BAD_REQUEST, f"data of the {subject} is no JSON object")
     return data
 
 
 def encode_operation(op: str, data: dict[str, Any] | None = None) -> bytes:
     """Return the data of a request; None is sent as ``{}``.
 
-    The document says that ``data`` is optional, but deployed servers refuse a request without it.
+    In the document ``data`` is optional, but deployed servers refuse a request without it.
 
     Raises:
         TypeError: The data cannot be written as JSON.
@@ -357,12 +358,12 @@ def decode_result(data: bytes) -> EmpResult:
     code, description = value.get("code", ""), value.get("description", "")
     if not isinstance(code, str) or not isinstance(description, str):
         raise EmpError(EmpErrorCode.BAD_REQUEST, "code and description of a response are strings")
-    found = _object(value, "response")
+    payload = _object(value, "response")
     match value.get("status"):
         case "success":
-            return EmpResult(True, found, code, description)  # noqa: FBT003 - a tuple
+            return EmpResult(True, payload, code, description)  # noqa: FBT003 - a tuple
         case "failure" if "description" in value:
-            return EmpResult(False, found, code, description)  # noqa: FBT003
+            return EmpResult(False, payload, code, description)  # noqa: FBT003
         case "failure":
             raise EmpError(EmpErrorCode.BAD_REQUEST, "a failure has a description")
     raise EmpError(EmpErrorCode.BAD_REQUEST, "the status of a response is success or failure")
@@ -377,12 +378,12 @@ class EmpLimits:
     """The limits of a connection. Times are seconds.
 
     Attributes:
-        max_frame: Most bytes of one message.
-        max_pending: Open requests of the other side, beyond which no more are read; nor are they
-            when the open ones have ``max_frame`` bytes in sum.
-        hello: Until HELLO of the other side.
-        ping_interval: Between two pings of ours.
-        ping_timeout: Until the pong.
+        max_frame: Maximum bytes of a message.
+        max_pending: Maximum open requests of the other side; at the maximum, or when the open ones
+            have ``max_frame`` bytes in total, no more are read.
+        hello: Timeout of the other side's HELLO.
+        ping_interval: Time between two pings of this side.
+        ping_timeout: Timeout of the pong.
     """
 
     max_frame: int = 16 * 1024 * 1024
@@ -393,18 +394,18 @@ class EmpLimits:
 
 
 class EmpConnection:
-    """A connection from our side.
+    """One side of a connection.
 
     Args:
         limits: The limits.
         now: The time of the connection.
 
     Attributes:
-        ready: Both sides have sent HELLO.
-        closed: Send what `take_output` has, then close.
+        ready: Whether both sides have sent HELLO.
+        closed: Whether to close the connection after sending the rest of `take_output`.
         error: Why it was closed, None for a normal end.
         requests: Requests of the other side, in order: (id, operation).
-        responses: Responses to ours: (id, result).
+        responses: Responses to requests of this side: (id, result).
     """
 
     def __init__(self, limits: EmpLimits, now: float) -> None:
@@ -417,15 +418,15 @@ class EmpConnection:
         self._decoder = Decoder(limits.max_frame)
         self._output = bytearray()
         self._last_id = 0
-        #: Ids of our requests without a response; of theirs, with the bytes of each.
-        self._ours: set[int] = set()
-        self._theirs: dict[int, int] = {}
+        #: Ids of sent requests without a response; id -> bytes of received ones without a response.
+        self._sent_ids: set[int] = set()
+        self._received: dict[int, int] = {}
         self._bytes = 0
         self._deadline = now + limits.hello
         self._pinged = False
         self._send(Hello())
 
-    # What comes in
+    # Input
 
     def receive(self, data: bytes, now: float) -> None:
         """Receive bytes of the other side; ignored after the end of the connection."""
@@ -463,30 +464,30 @@ class EmpConnection:
 
     def _receive_hello(self, version: int, now: float) -> None:
         if self.ready:
-            raise EmpError(EmpErrorCode.PROTOCOL, "hello is said once")
+            raise EmpError(EmpErrorCode.PROTOCOL, "hello was sent twice")
         if version != VERSION:
             raise EmpError(
-                EmpErrorCode.PROTOCOL, f"version {version} is not spoken here, {VERSION} is"
+                EmpErrorCode.PROTOCOL, f"version {version} is not supported, {VERSION} is"
             )
         self.ready = True
         self._deadline = now + self._limits.ping_interval
 
     def _receive_request(self, id: int, data: bytes) -> None:
-        if id == 0 or id in self._theirs:
+        if id == 0 or id in self._received:
             why = "0 is never used" if id == 0 else f"{id} is pending already"
             raise EmpError(EmpErrorCode.BAD_ID, f"invalid request identifier: {why}")
         operation = decode_operation(data)
-        self._theirs[id] = len(data)
+        self._received[id] = len(data)
         self._bytes += len(data)
         self.requests.append((id, operation))
 
     def _receive_response(self, id: int, data: bytes) -> None:
-        if id not in self._ours:
+        if id not in self._sent_ids:
             raise EmpError(EmpErrorCode.BAD_ID, f"there is no pending request {id}")
-        self._ours.discard(id)
+        self._sent_ids.discard(id)
         self.responses.append((id, decode_result(data)))
 
-    # What goes out
+    # Output
 
     def take_output(self) -> bytes:
         """Return the bytes to send and clear them."""
@@ -501,7 +502,7 @@ class EmpConnection:
         """Send a request and return its id; the connection must be ready and open.
 
         Raises:
-            EmpError: It is closed, or the request is over the limit; nothing was sent.
+            EmpError: It is closed, or the request is over the limit; it was not sent.
             TypeError: The data cannot be written as JSON.
             ValueError: As before.
         """
@@ -514,7 +515,7 @@ class EmpConnection:
                 EmpErrorCode.BAD_REQUEST, f"the request is over the limit of {limit} bytes"
             )
         self._last_id += 1
-        self._ours.add(self._last_id)
+        self._sent_ids.add(self._last_id)
         self._send(Request(self._last_id, encoded))
         return self._last_id
 
@@ -525,10 +526,10 @@ class EmpConnection:
         try:
             encoded = encode_result(result)
         except (TypeError, ValueError, RecursionError):
-            encoded = _failed("not_json", "the result cannot be written as JSON", result)
+            encoded = _failure("not_json", "the result cannot be written as JSON", result)
         if len(encoded) + _AROUND > self._limits.max_frame:
-            encoded = _failed("too_large", "the result is over the limit of a message", result)
-        self._bytes -= self._theirs.pop(id, 0)
+            encoded = _failure("too_large", "the result is over the limit of a message", result)
+        self._bytes -= self._received.pop(id, 0)
         self._send(Response(id, encoded))
 
     def fail(self, error: EmpError) -> None:
@@ -549,21 +550,21 @@ class EmpConnection:
     @property
     def pending(self) -> int:
         """Number of requests of the other side without a response."""
-        return len(self._theirs)
+        return len(self._received)
 
     @property
     def full(self) -> bool:
         """Whether open requests are at their limit, so that no more should be read."""
         limits = self._limits
-        return len(self._theirs) >= limits.max_pending or self._bytes >= limits.max_frame
+        return len(self._received) >= limits.max_pending or self._bytes >= limits.max_frame
 
     def tick(self, now: float) -> None:
-        """Ping, or close the connection, when that is due."""
+        """Send a ping or close the connection, if that is due."""
         if self.closed or now < self._deadline:
             return
         if not self.ready:
             self.fail(EmpError(EmpErrorCode.PROTOCOL, f"no hello within {self._limits.hello:g} s"))
-        elif self.full:  # what it sent was not read: its silence says nothing
+        elif self.full:  # its messages are not read, so its silence is no sign of failure
             self._deadline = now + self._limits.ping_timeout
         elif self._pinged:
             wait = self._limits.ping_timeout
@@ -574,12 +575,12 @@ class EmpConnection:
             self._send(Ping())
 
     def wait(self, now: float) -> float:
-        """Return in how many seconds `tick` has something to do."""
+        """Return the seconds until `tick` must be called."""
         return max(0.0, self._deadline - now)
 
 
-def _failed(code: str, description: str, result: EmpResult) -> bytes:
-    """Return a response in the place of one that cannot be sent."""
+def _failure(code: str, description: str, result: EmpResult) -> bytes:
+    """Return a failure response in place of a response that cannot be sent."""
     job_id = result.data.get("job_id")
     data = {"job_id": job_id} if isinstance(job_id, str) else {}
     return encode_result(EmpResult(False, data, code, description))  # noqa: FBT003 - a tuple

@@ -1,7 +1,7 @@
 """The server of EMP 1: accepts connections over TCP or TLS and runs an `EmpPeer` on each.
 
-Its operations are the tasks of an app, and what it offers of the broker: names and data go in, data
-or an `EmpFailure` come out.
+The operations are the tasks of an app and some requests to its broker. An operation has a name and
+data; it returns data or raises `EmpFailure`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EmpGateway", "EmpOperations", "EmpOptions"]
 
-#: What an exception is called in a response; the first that fits decides.
+#: Exception -> code in a response; the first match decides.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (JobNotFound, "unknown_job"),
     (JobCancelled, "job_cancelled"),
@@ -62,7 +62,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (EventMQError, "failed"),
 )
 
-#: Options of a job that `submit_job` takes, beside task, args, kwargs and frames.
+#: Options of a job in `submit_job`, in addition to task, args, kwargs and frames.
 _OPTIONS = ("queue", "priority", "countdown", "expires", "retries", "job_id")
 
 
@@ -71,13 +71,13 @@ class EmpOperations:
 
     Args:
         app: An `eventmq.app.EventMQ`.
-        timeout: Seconds that a request waits for the end of its job at most.
+        timeout: Maximum seconds that a request waits for the end of its job.
     """
 
     def __init__(self, app: Any, timeout: float) -> None:
         self._app = app
         self._timeout = timeout
-        self._own: Mapping[str, Run] = {
+        self._operations: Mapping[str, Run] = {
             "$echo": self._echo,
             "$list_ops": self._list_ops,
             "cancel_job": self._cancel_job,
@@ -91,18 +91,20 @@ class EmpOperations:
         """Run an operation.
 
         Raises:
-            EmpFailure: It is unknown, or could not be done.
+            EmpFailure: The operation is unknown, or failed.
         """
         try:
-            own = self._own.get(op)
-            return await own(data) if own is not None else await self._call_task(op, data)
+            operation = self._operations.get(op)
+            return (
+                await operation(data) if operation is not None else await self._call_task(op, data)
+            )
         except EmpFailure:
             raise
         except EventMQError as error:
             raise EmpFailure(
                 next(code for kind, code in _CODES if isinstance(error, kind)),
                 str(error),
-                _about(error),
+                _error_fields(error),
             ) from error
 
     # Tasks
@@ -110,7 +112,7 @@ class EmpOperations:
     async def _call_task(self, op: str, data: Data) -> Data:
         task = self._app.tasks.get(op)
         if task is None:
-            known = did_you_mean(op, [*self._own, *self._app.tasks])
+            known = did_you_mean(op, [*self._operations, *self._app.tasks])
             raise EmpFailure("unknown_op", f"there is no operation {op[:200]!r}; {known[:500]}")
         try:
             job = await call_task(task, (), data, timeout=self._timeout)
@@ -119,7 +121,7 @@ class EmpOperations:
         except ResultTimeout as error:
             raise EmpFailure(
                 "timeout",
-                f"job {error.job_id} had not ended after {self._timeout:g} s; it goes on",
+                f"job {error.job_id} had not ended after {self._timeout:g} s; it continues",
                 {"job_id": error.job_id},
             ) from error
         return {"job_id": job.id, "result": _to_json(await job.aget())}
@@ -131,10 +133,10 @@ class EmpOperations:
         return data
 
     async def _list_ops(self, data: Data) -> Data:
-        return {"ops": sorted({*self._own, *self._app.tasks})}
+        return {"ops": sorted({*self._operations, *self._app.tasks})}
 
     async def _submit_job(self, data: Data) -> Data:
-        _known(data, ("task", "args", "kwargs", "frames", *_OPTIONS))
+        _check_fields(data, ("task", "args", "kwargs", "frames", *_OPTIONS))
         if "frames" in data:
             return {"job_id": (await self._submit_frames(data)).id}
         name = _text(data, "task")
@@ -144,14 +146,14 @@ class EmpOperations:
         return {"job_id": (await self._app.asend(name, args, kwargs, **options)).id}
 
     async def _submit_frames(self, data: Data) -> Job[Any]:
-        _known(data, ("frames", "queue", "job_id"))
+        _check_fields(data, ("frames", "queue", "job_id"))
         frames = [_frame(frame) for frame in _typed(data, "frames", list, [])]
         job_id = _text(data, "job_id") if "job_id" in data else None
         job: Job[Any] = await self._app.asend_raw(_text(data, "queue"), frames, job_id=job_id)
         return job
 
     async def _get_job(self, data: Data) -> Data:
-        _known(data, ("job_id", "wait"))
+        _check_fields(data, ("job_id", "wait"))
         job = await self._app.ajob(_text(data, "job_id"))
         wait = _typed(data, "wait", (int, float), 0)
         if isinstance(wait, bool) or not 0 <= wait <= self._timeout:
@@ -160,23 +162,23 @@ class EmpOperations:
             await self._app.await_([job], timeout=wait)
         info = await job.ainfo()
         shown = ("queue", "task", "state", "attempt", "delivery", "created", "finished")
-        found = {"job_id": job.id, **{key: info[key] for key in shown}}
-        found["finished"] = info["finished"] or 0.0
+        answer = {"job_id": job.id, **{key: info[key] for key in shown}}
+        answer["finished"] = info["finished"] or 0.0
         if info["state"] in {"succeeded", "failed"}:
-            await self._add_end(job, found)
-        return found
+            await self._add_end(job, answer)
+        return answer
 
-    async def _add_end(self, job: Job[Any], found: Data) -> None:
+    async def _add_end(self, job: Job[Any], answer: Data) -> None:
         try:
-            found["result"] = _to_json(await job.aget(timeout=self._timeout))
+            answer["result"] = _to_json(await job.aget(timeout=self._timeout))
         except JobFailed as error:
-            found["error"] = error.remote_message or str(error)
-            found["error_type"] = error.remote_type
+            answer["error"] = error.remote_message or str(error)
+            answer["error_type"] = error.remote_type
         except ResultUnavailable:
-            found["result"] = None
+            answer["result"] = None
 
     async def _cancel_job(self, data: Data) -> Data:
-        _known(data, ("job_id", "reason"))
+        _check_fields(data, ("job_id", "reason"))
         job_id = _text(data, "job_id")
         arguments = {"ids": [job_id], "reason": _typed(data, "reason", str, "")}
         ((_, state, before),) = await self._app.aask("cancel", arguments)
@@ -185,19 +187,19 @@ class EmpOperations:
         return {"job_id": job_id, "state": state, "cancelled": state != before}
 
     async def _list_queues(self, data: Data) -> Data:
-        _known(data, ())
+        _check_fields(data, ())
         return {"queues": await self._app.aask("queues")}
 
     async def _publish(self, data: Data) -> Data:
-        _known(data, ("topic", "value"))
+        _check_fields(data, ("topic", "value"))
         await self._app.apublish(_text(data, "topic"), data.get("value"))
         return {}
 
 
-# Reading what came
+# Decoding requests
 
 
-def _known(data: Data, names: tuple[str, ...]) -> None:
+def _check_fields(data: Data, names: tuple[str, ...]) -> None:
     for name in data:
         if name not in names:
             raise EmpFailure(
@@ -215,9 +217,9 @@ def _typed(data: Data, name: str, kind: type | tuple[type, ...], default: Any) -
 def _text(data: Data, name: str) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value:
-        raise EmpFailure("invalid_data", f"{name} is a string that is not empty")
+        raise EmpFailure("invalid_data", f"{name} must be a non-empty string")
     if not value.isascii() and not _encodable(value):
-        raise EmpFailure("invalid_data", f"{name} is no text that could be encoded")
+        raise EmpFailure("invalid_data", f"{name} cannot be encoded as UTF-8")
     return value
 
 
@@ -242,11 +244,11 @@ def _frame(value: Any) -> bytes:
     raise EmpFailure("invalid_data", 'a frame is a string, or {"base64": "..."}')
 
 
-# Writing what goes back
+# Encoding responses
 
 
 def _to_json(value: Any) -> Any:
-    """Return a value with its bytes as text where they are text, else as base64."""
+    """Return a value with bytes as text if they are UTF-8, else as base64."""
     match value:
         case bytes():
             try:
@@ -260,11 +262,11 @@ def _to_json(value: Any) -> Any:
     return value
 
 
-def _about(error: EventMQError) -> Data:
-    """Return what a client may want to know of an error beside its text."""
+def _error_fields(error: EventMQError) -> Data:
+    """Return the fields of an error for a client, without its text."""
     names = (("job_id", "job_id"), ("remote_type", "error_type"), ("remote_message", "error"))
-    found = {shown: getattr(error, name, None) for name, shown in names}
-    return {name: value for name, value in found.items() if isinstance(value, str) and value}
+    fields = {shown: getattr(error, name, None) for name, shown in names}
+    return {name: value for name, value in fields.items() if isinstance(value, str) and value}
 
 
 logger = logging.getLogger(__name__)
@@ -282,16 +284,16 @@ class EmpOptions:
 
     Attributes:
         bind: ``tcp://host:port``.
-        insecure: Other machines may reach the address, without encryption.
+        insecure: Whether other machines may reach the address, without encryption.
         tls_cert: File of the certificate, in PEM; "" for no TLS.
-        tls_key: File of its key, where that is another one.
+        tls_key: File of its key, "" if the certificate's file has it.
         tls_ca: File of the authority of clients; "" for any client.
-        timeout: How long a request waits for its job.
-        max_frame: Most bytes of one message.
-        max_peers: Number of connections.
-        max_pending: Open requests of one connection.
-        ping_interval: Between two pings.
-        ping_timeout: Until the pong.
+        timeout: Maximum time that a request waits for its job.
+        max_frame: Maximum bytes of a message.
+        max_peers: Maximum number of connections.
+        max_pending: Maximum open requests of a connection.
+        ping_interval: Time between two pings.
+        ping_timeout: Timeout of the pong.
     """
 
     bind: str = "tcp://127.0.0.1:5040"
@@ -308,7 +310,7 @@ class EmpOptions:
 
 
 class EmpGateway:
-    """A `eventmq.interfaces.Gateway`.
+    """Implements `eventmq.interfaces.Gateway`.
 
     Args:
         options: Address and limits.
@@ -334,7 +336,7 @@ class EmpGateway:
         self._peers: dict[EmpPeer, asyncio.Task[Any]] = {}
 
     def start(self) -> Sequence[str]:
-        """Bind and serve; return the real address."""
+        """Bind and serve; return the bound address."""
         options = self._options
         host, port = split_address(options.bind)
         if self._tls is None or self._tls.verify_mode != ssl.CERT_REQUIRED:
@@ -379,11 +381,11 @@ class EmpGateway:
             self._peers.pop(peer, None)
 
     def running(self) -> bool:
-        """Return whether it serves."""
+        """Return whether the server runs."""
         return self._server is not None and self._thread.running()
 
     def turns(self) -> Sequence[int]:
-        """Return how often its loop has turned."""
+        """Return the number of iterations of its loop."""
         return (self._thread.turns(),)
 
     def stop(self, grace: float) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_command_options", "eventmq_gateways", "eventmq_task_options"]
 
-#: Characters of the longest name of a service, which is a queue.
+#: Maximum characters of the name of a service, which is a queue.
 MAX_SERVICE = 255
 
 
@@ -23,7 +23,7 @@ def make_gateway(context: PluginContext) -> Gateway:
     """Return the gateway.
 
     Raises:
-        KeyFileError: There is no key of its own in ``keys_dir``.
+        KeyFileError: ``keys_dir`` has no key of the gateway.
         PluginError: An option is wrong.
     """
     from eventmq.gateway import CLIENTS, WORKERS, gateway_options, make_authenticator
@@ -47,10 +47,10 @@ def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
 @hookimpl
 def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
     """Provide the port for workers, and the folder of keys."""
-    keys = "Folder of its CURVE keys and of its peers'."
+    keys = "Folder of the CURVE keys of the gateway and its peers."
     return {
         "majordomo": [
-            CommandOption(name="worker_bind", metavar="URL", help="Its port for workers."),
+            CommandOption(name="worker_bind", metavar="URL", help="Address for workers."),
             CommandOption(name="keys_dir", metavar="DIR", help=keys),
         ]
     }
@@ -72,6 +72,7 @@ def _serve(service: Any) -> TaskRole:
 def eventmq_task_options() -> Mapping[str, Callable[[Any], TaskRole]]:
     """Provide ``majordomo``: name of the service whose requests a task answers.
 
-    The task gets the list of their frames and returns bytes or frames. The service is its queue.
+    The task receives the frames of a request as a list, and returns bytes or frames. The service is
+    the queue of the task.
     """
     return {"majordomo": _serve}

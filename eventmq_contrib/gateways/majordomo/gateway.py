@@ -1,7 +1,7 @@
 """The gateway ``majordomo``: one thread with its two ROUTERs, the client and all worker sessions.
 
-What may take long or block has an event loop in a second thread: tasks of ours that stream,
-results that are kept elsewhere, requests while the broker is away.
+Operations that may take long or block run in an event loop of a second thread: streaming tasks of
+the app, results in a result backend, and requests while the broker is unavailable.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ __all__ = ["MajordomoGateway", "MajordomoOptions"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two tries to submit a request while the broker is away.
+#: Seconds between two attempts to submit a request while the broker is unavailable.
 RETRY_AFTER = 1.0
 
-#: Headers by which a restarted gateway knows whom a job's reply is for.
+#: Headers from which a restarted gateway knows the client of a job.
 _CLIENT, _REQUEST_ID, _GATEWAY = "mdp-client", "mdp-id", "mdp-gateway"
 
 #: Header of a job whose client begins its messages with an empty frame.
 _EMPTY = "mdp-empty"
 
-#: Sessions that may end in `END` seconds, which their sockets may need for the last messages:
-#: workers that come and go faster are sent away.
+#: Maximum number of sessions that end within `END` seconds, which their sockets may need for the
+#: last messages: further workers are refused.
 ENDING, END = 100, 1.0
 
 #: States of jobs whose replies a restarted gateway waits for.
 _OPEN = ("queued", "running", "delayed")
 
-#: Rows that a restarted gateway looks at in each of these states.
+#: Maximum number of jobs that a restarted gateway lists in each of these states.
 MAX_ROWS = 20_000
 
 
@@ -71,18 +71,19 @@ class MajordomoOptions:
 
     Attributes:
         bind: Address for clients.
-        worker_bind: Address for workers; "" for the usual one, or beside port 0 a free one.
-        insecure: Other machines may reach them, without encryption.
+        worker_bind: Address for workers; "" for the default port, or a free one if ``bind`` has
+            port 0.
+        insecure: Whether other machines may reach the addresses, without encryption.
         keys_dir: Folder of its CURVE keys and of those of its clients and workers; "" for none.
-        any_key: They need not be listed there.
+        any_key: Whether clients and workers may have keys that are not in ``keys_dir``.
         client_name: NAME on the port for clients.
         worker_name: NAME on the port for workers.
-        name: Name of this gateway, unique at its broker: part of the ids of its jobs.
+        name: Name of this gateway, unique at its broker; it is part of the ids of its jobs.
         dead: Seconds of silence after which a worker is dead.
-        max_frame: Longest frame in bytes.
-        max_unsent_bytes: Bytes that wait for one peer that does not read.
-        max_workers: Number of workers.
-        max_requests: Open requests of clients.
+        max_frame: Maximum bytes of a frame.
+        max_unsent_bytes: Maximum bytes that wait for one peer that does not read.
+        max_workers: Maximum number of workers.
+        max_requests: Maximum number of open requests of clients.
     """
 
     bind: str = "tcp://127.0.0.1:47281"
@@ -107,17 +108,17 @@ class MajordomoOptions:
 
 
 class MajordomoGateway:
-    """A `eventmq.interfaces.Gateway`, and the `MajordomoJobs` of its machine.
+    """Implements `eventmq.interfaces.Gateway`, and `MajordomoJobs` for its machine.
 
     Args:
         app: An `eventmq.app.EventMQ`.
         options: Addresses and limits.
-        authenticator: The keys of both ports; None for none.
+        authenticator: Authenticator of both ports, None for no keys.
         clock: Reads time.
         run: Id of this run, for clients without an identity of their own.
 
     Raises:
-        PluginError: An address is none.
+        PluginError: An address is invalid.
     """
 
     def __init__(
@@ -154,21 +155,21 @@ class MajordomoGateway:
         )
         self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
         self._clock = clock
-        #: How many tasks the app had, and what those serve that yield parts.
-        self._known = 0
+        #: Number of tasks of the app at the last check, and the services of streaming tasks.
+        self._known_tasks = 0
         self._streaming: set[str] = set()
         self._workers: dict[int, PeerWorker] = {}
-        #: When sessions ended.
+        #: Times at which sessions ended.
         self._session_ends: deque[float] = deque()
 
-    # The contract
+    # Gateway
 
     def start(self) -> Sequence[str]:
         """Bind and serve; return the addresses for clients and for workers."""
         options = self._options
         if "memory://" in self._app.settings.broker:
             raise NotAllowed(
-                "the gateway majordomo works for a broker that it can connect to, not memory://"
+                "the gateway majordomo needs a broker that it can connect to, not memory://"
             )
         for address in () if self._keys else options.addresses.values():
             check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
@@ -183,15 +184,15 @@ class MajordomoGateway:
         return [addresses["front"], addresses["back"]]
 
     def running(self) -> bool:
-        """Return whether it serves."""
+        """Return whether the gateway runs."""
         return self._router.running() and self._loop.running()
 
     def turns(self) -> Sequence[int]:
-        """Return how often its loops have turned."""
+        """Return the number of iterations of its loops."""
         return self._router.turns(), self._loop.turns()
 
     def stop(self, grace: float) -> None:
-        """Disconnect workers, hand their jobs back, forget clients; jobs go on. Idempotent."""
+        """Disconnect workers, hand back their jobs, forget clients; jobs continue. Idempotent."""
         self._router.stop()
         self._loop.stop()
         self._workers.clear()
@@ -199,9 +200,9 @@ class MajordomoGateway:
     # Requests of clients
 
     def key(self, request: ClientRequest) -> str:
-        """Return a job id made of the gateway's name, client and request id.
+        """Return a job id derived from the gateway's name, client and request id.
 
-        Identities that begin with a zero byte were made by the ROUTER, for this run only.
+        The ROUTER makes identities that begin with a zero byte, for this run only.
         """
         run = self._run if request.client[:1] == b"\0" else ""
         digest = hashlib.sha256()
@@ -218,12 +219,12 @@ class MajordomoGateway:
         try:
             self._app.follow_raw(
                 request.service, frames, self._headers(request), job_id=job_id,
-                on_end=partial(self._ended, request, frames),
+                on_end=partial(self._on_end, request, frames),
             )  # fmt: skip
         except EventMQError as error:
             self._finish(job_id, _failure("refused", str(error)))
 
-    def _ended(
+    def _on_end(
         self, request: ClientRequest, body: list[bytes], job: Any, error: Exception | None
     ) -> None:
         """Reply for a job that has ended; submit it again if the broker was unavailable."""
@@ -233,15 +234,15 @@ class MajordomoGateway:
             code = "unavailable" if job.origin.sent else "refused"
             self._finish(job.id, _failure(code, str(error)))
         elif kept_elsewhere(job):
-            self._loop.begin(self._await(job.id, job))  # where results are may block
+            self._loop.begin(self._await(job.id, job))  # the result backend may block
         else:
             self._finish(job.id, _reply_of(job.get))
 
     def _streams(self, service: str) -> bool:
         """Return whether a service is a task of this app that yields parts."""
         tasks = self._app.tasks
-        if len(tasks) != self._known:
-            self._known = len(tasks)
+        if len(tasks) != self._known_tasks:
+            self._known_tasks = len(tasks)
             streaming = [task.declared.roles for task in tasks.values() if task.streams]
             self._streaming = {role.serves for roles in streaming for role in roles}
         return frames_task(service) in self._streaming
@@ -272,7 +273,7 @@ class MajordomoGateway:
         await self._await(job_id, job)
 
     async def _forward_parts(self, job_id: str, job: Any) -> None:
-        """Send the client what a task yields; parts of an earlier delivery are not repeated."""
+        """Send the parts of a task to the client; those of an earlier delivery are not repeated."""
         parts, sent, seen = job.stream(timeout=None), 0, 0
         while True:
             try:
@@ -285,7 +286,7 @@ class MajordomoGateway:
             except StreamRestarted:
                 seen = 0
             except EventMQError:
-                return  # its end says how it ended
+                return  # the outcome of the job has the error
 
     async def _await(self, job_id: str, job: Any) -> None:
         try:
@@ -330,12 +331,12 @@ class MajordomoGateway:
 
     async def _recover(self) -> None:
         for state in _OPEN:
-            cursor, seen = "", 0
-            while seen < MAX_ROWS:
+            cursor, n_rows = "", 0
+            while n_rows < MAX_ROWS:
                 page = await self._page(state, cursor)
                 for row in page["jobs"]:
-                    await self._look(row)
-                cursor, seen = page["cursor"], seen + len(page["jobs"])
+                    await self._recover_row(row)
+                cursor, n_rows = page["cursor"], n_rows + len(page["jobs"])
                 if not cursor or not page["jobs"]:
                     break
 
@@ -346,20 +347,20 @@ class MajordomoGateway:
             except BrokerUnavailable:
                 await asyncio.sleep(RETRY_AFTER)
 
-    async def _look(self, row: dict[str, Any]) -> None:
-        sent = extra_headers(row["headers"])
-        if sent.get(_GATEWAY) != self._options.name:
+    async def _recover_row(self, row: dict[str, Any]) -> None:
+        headers = extra_headers(row["headers"])
+        if headers.get(_GATEWAY) != self._options.name:
             return
-        client, id = _hex(sent.get(_CLIENT, "")), _hex(sent.get(_REQUEST_ID, ""))
+        client, id = _hex(headers.get(_CLIENT, "")), _hex(headers.get(_REQUEST_ID, ""))
         if client and id and client[:1] != b"\0":
-            request = ClientRequest(client, id, row["queue"], _EMPTY in sent)
+            request = ClientRequest(client, id, row["queue"], _EMPTY in headers)
             self._router.call(lambda _: self._expect(row["id"], request))
 
     def _expect(self, job_id: str, request: ClientRequest) -> None:
         if self._machine.expect(job_id, request):
-            self._loop.begin(self._find(job_id, request))
+            self._loop.begin(self._await_earlier(job_id, request))
 
-    async def _find(self, job_id: str, request: ClientRequest) -> None:
+    async def _await_earlier(self, job_id: str, request: ClientRequest) -> None:
         job = await self._app.ajob(job_id)
         if self._streams(request.service):
             await self._forward_parts(job_id, job)
@@ -379,26 +380,26 @@ class MajordomoGateway:
         )
         session = PeerWorker(
             self._app, service, name=f"majordomo:{service}:{worker}",
-            context=self._router.context, ask=partial(self._ask, worker), ended=over,
+            context=self._router.context, ask=partial(self._assign, worker), ended=over,
         )  # fmt: skip
         session.begin()
         self._workers[worker] = session
         self._router.members.append(session)
         return True
 
-    def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
-        sent = extra_headers(headers)
-        client = _hex(sent.get(_CLIENT, "")) or job_id.encode()
-        id = _hex(sent.get(_REQUEST_ID, "")) or job_id.encode()
-        task = AssignedJob(job_id, client, id, frames, streams=_GATEWAY not in sent)
+    def _assign(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
+        sent_headers = extra_headers(headers)
+        client = _hex(sent_headers.get(_CLIENT, "")) or job_id.encode()
+        id = _hex(sent_headers.get(_REQUEST_ID, "")) or job_id.encode()
+        task = AssignedJob(job_id, client, id, frames, streams=_GATEWAY not in sent_headers)
         self._router.call(lambda _: self._machine.assign(worker, task))
 
     def part_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
-        """Hand on a part of what a worker does."""
+        """Forward a part of a worker's stream."""
         self._workers[worker].part(job_id, body)
 
     def result_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
-        """Hand on what a worker has done."""
+        """Forward the result of a worker."""
         self._workers[worker].answer(job_id, body)
 
     def detach(self, worker: int, *, died: bool) -> None:
@@ -415,16 +416,16 @@ def _code(error: EventMQError) -> str:
 
 
 def _reply_of(value: Callable[[], Any]) -> list[bytes]:
-    """Return the body of the FINAL for what ``value`` returns or raises."""
+    """Return the body of the FINAL for the value that ``value`` returns, or the error it raises."""
     try:
-        found = value()
+        body = value()
     except EventMQError as error:
         return _failure(_code(error), str(error))
-    return found if isinstance(found, list) else _failure("failed", "no frames came back")
+    return body if isinstance(body, list) else _failure("failed", "no frames came back")
 
 
 def _hex(text: str) -> bytes:
-    """Return the bytes of a header that we write as hex; b"" for anything else."""
+    """Return the bytes of a hex header, b"" if it is not hex."""
     try:
         return bytes.fromhex(text)
     except ValueError:
@@ -432,5 +433,5 @@ def _hex(text: str) -> bytes:
 
 
 def _failure(code: str, text: str) -> list[bytes]:
-    """Return the body of a FINAL for a request that failed: the draft has no errors."""
+    """Return the body of the FINAL of a failed request, since the draft has no errors."""
     return [b"", b"ERROR", code.encode(), text.encode(errors="replace")]

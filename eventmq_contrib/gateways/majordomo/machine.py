@@ -1,7 +1,7 @@
-"""The broker's part of Majordomo: its workers, open requests, assigned jobs and dead workers.
+"""State machine of a Majordomo broker: workers, open requests, assigned jobs and dead workers.
 
-Frames and the time go in, frames come out; what concerns jobs goes to a `MajordomoJobs`. No socket,
-no clock. ``now`` is monotonic seconds.
+It receives frames and the time, and returns frames; jobs are handled by a `MajordomoJobs`. It uses
+no socket and no clock. ``now`` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from eventmq_contrib.gateways.majordomo.messages import (
     Partial,
     Ping,
     Ready,
-    answer,
     command,
     decode_client,
     decode_worker,
     detect_version,
+    reply,
 )
 
 if TYPE_CHECKING:
@@ -38,20 +38,20 @@ _log = logging.getLogger(__name__)
 
 FRONT, BACK = "front", "back"
 
-#: What the names of services begin with that the gateway answers itself, and the one that it has
-#: (ZeroMQ RFC 8).
+#: Prefix of the services that the gateway answers itself, and the only one that exists (ZeroMQ
+#: RFC 8).
 MMI, MMI_SERVICE = "mmi.", "mmi.service"
 
-#: Services of which an unexpected message, or a peer of another version, is logged.
+#: Maximum number of services with a logged unexpected message, and of logged versions.
 MAX_WARNINGS = 1000
 
 #: The version that this gateway speaks, for the log.
 _SPOKEN = (
     "the Majordomo draft 0.1: REQUEST, PARTIAL and FINAL have a request id, and a worker sends "
-    "PING and is sent PONG, no HEARTBEAT"
+    "PING and gets PONG, no HEARTBEAT"
 )
 
-#: Seconds between two tries to reach a client that was disconnected at its reply.
+#: Seconds between two attempts to send a reply to a client that is disconnected.
 RETRY_AFTER = 0.25
 
 
@@ -63,12 +63,13 @@ class MajordomoLimits:
         client_name: NAME on the front port.
         worker_name: NAME on the back port.
         dead: Silence after which a worker is dead.
-        workers: Number of workers.
-        requests: Open requests of clients.
-        id: Bytes of an identity, of a request id and of the name of a service.
-        frames: Frames of one message.
-        keep: How long a reply is kept for a client that is disconnected.
-        kept: Replies that are kept, and ``kept_bytes`` in sum: the oldest are dropped first.
+        workers: Maximum number of workers.
+        requests: Maximum number of open requests of clients.
+        id: Maximum bytes of an identity, of a request id and of the name of a service.
+        frames: Maximum number of frames of a message.
+        reply_ttl: How long a reply is kept for a client that is disconnected.
+        max_replies: Maximum number of replies that are kept; the oldest are dropped first.
+        max_reply_bytes: Maximum bytes of these replies in total.
     """
 
     client_name: bytes = messages.CLIENT
@@ -78,13 +79,13 @@ class MajordomoLimits:
     requests: int = 10_000
     id: int = 255
     frames: int = 900
-    keep: float = 60.0
-    kept: int = 1000
-    kept_bytes: int = 64 * 1024 * 1024
+    reply_ttl: float = 60.0
+    max_replies: int = 1000
+    max_reply_bytes: int = 64 * 1024 * 1024
 
 
 class ClientRequest(NamedTuple):
-    """A client's request; ``empty`` if an empty frame came before it, as from REQ sockets."""
+    """A client's request; ``empty``: it was preceded by an empty frame, as REQ sockets send it."""
 
     client: bytes
     id: bytes
@@ -95,7 +96,7 @@ class ClientRequest(NamedTuple):
 class AssignedJob(NamedTuple):
     """A job for a worker: its id, client and request id of the reply, and the body.
 
-    ``streams``: its PARTIALs are parts of the job's stream.
+    ``streams``: the worker's PARTIALs are parts of the job's stream.
     """
 
     job_id: str
@@ -106,7 +107,7 @@ class AssignedJob(NamedTuple):
 
 
 class MajordomoJobs(Protocol):
-    """What the machine needs of the gateway. No method may block."""
+    """Handler of jobs, implemented by the gateway. No method may block."""
 
     def key(self, request: ClientRequest) -> str:
         """Return the id of the job of a request: the same for the same client and request id."""
@@ -130,7 +131,7 @@ class MajordomoJobs(Protocol):
         """Receive a worker's FINAL: its job has succeeded."""
 
     def detach(self, worker: int, *, died: bool) -> None:
-        """Close a worker's session; ``died`` if it died while it had a job."""
+        """Close a worker's session; ``died``: it died while it had a job."""
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ class _Worker:
     identity: bytes
     service: str
     last_seen: float
-    #: Its messages begin with an empty frame, and so do ours to it.
+    #: Its messages begin with an empty frame, and so do those to it.
     empty: bool = False
     task: AssignedJob | None = None
     #: PARTIALs of the task so far.
@@ -151,10 +152,10 @@ class MajordomoMachine:
 
     Args:
         limits: Names, bounds and times.
-        jobs: What is done with jobs.
+        jobs: Handler of jobs.
 
     Attributes:
-        outbox: What is to be sent.
+        outbox: Messages to send.
     """
 
     def __init__(self, limits: MajordomoLimits, jobs: MajordomoJobs) -> None:
@@ -165,64 +166,64 @@ class MajordomoMachine:
         self._workers: dict[bytes, _Worker] = {}
         self._by_number: dict[int, _Worker] = {}
         self._requests: dict[str, ClientRequest] = {}
-        #: Jobs that ended while those of an earlier run are being recovered; None after that.
+        #: Ids of jobs that ended during the recovery of an earlier run's jobs; None after that.
         self._ended: dict[str, None] | None = {}
-        #: Job -> PARTIALs that its client was sent.
+        #: Job id -> number of PARTIALs sent to its client.
         self._parts: dict[str, int] = {}
-        #: Replies for clients that are away: (until, frames).
-        self._kept: deque[tuple[float, list[bytes]]] = deque()
-        self._kept_due = 0.0
-        #: Bytes of these, and how many each client has: what follows waits behind them.
-        self._kept_size = 0
-        self._kept_by_client: Counter[bytes] = Counter()
-        #: Replies that were just tried again: id of the list of frames -> until.
-        self._again: dict[int, float] = {}
-        #: Services of which an unexpected message of a worker was logged.
+        #: Replies for disconnected clients: (until, frames).
+        self._replies: deque[tuple[float, list[bytes]]] = deque()
+        self._retry_at = 0.0
+        #: Bytes of these replies, and their number by client: later messages wait behind them.
+        self._reply_bytes = 0
+        self._replies_by_client: Counter[bytes] = Counter()
+        #: Replies that were just sent again: id of the list of frames -> until.
+        self._retried: dict[int, float] = {}
+        #: Services with a logged unexpected message of a worker.
         self._warned: set[str] = set()
-        #: Port, service and version of peers that speak another one, of which that was logged.
-        self._other_versions: set[tuple[str, str, str]] = set()
+        #: Logged (port, service, version) of peers that speak another version.
+        self._logged_versions: set[tuple[str, str, str]] = set()
         self._now = 0.0
 
-    # What comes in
+    # Input
 
     def receive(self, port: str, frames: list[bytes], now: float) -> None:
-        """Take a message; what is invalid is dropped."""
+        """Handle a message; an invalid one is dropped."""
         self._now = now
-        identity, rest = frames[0], frames[1:]
-        empty = bool(rest) and not rest[0]
+        identity, body = frames[0], frames[1:]
+        empty = bool(body) and not body[0]
         try:
-            if len(rest) > self._limits.frames:
+            if len(body) > self._limits.frames:
                 raise ProtocolError(f"a message has at most {self._limits.frames} frames")
             if port == FRONT:
                 self._receive_client(
-                    identity, decode_client(rest, self._limits.client_name), empty=empty
+                    identity, decode_client(body, self._limits.client_name), empty=empty
                 )
             else:
-                message = decode_worker(rest, self._limits.worker_name)
+                message = decode_worker(body, self._limits.worker_name)
                 self._receive_worker(identity, message, now, empty=empty)
         except ProtocolError as error:
             _log.debug("a message on the %s port was dropped: %s", port, error)
             limits = self._limits
             name = limits.client_name if port == FRONT else limits.worker_name
-            if (known := detect_version(rest, name)) is not None:
-                self._warn_version(port, known, "its messages are dropped")
+            if (other := detect_version(body, name)) is not None:
+                self._warn_version(port, other, "its messages are dropped")
 
-    def _warn_version(self, port: str, known: messages.OtherVersion, what: str) -> None:
+    def _warn_version(self, port: str, other: messages.OtherVersion, consequence: str) -> None:
         """Log once that a peer speaks another version; it has a new identity at every connect."""
-        key = port, known.service, known.version
-        too_long = len(known.service.encode()) > self._limits.id
-        if too_long or key in self._other_versions or len(self._other_versions) >= MAX_WARNINGS:
+        key = port, other.service, other.version
+        too_long = len(other.service.encode()) > self._limits.id
+        if too_long or key in self._logged_versions or len(self._logged_versions) >= MAX_WARNINGS:
             return
-        self._other_versions.add(key)
+        self._logged_versions.add(key)
         _log.warning(
             "a peer on the %s port for the service %s speaks %s (%s), and this gateway speaks %s; "
             "%s",
             port,
-            known.service,
-            known.version,
-            known.sign,
+            other.service,
+            other.version,
+            other.evidence,
             _SPOKEN,
-            what,
+            consequence,
         )
 
     # Clients
@@ -235,7 +236,7 @@ class MajordomoMachine:
         job_id = self._jobs.key(pending)
         if job_id in self._requests:
             self._requests[job_id] = self._requests[job_id]._replace(empty=empty)
-            return  # a repeat: it joins the first
+            return  # a repeated request
         if len(self._requests) >= limits.requests:
             raise ProtocolError(f"there are {limits.requests} open requests")
         self._requests[job_id] = pending
@@ -245,7 +246,7 @@ class MajordomoMachine:
             self._jobs.submit(job_id, pending, request.body)
 
     def _manage(self, job_id: str, request: messages.Request) -> None:
-        """Answer a service of ZeroMQ RFC 8: ``mmi.service`` tells if a service has workers."""
+        """Answer a service of ZeroMQ RFC 8: ``mmi.service`` tells if one has workers."""
         if request.service != MMI_SERVICE:
             self.finished(job_id, [b"501"])
             return
@@ -262,7 +263,7 @@ class MajordomoMachine:
     def expect(self, job_id: str, request: ClientRequest) -> bool:
         """Wait for the reply to a request of an earlier run; return False if it is known already.
 
-        It may be of this run: open when the broker was asked, and ended since.
+        The request may be of this run: it was open when the broker listed it, and has ended since.
         """
         known = job_id in self._requests or job_id in (self._ended or ())
         if known or len(self._requests) >= self._limits.requests:
@@ -271,7 +272,7 @@ class MajordomoMachine:
         return True
 
     def recovered(self) -> None:
-        """Forget ended jobs: all requests of an earlier run are known, `expect` is done."""
+        """Forget ended jobs: `expect` was called for all requests of an earlier run."""
         self._ended = None
 
     def finished(self, job_id: str, body: Sequence[bytes]) -> None:
@@ -292,11 +293,11 @@ class MajordomoMachine:
             self._reply(request, body, final=False)
 
     def _reply(self, request: ClientRequest, body: Sequence[bytes], *, final: bool) -> None:
-        frames = answer(self._limits.client_name, request.service, request.id, body, final=final)
+        frames = reply(self._limits.client_name, request.service, request.id, body, final=final)
         if request.empty:
             frames.insert(0, b"")
-        if request.client in self._kept_by_client:
-            self._keep([request.client, *frames], self._now + self._limits.keep)
+        if request.client in self._replies_by_client:
+            self._store_reply([request.client, *frames], self._now + self._limits.reply_ttl)
         else:
             self.outbox.append((FRONT, [request.client, *frames]))
 
@@ -319,53 +320,53 @@ class MajordomoMachine:
                     messages.OtherVersion(
                         messages.RFC_18, worker.service, "it sends HEARTBEAT, 05"
                     ),
-                    "it is kept while it sends that, hears none, and will leave and come again",
+                    "it stays connected while it sends HEARTBEAT, but gets none and will reconnect",
                 )
             case Disconnect():
                 self._remove(worker, died=False)
-            case Partial() as part if self._fits(worker, part):
+            case Partial() as part if self._is_answer(worker, part):
                 self._receive_part(worker, part)
-            case Ready() | Partial():  # valid, and not expected
+            case Ready() | Partial():  # valid, but unexpected
                 self._warn(worker.service, message)
                 self._remove(worker, died=False)
                 self._send_command(identity, "DISCONNECT", empty=worker.empty)
 
     def _warn(self, service: str, message: WorkerMessage) -> None:
-        """Log once per service why its worker is disconnected: it comes back at once."""
+        """Log once per service why its worker is disconnected: it reconnects at once."""
         if service in self._warned or len(self._warned) >= MAX_WARNINGS:
             return
         self._warned.add(service)
-        why = "it said READY twice"
+        why = "it sent READY twice"
         if isinstance(message, Partial):
             why = (
                 f"it answered the request id {message.id[:40]!r}, which it does not have; an "
-                "answer has client, empty frame, request id and body, as the REQUEST has them"
+                "answer has client, empty frame, request id and body, as in the REQUEST"
             )
-        _log.warning("a worker of %s is sent away: %s", service, why)
+        _log.warning("a worker of %s is disconnected: %s", service, why)
 
     def _register(
         self, identity: bytes, message: WorkerMessage, now: float, *, empty: bool
     ) -> None:
         if isinstance(message, Disconnect):
             return
-        worker = self._admit(identity, message, now, empty=empty)
+        worker = self._accept(identity, message, now, empty=empty)
         if worker is None:
             self._send_command(identity, "DISCONNECT", empty=empty)
         else:
             self._workers[identity] = self._by_number[worker.number] = worker
             _log.info("a worker serves %s", worker.service)
 
-    def _admit(
+    def _accept(
         self, identity: bytes, message: WorkerMessage, now: float, *, empty: bool
     ) -> _Worker | None:
-        """Return a new worker with a session, None for a peer that is none, or one too many."""
+        """Return a new worker with a session; None for an unexpected message or at a limit."""
         if len(self._workers) >= self._limits.workers:
-            _log.warning("a worker is turned away: there are %d", len(self._workers))
+            _log.warning("a worker is refused: there are already %d", len(self._workers))
             return None
         if not isinstance(message, Ready):
             return None
         if message.service.startswith(MMI):
-            _log.warning("a worker is turned away: services of the name %s* are ours", MMI)
+            _log.warning("a worker is refused: service names %s* are reserved", MMI)
             return None
         if len(message.service.encode()) > self._limits.id:
             raise ProtocolError(f"a service has at most {self._limits.id} bytes")
@@ -374,7 +375,7 @@ class MajordomoMachine:
         return worker if self._jobs.attach(worker.number, message.service) else None
 
     @staticmethod
-    def _fits(worker: _Worker, part: Partial) -> bool:
+    def _is_answer(worker: _Worker, part: Partial) -> bool:
         task = worker.task
         return task is not None and (part.client, part.id) == (task.client, task.id)
 
@@ -390,7 +391,7 @@ class MajordomoMachine:
             return
         worker.parts += 1
         request = self._requests.get(task.job_id)
-        # What a worker before this one has sent is not repeated.
+        # Parts that an earlier worker of this job has sent are not repeated.
         if request is not None and worker.parts > self._parts.get(task.job_id, 0):
             self._parts[task.job_id] = worker.parts
             self._reply(request, part.body, final=False)
@@ -415,11 +416,11 @@ class MajordomoMachine:
         _log.info("a worker of %s %s", worker.service, "is dead" if died else "has left")
         self._jobs.detach(worker.number, died=died and worker.task is not None)
 
-    def _send_command(self, identity: bytes, what: str, *, empty: bool) -> None:
-        self._send(identity, command(self._limits.worker_name, what), empty=empty)
+    def _send_command(self, identity: bytes, name: str, *, empty: bool) -> None:
+        self._send(identity, command(self._limits.worker_name, name), empty=empty)
 
     def _send(self, identity: bytes, frames: list[bytes], *, empty: bool) -> None:
-        """Send to a worker, with an empty frame in front where it sends one."""
+        """Send to a worker, preceded by an empty frame if its own messages are."""
         self.outbox.append((BACK, [identity, *([b""] if empty else []), *frames]))
 
     @property
@@ -432,31 +433,33 @@ class MajordomoMachine:
         """Number of requests without a reply."""
         return len(self._requests)
 
-    # What could not be sent
+    # Undelivered messages
 
     def not_sent(self, port: str, frames: list[bytes], *, disconnected: bool) -> None:
-        """Keep a reply for a client that is disconnected; remove a worker."""
+        """Keep a reply for a disconnected client, or remove a disconnected worker."""
         if port == FRONT:
-            self._keep(frames, self._again.pop(id(frames), self._now + self._limits.keep))
+            self._store_reply(
+                frames, self._retried.pop(id(frames), self._now + self._limits.reply_ttl)
+            )
             return
         worker = self._workers.get(frames[0])
         if worker is not None:
             self._remove(worker, died=False)
 
-    def _keep(self, frames: list[bytes], until: float) -> None:
-        limits, kept = self._limits, self._kept
-        kept.append((until, frames))
-        self._kept_by_client[frames[0]] += 1
-        self._kept_size += sum(map(len, frames))
-        while len(kept) > limits.kept or self._kept_size > limits.kept_bytes:
-            _, oldest = kept.popleft()
-            self._kept_size -= sum(map(len, oldest))
-            self._kept_by_client[oldest[0]] -= 1
-            if not self._kept_by_client[oldest[0]]:
-                del self._kept_by_client[oldest[0]]
+    def _store_reply(self, frames: list[bytes], until: float) -> None:
+        limits, replies = self._limits, self._replies
+        replies.append((until, frames))
+        self._replies_by_client[frames[0]] += 1
+        self._reply_bytes += sum(map(len, frames))
+        while len(replies) > limits.replies or self._reply_bytes > limits.max_reply_bytes:
+            _, oldest = replies.popleft()
+            self._reply_bytes -= sum(map(len, oldest))
+            self._replies_by_client[oldest[0]] -= 1
+            if not self._replies_by_client[oldest[0]]:
+                del self._replies_by_client[oldest[0]]
 
     def expel(self, port: str, peer: bytes) -> None:
-        """Remove a worker whose key was revoked: its job goes to another one."""
+        """Remove a worker whose key was revoked; its job goes to another worker."""
         worker = self._workers.get(peer) if port == BACK else None
         if worker is not None:
             self._remove(worker, died=False)
@@ -469,26 +472,26 @@ class MajordomoMachine:
         for worker in list(self._workers.values()):
             if now - worker.last_seen >= self._limits.dead:
                 self._remove(worker, died=True)
-        self._again.clear()
-        if self._kept and now >= self._kept_due:
-            self._kept_due = now + RETRY_AFTER
-            kept, self._kept = self._kept, deque()
-            self._kept_size = 0
-            self._kept_by_client.clear()
-            for until, frames in kept:
+        self._retried.clear()
+        if self._replies and now >= self._retry_at:
+            self._retry_at = now + RETRY_AFTER
+            replies, self._replies = self._replies, deque()
+            self._reply_bytes = 0
+            self._replies_by_client.clear()
+            for until, frames in replies:
                 if now < until:
-                    self._again[id(frames)] = until
+                    self._retried[id(frames)] = until
                     self.outbox.append((FRONT, frames))
 
     def wait(self, now: float) -> float:
-        """Return in how many seconds `tick` has something to do."""
+        """Return the seconds until `tick` must be called."""
         last_seen = min(
             (worker.last_seen for worker in self._workers.values()), default=float("inf")
         )
-        due = last_seen + self._limits.dead
-        if self._kept:
-            due = min(due, self._kept_due)
-        return max(0.0, due - now)
+        deadline = last_seen + self._limits.dead
+        if self._replies:
+            deadline = min(deadline, self._retry_at)
+        return max(0.0, deadline - now)
 
     def close(self, now: float) -> None:
         """Tell the workers to register again."""

@@ -1,7 +1,7 @@
 """The messages of the Majordomo draft 0.1 as frames, and back.
 
-NAME is frame 0 of every message; the two sub-protocols share command bytes, which is why they have
-a port each. Where the draft is silent, Majordomo 0.2 (RFC 18) decides. No socket, no state.
+NAME is frame 0 of every message. The two sub-protocols share command bytes, so each has a port of
+its own. Where the draft is silent, Majordomo 0.2 (RFC 18) applies. No sockets, no state.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
     "Ping",
     "Ready",
     "Request",
-    "answer",
     "command",
     "decode_client",
     "decode_worker",
     "detect_version",
+    "reply",
     "request",
 ]
 
@@ -42,7 +42,7 @@ DISCONNECT_NAME = b"MDPW02"
 
 _READY, _REQUEST, _PARTIAL, _FINAL, _HEARTBEAT, _DISCONNECT = (bytes([n]) for n in range(1, 7))
 
-#: Frames of the shortest message with a body, and of those without one.
+#: Minimum number of frames of a message with a body, and number of one without.
 _LONG, _READY_FRAMES, _SHORT = 5, 3, 2
 
 
@@ -92,20 +92,20 @@ class Disconnect:
 
 
 class OtherVersion(NamedTuple):
-    """What is known of a message of another protocol of the family.
+    """A detected message of another protocol of the family.
 
     Attributes:
-        version: The protocol that it belongs to.
-        service: Which service it asks for, or serves.
-        sign: By what it is known.
+        version: The protocol of the message.
+        service: The service that it requests or serves.
+        evidence: The feature that shows the protocol.
     """
 
     version: str
     service: str
-    sign: str
+    evidence: str
 
 
-#: Protocols of the family that are not spoken here.
+#: Protocols of the family that this gateway does not speak.
 RFC_7, RFC_18 = "Majordomo 0.1 (ZeroMQ RFC 7)", "Majordomo 0.2 (ZeroMQ RFC 18)"
 
 #: Their NAMEs.
@@ -139,7 +139,7 @@ def decode_client(frames: Sequence[bytes], name: bytes) -> Request:
     """Read a message of the front port, without the identity.
 
     Raises:
-        ProtocolError: It is no REQUEST.
+        ProtocolError: It is not a REQUEST.
     """
     frames = _body_of(frames, (name,))
     if frames[1] != _REQUEST_OF_CLIENT or len(frames) < _LONG or not frames[3]:
@@ -154,7 +154,7 @@ def decode_worker(frames: Sequence[bytes], name: bytes) -> WorkerMessage:
     """Read a message of the back port, without the identity.
 
     Raises:
-        ProtocolError: It is none of a worker's.
+        ProtocolError: It is not a message of a worker.
     """
     frames = _body_of(frames, (name, DISCONNECT_NAME))
     match frames[1]:
@@ -165,8 +165,8 @@ def decode_worker(frames: Sequence[bytes], name: bytes) -> WorkerMessage:
         case b"\x01" if len(frames) == _READY_FRAMES:
             return Ready(_service(frames[2]))
         case (b"\x03" | b"\x04") as kind if len(frames) >= _LONG and not frames[3]:
-            made = Partial if kind == _PARTIAL else Final
-            return made(frames[2], frames[4], tuple(frames[5:]))
+            kind_class = Partial if kind == _PARTIAL else Final
+            return kind_class(frames[2], frames[4], tuple(frames[5:]))
         case b"PING" if len(frames) == _SHORT:
             return Ping()
         case b"\x05" if len(frames) == _SHORT:
@@ -175,48 +175,48 @@ def decode_worker(frames: Sequence[bytes], name: bytes) -> WorkerMessage:
 
 
 def detect_version(frames: Sequence[bytes], name: bytes) -> OtherVersion | None:
-    """Return whose protocol an invalid message is of, if it asks for a service or serves one.
+    """Return the protocol of an invalid message that requests or serves a service.
 
     Args:
-        frames: Without the identity.
-        name: NAME on the port that it came to.
+        frames: Message without the identity.
+        name: NAME on the port of the message.
 
     Returns:
-        None where that is not known.
+        None if the protocol is not known.
     """
     if frames and not frames[0]:
         frames = frames[1:]
     if len(frames) < _READY_FRAMES or (version := _NAMES.get(frames[0])) is None:
         return None
     begins = frames[0].decode()
-    sign = f"its messages begin with {begins}, not with {name.decode(errors='replace')}"
+    evidence = f"its messages begin with {begins}, not with {name.decode(errors='replace')}"
     # A client of RFC 7 sends no command.
     service, command = (frames[1], _READY) if begins == "MDPC01" else (frames[2], frames[1])
     if frames[0] == name:
         if begins != "MDPC02" or len(frames) != _LONG - 1:
             return None
-        sign = "its REQUEST has no request id"
-    if command != _READY:  # REQUEST of a client is the same byte
+        evidence = "its REQUEST has no request id"
+    if command != _READY:  # the REQUEST of a client has the same byte
         return None
     try:
-        return OtherVersion(version, _service(service), sign)
+        return OtherVersion(version, _service(service), evidence)
     except ProtocolError:
         return None
 
 
-def answer(
+def reply(
     name: bytes, service: str, id: bytes, body: Sequence[bytes], *, final: bool
 ) -> list[bytes]:
-    """Return the frames of PARTIAL or FINAL to a client; one frame of body is always there."""
+    """Return the frames of PARTIAL or FINAL to a client; the body has at least one frame."""
     kind = _PARTIAL if final else _REQUEST
     return [name, kind, service.encode(), id, *(body or [b""])]
 
 
 def request(name: bytes, client: bytes, id: bytes, body: Sequence[bytes]) -> list[bytes]:
-    """Return the frames of REQUEST to a worker; one frame of body is always there."""
+    """Return the frames of REQUEST to a worker; the body has at least one frame."""
     return [name, _REQUEST, client, b"", id, *(body or [b""])]
 
 
-def command(name: bytes, what: str) -> list[bytes]:
+def command(name: bytes, name_of_command: str) -> list[bytes]:
     """Return the frames of ``PONG`` or ``DISCONNECT`` to a worker."""
-    return [name, b"PONG" if what == "PONG" else _DISCONNECT]
+    return [name, b"PONG" if name_of_command == "PONG" else _DISCONNECT]

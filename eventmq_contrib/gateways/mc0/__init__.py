@@ -19,7 +19,7 @@ def make_gateway(context: PluginContext) -> Gateway:
     """Return the gateway.
 
     Raises:
-        KeyFileError: There is no key of its own in ``keys_dir``.
+        KeyFileError: ``keys_dir`` has no key of the gateway.
         PluginError: An option is wrong.
     """
     from eventmq.gateway import CLIENTS, gateway_options, make_authenticator
@@ -42,5 +42,5 @@ def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
 @hookimpl
 def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
     """Provide the folder of keys."""
-    help_ = "Folder of its CURVE keys and of its peers'."
+    help_ = "Folder of the CURVE keys of the gateway and its peers."
     return {"mc0": [CommandOption(name="keys_dir", metavar="DIR", help=help_)]}

@@ -34,16 +34,16 @@ __all__ = ["Mc0Gateway", "Mc0Options"]
 
 logger = logging.getLogger(__name__)
 
-#: Publications that wait for the broker, and bytes of them; beyond it the oldest are dropped.
+#: Maximum number and bytes of publications that wait for the broker; the oldest are dropped.
 WAITING, WAITING_BYTES = 10_000, 64 * 1024 * 1024
 
-#: Dropped publications per line of the log.
+#: Number of dropped publications per log line.
 LOG_EVERY = 1000
 
-#: Seconds that the start waits for the broker, and between two tries to subscribe.
+#: Seconds that the start waits for the broker, and between two attempts to subscribe.
 BROKER_TIMEOUT = 2.0
 
-#: Seconds that a thread may take to end.
+#: Seconds within which a thread must end.
 END = 5.0
 
 
@@ -52,14 +52,14 @@ class Mc0Options:
     """Options of the gateway.
 
     Attributes:
-        bind: The address.
-        insecure: Other machines may reach it, without encryption.
+        bind: Address of the gateway.
+        insecure: Whether other machines may reach it, without encryption.
         keys_dir: Folder of its CURVE keys and of those of its clients; "" for none.
-        any_key: Its clients need not be listed there.
-        max_frame: Longest frame in bytes.
-        max_unsent_bytes: Bytes that wait for one client that does not read.
-        max_peers: Number of clients.
-        max_topics: Topics of one client.
+        any_key: Whether clients may have keys that are not in ``keys_dir``.
+        max_frame: Maximum bytes of a frame.
+        max_unsent_bytes: Maximum bytes that wait for one client that does not read.
+        max_peers: Maximum number of clients.
+        max_topics: Maximum number of topics of one client.
     """
 
     bind: str = "tcp://127.0.0.1:61616"
@@ -73,17 +73,17 @@ class Mc0Options:
 
 
 class Mc0Gateway:
-    """A `eventmq.interfaces.Gateway`.
+    """Implements `eventmq.interfaces.Gateway`.
 
     Args:
         app: An `eventmq.app.EventMQ`.
         options: Address and limits.
-        authenticator: Its keys; None for none.
+        authenticator: Authenticator of clients, None for no keys.
         clock: Reads time.
-        gateway_id: Of this gateway, among all.
+        gateway_id: Id of this gateway, unique among all.
 
     Raises:
-        PluginError: The address is none.
+        PluginError: The address is invalid.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Mc0Gateway:
             max_unsent_bytes=options.max_unsent_bytes,
         )
         self._waiting: deque[Publication] = deque()
-        #: Bytes of them; both are changed under the lock.
+        #: Bytes of these publications; both are changed under the lock.
         self._size = 0
         self._lock = threading.Lock()
         self._dropped = 0
@@ -123,7 +123,7 @@ class Mc0Gateway:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> Sequence[str]:
-        """Bind and serve; return the real address."""
+        """Bind and serve; return the bound address."""
         options = self._options
         if not self._keys:
             check_reach(options.bind, insecure=options.insecure, protected=WITH_KEYS)
@@ -134,19 +134,21 @@ class Mc0Gateway:
             thread.start()
             self._threads.append(thread)
         if not self._subscribed.wait(BROKER_TIMEOUT):
-            logger.warning("no broker yet: topics of others do not reach mc0 clients until it is")
+            logger.warning(
+                "no broker yet: topics from the broker reach mc0 clients once it answers"
+            )
         return list(addresses.values())
 
     def running(self) -> bool:
-        """Return whether it serves."""
+        """Return whether the gateway runs."""
         return self._router.running()
 
     def turns(self) -> Sequence[int]:
-        """Return how often its loop has turned."""
+        """Return the number of iterations of its loop."""
         return (self._router.turns(),)
 
     def stop(self, grace: float) -> None:
-        """Stop serving; publish what waits, within the grace. Idempotent."""
+        """Stop serving; publish waiting messages within the grace. Idempotent."""
         self._router.stop()
         self._ending.set()
         self._news.release()
@@ -161,7 +163,7 @@ class Mc0Gateway:
     def _published(self, topic: bytes, message: Mc0Message) -> None:
         publication = publication_of(topic, message, self._gateway_id)
         if publication is None:
-            logger.debug("a topic that is no UTF-8 stays among mc0 clients")
+            logger.debug("a topic that is not UTF-8 is not published at the broker")
             return
         with self._lock:
             self._waiting.append(publication)
@@ -175,7 +177,7 @@ class Mc0Gateway:
         self._news.release()
 
     def _next(self) -> Publication | None:
-        """Wait for and return the oldest publication; None at the end."""
+        """Wait for the oldest publication and return it; None at the end."""
         self._news.acquire()
         with self._lock:
             if not self._waiting:
@@ -218,7 +220,7 @@ class Mc0Gateway:
             except StopIteration:
                 return
             except ContentError as error:
-                logger.debug("a message cannot be read here: %s", error)
+                logger.debug("a message cannot be decoded: %s", error)
                 continue
             if origin_of(message.headers) != self._gateway_id:
                 self._deliver(message)

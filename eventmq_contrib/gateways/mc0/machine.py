@@ -1,9 +1,10 @@
-"""The middleware of mc0 0.3: its messages, subscriptions, answers and silent clients.
+"""State machine of the mc0 0.3 middleware: messages, subscriptions, answers and silent clients.
 
-Frames and the time go in, frames come out; no socket, no clock. ``now`` is monotonic seconds.
+It receives frames and the time, and returns frames, without sockets or clocks. ``now`` is monotonic
+seconds.
 
 A message is an empty frame, the verb, header pairs up to the first empty key, and the body
-(document: "Message structure"). Keys and values are bytes: the protocol says nothing of their
+(document: "Message structure"). Keys and values are bytes: the protocol does not define their
 encoding.
 """
 
@@ -40,7 +41,7 @@ __all__ = [
 
 _ID = b"ID"
 
-#: An empty frame, a verb.
+#: Number of frames before the headers: an empty frame and the verb.
 _MIN_FRAMES = 2
 
 
@@ -59,7 +60,7 @@ class Mc0Message:
     body: tuple[bytes, ...] = ()
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the first value of a header, None where it is missing."""
+        """Return the first value of a header, None if it is missing."""
         return next((value for name, value in self.headers if name == key), None)
 
 
@@ -71,30 +72,30 @@ def decode(frames: Sequence[bytes]) -> Mc0Message:
     """
     if len(frames) < _MIN_FRAMES or frames[0] or not frames[1]:
         raise ProtocolError("a message begins with an empty frame and a verb")
-    rest = frames[2:]
+    pairs = frames[2:]
     headers = []
     index = 0
-    while index < len(rest) and rest[index]:
-        if index + 1 == len(rest):
+    while index < len(pairs) and pairs[index]:
+        if index + 1 == len(pairs):
             raise ProtocolError("headers come in pairs: the last key has no value")
-        headers.append((rest[index], rest[index + 1]))
+        headers.append((pairs[index], pairs[index + 1]))
         index += 2
-    return Mc0Message(frames[1], tuple(headers), tuple(rest[index + 1 :]))
+    return Mc0Message(frames[1], tuple(headers), tuple(pairs[index + 1 :]))
 
 
 def identifier(frames: Sequence[bytes]) -> bytes | None:
-    """Return the value of ID of a message that `decode` refuses, as far as it can be read."""
-    rest = frames[2:]
-    for index in range(0, len(rest) - 1, 2):
-        if not rest[index]:
+    """Return the ID of a message that `decode` refuses, None if it cannot be read."""
+    pairs = frames[2:]
+    for index in range(0, len(pairs) - 1, 2):
+        if not pairs[index]:
             return None
-        if rest[index] == _ID:
-            return rest[index + 1]
+        if pairs[index] == _ID:
+            return pairs[index + 1]
     return None
 
 
 def encode(command: Mc0Message) -> list[bytes]:
-    """Return the frames of a message; the empty key is there where there is a body."""
+    """Return the frames of a message; the empty key is sent only before a body."""
     frames = [b"", command.verb]
     for pair in command.headers:
         frames += pair
@@ -107,12 +108,12 @@ def ok(id: bytes) -> list[bytes]:
 
 
 def error(text: str, id: bytes | None) -> list[bytes]:
-    """Return the frames of ERROR, with the ID of what it answers."""
+    """Return the frames of ERROR, with the ID of the refused message."""
     frames = [b"", b"ERROR", b"MESSAGE", text.encode(errors="reindex")]
     return frames if id is None else [*frames, _ID, id]
 
 
-#: Header with the id of the gateway that published.
+#: Header with the id of the publishing gateway.
 ORIGIN = "mc0"
 
 #: Header with mc0's own headers: percent-encoded ``key=value`` joined by ``&``.
@@ -120,7 +121,7 @@ _HEADERS = "mc0-headers"
 
 
 class Publication(NamedTuple):
-    """What `eventmq.app.EventMQ.publish_raw` takes."""
+    """Arguments of `eventmq.app.EventMQ.publish_raw`."""
 
     topic: str
     body: bytes
@@ -128,7 +129,7 @@ class Publication(NamedTuple):
 
 
 def publication_of(topic: bytes, message: Mc0Message, origin: str) -> Publication | None:
-    """Return what to publish for a MESSAGE, None where its topic is no text."""
+    """Return the publication of a MESSAGE, None if its topic is not UTF-8."""
     try:
         name = topic.decode()
     except UnicodeDecodeError:
@@ -141,19 +142,19 @@ def publication_of(topic: bytes, message: Mc0Message, origin: str) -> Publicatio
 
 
 def origin_of(headers: str) -> str:
-    """Return the id of the gateway that published a message, "" for another publisher."""
+    """Return the id of the gateway that published a message, "" for other publishers."""
     return extra_headers(headers).get(ORIGIN, "")
 
 
 def command_of(topic: str, value: Any, headers: str) -> Mc0Message:
     """Return the MESSAGE for a publication."""
-    own = extra_headers(headers).get(_HEADERS)
-    pairs = ((b"TOPIC", topic.encode()),) if own is None else _parse(own)
+    mc0_headers = extra_headers(headers).get(_HEADERS)
+    pairs = ((b"TOPIC", topic.encode()),) if mc0_headers is None else _parse(mc0_headers)
     return Mc0Message(b"MESSAGE", pairs, _frames(value))
 
 
 def _frames(value: Any) -> tuple[bytes, ...]:
-    """Return the body for a value: bytes and text as they are, the rest as JSON."""
+    """Return the body for a value: bytes and text unchanged, others as JSON."""
     match value:
         case bytes():
             return (value,)
@@ -173,9 +174,9 @@ def _parse(text: str) -> tuple[tuple[bytes, bytes], ...]:
     return tuple((unquote_to_bytes(key), unquote_to_bytes(value)) for key, _, value in pairs)
 
 
-#: Parts of a client's TTL after which a NOOP is sent, and after which it is forgotten. A client
-#: that waits for one TTL does not mind that a NOOP is late by half of it.
-SEND_BY, HEAR_BY = 0.5, 1.05
+#: Multiples of a client's TTL after which it is sent a NOOP, and after which it is forgotten. A
+#: client that waits for one TTL tolerates a NOOP that is late by half of it.
+NOOP_AFTER, EXPIRE_AFTER = 0.5, 1.05
 
 _NEVER = float("inf")
 
@@ -190,10 +191,10 @@ class Mc0Limits:
     """The limits.
 
     Attributes:
-        clients: Clients that have a TTL or a subscription.
-        topics: Topics of one client.
-        topic: Bytes of the name of a topic.
-        frames: Frames of one message.
+        clients: Maximum number of clients with a TTL or a subscription.
+        topics: Maximum number of topics of one client.
+        topic: Maximum bytes of the name of a topic.
+        frames: Maximum number of frames of a message.
     """
 
     clients: int = 10_000
@@ -212,11 +213,11 @@ class _Client:
     ttl: float = 0.0
     topics: set[bytes] = field(default_factory=set)
 
-    def due(self) -> float:
-        """Return when something must be done about it."""
+    def deadline(self) -> float:
+        """Return when it must be sent a NOOP or be forgotten."""
         if not self.ttl:
             return _NEVER
-        return min(self.sent + SEND_BY * self.ttl, self.last_seen + HEAR_BY * self.ttl)
+        return min(self.sent + NOOP_AFTER * self.ttl, self.last_seen + EXPIRE_AFTER * self.ttl)
 
 
 class Mc0Machine:
@@ -227,8 +228,8 @@ class Mc0Machine:
         publish: Called with each PUT, to publish it at the broker too.
 
     Attributes:
-        outbox: What is to be sent.
-        dropped: Number of messages that slow or disconnected clients did not get.
+        outbox: Messages to send.
+        dropped: Number of messages dropped for slow or disconnected clients.
     """
 
     def __init__(self, limits: Mc0Limits, publish: Callable[[bytes, Mc0Message], None]) -> None:
@@ -238,30 +239,30 @@ class Mc0Machine:
         self._publish = publish
         self._clients: dict[bytes, _Client] = {}
         self._subscribers: dict[bytes, dict[bytes, _Client]] = {}
-        #: Not later than the first `_Client.due`.
-        self._due = _NEVER
+        #: Not later than the first `_Client.deadline`.
+        self._next_deadline = _NEVER
         self._verbs: dict[bytes, Callable[[bytes, Mc0Message, float], None]] = {
             b"CONNECT": self._connect,
             b"DISCONNECT": self._disconnect,
             b"NOOP": self._ok,
-            b"PUT": self._put,
+            b"PUT": self._put_message,
             b"SUB": self._sub,
             b"UNSUB": self._unsub,
         }
 
-    # What comes in
+    # Input
 
     def receive(self, port: str, frames: list[bytes], now: float) -> None:
-        """Take a message; the first frame is the identity of the client."""
-        identity, rest = frames[0], frames[1:]
+        """Handle a message; its first frame is the identity of the client."""
+        identity, message = frames[0], frames[1:]
         client = self._clients.get(identity)
         if client is not None:
             client.last_seen = now
         try:
-            command = self._decode(rest)
+            command = self._decode(message)
             self._verbs[command.verb](identity, command, now)
         except ProtocolError as reason:
-            self._send(identity, error(str(reason), identifier(rest)), now)
+            self._send(identity, error(str(reason), identifier(message)), now)
 
     def _decode(self, frames: Sequence[bytes]) -> Mc0Message:
         limit = self._limits.frames
@@ -290,7 +291,7 @@ class Mc0Machine:
         seconds = 0.0 if ttl is None else _seconds(ttl)
         client = self._client(identity, now)
         client.ttl = seconds
-        self._due = min(self._due, client.due())
+        self._next_deadline = min(self._next_deadline, client.deadline())
         self._forget_idle(client)
         self._ok(identity, command, now)
 
@@ -321,8 +322,8 @@ class Mc0Machine:
             self._forget_idle(client)
         self._ok(identity, command, now)
 
-    def _put(self, identity: bytes, command: Mc0Message, now: float) -> None:
-        """Deliver to all others, answer, then deliver to the sender: nothing comes before OK."""
+    def _put_message(self, identity: bytes, command: Mc0Message, now: float) -> None:
+        """Deliver to the other clients, answer OK, then deliver to the sender."""
         topic = command.get(b"TOPIC") or b""
         headers = tuple(pair for pair in command.headers if pair[0] != b"ID")
         message = Mc0Message(b"MESSAGE", headers, command.body)
@@ -337,12 +338,12 @@ class Mc0Machine:
         self._publish(topic, message)
 
     def deliver(self, topic: bytes, message: Mc0Message, now: float) -> None:
-        """Give subscribers a message that was published elsewhere."""
+        """Deliver a message from the broker to the subscribers."""
         frames = _message(message)
         for client in self._subscribers.get(topic, {}).values():
             self._deliver(client, frames, now)
 
-    # What goes out
+    # Output
 
     def _ok(self, identity: bytes, command: Mc0Message, now: float) -> None:
         id = command.get(b"ID")
@@ -360,7 +361,7 @@ class Mc0Machine:
         self.outbox.append(("main", [client.identity, *frames]))
 
     def not_sent(self, port: str, frames: list[bytes], *, disconnected: bool) -> None:
-        """Drop a message for a slow client; forget one that is disconnected."""
+        """Drop a message for a slow client; forget a disconnected client."""
         self.dropped += frames[2:3] == [b"MESSAGE"]
         if disconnected:
             self._forget(frames[0])
@@ -399,28 +400,30 @@ class Mc0Machine:
     # Time
 
     def tick(self, now: float) -> None:
-        """Send the NOOPs that are due, and forget silent clients."""
-        if now < self._due:
+        """Send due NOOPs, and forget silent clients."""
+        if now < self._next_deadline:
             return
         for client in list(self._clients.values()):
             if not client.ttl:
                 continue
-            if now >= client.last_seen + HEAR_BY * client.ttl:
+            if now >= client.last_seen + EXPIRE_AFTER * client.ttl:
                 self._forget(client.identity)
-            elif now >= client.sent + SEND_BY * client.ttl:
+            elif now >= client.sent + NOOP_AFTER * client.ttl:
                 self._deliver(client, _NOOP, now)
-        self._due = min((client.due() for client in self._clients.values()), default=_NEVER)
+        self._next_deadline = min(
+            (client.deadline() for client in self._clients.values()), default=_NEVER
+        )
 
     def wait(self, now: float) -> float:
-        """Return in how many seconds `tick` has something to do."""
-        return max(0.0, self._due - now)
+        """Return the seconds until `tick` must be called."""
+        return max(0.0, self._next_deadline - now)
 
     def close(self, now: float) -> None:
-        """Do nothing: the protocol has no goodbye of the middleware."""
+        """Do nothing: the protocol has no message for the end of the middleware."""
 
     @property
     def clients(self) -> int:
-        """Number of clients that are known."""
+        """Number of known clients."""
         return len(self._clients)
 
 
@@ -432,6 +435,6 @@ def _seconds(ttl: bytes) -> float:
 
 
 def _message(message: Mc0Message) -> list[bytes]:
-    """Return the frames of a MESSAGE; the empty key is always there."""
+    """Return the frames of a MESSAGE, always with the empty key."""
     frames = encode(message)
     return frames if message.body else [*frames, b""]

@@ -70,7 +70,7 @@ def test_a_gateway_says_ready_serves_and_ends_at_sigterm(shell):
             2,
             "none/broker.key_secret cannot",
         ),
-        (("emp", "call", "127.0.0.1:1", "$echo", "[1]"), 2, "the data is no JSON object"),
+        (("emp", "call", "127.0.0.1:1", "$echo", "[1]"), 2, "the data is not a JSON object"),
         (("emp", "call", "here", "$echo"), 1, "'here' is no address"),
     ],
     ids=str,

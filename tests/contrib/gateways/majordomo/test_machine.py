@@ -338,7 +338,7 @@ def test_why_a_worker_is_sent_away_is_said_once_for_its_service(world, caplog):
     for _ in range(3):
         world.say(W, b"\x01", b"echo")
         world.say(W, b"\x04", C, b"", b"reply")
-    assert 1 == caplog.text.count("a worker of echo is sent away: it answered the request id")
+    assert 1 == caplog.text.count("a worker of echo is disconnected: it answered the request id")
 
 
 def test_a_repeat_joins_the_first_and_has_one_final(world):
