@@ -1,8 +1,8 @@
 """Traces of jobs with OpenTelemetry: the middleware ``opentelemetry``.
 
-It calls the API of OpenTelemetry only; the app sets up the SDK, or has it set up by
-``opentelemetry-instrument``. The API comes with ``eventmq[opentelemetry]``. What is not chosen by
-the setting ``middleware`` is not even imported.
+It uses only the API of OpenTelemetry; the app sets up the SDK, or ``opentelemetry-instrument``
+does. The API comes with ``eventmq[opentelemetry]``. The module is imported only if the setting
+``middleware`` names it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Names of spans and attributes: the semantic conventions for messaging of OpenTelemetry.
 
-Those of version 1.44.0, "Semantic conventions for messaging spans", which is under development:
-a later version may rename what is here, and nothing else has these names. EventMQ is no system that
-the conventions know, so ``messaging.system`` is a value of its own, and what is particular to
-EventMQ is in the namespace ``eventmq``.
+They follow version 1.44.0, "Semantic conventions for messaging spans", which is under development:
+a later version may rename them. Only this module has these names. The conventions do not know
+EventMQ, so ``messaging.system`` has a custom value, and attributes of EventMQ alone are in the
+namespace ``eventmq``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = [
     "PROCESS", "SCHEMA_URL", "SEND", "SYSTEM", "SYSTEM_NAME", "WAIT", "operation",
 ]  # fmt: skip
 
-#: Where the version of these conventions is described.
+#: URL of the schema of these conventions.
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 SYSTEM: Final = "messaging.system"
@@ -27,9 +27,9 @@ MESSAGE_ID: Final = "messaging.message.id"
 BATCH_COUNT: Final = "messaging.batch.message_count"
 ERROR_TYPE: Final = "error.type"
 
-#: Of EventMQ alone: the task, the attempt from 1, the delivery where it is not the first, the end
-#: of an attempt that is neither a success nor an error (``retry`` or ``cancelled``), and the
-#: seconds that a job waited where no span says so.
+#: Attributes of EventMQ alone: the task; the attempt, from 1; the delivery, if it is not the first;
+#: the outcome of an attempt that is neither a success nor an error (``retry`` or ``cancelled``);
+#: and the seconds that a job waited, if no span shows it.
 JOB_TASK: Final = "eventmq.job.task"
 JOB_ATTEMPT: Final = "eventmq.job.attempt"
 JOB_DELIVERY: Final = "eventmq.job.delivery"
@@ -38,8 +38,8 @@ JOB_WAIT: Final = "eventmq.job.wait"
 
 SYSTEM_NAME: Final = "eventmq"
 
-#: Operations: a job of a graph is made; one job or several are sent; a job waits until it starts
-#: (not in the conventions, so it has no type); a job runs.
+#: Operations: creating a job of a graph, sending one or more jobs, waiting for the start of a job
+#: (not in the conventions, so it has no type), and running a job.
 CREATE, SEND, WAIT, PROCESS = "create", "send", "wait", "process"
 
 _TYPES = frozenset({CREATE, SEND, PROCESS})

@@ -1,6 +1,6 @@
-"""Options of the plugin, and the middleware that is made of them.
+"""Options of the plugin, and the factory of the middleware.
 
-What the hooks import: neither the package nor this module needs the library.
+The hooks import this module: neither the package nor this module needs the library.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Options:
     """Options of the plugin.
 
     Attributes:
-        wait_spans: Make a span for the time from a job's making to its first start; without, the
-            span of the run has that time as an attribute.
-        log_interval: Seconds in which a process logs a line of the exporter or the SDK once; 0
-            logs all of them.
+        wait_spans: Whether the time from the creation of a job to its first start is a span;
+            otherwise it is an attribute of the span of the run.
+        log_interval: Seconds within which a process logs a line of the exporter or the SDK once;
+            0 to log all lines.
     """
 
     wait_spans: bool = option(True)  # noqa: FBT003 - the default of a field

@@ -1,7 +1,6 @@
-"""Repeated log lines of the SDK and its exporters: each is logged once in a while, with a count.
+"""Repeated log lines of the SDK and its exporters: each is logged once per interval, with a count.
 
-While its collector is away, an exporter logs a line about once a second, in each process and for
-ever. What it says is worth reading once.
+While its collector is unavailable, an exporter logs a line about once a second, in each process.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from typing import Final
 
 __all__ = ["LOG_INTERVAL", "RepeatFilter", "limit_repeats"]
 
-#: Seconds in which a line is logged once: a collector that is away is noticed, and no log fills.
+#: Seconds within which a line is logged once: an unavailable collector is noticed, and no log
+#: fills.
 LOG_INTERVAL: Final = 600.0
 
-#: Loggers of the exporters and of what calls them. A filter works on the logger itself and not on
-#: those below it, and an app may import its exporter later, so they are named.
+#: Loggers of the exporters and their callers. A filter applies to a logger but not to its children,
+#: and an app may import its exporter later, so each logger is named.
 _LOGGERS = (
     "opentelemetry.exporter.otlp.common.http",
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
@@ -31,10 +31,10 @@ _PREFIXES = ("opentelemetry.exporter.", "opentelemetry.sdk.")
 
 
 class RepeatFilter(logging.Filter):
-    """Lets a line of a logger pass once in an interval, and says then how many did not.
+    """Lets each line of a logger pass once per interval, with the number of suppressed lines.
 
-    Lines are the same if their format is. There is no lock, since a process may fork while a
-    thread holds it: two threads may both log the first line.
+    Lines are equal if their format is. There is no lock, since a process may fork while a thread
+    holds it: two threads may both log the first line.
 
     Args:
         interval: Seconds.
@@ -43,25 +43,25 @@ class RepeatFilter(logging.Filter):
     def __init__(self, interval: float) -> None:
         super().__init__()
         self.interval = interval
-        #: Logger and format -> when the line was logged last, and how many were left out since.
+        #: (logger, format) -> time of the last logged line, and number of suppressed lines since.
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is to be logged."""
         key = (record.name, str(record.msg))
-        logged, left_out = self._last.get(key, (0.0, 0))
+        logged, suppressed = self._last.get(key, (0.0, 0))
         if 0.0 <= record.created - logged < self.interval:
-            self._last[key] = (logged, left_out + 1)
+            self._last[key] = (logged, suppressed + 1)
             return False
         self._last[key] = (record.created, 0)
-        more = f"{left_out} more of these were left out before; " if left_out else ""
-        record.msg = f"{record.getMessage()} ({more}logged once in {self.interval:g} s)"
+        note = f"{suppressed} more of these were suppressed; " if suppressed else ""
+        record.msg = f"{record.getMessage()} ({note}logged once per {self.interval:g} s)"
         record.args = ()
         return True
 
 
 def limit_repeats(interval: float) -> None:
-    """Log each line of the exporters and the SDK once in an interval; a later call changes it.
+    """Log each line of the exporters and the SDK once per interval; a later call changes it.
 
     Args:
         interval: Seconds.

@@ -1,9 +1,10 @@
 """Middleware ``opentelemetry``: spans for sending, waiting and running, linked across processes.
 
-The context of the span that sent a job travels in its headers, as the propagators of the process
-write it: ``traceparent`` and what else is set up. Jobs that are sent together share one span, whose
-context each has with a flag: it is linked to, instead of being the parent. Of a graph each job has
-a span of its own, and says to which it links because it waits for their jobs.
+The headers of a job carry the context of the span that sent it, as written by the propagators of
+the
+process: ``traceparent`` and others that are set up. Jobs that are sent together share one span, and
+a header marks its context as a link instead of the parent. Each job of a graph has a span of its
+own, and a header lists the spans of the jobs that it waits for, to which it is linked.
 """
 
 from __future__ import annotations
@@ -60,27 +61,27 @@ __all__ = ["Tracing", "flush"]
 
 _log = logging.getLogger(__name__)
 
-#: Header of a job whose ``traceparent`` is that of many jobs: it is linked to, and is no parent.
+#: Header of a job whose ``traceparent`` is that of many jobs: it is a link, not the parent.
 LINK_HEADER = "trace-link"
 
-#: Header of a job of a graph: span ids of the jobs that it waits for, joined by dots. They are of
-#: the trace of its ``traceparent``.
+#: Header of a job of a graph: span ids of the jobs that it waits for, joined by dots, in the trace
+#: of its ``traceparent``.
 AFTER_HEADER = "trace-after"
 
-#: Jobs that a job of a graph is linked to at most: what a trace shows of a chord of thousands.
+#: Maximum number of jobs that a job of a graph is linked to: a chord may have thousands of members.
 MAX_AFTER = 32
 
-#: Digits of a span id.
+#: Hex digits of a span id.
 _SPAN_ID = 16
 
-#: Seconds that a process waits at its end for its last spans to be sent.
+#: Seconds that a process waits at its end until its last spans are sent.
 FLUSH_TIMEOUT = 2.0
 
 _NANO = 1_000_000_000
 
 _SEND, _CREATE, _WAIT, _PROCESS = map(operation, (SEND, CREATE, WAIT, PROCESS))
 
-#: How a task ends that does not fail: exception -> outcome.
+#: Exception -> outcome of an attempt that is not an error.
 _NO_ERRORS: tuple[tuple[type[BaseException], str], ...] = (
     (Retry, "retry"),
     (JobCancelled, "cancelled"),
@@ -93,7 +94,7 @@ class _Batch:
 
     Args:
         span: The span.
-        headers: Its context, for the headers of the jobs.
+        headers: Context of the span, for the headers of the jobs.
     """
 
     __slots__ = ("context", "count", "headers", "queue", "span", "span_ids")
@@ -103,9 +104,9 @@ class _Batch:
         self.headers = headers
         self.context = set_span_in_context(span)
         self.count = 0
-        #: Queue of all of them, None where they have several.
+        #: Queue of all jobs, None if they have several.
         self.queue: str | None = ""
-        #: Of a graph: job id -> span id, as text.
+        #: Job id of a graph -> span id, as text.
         self.span_ids: dict[str, str] = {}
 
     def add(self, queue: str) -> None:
@@ -114,7 +115,7 @@ class _Batch:
         self.count += 1
 
     def end(self, error: BaseException | None) -> None:
-        """End the span once the receipts are there, or the jobs were not sent."""
+        """End the span when the receipts have arrived or the submission has failed."""
         span = self.span
         if span.is_recording():
             span.set_attribute(BATCH_COUNT, self.count)
@@ -131,7 +132,7 @@ class Tracing:
 
     Args:
         now: Reads Unix time.
-        wait_spans: Make spans of the time that jobs waited.
+        wait_spans: Whether the waiting time of a job is a span.
     """
 
     def __init__(self, now: Callable[[], float], *, wait_spans: bool = True) -> None:
@@ -142,7 +143,7 @@ class Tracing:
     # Sending
 
     def submit(self, submission: Submission, proceed: Callable[[Submission], Any]) -> Any:
-        """Send a job in a span of its own, or in that of all jobs that are sent with it."""
+        """Send a job in a span of its own, or in the span of all jobs that are sent with it."""
         batch = submission.batch
         if batch is not None:
             return self._submit_with(batch, submission, proceed)
@@ -171,7 +172,7 @@ class Tracing:
     ) -> Any:
         together = batch.state.get(self)
         if together is None:
-            # The context of the jobs of a graph is that of their own spans.
+            # Jobs of a graph carry the context of their own spans.
             kind = SpanKind.CLIENT if batch.graph else SpanKind.PRODUCER
             span = self._tracer.start_span(SEND, kind=kind, attributes=_SEND)
             headers = {LINK_HEADER: "1"}
@@ -186,7 +187,7 @@ class Tracing:
         return proceed(submission)
 
     def _create(self, together: _Batch, submission: Submission) -> None:
-        """Make the span of a job of a graph; its context goes with the job."""
+        """Make the span of a job of a graph, whose context the job carries."""
         queue = submission.queue
         span = self._tracer.start_span(
             f"{CREATE} {queue}",
@@ -235,7 +236,7 @@ class Tracing:
 
     # hot loop: python -m benchmarks tracing
     def _begin(self, job: JobContext) -> tuple[Span, Any]:
-        """Begin the span of a run. Nearly all it costs is the SDK's: 13 us a span, 1 us a value."""
+        """Start the span of a run. Nearly all of its cost is the SDK's: 13 us a span, 1 us a value."""
         headers = dict(parse_headers(job.headers).extra)
         context = extract(headers)
         sent = get_current_span(context).get_span_context()
@@ -254,12 +255,12 @@ class Tracing:
         waited: tuple[float, float] | None = None
         if delivery != 1:
             attributes[JOB_DELIVERY] = delivery
-        elif 0 < (created := job.created) <= (now := self._now()):  # else the clocks differ
+        elif 0 < (created := job.created) <= (now := self._now()):  # otherwise the clocks differ
             if not self._wait_spans:
                 attributes[JOB_WAIT] = now - created
             elif follows:
                 waited = created, now
-            else:  # it begins the trace
+            else:  # the span is the root of the trace
                 root = self._wait(job, context, links, created, now)
                 context = set_span_in_context(root, context)
         span = self._tracer.start_span(
@@ -269,14 +270,14 @@ class Tracing:
             attributes=attributes,
             links=links,
         )
-        if waited is not None and span.is_recording():  # one that is not sampled costs nothing
+        if waited is not None and span.is_recording():  # an unsampled span costs nothing
             self._wait(job, context, (), *waited)
         return span, attach(set_span_in_context(span, context))
 
     def _wait(
         self, job: JobContext, context: Context, links: Sequence[Link], created: float, now: float
     ) -> Span:
-        """Make the span of the time from a job's making until now."""
+        """Make the span of the time from the creation of a job until now."""
         span = self._tracer.start_span(
             f"{WAIT} {job.queue}",
             context=context,
@@ -298,7 +299,7 @@ def _links(sent: SpanContext, headers: Mapping[str, str]) -> list[Link]:
         if len(text) == _SPAN_ID:
             try:
                 span_id = int(text, 16)
-            except ValueError:  # of a client of another make
+            except ValueError:  # from another client
                 continue
             context = SpanContext(
                 sent.trace_id, span_id, is_remote=True, trace_flags=sent.trace_flags
@@ -308,14 +309,14 @@ def _links(sent: SpanContext, headers: Mapping[str, str]) -> list[Link]:
 
 
 def _set_end(span: Span, error: BaseException) -> None:
-    """Record how a task ended that raised an exception."""
+    """Record the outcome of a task that raised an exception."""
     if not span.is_recording():
         return
     for kind, outcome in _NO_ERRORS:
         if isinstance(error, kind):
             span.set_attribute(JOB_OUTCOME, outcome)
             return
-    with suppress(Exception):  # of the user's, that cannot be shown
+    with suppress(Exception):  # the user's exception may have no text
         span.record_exception(error)
     _set_error(span, error)
 
@@ -338,7 +339,7 @@ def _text(error: BaseException) -> str:
 
 
 def flush(timeout: float = FLUSH_TIMEOUT) -> None:
-    """Send the spans that are still in memory; wait for that, but not for a collector that is away.
+    """Send the spans that are still in memory, but do not wait for an unavailable collector.
 
     Args:
         timeout: Seconds to wait.
@@ -356,7 +357,7 @@ def flush(timeout: float = FLUSH_TIMEOUT) -> None:
         finally:
             ended.set()
 
-    # A thread, since exporters keep to no time limit while they try again.
+    # In a thread, since exporters that retry do not respect the timeout.
     threading.Thread(target=send, name="eventmq-spans", daemon=True).start()
     if not ended.wait(timeout):
         _log.warning("the last spans of this process could not be sent within %g s", timeout)

@@ -1,8 +1,9 @@
 """Metrics for Prometheus: the command ``eventmq metrics``, and ``metrics_bind``.
 
-The command asks the broker over eMQP when it is scraped, at most once a second, so it can run
-anywhere and costs the broker nothing in between. With ``metrics_bind`` a broker or worker serves
-its own figures. The library ``prometheus_client`` comes with ``eventmq[prometheus]``.
+The command requests the figures from the broker over eMQP when it is scraped, at most once a
+second. It can run anywhere, and costs the broker nothing between scrapes. With ``metrics_bind`` a
+broker or worker serves its own figures. The library ``prometheus_client`` comes with
+``eventmq[prometheus]``.
 """
 
 from __future__ import annotations

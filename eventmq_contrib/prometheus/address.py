@@ -1,4 +1,4 @@
-"""Addresses that metrics are served at."""
+"""Addresses of metrics pages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def split(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: The text is not such an address.
     """
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found[3]) > 65535:  # noqa: PLR2004 - the last port
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > 65535:  # noqa: PLR2004 - the last port
         raise SettingsError(f"{text!r} is not HOST:PORT, as in {DEFAULT_BIND}")
-    return found[1] or found[2], int(found[3])
+    return match[1] or match[2], int(match[3])
 
 
 def shown(host: str, port: int) -> str:

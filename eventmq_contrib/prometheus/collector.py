@@ -1,7 +1,7 @@
-"""Makes metrics for Prometheus of the figures of a broker or worker.
+"""Converts the figures of a broker or worker to metrics for Prometheus.
 
-A broker's are what the CALL ``metrics`` answers (`eventmq.wire.calls`); it has bounded how many
-names there are.
+The figures of a broker are the answer to the CALL ``metrics`` (`eventmq.wire.calls`); the broker
+bounds the number of names.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Figures = Mapping[str, Any]
 
 _ERRORS = "errors."
 
-#: Counters of the broker that `_jobs` has by task.
+#: Counters of the broker that `_jobs` exports by task.
 _BY_TASK = frozenset({"ended", "succeeded", "failed", "cancelled", "expired", "retries"})
 
-#: Other counters that alert rules need from the start: a rate has to see the step from 0.
+#: Other counters that alert rules need from the start: a rate is computed from the step from 0.
 _FROM_ZERO = ("failed_forgotten", "lease_lost")
 
 _JOB = ("queue", "task")
@@ -37,7 +37,7 @@ _STATES = ("waiting", "delayed", "blocked", "running", "failed")
 
 #: Figure of a queue -> name of its gauge, and help.
 _OF_QUEUE = {
-    "oldest": ("oldest_waiting_seconds", "Seconds that the job has waited that waits longest."),
+    "oldest": ("oldest_waiting_seconds", "Seconds that the oldest waiting job has waited."),
     "workers": ("workers", "Workers that serve the queue."),
     "paused": ("paused", "1 while the queue is paused."),
 }
@@ -51,7 +51,7 @@ _OF_BROKER = {
     "epoch": ("eventmq_store_epoch", "Grows with each owner of the store, and each start."),
 }
 
-_WITHOUT_OWNER = "Seconds in which this broker knew of no owner of the shared store at work."
+_WITHOUT_OWNER = "Seconds during which this broker knew no active owner of the shared store."
 
 _OUTCOMES = "Jobs that ended, by outcome."
 
@@ -60,7 +60,7 @@ def families(figures: Figures | None) -> Iterator[Metric]:
     """Yield the metrics.
 
     Args:
-        figures: Of a broker or a worker, None where it did not answer.
+        figures: Figures of a broker or a worker, None if it did not answer.
     """
     if figures is not None and "worker" in figures:
         yield from _worker(figures["worker"])
@@ -97,7 +97,7 @@ def _worker(figures: Figures) -> Iterator[Metric]:
 
 def _slots(rows: Iterable[tuple[str, int, int]]) -> Metric:
     slots = GaugeMetricFamily(
-        "eventmq_worker_slots", "Slots that have a job, and all.", labels=("worker", "state")
+        "eventmq_worker_slots", "Busy slots, and all slots.", labels=("worker", "state")
     )
     for name, used, total in rows:
         slots.add_metric((name, "used"), used)
@@ -106,7 +106,7 @@ def _slots(rows: Iterable[tuple[str, int, int]]) -> Metric:
 
 
 def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: list[Any]) -> None:
-    """Add bounds, counts of the buckets and sum."""
+    """Add the buckets and the sum of a histogram."""
     bounds, counts, total = histogram
     names = [*map(floatToGoString, bounds), "+Inf"]
     family.add_metric(labels, list(zip(names, accumulate(counts), strict=True)), total)
@@ -119,7 +119,7 @@ def _jobs(rows: Iterable[Figures]) -> Iterator[Metric]:
         "eventmq_job_retries", "Attempts that failed and were repeated.", labels=_JOB
     )
     waits = HistogramMetricFamily(
-        "eventmq_job_wait_seconds", "From being ready to the start.", labels=_JOB
+        "eventmq_job_wait_seconds", "Time from ready to start.", labels=_JOB
     )
     runs = HistogramMetricFamily("eventmq_job_run_seconds", "How long jobs ran.", labels=_JOB)
     for row in rows:
@@ -153,10 +153,10 @@ def _queues(rows: list[Figures]) -> Iterator[Metric]:
 
 
 def _counters(counters: Mapping[str, int]) -> Iterator[Metric]:
-    """Yield what else the broker has counted since its start."""
+    """Yield the other counters of the broker since its start."""
     errors = CounterMetricFamily("eventmq_errors", "ERROR messages sent.", labels=("code",))
     others = CounterMetricFamily(
-        "eventmq_broker_events", "What else the broker counts, by its name.", labels=("name",)
+        "eventmq_broker_events", "Other counters of the broker, by name.", labels=("name",)
     )
     for name, value in sorted({**dict.fromkeys(_FROM_ZERO, 0), **counters}.items()):
         if name.startswith(_ERRORS):

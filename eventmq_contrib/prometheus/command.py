@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["metrics", "serve", "serve_process"]
 
-#: Seconds that a scrape waits for the broker: Prometheus itself waits ten.
+#: Seconds that a scrape waits for the broker; Prometheus itself waits ten.
 TIMEOUT = 3.0
 
-#: Seconds between two looks whether the command is to end.
-LOOK = 0.5
+#: Seconds between two checks for the end of the command.
+POLL = 0.5
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, int]:
@@ -41,7 +41,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.command(cls=Command, exits={FAILED: "the address cannot be used, or the library is missing"})
 @click.option(
     "--bind", metavar="HOST:PORT", default=DEFAULT_BIND, callback=_address, show_default=True,
-    help="Where Prometheus asks; port 0 takes a free one.",
+    help="Address for Prometheus; port 0 takes a free one.",
 )  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @takes_log_format
@@ -49,10 +49,10 @@ def _address(context: click.Context, parameter: click.Parameter, value: str) -> 
 def metrics(target: Target, *, bind: tuple[str, int], insecure: bool) -> None:
     """Serve a broker's metrics to Prometheus, until SIGTERM or Ctrl-C.
 
-    The broker is asked when somebody scrapes, at most once a second, so there is nothing to set up
-    there. While no broker answers, eventmq_up is 0. A line with "ready" and the real address comes
-    on stdout. The page is not encrypted and asks for no password, so an address that is not
-    loopback needs --insecure, or the setting of that name.
+    The command requests the figures from the broker at each scrape, at most once a second; the
+    broker needs no configuration. While no broker answers, eventmq_up is 0. The command prints a
+    line with "ready" and the bound address on stdout. The page is not encrypted and needs no
+    password, so an address that is not loopback needs --insecure, or the setting of that name.
     """
     with closing(target.serving(submit_timeout=TIMEOUT).app) as app:
         serve(app, bind, insecure=insecure or app.settings.insecure)
@@ -64,10 +64,10 @@ def serve(app: EventMQ, bind: tuple[str, int], *, insecure: bool = False) -> Non
     Args:
         app: Client of the broker.
         bind: Host and port.
-        insecure: Other machines may reach the address.
+        insecure: Whether other machines may reach the address.
 
     Raises:
-        NotAllowed: They can, and ``insecure`` is false.
+        NotAllowed: Other machines can reach the address, and ``insecure`` is false.
         PluginError: ``prometheus_client`` is missing.
         BindError: The address cannot be used.
     """
@@ -75,7 +75,7 @@ def serve(app: EventMQ, bind: tuple[str, int], *, insecure: bool = False) -> Non
     from eventmq.gateway import check_reach
     from eventmq_contrib.prometheus.server import MetricsServer
 
-    ended: SimpleQueue[None] = SimpleQueue()  # an Event can wait for itself in a signal handler
+    ended: SimpleQueue[None] = SimpleQueue()  # an Event could deadlock in a signal handler
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: ended.put(None))
     at_hangup(lambda: None, lambda: ended.put(None))
@@ -86,16 +86,16 @@ def serve(app: EventMQ, bind: tuple[str, int], *, insecure: bool = False) -> Non
     click.echo(f"ready bind={server.url}")
     try:
         while True:
-            # With a timeout: a signal that another thread was given wakes no wait.
+            # With a timeout: a signal delivered to another thread does not end the wait.
             with suppress(Empty):
-                ended.get(timeout=LOOK)
+                ended.get(timeout=POLL)
                 return
     finally:
         server.close()
 
 
 def serve_process(read: Callable[[], Mapping[str, Any]], address: str) -> Callable[[], None]:
-    """Serve the figures of this process until what is returned is called.
+    """Serve the figures of this process; return a function that ends it.
 
     Args:
         read: Returns the figures; see `eventmq.hookspecs.eventmq_serve_metrics`.
@@ -103,7 +103,7 @@ def serve_process(read: Callable[[], Mapping[str, Any]], address: str) -> Callab
 
     Raises:
         PluginError: ``prometheus_client`` is missing.
-        SettingsError: The address is none.
+        SettingsError: The address is invalid.
     """
     need("prometheus_client", user="metrics_bind", extra="prometheus")
     from eventmq_contrib.prometheus.server import MetricsServer

@@ -1,8 +1,8 @@
-"""A page with metrics for Prometheus, whatever is asked of it: bounded, and beside the jobs.
+"""Serves a page with metrics for Prometheus, at a bounded cost, beside the jobs.
 
-One thread serves one request after the other. The figures are read when somebody asks, at most once
-a second, and the page is not made more often than costs a twentieth of a processor: between that
-everybody gets the same bytes. So a scrape every 10 ms costs hardly more than one every second.
+One thread serves the requests one by one. The figures are read on request, at most once a second,
+and making pages takes at most a twentieth of a processor: in between all clients get the same
+bytes. A scrape every 10 ms therefore costs hardly more than one every second.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ __all__ = ["MetricsServer"]
 
 logger = logging.getLogger("eventmq.metrics")
 
-#: Seconds for which a page is served again, at least.
+#: Minimum seconds for which a page is cached.
 FRESH = 1.0
 
-#: A page is served again for so many times as long as it took to make.
+#: A page is cached for this multiple of the time that it took to make.
 SHARE = 20
 
-#: The forms of the page: what a client asks for in more detail would be a page of its own for each
-#: client that makes something up. Names are ASCII, so that none is escaped.
+#: The formats of the page. Other parameters of a request are ignored, since each combination would
+#: be another cached page. Names are ASCII, so that none is escaped.
 OPENMETRICS, TEXT = "application/openmetrics-text", "text/plain"
 
-#: Seconds that one client may take to send its request, and to read the answer.
+#: Seconds within which a client must send its request, and read the answer.
 CLIENT_TIMEOUT = 2.0
 
-#: Bytes of a request, with its headers.
+#: Maximum bytes of a request with its headers.
 MAX_REQUEST = 16 * 1024
 
-#: Seconds between two tries to use an address that is taken.
+#: Seconds between two attempts to bind an address that is in use.
 BIND_EVERY = 5.0
 
-#: Seconds between two looks whether the thread is to end.
+#: Seconds between two checks for the end of the thread.
 POLL = 0.2
 
 
 class _Pages:
-    """Makes pages and keeps them for a while. One thread.
+    """Makes and caches pages. Not thread-safe.
 
     Args:
         read: Returns the figures.
-        of_process: Whether the figures are of this process: then those of its memory and CPU are
-            on the page too.
+        of_process: Whether the figures are of this process: the page then also has its memory and
+            CPU.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, Any]], *, of_process: bool) -> None:
@@ -69,8 +69,8 @@ class _Pages:
         self._registry.register(self)
         if of_process:
             ProcessCollector(registry=self._registry)
-        #: Content type -> when the page is too old, and the page.
-        self._made: dict[str, tuple[float, bytes]] = {}
+        #: Content type -> (expiry, page).
+        self._cache: dict[str, tuple[float, bytes]] = {}
         self._failed = ""
 
     def describe(self) -> list[Metric]:
@@ -78,16 +78,16 @@ class _Pages:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of now."""
+        """Yield the present metrics."""
         try:
             figures: Mapping[str, Any] | None = self._read()
         except EventMQError as error:
             if not self._failed:
                 logger.warning("no figures for metrics, eventmq_up is 0: %s", error)
-            self._failed, figures = str(error) or "it does not say why", None
+            self._failed, figures = str(error) or "unknown reason", None
         else:
             if self._failed:
-                logger.info("there are figures for metrics again")
+                logger.info("figures for metrics are available again")
             self._failed = ""
         yield from families(figures)
 
@@ -95,12 +95,12 @@ class _Pages:
         """Return a page and its content type, for what a client accepts."""
         form = f"{OPENMETRICS};version=1.0.0" if OPENMETRICS in accept.lower() else TEXT
         encode, content_type = choose_encoder(form)
-        until, page = self._made.get(content_type, (0.0, b""))
+        until, page = self._cache.get(content_type, (0.0, b""))
         if time.monotonic() >= until:
             began = time.thread_time()
             page = encode(self._registry)
             fresh = max(FRESH, SHARE * (time.thread_time() - began))
-            self._made[content_type] = (time.monotonic() + fresh, page)
+            self._cache[content_type] = (time.monotonic() + fresh, page)
         return content_type, page
 
 
@@ -111,12 +111,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Listener
 
     def setup(self) -> None:
-        """Read the request first: all of it within a time, however slowly it drips."""
+        """Read the whole request first, within a timeout, however slowly the client sends it."""
         super().setup()
         self.rfile = BytesIO(self._request())
 
     def _request(self) -> bytes:
-        """Return request line and headers, nothing where they do not come in time."""
+        """Return request line and headers, b"" after the timeout."""
         until = time.monotonic() + CLIENT_TIMEOUT
         text = b""
         while b"\r\n\r\n" not in text:
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         return text
 
     def do_GET(self) -> None:
-        """Answer with the page, or say where it is."""
+        """Answer with the page, or with 404 and its path."""
         if self.path.partition("?")[0] not in {"/", "/metrics"}:
             self.send_error(404, "metrics are at /metrics")
             return
@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log requests for those who debug only."""
+        """Log requests at level debug."""
         logger.debug(format, *args)
 
 
@@ -162,20 +162,20 @@ class _Listener(HTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind, without the look-up of the host's name that takes seconds where no DNS answers."""
+        """Bind, without looking up the host's name, which takes seconds if no DNS answers."""
         super(HTTPServer, self).server_bind()
         self.server_name, self.server_port = "", self.server_address[1]
 
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; without a descriptor for it, wait until it is tried again."""
+        """Accept a connection; if no file descriptor is free, wait before the next attempt."""
         try:
             return super().get_request()
         except OSError:
-            time.sleep(POLL)  # it is still readable
+            time.sleep(POLL)  # the socket stays readable
             raise
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log what a client has run into: that it has gone away is no matter."""
+        """Log an error of a request, at level debug if only the client failed."""
         if isinstance(sys.exc_info()[1], OSError):
             logger.debug("a client of the metrics page failed", exc_info=True)  # noqa: LOG014 - called in one
         else:
@@ -186,9 +186,9 @@ class MetricsServer:
     """Serves figures at an address.
 
     Args:
-        read: Returns the figures: of a broker as the CALL ``metrics`` answers, of a worker in the
-            key ``worker``. Called in the thread of this server; raises `EventMQError`.
-        host: Where to listen.
+        read: Returns the figures: of a broker the answer to the CALL ``metrics``, of a worker in
+            the key ``worker``. Called in the thread of this server; raises `EventMQError`.
+        host: Host to listen at.
         port: 0 takes a free one.
         of_process: See `_Pages`.
     """
@@ -209,16 +209,16 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the page is, "" where it is not served yet."""
+        """URL of the page, "" while it is not served."""
         listener = self._listener
         port = 0 if listener is None else listener.server_port
         return f"http://{shown(self._host, port)}/metrics" if port else ""
 
     def bind(self) -> None:
-        """Take the address.
+        """Bind the address.
 
         Raises:
-            BindError: It cannot be used.
+            BindError: The address cannot be used.
         """
         try:
             self._listener = _Listener(self._host, self._port, self._pages)
@@ -229,7 +229,7 @@ class MetricsServer:
             ) from error
 
     def start(self) -> None:
-        """Serve from now on; where the address cannot be used, as soon as it can."""
+        """Start to serve; if the address is in use, as soon as it is free."""
         self._thread.start()
 
     def _run(self) -> None:

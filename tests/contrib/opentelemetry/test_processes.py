@@ -129,7 +129,7 @@ def test_an_exporter_says_once_that_its_collector_is_away(
         provider.shutdown()
     (line,) = (record.message for record in caplog.records if "export" in record.message)
     assert line.startswith("Failed to export")
-    assert line.endswith("(logged once in 600 s)")
+    assert line.endswith("(logged once per 600 s)")
 
 
 def closed_port() -> str:

@@ -25,8 +25,8 @@ def test_a_line_is_logged_once_in_an_interval_and_says_how_many_were_not() -> No
         if repeats.filter(each):
             texts.append(each.getMessage())
     assert texts == [
-        "error 100.0 (logged once in 60 s)",
-        "error 160.0 (2 more of these were left out before; logged once in 60 s)",
+        "error 100.0 (logged once per 60 s)",
+        "error 160.0 (2 more of these were suppressed; logged once per 60 s)",
     ]
 
 
@@ -38,7 +38,7 @@ def test_another_line_is_logged_at_once() -> None:
 def test_a_percent_sign_in_what_is_logged_is_none_of_a_format() -> None:
     each = record("error %s", 100.0, "100 %d")
     assert RepeatFilter(60.0).filter(each)
-    assert each.getMessage() == "error 100 %d (logged once in 60 s)"
+    assert each.getMessage() == "error 100 %d (logged once per 60 s)"
 
 
 def test_a_clock_that_is_set_back_silences_nothing() -> None:

@@ -299,7 +299,7 @@ def test_a_broker_that_is_away_is_down_and_said_once(
     said = [each.message for each in caplog.records if "figures" in each.message]
     assert [
         "no figures for metrics, eventmq_up is 0: nobody there",
-        "there are figures for metrics again",
+        "figures for metrics are available again",
     ] == said
 
 

@@ -35,7 +35,7 @@ from eventmq_contrib.spark.source.options import (
     StreamOptions,
     WriteOptions,
     connected,
-    moment,
+    parse_timestamp,
     read_options,
 )
 from eventmq_contrib.spark.source.writer import Shape, paced
@@ -156,8 +156,12 @@ def test_ids_begin_with_the_time_that_is_said() -> None:
     assert unix_ms(at) == unix_ms(at.replace(tzinfo=None)) == 1_769_860_800_000
     assert unix_ms(date(2026, 1, 31)) == 1_769_817_600_000
     assert id_time(derived_id("x", unix_ms(at))) == at.timestamp()
-    assert moment("2026-01-31T12:00Z") == moment("2026-01-31T13:00+01:00") == at.timestamp()
-    assert moment("created_at") is None
+    assert (
+        parse_timestamp("2026-01-31T12:00Z")
+        == parse_timestamp("2026-01-31T13:00+01:00")
+        == at.timestamp()
+    )
+    assert parse_timestamp("created_at") is None
     for wrong in (None, "soon", datetime(1969, 1, 1, tzinfo=timezone.utc)):
         with pytest.raises(SettingsError, match="the column of idTime has"):
             unix_ms(wrong)

@@ -21,10 +21,10 @@ from eventmq_contrib.gateways.majordomo.messages import (
     Ping,
     Ready,
     Request,
-    answer,
     command,
     decode_client,
     decode_worker,
+    reply,
     request,
 )
 
@@ -67,9 +67,9 @@ def test_what_clients_send():
 
 
 def test_what_we_send():
-    client = answer(b"MDPC02", "echo", b"id", [b"a", b""], final=False)
+    client = reply(b"MDPC02", "echo", b"id", [b"a", b""], final=False)
     assert [b"MDPC02", b"\x02", b"echo", b"id", b"a", b""] == client
-    assert [b"MDPC02", b"\x03", b"echo", b"id", b""] == answer(
+    assert [b"MDPC02", b"\x03", b"echo", b"id", b""] == reply(
         b"MDPC02", "echo", b"id", [], final=True
     )
     assert [NAME, b"\x02", C, b"", b"id", b"a"] == request(NAME, C, b"id", [b"a"])
@@ -529,7 +529,7 @@ def test_what_follows_a_reply_that_waits_waits_behind_it(world):
     assert 1 == len(world.heard())
 
 
-@pytest.mark.parametrize("limits", [{"kept": 3}, {"kept_bytes": 3500}], ids=str)
+@pytest.mark.parametrize("limits", [{"max_replies": 3}, {"max_reply_bytes": 3500}], ids=str)
 def test_what_waits_for_a_client_that_never_reads_is_bounded(limits):
     """The oldest go first."""
     world = World(**limits)
