@@ -1,10 +1,10 @@
 """Dispatch: leases jobs to sessions, in chunks, and sends them.
 
-Each session with credit is served from the queue that its queue order chooses; the routing strategy
-chooses among the sessions that want the same queue. A lease is a write, and the chunk is sent
-after its commit. Windows that run low are read from the store. `Affinity` narrows what a session
-gets where the strategy has keys, and `InputPages` serves the inputs of a job that are too large for
-its body.
+The queue order of a session with credit chooses the queue that serves it; the routing strategy
+chooses among the sessions that chose the same queue. A lease is a write, and the chunk is sent
+after its commit. Windows that run low are refilled from the store. `Affinity` limits the jobs that
+a session gets if the strategy has keys, and `InputPages` serves inputs that are too large for the
+body of a job.
 """
 
 from __future__ import annotations
@@ -55,29 +55,29 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Timeout sent to legacy workers for a job without one: they take 0, or none, as 300 s.
+#: Timeout sent to legacy workers for a job without one: they read 0, or none, as 300 s.
 NO_TIMEOUT = 2_147_483_647
 
-#: Seconds after a job's timeout at which a legacy lease ends.
+#: Seconds between the timeout of a job and the end of its legacy lease.
 LEGACY_SLACK = 30.0
 
-#: Timeout from which a legacy lease of a job without one is computed.
+#: Timeout in seconds that is assumed for the legacy lease of a job without one.
 LEGACY_TIMEOUT = 300.0
 
-#: Most bytes of results in a page, unless the first result is longer.
+#: Largest number of bytes of results in a page, unless the first result is longer.
 PAGE_BYTES = 1024 * 1024
 
-#: Seconds after which sessions that found nothing scan again.
+#: Seconds after which sessions that got no job are tried again.
 RESCAN_EVERY = 0.2
 
 
 def chunk_frames(lease: Lease, wall: float, epoch: int = 0) -> list[bytes]:
-    """Return the REQUEST that carries a chunk to a worker, other than a legacy one.
+    """Return the REQUEST that carries a chunk to a worker with FEATURES.
 
     Args:
         lease: The lease of the chunk.
-        wall: Guarded wall time, which is sent along if a job expires.
-        epoch: Of the owner of a shared store, 0 for a store that one broker has for itself.
+        wall: Guarded wall time, which is included if a job has an expiry.
+        epoch: Epoch of the owner of a shared store, 0 if the store is not shared.
     """
     rows = []
     expiring = False
@@ -117,7 +117,7 @@ def legacy_frames(lease: Lease) -> list[bytes]:
 
 
 def is_paged(job: JobRecord) -> bool:
-    """Return whether the body of a job has ids instead of its inputs."""
+    """Return whether the body of a job has the ids of its inputs instead of the inputs."""
     return PAGED in flags_of(job.headers)
 
 
@@ -166,18 +166,18 @@ class InputPages:
     # Workers without pages
 
     def unsupported(self, session: Session) -> bool:
-        """Return whether a session cannot read pages; legacy ones get no such jobs anyway."""
+        """Return whether a session cannot read pages. Legacy sessions never get such jobs."""
         return not session.inputs and not session.legacy
 
     def refuses(self, queue: Queue) -> bool:
-        """Return whether sessions without pages must refuse such jobs: others can read them."""
+        """Return whether another session of the queue can read pages, and gets such jobs."""
         return any(
             session.inputs and any(name == queue.name for _, name in session.queues)
             for session in self.state.sessions.values()
         )
 
     def fail(self, jobs: Sequence[JobRecord]) -> None:
-        """Fail jobs with inputs in pages, when no worker of their queue can read pages."""
+        """Fail jobs with inputs in pages, since no worker of their queue can read pages."""
         what = "the results that it takes are longer than max_frame, and no worker of the queue "
         what += "knows the extension 'inputs' to read them in pages: use EventMQ 1.0 or later"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
@@ -187,7 +187,7 @@ class InputPages:
 
 
 def _paging(text: str, seconds: float) -> float:
-    """Return the cost of reading pages first: so high that no job follows in the chunk; else 0."""
+    """Return the cost of reading pages: high enough to end a chunk; 0 for a job without pages."""
     return seconds if PAGED in flags_of(text) else 0.0
 
 
@@ -204,7 +204,7 @@ class Dispatch:
         self._competitors = 1
 
     def run(self) -> None:
-        """Lease the jobs that can be leased now, and read more where windows run low."""
+        """Lease the jobs that can be leased now, and refill windows that run low."""
         state = self.state
         if self.outcomes.unsaved:
             self.outcomes.fail_unsaved()
@@ -280,7 +280,7 @@ class Dispatch:
             for weight, name in session.queues
             if name in ready and blocked.get(name) != queues[name].version
         ]
-        if session.dedicated_to:  # the queue that it was kept free for comes first
+        if session.dedicated_to:  # the queue of its suspect comes first
             options = [o for o in options if o[1] == session.dedicated_queue] or options
         if len(options) == len(ready):  # no other queue is ready
             return options
@@ -302,7 +302,7 @@ class Dispatch:
         return old and session.blocked.get(name) != queue.version
 
     def _lease_among(self, queue: Queue, sessions: list[Session]) -> bool:
-        """Lease jobs to sessions that want them; return whether another round may lease more."""
+        """Lease jobs of a queue to sessions; return whether another round may lease more."""
         self._competitors = len(sessions)
         if len(sessions) == 1:
             return self._lease(queue, sessions[0])
@@ -312,7 +312,7 @@ class Dispatch:
         # Choose no more sessions than jobs: the strategy counts a chosen session as used.
         waiting = len(queue) + len(queue.arriving)
         chosen = self.routing.choose(queue.name, views, max(1, min(len(sessions), waiting)))
-        if self.affinity is not None:  # keys decide, so every session is tried
+        if self.affinity is not None:  # jobs may be meant for any session
             chosen = list(dict.fromkeys([*chosen, *by_id]))
         for session_id in chosen:
             again |= self._lease(queue, by_id[session_id])
@@ -321,7 +321,7 @@ class Dispatch:
     # Leases
 
     def _lease(self, queue: Queue, session: Session) -> bool:
-        """Lease jobs to a session, or record that none suits it.
+        """Lease jobs to a session, or record that it gets none.
 
         Returns:
             Whether another round may lease more, from this queue or from another one.
@@ -333,7 +333,7 @@ class Dispatch:
             if self.affinity is not None:
                 self.affinity.declined(queue, session)
             session.blocked[queue.name] = queue.version
-            return True  # another round: its other queues may have jobs for it
+            return True  # its other queues may have jobs for it
         session.charge(queue.name, len(jobs))
         lease = self._make_lease(queue, session, jobs)
         if self.affinity is not None:
@@ -380,18 +380,18 @@ class Dispatch:
             one = load._replace(jobs=1)
             if jobs := self._select_unexpired(queue, session, (eligibility, cost_of, alone), one):
                 return jobs
-            if session.credit <= 0:  # it is kept free for a suspect
+            if session.credit <= 0:  # it is dedicated to a suspect now
                 return []
         others = self._no_suspects(refuses)
         return self._select_unexpired(queue, session, (eligibility, cost_of, others), load)
 
     def _only_suspects(self, session: Session, refuses: Refuses) -> Refuses:
-        """Return a filter that refuses all jobs but the suspects that a session may get now."""
+        """Return a filter that refuses all jobs except the suspects that a session may get now."""
         may_go, now = self.state.suspects.may_go, self.state.now
         return lambda job: (refuses is not None and refuses(job)) or not may_go(job, session, now)
 
     def _no_suspects(self, refuses: Refuses) -> Refuses:
-        """Return a filter that refuses suspects: they travel alone."""
+        """Return a filter that refuses suspects, which are sent in chunks of their own."""
         get = self.state.suspects.get
         return lambda job: (refuses is not None and refuses(job)) or get(job) is not None
 
@@ -402,7 +402,7 @@ class Dispatch:
         suits: tuple[Eligibility, Callable[[str], float], Refuses],
         load: Load,
     ) -> list[JobRecord]:
-        """Take jobs of a window for a session; end those that have expired."""
+        """Take jobs of the window for a session; end expired ones."""
         now, wall = self.state.now, self.state.wall
         while True:
             jobs = queue.select(*suits, load, now)
@@ -429,10 +429,10 @@ class Dispatch:
         refuses: Callable[[JobRecord], bool] | None,
         limit: int,
     ) -> list[JobRecord]:
-        """Take jobs that this commit admits; the others join the queue when it is settled."""
+        """Take jobs that this commit admits; the others join the queue after the commit."""
         limits, wall = self.state.limits, self.state.wall
         budget, space = limits.chunk_seconds, limits.max_frame // 2
-        jobs: dict[str, JobRecord] = {}  # an id may come twice in a tick: the store takes it once
+        jobs: dict[str, JobRecord] = {}  # an id may come twice in a tick, and is stored once
         running, known, transient = self.state.running, self.state.jobs, self.state.transient.jobs
         queue.arriving.sort(key=lambda job: (job.rank, job.seq))
         for job in queue.arriving:
@@ -457,14 +457,15 @@ class Dispatch:
         """Return the eligibility of a session in a queue."""
         if queue.name in session.weights:
             return session.eligibility
-        return LEGACY_ONLY._replace(legacy=session.eligibility.legacy)  # its workers are away
+        # The session is a fallback: the queue has no workers of its own now.
+        return LEGACY_ONLY._replace(legacy=session.eligibility.legacy)
 
     def _cost_of(self, queue: Queue, session: Session) -> Callable[[str], float]:
-        """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
+        """Return a function: header text -> seconds that a job costs, below 0 if it is refused."""
         run_times, unmeasured = self.state.run_times, self.state.limits.chunk_seconds
         suits = self._eligibility(queue, session).admits
 
-        if session.jobs:  # its slots share a chunk, which may have many long jobs
+        if session.jobs:  # its slots share a chunk, so the run time does not limit it
             return lambda text: _paging(text, unmeasured) if suits(subqueue_of(text).task) else -1.0
 
         def cost_of(text: str) -> float:
@@ -478,7 +479,7 @@ class Dispatch:
     def _refuses(
         self, session: Session, queue: Queue | None = None
     ) -> Callable[[JobRecord], bool] | None:
-        """Return a filter that refuses jobs which a session must not get, None for no filter."""
+        """Return a filter that refuses jobs which a session must not get, None if it needs none."""
         refusals = self.state.refusals
         if queue is not None and self.inputs.unsupported(session) and self.inputs.refuses(queue):
             return lambda job: is_paged(job) or session.id in refusals.get(job.id, ())
@@ -513,9 +514,9 @@ class Dispatch:
     # Sending
 
     def _queue_chunk(self, session: Session, lease: Lease) -> None:
-        """Queue the message of a chunk; without any open job the chunk is closed instead."""
+        """Queue the REQUEST of a chunk, or close the chunk if no job in it is open."""
         state = self.state
-        if not lease.remaining:  # the same commit has refused or ended all of its jobs
+        if not lease.remaining:  # the commit has refused or ended all of its jobs
             session.free += session.legacy
             self.outcomes.close(session, lease)
             return
@@ -532,7 +533,7 @@ class Dispatch:
         state.deferred_sends.append(DeferredSend(session.peer.key, frames, session, lease))
 
     def send_again(self, session: Session, lease: Lease) -> None:
-        """Send a chunk that did not arrive, under its number."""
+        """Send a chunk that did not arrive again, with the same number."""
         self.state.counters["resent_chunks"] += 1
         lease.resent = True
         self._queue_chunk(session, lease)
@@ -540,7 +541,7 @@ class Dispatch:
     # Windows
 
     def _refill(self, queue: Queue) -> None:
-        """Read jobs into the subqueues of a queue that run low."""
+        """Read jobs of the store into the subqueues that run low."""
         for subqueue, jobs, size in queue.pop_refills(self.state.now):
             self._read(queue, subqueue, jobs, size)
 
@@ -579,7 +580,7 @@ class Dispatch:
     # Undoing
 
     def _undo(self, session: Session, lease: Lease) -> None:
-        """Take back a lease whose commit failed, as if it had never been made."""
+        """Undo a lease whose commit has failed."""
         state = self.state
         session.leases.pop(lease.number, None)
         if session.legacy:
@@ -591,17 +592,17 @@ class Dispatch:
                     state.enqueue(job)
 
     def not_sent(self, session: Session, lease: Lease, *, reachable: bool) -> None:
-        """Queue the jobs of a chunk that could not be sent; the session gets no more for now."""
+        """Requeue the jobs of a chunk that could not be sent; the session gets no chunk for now."""
         session.full = True
         session.free = session.free + 1 if reachable and session.legacy else 0
         self.outcomes.give_back(session, lease, unstarted=not lease.resent)
 
 
 class Affinity:
-    """Asks a strategy that has keys which session a job is meant for.
+    """Asks a routing strategy with keys which session a job is meant for.
 
-    The answers depend on loads and on the time, so a session that found nothing scans again when
-    another one takes no more, and from time to time.
+    The answers depend on loads and on the time. So a session that got no job is tried again when
+    another one takes no more jobs, and every `RESCAN_EVERY` seconds.
 
     Args:
         state: The memory of the broker.
@@ -612,11 +613,11 @@ class Affinity:
         self._state = state
         self._routing = routing
         self._scanned_at = 0.0
-        #: Queue and session of those that took a chunk at their last scan.
-        self._taking: set[tuple[str, str]] = set()
+        #: Queues and sessions that got a chunk when they were last tried.
+        self._served: set[tuple[str, str]] = set()
 
     def narrow(self, queue: Queue, session: Session, cost_of: CostOf) -> CostOf:
-        """Return ``cost_of`` for the jobs of a queue that are meant for a session, or for any."""
+        """Return ``cost_of``, but below 0 for jobs that are meant for another session."""
         routing, name, now = self._routing, queue.name, self._state.now
         views: dict[str, list[WorkerView]] = {}
 
@@ -636,7 +637,7 @@ class Affinity:
         return narrowed
 
     def _views(self, name: str, session: Session, text: str) -> list[WorkerView]:
-        """Return all sessions that may get the jobs of a header text, with or without credit."""
+        """Return the sessions that may get jobs with these headers, with or without credit."""
         refused = set().union(*self._state.refusals.values())
         return [
             WorkerView(s.id, max(s.credit, 0), len(s.leases))
@@ -652,22 +653,22 @@ class Affinity:
         ]
 
     def leased(self, queue: Queue, session: Session) -> None:
-        """Record that a session got a chunk; with its last one it may pass keys on."""
-        self._taking.add((queue.name, session.id))
+        """Record that a session got a chunk; without credit left it may pass keys on."""
+        self._served.add((queue.name, session.id))
         if session.credit <= 0:
             self.declined(queue, session)
 
     def declined(self, queue: Queue, session: Session) -> None:
-        """Let others scan again when a session takes no more: it may pass keys on."""
-        if (queue.name, session.id) in self._taking:
-            self._taking.remove((queue.name, session.id))
+        """Let other sessions be tried again: one that takes no more jobs may pass keys on."""
+        if (queue.name, session.id) in self._served:
+            self._served.remove((queue.name, session.id))
             queue.version += 1
 
     def rescan(self, queues: Iterable[Queue]) -> None:
-        """Let sessions scan again, if they did not for a while."""
+        """Let sessions be tried again, at most every `RESCAN_EVERY` seconds."""
         now = self._state.now
         if not 0.0 <= now - self._scanned_at < RESCAN_EVERY:
             self._scanned_at = now
-            self._taking.clear()
+            self._served.clear()
             for queue in queues:
                 queue.version += 1

@@ -88,7 +88,7 @@ class Promotion:
     def run_transient(self) -> None:
         """Promote ready jobs without guarantee, which needs no write."""
         state = self.state
-        for job in state.transient.due(state.now, state.keeper.ahead):
+        for job in state.transient.pop_ready(state.now, state.keeper.ahead):
             job.state = JobState.QUEUED
             counts = state.queue(job.queue).counts
             counts.delayed -= 1

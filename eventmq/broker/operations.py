@@ -1,8 +1,8 @@
 """Operator calls: ``cancel retry drop failed pause resume clock.accept bulk``.
 
-A cancelled job has ended in the store at once, wherever it is, and the peers that wait for it are
-notified. If it was running, its lease is over: the worker is asked to stop, and what it still sends
-changes nothing. `BulkOperations` does the same with many jobs, some in each commit.
+A cancelled job ends in the store at once, wherever it is, and the peers that wait for it are
+notified. If it is running, its lease ends: the worker is asked to stop, and its later answers
+change nothing. `BulkOperations` applies an operation to many jobs, a limited number in each commit.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ __all__ = ["SLICE", "BulkOperations", "OperatorCalls", "failed_filter"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: A longer reason is cut.
+#: Characters of the longest reason; a longer one is cut.
 _MAX_REASON = 500
 
 _DONE = {"retry": "queued again", "drop": "dropped"}
 
-#: The reason where a call gives none.
+#: The reason of a call that gives none.
 NO_REASON = "no reason was given"
 
-#: Jobs that one tick scans for a bulk operation, so that it takes some 30 ms.
+#: Jobs that one tick scans for a bulk operation; it takes some 30 ms.
 SLICE = 2000
 
-#: Most unfinished bulk operations; more are refused.
+#: Largest number of unfinished bulk operations; more are refused.
 MAX_OPEN = 100
 
-#: Most records of finished bulk operations.
+#: Number of finished bulk operations whose records are kept.
 _DONE_KEPT = 100
 
 _STATES = {state.value: state for state in (JobState.QUEUED, JobState.DELAYED, JobState.BLOCKED)}
@@ -82,8 +82,8 @@ def failed_filter(arguments: Mapping[str, Any], ahead: float) -> Operation:
     """Return the filters of a call about failed jobs.
 
     Args:
-        arguments: Of the call; its times are wall times.
-        ahead: Seconds by which wall time is ahead of store time, which the filters are in.
+        arguments: The arguments of the call, with wall times.
+        ahead: Seconds by which wall time is ahead of store time, which the filters use.
     """
     since, until = read_time(arguments, "since"), read_time(arguments, "until")
     return Operation(
@@ -123,8 +123,8 @@ class OperatorCalls:
         write, done = self._cancelling(ids, reason, act)
 
         def settle(affected: AffectedJobs) -> None:
-            was = done(affected)
-            rows = [(i, "cancelled", was[i]) if i in was else _unaffected(i, affected) for i in ids]
+            old = done(affected)
+            rows = [(i, "cancelled", old[i]) if i in old else _unaffected(i, affected) for i in ids]
             self.state.answer(peer, call, rows)
 
         self.state.write(write, settle, self.state.tell_undone(peer, call))
@@ -141,20 +141,20 @@ class OperatorCalls:
     def _cancelling(
         self, ids: Sequence[str], reason: str, act: Act | None = None
     ) -> tuple[ApplyToJobs, Callable[[AffectedJobs], dict[str, str]]]:
-        """Return the write that cancels jobs, and its callback, which returns their old states."""
+        """Return the write that cancels jobs, and its callback; that returns their old states."""
         audit = self.audit(reason=reason, act=act)
         who = by(act) if act is not None else ""
 
         def settle(affected: AffectedJobs) -> dict[str, str]:
             known = self.state.transient.jobs
             jobs = [*affected.jobs, *(known[job_id] for job_id in ids if job_id in known)]
-            was = {job.id: self._state_of(job) for job in jobs}
+            old = {job.id: self._state_of(job) for job in jobs}
             self.cancelled(jobs, audit, reason)
             text = "job %s, %s, was cancelled%s: %r"
             for job in jobs:
                 about = fields_of(job)
-                log_about(logger, logging.INFO, about, text, job.id, was[job.id], who, reason)
-            return was
+                log_about(logger, logging.INFO, about, text, job.id, old[job.id], who, reason)
+            return old
 
         return ApplyToJobs("cancel", list(ids), audit), settle
 
@@ -209,7 +209,7 @@ class OperatorCalls:
         self.state.write(Pause(queue, paused), settle, self.state.tell_undone(peer, call))
 
     def _accept_clock(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        """Accept the wall clock as it is, from the commit of this call on."""
+        """Accept the wall clock as it is now; the commit of this call stores it."""
         act = act_of(self.state, peer, arguments, "clock.accept")
         logger.info("the wall clock is accepted%s", by(act))
         self.state.record(RecordOperation(act))
@@ -222,12 +222,12 @@ class OperatorCalls:
         self.state.write(KeepTime(), lambda _: self.state.reply(peer, pack(accepted), call), undo)
 
     def known_queue(self, name: str) -> str:
-        """Return the name of a queue, or refuse an unknown one."""
+        """Return the name of a queue, or raise `ProtocolError` for an unknown one."""
         if name not in self.state.queues:
             raise ProtocolError(f"there is no queue {name[:80]!r}", code="queue-not-found")
         return name
 
-    # For bulk operations too
+    # Shared with bulk operations
 
     def audit(self, *, reason: str = "", seqs: int = 0, act: Act | None = None) -> AuditFields:
         """Return the audit fields of a write, and reserve ``seqs`` numbers of jobs."""
@@ -259,10 +259,10 @@ class OperatorCalls:
     def _end_lease(self, job_id: str, reason: str) -> None:
         session, lease, position = self.state.running[job_id]
         if lease.jobs[position] is None:
-            return  # answered meanwhile, too late
+            return  # it was answered meanwhile
         lease.jobs[position] = None
         if session.legacy and lease.sent:
-            return  # it knows no CANCEL: its slot is busy until it answers, and so is the lease
+            return  # it knows no CANCEL: slot and lease stay in use until it answers
         lease.remaining -= 1
         if session.legacy:
             session.free += 1
@@ -282,7 +282,7 @@ class OperatorCalls:
         self.state.send(session.peer, message.frames())
 
     def failed_changed(self, action: str, jobs: Sequence[JobRecord]) -> None:
-        """Update the counts for failed jobs that were retried or dropped; read the former again."""
+        """Update the counts for retried or dropped failed jobs; request reads of retried ones."""
         state = self.state
         state.counters["failed_retried" if action == "retry" else "failed_dropped"] += len(jobs)
         for job in jobs:
@@ -305,13 +305,13 @@ def _unaffected(job_id: str, affected: AffectedJobs) -> tuple[str, str, str]:
 
 
 class BulkOperations:
-    """Begins bulk operations, and carries them out some jobs at a time."""
+    """Starts bulk operations, and carries them out a limited number of jobs at a time."""
 
     def __init__(self, state: State, operations: OperatorCalls) -> None:
         self.state = state
         self.operations = operations
         self._bulk: dict[str, BulkOperation] = {}
-        #: Who began them, as far as this broker knows: those that an earlier one began are missing.
+        #: Act of each operation that this run of the broker has started.
         self._acts: dict[str, Act] = {}
         #: Ids of the operations that are not done.
         self.open: list[str] = []
@@ -319,7 +319,7 @@ class BulkOperations:
         state.calls["bulk"] = self._call
 
     def recover(self, operations: Iterable[BulkOperation]) -> None:
-        """Go on with the operations that an earlier broker began."""
+        """Continue the operations that an earlier run of the broker has started."""
         for bulk in operations:
             self._record(bulk)
 
@@ -409,7 +409,7 @@ class BulkOperations:
         bulk_id = self.open.pop(0)
         self.open.append(bulk_id)
         operation = self._bulk[bulk_id].operation
-        retry = operation.action == "retry"  # takes three times as long
+        retry = operation.action == "retry"  # a retry takes three times as long
         limit = max(1, SLICE // 3) if retry else SLICE
         act = self._acts.get(bulk_id)
         act = act and act._replace(at=self.state.now)
@@ -427,7 +427,7 @@ class BulkOperations:
         self._single.write(ContinueBulkOperation(bulk_id, audit, keep, limit), settle)
 
     def _slice_done(self, bulk_id: str, bulk: BulkOperation | None) -> None:
-        if bulk is None:  # its row is gone
+        if bulk is None:  # its row was deleted
             bulk = self._bulk[bulk_id]._replace(done=True)
         self._record(bulk)
         if bulk.done:

@@ -40,13 +40,13 @@ __all__ = ["MAX_ERROR", "ChunkOutcomes", "Outcomes", "ReportedFailure"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Bytes of the error of one attempt; of a longer one only that it was there is kept.
+#: Bytes of the longest error of an attempt that is kept; a longer one is replaced by a note.
 MAX_ERROR = 128 * 1024
 
 _MICRO = 1_000_000
 
-#: Outcomes that end a job, with the state that they lead to. A leased job counts as RUNNING in the
-#: table of transitions, though its record stays QUEUED.
+#: Outcomes that end a job -> the state of the ended job. In the table of transitions a leased job
+#: is RUNNING, although its record stays QUEUED.
 _ENDS: Mapping[int, JobState] = {
     kind: transition(JobState.RUNNING, state)
     for kind, state in (
@@ -63,8 +63,8 @@ _RETRY = int(OutcomeKind.RETRY)
 
 _DONE = JobState.SUCCEEDED
 
-#: Why jobs go back.
-_AGAIN, _BACK, _LOST = (
+#: Reasons why jobs are requeued.
+_RETRIED, _HANDED_BACK, _LEASE_LOST = (
     RequeueReason(EventKind.RETRY),
     RequeueReason(EventKind.HANDED_BACK),
     RequeueReason(EventKind.LEASE_LOST),
@@ -77,7 +77,7 @@ _DEATHS: Mapping[int, Death] = {
     int(OutcomeKind.UNANSWERED): Death.BESIDE,
 }
 
-#: Tasks whose run time is kept.
+#: Number of tasks whose run time is kept.
 MAX_TASKS = 10_000
 
 #: Weight of a new measurement of a task's run time.
@@ -85,7 +85,7 @@ _NEW_WEIGHT = 0.3
 
 
 class ChunkOutcomes:
-    """Collects what becomes of the jobs of a chunk that were answered, or lost."""
+    """Collects the effects of a REPLY, or of a lost session, on the jobs of one chunk."""
 
     __slots__ = (
         "attempts", "before", "blamed", "ends", "given_up", "lease", "logs", "lost", "ready",
@@ -96,22 +96,23 @@ class ChunkOutcomes:
         self.session = session
         self.lease = lease
         self.ends: list[Finished] = []
-        #: Jobs that go back, and why each does.
+        #: Requeued jobs, and the reason of each.
         self.requeued: list[JobRecord] = []
         self.reasons: list[RequeueReason] = []
-        #: Attempts that failed, and when the job of each had become ready for it.
+        #: Failed attempts, and the time at which the job of each had become ready.
         self.attempts: list[Attempt] = []
         self.ready: list[float] = []
+        #: Jobs removed from the lease, with their positions.
         self.removed: list[tuple[int, JobRecord]] = []
-        #: What jobs logged.
+        #: Kept logs of the jobs.
         self.logs: list[JobLog] = []
-        #: Ids of jobs that go back and were not started.
+        #: Ids of requeued jobs that were not started.
         self.unstarted: set[str] = set()
-        #: Jobs that go back and may have killed their process, by their ids; ids of those to which
-        #: the death is counted because their worker was lost.
+        #: Ids of requeued jobs that may have killed their process.
         self.lost: dict[str, Death] = {}
-        #: The session was given up with the chunk: it did not answer.
+        #: Whether the chunk was not answered: its session was given up.
         self.given_up = False
+        #: Ids of requeued jobs in which the loss of their worker is counted as a death.
         self.blamed: set[str] = set()
         #: The suspects as they were before.
         self.suspects: list[tuple[JobRecord, Suspect | None]] = []
@@ -120,7 +121,7 @@ class ChunkOutcomes:
 
 
 class ReportedFailure(NamedTuple):
-    """How an attempt failed, as the worker reported it."""
+    """A failed attempt, as the worker reported it."""
 
     worker: str
     started: float
@@ -129,7 +130,7 @@ class ReportedFailure(NamedTuple):
     error: bytes
 
     def attempt(self, job: JobRecord, now: float) -> Attempt:
-        """Return the entry of the job's history, before its attempt is counted up."""
+        """Return the row for the history of the job; call this before its attempt grows."""
         content_type, error = self.content_type, self.error
         if len(error) > MAX_ERROR:
             msg = f"an error of {len(error)} bytes, which is too long to be kept"
@@ -141,24 +142,24 @@ class ReportedFailure(NamedTuple):
 
 
 def _of_ended(logs: Sequence[JobLog], ends: Sequence[Finished]) -> list[JobLog]:
-    """Return the logs of jobs that ended, with the times until which they are kept."""
-    kept = {row.job.id: row.state is not JobState.FAILED for row in ends}
+    """Return the logs of ended jobs, with the times until which they are kept."""
+    expires = {row.job.id: row.state is not JobState.FAILED for row in ends}
     return [
-        log._replace(until=log.at + log.ttl if kept[log.job_id] else 0.0)
+        log._replace(until=log.at + log.ttl if expires[log.job_id] else 0.0)
         for log in logs
-        if log.job_id in kept
+        if log.job_id in expires
     ]
 
 
 def _worker_lost(session: Session) -> RequeueReason:
-    """Return why a job goes back to which the loss of its worker is counted."""
+    """Return the reason to requeue a job in which the loss of its worker is counted."""
     msg = f"the worker {session.name} was lost while it had this job"
     error = RemoteError("eventmq.errors.WorkerLost", msg)
     return RequeueReason(EventKind.LEASE_LOST, encode_error(error))
 
 
 class Outcomes:
-    """Ends jobs, or requeues them."""
+    """Applies outcomes: ends jobs or requeues them, and closes their chunks."""
 
     def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
@@ -168,7 +169,7 @@ class Outcomes:
         self.unsaved: list[JobRecord] = []
 
     def reply(self, peer: Peer, message: Reply) -> None:
-        """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
+        """Apply the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
         session = peer.session
         if session is not None and not session.legacy:
             self._chunk(peer, session, parse_chunk_number(message.outcome or ""), message)
@@ -182,7 +183,7 @@ class Outcomes:
         lease = session.leases.get(number)
         if lease is None:
             if session.orphaned_chunks.pop(number, 0.0) and session.running_orphans:
-                session.running_orphans -= 1  # if it is not at its end, the next status says so
+                session.running_orphans -= 1  # if its jobs still run, the next STATUS corrects this
             self.state.counters["stale_outcomes"] += len(rows)
             self.state.write(BARRIER, lambda _: self.state.ack(peer, message.id))
             return
@@ -193,19 +194,19 @@ class Outcomes:
         self._write_and_close(chunk, lambda: self.state.ack_answer(peer, message.id))
 
     def _keep_logs(self, chunk: ChunkOutcomes, logs: Mapping[int, bytes]) -> None:
-        """Note what jobs logged, before their attempts are counted up."""
+        """Record the logs of jobs; call this before their attempts grow."""
         lease, state = chunk.lease, self.state
-        most = state.limits.max_job_log_bytes
+        max_bytes = state.limits.max_job_log_bytes
         for position, log in logs.items():
             job = lease.jobs[position] if 0 <= position < len(lease.jobs) else None
             if job is not None and log and not lease.transient:
                 ttl = self._task_and_ttls(job.headers)[2]
-                text = last_lines(log, most)
-                chunk.logs.append(JobLog(job.id, job.attempt, state.now, ttl, 0.0, most, text))
+                text = last_lines(log, max_bytes)
+                chunk.logs.append(JobLog(job.id, job.attempt, state.now, ttl, 0.0, max_bytes, text))
 
     # hot loop: python -m benchmarks drain
     def _apply_rows(self, chunk: ChunkOutcomes, rows: Sequence[OutcomeRow]) -> None:
-        """Apply each outcome of a REPLY: what becomes of its job goes into ``chunk``."""
+        """Apply each outcome of a REPLY; collect the effects in ``chunk``."""
         lease, worker = chunk.lease, chunk.session.name
         jobs = lease.jobs
         size = len(jobs)
@@ -246,7 +247,7 @@ class Outcomes:
 
     def _record_run_time(self, task: str, seconds: float) -> None:
         if len(self.state.run_times) > MAX_TASKS:
-            self.state.run_times.clear()  # measured again within a chunk each
+            self.state.run_times.clear()  # the next chunk of each task measures it again
         old = self.state.run_times.get(task)
         new = seconds if old is None else old + _NEW_WEIGHT * (seconds - old)
         self.state.run_times[task] = max(new, 1e-6)
@@ -259,10 +260,10 @@ class Outcomes:
         countdown: float,
         failure: ReportedFailure,
     ) -> None:
-        """Apply an outcome that is no end: the job is queued again, or ends because of it."""
+        """Apply an outcome that does not end a job by itself: requeue the job, or end it anyway."""
         state, session = self.state, chunk.session
-        reason = _BACK
-        if chunk.lease.transient and kind == OutcomeKind.RETRY:  # there is no second attempt
+        reason = _HANDED_BACK
+        if chunk.lease.transient and kind == OutcomeKind.RETRY:  # it has only one attempt
             end = self.row(job, JobState.FAILED, failure.content_type, failure.error, session.name)
             chunk.ends.append(end._replace(started=failure.started, run_time=failure.run_time))
             return
@@ -275,7 +276,7 @@ class Outcomes:
         if kind == OutcomeKind.RETRY:
             chunk.attempts.append(failure.attempt(job, state.now))
             chunk.ready.append(job.waiting_since)
-            reason = _AGAIN
+            reason = _RETRIED
             chunk.suspects.append((job, state.suspects.copy_of(job)))
             self._delay(job, countdown)
         elif (death := _DEATHS.get(kind)) is not None:
@@ -298,12 +299,12 @@ class Outcomes:
         chunk.reasons.append(reason)
 
     def _lose(self, chunk: ChunkOutcomes, jobs: Sequence[JobRecord], what: str) -> None:
-        """End jobs without guarantee that may have run, and are not run again.
+        """End jobs without guarantee that may have run, since they are not run again.
 
         Args:
-            chunk: What becomes of the jobs.
-            jobs: Some of them.
-            what: What happened to the worker, or what it did.
+            chunk: Collects the effects.
+            jobs: Jobs of the chunk.
+            what: What happened to the worker, as a phrase that follows its name.
         """
         if not jobs:
             return
@@ -320,13 +321,13 @@ class Outcomes:
     def _count_death(
         self, chunk: ChunkOutcomes, job: JobRecord, error: bytes, death: Death
     ) -> bool:
-        """Count a death; return whether the job ends with it.
+        """Count a death in a job or record it as a loss; return whether the job ends with it.
 
         Args:
-            chunk: What becomes of the jobs.
+            chunk: Collects the effects.
             job: A job that had started.
-            error: How its process ended.
-            death: What is known of the cause.
+            error: Encoded error that describes the end of its process.
+            death: Kind of the death.
         """
         suspects = self.state.suspects
         if not suspects.proves(job, death):
@@ -339,7 +340,7 @@ class Outcomes:
         return True
 
     def _delay(self, job: JobRecord, countdown: float) -> None:
-        """Make the next attempt of a failed job."""
+        """Delay a failed job until its next attempt."""
         state = self.state
         state.suspects.forget(job)
         job.attempt += 1
@@ -350,7 +351,7 @@ class Outcomes:
         state.counters["retries"] += 1
 
     def _may_be_allowed(self, job: JobRecord) -> bool:
-        """Return whether another session of the queue may still allow the path of a legacy job."""
+        """Return whether another session of the queue may allow the callable of a legacy job."""
         refused = self.state.refusals.get(job.id, ())
         return any(
             session.id not in refused and (session.callables or session.legacy)
@@ -377,7 +378,7 @@ class Outcomes:
         result: bytes = b"",
         worker: str = "",
     ) -> Finished:
-        """Return the entry that ends a job with the broker's default time to live."""
+        """Return the row that ends a job, with the broker's default time to live."""
         ttl = self.state.limits.result_ttl
         return Finished(job, state, self.state.now, ttl, content_type, result, worker=worker)
 
@@ -405,7 +406,11 @@ class Outcomes:
     def _leased_for(
         self, session: Session | None, message: Reply
     ) -> tuple[Session, Lease, JobRecord] | None:
-        """The leased job of that id, else, of five frames, the oldest lease of the session."""
+        """Return the lease that a REPLY of a legacy worker answers, None if there is none.
+
+        It is that of the job with the id in the REPLY. For a REPLY of five frames, which has no id
+        of a request, it may be the oldest lease of the session.
+        """
         job_id = message.request or message.id
         entry = self.state.running.get(job_id)
         if entry is not None and entry[0].legacy:
@@ -419,13 +424,13 @@ class Outcomes:
             return None
         lease = session.leases[min(session.leases)]
         job = lease.jobs[0]
-        if job is None:  # it was cancelled, and this was the answer
+        if job is None:  # the REPLY answers a cancelled job
             self.close(session, lease)
             return None
         return session, lease, job
 
     def _was_cancelled(self, session: Session, message: Reply) -> bool:
-        """Close the lease of a cancelled job that this answers; return whether there was one."""
+        """Close the lease if the REPLY answers a cancelled job; return whether it does."""
         message_id = message.request or message.id
         for lease in session.leases.values():
             if lease.message_id == message_id and lease.jobs[0] is None:
@@ -436,7 +441,7 @@ class Outcomes:
     # Writing
 
     def _write_and_close(self, chunk: ChunkOutcomes, acknowledge: Callable[[], None]) -> None:
-        """Write what became of jobs, and close their chunk if it is answered in full."""
+        """Write the collected effects, and close the chunk if all its jobs are answered."""
         state, session, lease = self.state, chunk.session, chunk.lease
         ends, requeued = chunk.ends, chunk.requeued
         if chunk.unstarted:  # before the session gets its next chunk
@@ -444,18 +449,18 @@ class Outcomes:
         if not lease.remaining:
             self.close(session, lease)
         if lease.transient:
-            self._back(chunk)
+            self._requeued(chunk)
             self.record_ends(ends, {})
             self.waiters.flush()
             acknowledge()
             return
         if requeued:
             self._suspect(chunk)
-            entry = Requeue(
+            requeue = Requeue(
                 requeued, chunk.attempts, chunk.reasons, state.now, session.name, lease.leased,
                 chunk.ready, chunk.logs,
             )  # fmt: skip
-            state.write(entry, lambda _: self._back(chunk))
+            state.write(requeue, lambda _: self._requeued(chunk))
 
         def settle(write_result: Mapping[int, WriteResult]) -> None:
             self.record_ends(ends, write_result)
@@ -474,9 +479,9 @@ class Outcomes:
         """End jobs with the next commit; those without guarantee at once.
 
         Args:
-            rows: Their ends.
-            undo: Called where the commit failed; by default the jobs are queued again.
-            ahead: Seconds by which wall time is ahead, for jobs that have expired.
+            rows: The ends of the jobs.
+            undo: Called if the commit fails; by default the jobs are queued again.
+            ahead: Seconds by which wall time is ahead of store time, for expired jobs.
         """
         transient = self.state.transient.jobs
         stored = [row for row in rows if transient.get(row.job.id) is not row.job]
@@ -495,7 +500,7 @@ class Outcomes:
             self.state.enqueue(row.job)
 
     def _suspect(self, chunk: ChunkOutcomes) -> None:
-        """Record which requeued jobs may have killed their process; the same commit stores it."""
+        """Record which requeued jobs may have killed their process, in the same commit."""
         if not chunk.lost and not chunk.blamed:
             return
         suspects, chunk_id = self.state.suspects, (chunk.session.id, chunk.lease.number)
@@ -510,17 +515,17 @@ class Outcomes:
                 suspects.lost(job, death, chunk_id if chunk.given_up else None)
 
     def _undo(self, chunk: ChunkOutcomes) -> None:
-        """Undo all of it: the commit failed, and the worker will send its REPLY again."""
+        """Undo all effects: the commit has failed, and the worker will send its REPLY again."""
         session, lease = chunk.session, chunk.lease
-        for job, was in chunk.before:
-            job.attempt, job.deaths, job.ready_at, job.rank, job.state, job.eta = was
+        for job, old in chunk.before:
+            job.attempt, job.deaths, job.ready_at, job.rank, job.state, job.eta = old
             self.state.refusals.get(job.id, set()).discard(session.id)
-        for job, known in reversed(chunk.suspects):
-            self.state.suspects.restore(job, known)
+        for job, suspect in reversed(chunk.suspects):
+            self.state.suspects.restore(job, suspect)
         for position, job in chunk.removed:
             lease.jobs[position] = job
         lease.remaining += len(chunk.removed)
-        # A session that was given up meanwhile is there again, to be given up once more.
+        # A session that was given up meanwhile is restored, to be given up once more.
         owner = self.state.sessions.setdefault(session.id, session)
         owner.leases[lease.number] = lease
         if owner.peer is None and not owner.disconnected_at:
@@ -551,7 +556,7 @@ class Outcomes:
                 if row.state is JobState.EXPIRED:
                     expired.append(job)
                 queue.counts.failed += row.state is JobState.FAILED and other is not job
-            if other is not None and other is not job:  # in memory is a transient one of that id
+            if other is not None and other is not job:  # a transient job has the same id
                 state.keep_out(job)
                 continue
             if running.pop(job_id, None) is not None:  # as `State.released`
@@ -573,7 +578,7 @@ class Outcomes:
 
     @staticmethod
     def _log_expired(jobs: Sequence[JobRecord]) -> None:
-        """Log that jobs have expired: one line, however many those of a commit are."""
+        """Log that jobs have expired, in one line for all jobs of a commit."""
         first = fields_of(jobs[0])
         others = f" and {len(jobs) - 1} others" if len(jobs) > 1 else ""
         text = "job %s of task %s%s expired before it was started"
@@ -582,18 +587,18 @@ class Outcomes:
     def _still_stored(
         self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]
     ) -> Sequence[Finished]:
-        """Return the rows of jobs that the store still had; forget the leases of the others."""
+        """Return the rows of jobs that the store still had; release the other jobs."""
         for index in write_result:
             job = rows[index].job
             self.state.released(job)
             self.state.jobs.pop(job.id, None)
         return [row for index, row in enumerate(rows) if index not in write_result]
 
-    def _back(self, chunk: ChunkOutcomes) -> None:
+    def _requeued(self, chunk: ChunkOutcomes) -> None:
         state = self.state
         for job in chunk.requeued:
             if job.state is JobState.CANCELLED:
-                continue  # by the same commit
+                continue  # in the same commit
             state.released(job, unstarted=job.id in chunk.unstarted)
             if job.state is JobState.DELAYED:
                 state.queues[job.queue].counts.queued -= 1
@@ -610,14 +615,14 @@ class Outcomes:
         unstarted: bool = False,
         death: Death | None = None,
     ) -> None:
-        """Queue the unanswered jobs of a chunk again: its session is lost, or does not have it.
+        """Requeue the unanswered jobs of a chunk whose session is lost or does not have it.
 
         Args:
-            session: The session that had it.
-            lease: The chunk.
-            unstarted: None of them was started, for certain. One without guarantee that may have
-                been started ends instead.
-            death: How the session ended, None where that says nothing about the jobs.
+            session: The session that had the chunk.
+            lease: The lease of the chunk.
+            unstarted: Whether certainly none of the jobs was started. A job without guarantee that
+                may have been started ends instead.
+            death: How the session ended, None if that says nothing about the jobs.
         """
         chunk = ChunkOutcomes(session, lease)
         chunk.given_up = True
@@ -631,7 +636,7 @@ class Outcomes:
                 if death is not None and self._count_worker_death(chunk, job, death):
                     continue
                 chunk.requeued.append(job)
-                chunk.reasons.append(_BACK if unstarted else _LOST)
+                chunk.reasons.append(_HANDED_BACK if unstarted else _LEASE_LOST)
                 if job.id in chunk.blamed:
                     chunk.reasons[-1] = _worker_lost(session)
                 if unstarted:
@@ -641,7 +646,7 @@ class Outcomes:
         self._write_and_close(chunk, lambda: None)
 
     def _give_back_transient(self, chunk: ChunkOutcomes, *, unstarted: bool) -> None:
-        """Queue jobs without guarantee again if they did not start for certain, else end them."""
+        """Requeue jobs without guarantee that certainly did not start; end all others."""
         lease = chunk.lease
         jobs = [job for job in lease.jobs if job is not None]
         lease.jobs, lease.remaining = [None] * len(lease.jobs), 0
@@ -652,38 +657,38 @@ class Outcomes:
         self._write_and_close(chunk, lambda: None)
 
     def _count_worker_death(self, chunk: ChunkOutcomes, job: JobRecord, death: Death) -> bool:
-        """Count the death of a worker that had a job; return whether the job ends with it."""
-        before = job.deaths
-        was = (job.attempt, before, job.ready_at, job.rank, job.state, job.eta)
-        chunk.before.append((job, was))
+        """Count the loss of the worker of a job; return whether the job ends with it."""
+        deaths = job.deaths
+        fields = (job.attempt, deaths, job.ready_at, job.rank, job.state, job.eta)
+        chunk.before.append((job, fields))
         ends = self._count_death(chunk, job, _worker_lost(chunk.session).error, death)
-        if job.deaths > before:
+        if job.deaths > deaths:
             chunk.blamed.add(job.id)
         return ends
 
     def close(self, session: Session, lease: Lease) -> None:
-        """Delete the row of a chunk that has nothing left."""
+        """Close a chunk without open jobs: delete its row."""
         if session.leases.pop(lease.number, None) is not None:
             if session.dedicated_to and not session.leases:
-                session.blocked.clear()  # what waits for it may have been refused before
+                session.blocked.clear()  # it may have been refused the suspect before
             if lease.transient:
                 return
-            entry = CloseChunk(session.id, lease.number)
+            write = CloseChunk(session.id, lease.number)
             self.state.write(
-                entry, lambda _: None, lambda: session.leases.__setitem__(lease.number, lease)
+                write, lambda _: None, lambda: session.leases.__setitem__(lease.number, lease)
             )
 
     # Damaged jobs
 
     def sort_out_damaged(self, jobs: list[JobRecord]) -> list[JobRecord]:
-        """Fail those of queued jobs that the store says are damaged; return the others.
+        """Fail the queued jobs that the store reports as damaged; return the others.
 
-        The store keeps them as they are.
+        The store keeps the damaged records unchanged.
         """
         damaged = [job for job in jobs if job.damaged]
         if not damaged:
             return jobs
-        known = self.state.jobs  # what is in memory was read, or admitted, when it was sound
+        known = self.state.jobs  # the copy in memory is sound
         self._fail_damaged([job for job in damaged if job.id not in known])
         return [job for job in jobs if not job.damaged]
 

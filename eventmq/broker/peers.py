@@ -1,7 +1,7 @@
 """Connected peers: a `Peer` per connection, a `Session` per run of a worker, its `Lease`s.
 
-A routing id changes at every reconnect, so leases belong to sessions; a session finds its
-connection again when its peer informs with the same session id.
+A routing id changes at every reconnect, so leases belong to sessions. A session gets its new
+connection when its peer informs with the same session id.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LEGACY_ONLY", "LEGACY_PREFIX", "Eligibility", "Key", "Lease", "Peer", "Session"]
 
-#: Where several queues have jobs for a session, a chunk has at most so many times the jobs, by
-#: weight, of the last chunks of the others: once, and as much again, so that chunks can grow.
+#: If several queues have jobs for a session, a chunk has at most this many times the jobs, relative
+#: to the weight of its queue, of the smallest last chunk of the other queues: 2 lets chunks grow.
 MAX_SHARE = 2
 
 #: Prefix of session ids that the broker makes for legacy peers.
@@ -27,42 +27,42 @@ LEGACY_PREFIX = "plain."
 
 
 class Key(NamedTuple):
-    """A connection: the port's name and the routing id."""
+    """A connection: the name of the port and the routing id."""
 
     port: str
     identity: bytes
 
     def __str__(self) -> str:
-        """Return it for logs, in printable ASCII."""
+        """Return the connection as printable ASCII, for logs."""
         return f"{repr(self.identity)[2:-1]} on port {self.port}"
 
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One connection.
+    """The peer of one connection.
 
     Attributes:
-        key: Its port and routing id.
-        role: ``worker``, ``scheduler`` or ``client`` as informed, else "".
-        features: Its FEATURES, None for a legacy peer or one that did not inform.
-        last_seen: When a message last came from it.
-        sent: When a message was last sent to it.
+        key: Port and routing id of the connection.
+        role: ``worker``, ``scheduler`` or ``client`` as in its INFORM, "" before.
+        features: Its FEATURES; None for a legacy peer and before its INFORM.
+        last_seen: Time of its last message.
+        sent: Time of the last message to it.
         session: Its session, if it is a worker.
-        calls: Its unfinished ``get`` calls: message id -> ids of jobs still to be answered.
+        calls: Its unfinished ``get`` calls: message id -> ids of the unanswered jobs.
         topics: Its unfinished ``subscribe`` calls: message id -> topic prefixes.
         streams: Its ``stream`` calls: message id -> job.
         waiting: Number of ids in ``calls``.
-        owed: Number of jobs whose REPLY it asked for and did not get yet.
-        leaving: A KBAI was said by either side; a legacy worker then only finishes what it has.
-        warned: Whether a bad message of it was logged.
-        sent_schedules: Of a legacy scheduler: schedule -> what was last sent to it.
-        grant: What it may do, None for everything.
-        admitted: What the key of its connection allows: ``grant``, unless that is of a peer for
-            which a standby passes messages on.
-        tokens: Messages that it may send at once, where there is a limit.
-        filled: When ``tokens`` was counted last.
-        muted: It acts as registered but never informed; it is sent nothing until it does.
-        dismissed: It was sent a DISCONNECT, so that it informs again.
+        owed: Number of jobs for which it requested a REPLY that it has not got yet.
+        leaving: Either side has sent KBAI; a legacy worker then only finishes its jobs.
+        warned: Whether a bad message of the peer was logged.
+        sent_schedules: Schedule -> content last sent to the peer, a legacy scheduler.
+        grant: The rights of the peer, None for all.
+        admitted: The rights of the key of the connection. They differ from ``grant`` if a standby
+            relays messages of a peer over the connection.
+        tokens: Messages that the peer may send at once, if there is a rate limit.
+        filled: Time at which ``tokens`` was last updated.
+        muted: The peer acts as registered but never informed; it is sent nothing until it does.
+        dismissed: The peer was sent a DISCONNECT, so that it informs again.
     """
 
     key: Key
@@ -88,26 +88,26 @@ class Peer:
 
     @property
     def maker(self) -> object:
-        """Whom queues that it names first count against: its key's owner, else the connection."""
+        """Who counts as the maker of queues that it creates: the owner of its key, else `key`."""
         return self.key if self.grant is None else self.grant.owner
 
     @property
     def may_be_silent(self) -> bool:
-        """Whether its silence proves nothing: a legacy client that still waits for a REPLY.
+        """Whether its silence does not show that it is dead.
 
-        Legacy clients send no HEARTBEATs.
+        That is so for a legacy client that waits for a REPLY: legacy clients send no HEARTBEATs.
         """
         silent = self.features is None and self.role in {"", "client"} and not self.muted
         return self.owed > 0 and silent
 
     @property
     def reads_rows(self) -> bool:
-        """Whether it reads a row, as for ``get``, in the REPLY to its ``reply-requested``."""
+        """Whether a REPLY that it requested has a row, as for ``get``, instead of a result."""
         return self.features is not None and "ended" in self.features.extensions
 
     @property
     def reads_errors(self) -> bool:
-        """Whether it can be sent an ERROR: it has not informed, or has the extension ``error``."""
+        """Whether it may be sent an ERROR: it has not informed, or has the extension ``error``."""
         return not self.role or (self.features is not None and "error" in self.features.extensions)
 
 
@@ -116,21 +116,21 @@ class Lease:
     """One chunk that a session holds.
 
     Attributes:
-        number: Of the chunk, ascending per session.
-        queue: Name.
-        jobs: By position; None once answered, withdrawn or ended before a restart.
-        deliveries: By position.
-        message_id: Of the REQUEST.
-        sent: When it was last sent, 0.0 before; sent again if the worker does not list it in time.
-        leased: When it was first leased, perhaps in an earlier epoch; for events. 0.0 if that is
-            not known.
-        until: For legacy peers, when the lease expires.
-        remaining: Number of jobs not answered yet.
-        transient: Its jobs are transient, and the chunk is not stored.
-        resent: It was sent more than once.
-        recorded: When the last event about this lease was written, 0.0 for never.
-        asks: It holds a suspect: the worker must CALL ``begin`` before it starts the job.
+        number: Number of the chunk, ascending per session.
+        queue: Name of the queue.
+        jobs: Jobs by position; None once answered, withdrawn or ended before a restart.
+        deliveries: Deliveries by position.
+        message_id: Message id of the REQUEST.
+        sent: Time of the last REQUEST, 0.0 before; the chunk is sent again if the worker does not
+            list it in time.
+        leased: Time of the first lease, perhaps in an earlier epoch, for events; 0.0 if not known.
+        until: Time at which the lease of a legacy session expires.
+        remaining: Number of jobs without answer.
+        transient: The jobs are transient, and the chunk is not stored.
+        resent: The chunk was sent more than once.
+        asks: The chunk has a suspect: the worker must CALL ``begin`` before it starts the job.
         started: The worker has called ``begin``.
+        recorded: Time of the last event about the lease, 0.0 if there was none.
     """
 
     number: int
@@ -154,20 +154,20 @@ class Eligibility(NamedTuple):
 
     #: Names of tasks; None means any.
     tasks: frozenset[str] | None
-    #: Whether it takes legacy jobs.
+    #: Whether the session accepts legacy jobs.
     legacy: bool
 
     def admits(self, task: str | None) -> bool:
-        """Return whether it may run jobs of a task; None stands for legacy jobs."""
+        """Return whether the session may run jobs of a task; None stands for legacy jobs."""
         if task is None:
             return self.legacy
         return self.tasks is None or task in self.tasks
 
 
-#: The eligibility of a session that has not informed yet what it knows.
+#: The eligibility of a session before its INFORM.
 NOTHING = Eligibility(frozenset(), legacy=False)
 
-#: The eligibility of a session that takes legacy jobs only.
+#: The eligibility of a session that accepts legacy jobs only.
 LEGACY_ONLY = Eligibility(frozenset(), legacy=True)
 
 
@@ -176,43 +176,44 @@ class Session:
     """One run of a worker.
 
     Attributes:
-        id: Its own, or one made by the broker for a legacy peer.
-        order: Chooses the queue that comes next.
-        about: What it announced last, None of a legacy peer.
+        id: Id in its INFORM, or one made by the broker for a legacy peer.
+        order: Chooses the next queue.
         peer: Its connection, None while it has none.
+        about: FEATURES of its last INFORM, None for a legacy peer.
+        name: Name for people.
         queues: (weight, name) pairs.
-        weights: The same by name.
-        tasks: Names of the tasks it knows; empty means any.
-        eligibility: The jobs that it may get, by ``tasks``, ``callables`` and ``legacy``.
-        callables: Whether it takes legacy jobs, which name a callable by its dotted path.
-        inputs: Whether it can read a job's inputs page by page.
+        weights: Weights by name.
+        tasks: Names of the tasks that it knows; empty means any.
+        callables: Whether it accepts legacy jobs, which name a callable by its dotted path.
+        inputs: Whether it can read the inputs of a job in pages.
         legacy: It has no FEATURES: one job per message, one READY per slot.
-        max_chunks: How many chunks it wants to hold, as its STATUS says; 0 for a legacy one.
-        jobs: How many jobs it wants to hold, 0 where it counts chunks only.
-        notified_at: When it was last sent the number of waiting jobs.
-        received: Highest chunk number that it says it received.
-        next_number: Of the next chunk.
-        assigned: How many jobs were assigned to it since the broker started.
+        eligibility: The jobs that it may get, by ``tasks``, ``callables`` and ``legacy``.
+        max_chunks: Number of chunks that it wants to hold, from its STATUS; 0 for a legacy one.
+        jobs: Number of jobs that it wants to hold, 0 if it counts only chunks.
+        notified_at: Time at which it was last sent the number of waiting jobs.
+        received: Highest chunk number in its STATUS.
+        next_number: Number of the next chunk.
+        assigned: Number of jobs assigned to it since the broker started.
         chunk_shares: Queue -> jobs of its last chunk from there, divided by the queue's weight.
-        max_share: The most of this that the next chunk may have, so that no queue that has jobs
-            for it now is passed over for long.
+        max_share: Largest such share for the next chunk, so that no other queue with jobs for the
+            session waits long.
         leases: Number -> open chunk.
-        orphaned_chunks: Held chunks without an open lease: number -> since when.
-        running_orphans: How many of these are so old that their jobs must be running.
-        full: A chunk could not be sent; it gets the next one after its next READY or STATUS, or
-            when sessions are next checked.
-        disconnected_at: When its connection was lost, 0.0 while it has one.
-        reconnect_timeout: Seconds that it may be disconnected, 0.0 for the usual grace.
-        closing: It said KBAI: it gets nothing more.
+        orphaned_chunks: Number of a held chunk without an open lease -> time since then.
+        running_orphans: Number of these chunks that are old enough to be certainly running.
+        full: A chunk could not be sent. The session gets the next one after its next READY or
+            STATUS, or when sessions are next checked.
+        disconnected_at: Time at which its connection was lost, 0.0 while it has one.
+        reconnect_timeout: Seconds for which it may be disconnected, 0.0 for the usual grace.
+        closing: It has sent KBAI, and gets no more chunks.
         blocked: Queue -> its version when it last had no job for this session.
         dedicated_to: Id of a suspect (`eventmq.broker.suspects`), "" for none. The session gets
             this job next, and nothing more while it holds a chunk.
-        dedicated_queue: The queue of that job.
-        dedicated_since: Since when.
-        free: Legacy peers: slots offered and not used.
-        slots: Legacy peers: how many there are, as the READYs after INFORM said.
-        informed_at: Legacy peers: when it informed.
-        idle_since: Legacy peers: since when all slots are free while leases are open.
+        dedicated_queue: Queue of that job.
+        dedicated_since: Time since which the session is dedicated to it.
+        free: Legacy sessions: number of slots that are offered and not used.
+        slots: Legacy sessions: number of slots, from the READYs after INFORM.
+        informed_at: Legacy sessions: time of INFORM.
+        idle_since: Legacy sessions: time since which all slots are free while leases are open.
     """
 
     id: str
@@ -253,22 +254,22 @@ class Session:
 
     @property
     def credit(self) -> int:
-        """How many more chunks it takes now."""
+        """Number of chunks that it accepts now."""
         if self.peer is None or self.closing or self.full or (self.dedicated_to and self.leases):
             return 0
         if self.legacy:
             return self.free
         chunks = self.max_chunks - len(self.leases) - self.running_orphans
-        rest = self.jobs - self.unanswered - self.running_orphans
-        return min(chunks, rest) if self.jobs and chunks > 0 else chunks
+        jobs = self.jobs - self.unanswered - self.running_orphans
+        return min(chunks, jobs) if self.jobs and chunks > 0 else chunks
 
     @property
     def unanswered(self) -> int:
-        """How many jobs it has not answered."""
+        """Number of jobs that it has not answered."""
         return sum([lease.remaining for lease in self.leases.values()])
 
     def choose(self, queues: list[tuple[int, str]]) -> str:
-        """Return the queue from which it gets the next chunk, and set ``max_share``."""
+        """Return the queue of the next chunk, and set ``max_share``."""
         self.max_share = inf
         if len(queues) == 1:
             return queues[0][1]
@@ -278,19 +279,19 @@ class Session:
         return chosen
 
     def charge(self, queue: str, jobs: int, handed_back: int = 0) -> None:
-        """Record that it got a chunk of the queue; or that it has handed back jobs of one."""
+        """Record that it got a chunk of a queue, or has handed back jobs of one."""
         weight = self.weights.get(queue, 1)
         self.order.charge(queue, weight, -handed_back or jobs)
         self.chunk_shares[queue] = (jobs - handed_back) / max(weight, 1)
 
     def dedicate(self, job: JobRecord, now: float) -> None:
-        """Dedicate the worker to a suspect: it gets no other job."""
+        """Dedicate the session to a suspect: it gets no other job."""
         self.dedicated_to, self.dedicated_queue, self.dedicated_since = job.id, job.queue, now
 
     def share(self, queue: str, waiting: int, competitors: int) -> int:
-        """Return how many of the jobs that wait in a queue it should get in one chunk.
+        """Return how many of the waiting jobs of a queue it should get in one chunk.
 
-        One that counts chunks gets ``waiting / credit`` jobs, to fill all its chunks; one
+        A session that counts chunks gets ``waiting / credit`` jobs, to fill all its chunks. One
         that counts jobs gets ``waiting / competitors``.
         """
         if self.legacy:

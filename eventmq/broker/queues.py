@@ -1,11 +1,11 @@
-"""One queue of the broker: its subqueues, what they hold in memory, and who is served next.
+"""One queue of the broker: its subqueues, their jobs in memory, and the choice of the next jobs.
 
-A worker takes the jobs that it knows, in rank order over all of its subqueues. The subqueues share
-the memory of the queue; what it does not hold is in the store, and is read from there before memory
-runs low, or when a worker asks for it.
+A worker gets the jobs that it knows, in rank order over all subqueues. The subqueues share the
+memory of the queue. The other jobs are in the store, and are read before memory runs low, or when a
+worker needs them.
 
-Where jobs have a ``limit-key``, the subqueues share the queue by weighted fair queueing: the one
-with the least virtual time comes first, and the rank counts inside of it.
+If jobs have a ``limit-key``, the subqueues share the queue by weighted fair queueing: the subqueue
+with the smallest virtual time comes first, and ranks count only within a subqueue.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["MIN_JOBS", "MemoryBudget", "Queue", "RefillRequests", "SubqueueCounts", "select_shared"]
 
 
-#: Microseconds of rank by which a job without guarantee may overtake a stored one of its queue, so
-#: that chunks, which have one kind only, have several jobs where both kinds arrive together.
+#: Microseconds of rank by which a job without guarantee may overtake a stored one of its queue. A
+#: chunk has only one of both kinds; without this, chunks would be short while both kinds arrive.
 _OVERTAKE = 20_000
 
-#: Jobs that a subqueue may have in memory, however many subqueues share it, while there is space.
+#: Number of jobs that a subqueue may have in memory, however many subqueues share it, while there
+#: is space.
 MIN_JOBS = 16
 
 
@@ -54,7 +55,7 @@ class SubqueueCounts:
     def __init__(self) -> None:
         self.total = 0
         self.limiters = Limiters()
-        #: Queue and key of subqueues that may begin with what this tick admits.
+        #: Queues and keys of new subqueues for the jobs that this tick admits.
         self.coming: set[tuple[str, SubqueueKey]] = set()
 
 
@@ -62,7 +63,7 @@ class MemoryBudget:
     """The memory of one queue, which its subqueues share.
 
     Args:
-        size_limit: Jobs that subqueues have in memory together.
+        size_limit: Number of jobs that all subqueues together may have in memory.
         bytes_limit: Bytes of their bodies.
     """
 
@@ -74,50 +75,50 @@ class MemoryBudget:
 
     @property
     def over(self) -> bool:
-        """Whether subqueues have more than they may."""
+        """Whether the subqueues exceed the budget."""
         return self.size > self.size_limit or self.bytes > self.bytes_limit
 
     def crowded(self, subqueues: int) -> bool:
-        """Return whether so many subqueues have used it up that none can give way."""
+        """Return whether the budget is used up by too many subqueues for any to give way."""
         full = self.size >= self.size_limit or self.bytes >= self.bytes_limit
         return full and subqueues * MIN_JOBS > self.size_limit
 
     def release(self, size: int, length: int) -> None:
-        """Count jobs that left, and the bytes of their bodies."""
+        """Subtract jobs that left memory, and the bytes of their bodies."""
         self.size -= size
         self.bytes -= length
 
     def victim(
         self, subqueues: Mapping[SubqueueKey, Subqueue], subqueue: Subqueue
     ) -> Subqueue | None:
-        """Return the subqueue that leaves a job to the store, None if all may stay.
+        """Return the subqueue whose last job leaves memory, None if all jobs may stay.
 
         Args:
-            subqueues: Of the queue.
-            subqueue: That has a new job: it gives way if it has more than its share.
+            subqueues: The subqueues of the queue.
+            subqueue: The subqueue with a new job, which gives way if it has more than its share.
         """
-        spent = self.bytes > self.bytes_limit
-        if not spent and self.size <= self.size_limit:
+        over_bytes = self.bytes > self.bytes_limit
+        if not over_bytes and self.size <= self.size_limit:
             return None
-        gives = self._choose(subqueues, subqueue, spent=spent)
-        return gives if len(gives) > 1 else None
+        victim = self._choose(subqueues, subqueue, over_bytes=over_bytes)
+        return victim if len(victim) > 1 else None
 
     def _choose(
-        self, subqueues: Mapping[SubqueueKey, Subqueue], subqueue: Subqueue, *, spent: bool
+        self, subqueues: Mapping[SubqueueKey, Subqueue], subqueue: Subqueue, *, over_bytes: bool
     ) -> Subqueue:
         n = len(subqueues)
         if len(subqueue) * n > self.size_limit or subqueue.bytes * n > self.bytes_limit:
             return subqueue
         if n * MIN_JOBS > self.size_limit and len(subqueue) > 1:
             return subqueue
-        if not spent:
+        if not over_bytes:
             return max(subqueues.values(), key=len)
         several = [each for each in subqueues.values() if len(each) > 1]
         return max(several, key=lambda each: each.bytes, default=subqueue)
 
 
 class RefillRequests:
-    """Subqueues that may lack jobs in memory, and those of them that a worker waits for."""
+    """Subqueues that may need jobs of the store, and those of them that a worker waits for."""
 
     __slots__ = ("_demanded", "_subqueues")
 
@@ -126,11 +127,11 @@ class RefillRequests:
         self._demanded: set[Subqueue] = set()
 
     def request(self, subqueue: Subqueue) -> None:
-        """Ask for a refill: jobs were taken from a subqueue, or are in the store now."""
+        """Request a refill: jobs were taken from a subqueue, or it has jobs in the store."""
         self._subqueues[subqueue] = None
 
     def demand(self, subqueue: Subqueue) -> None:
-        """Ask for a refill that a worker waits for."""
+        """Request a refill that a worker waits for."""
         self._demanded.add(subqueue)
         self._subqueues[subqueue] = None
 
@@ -141,10 +142,10 @@ class RefillRequests:
     def pop(
         self, subqueues: Mapping[SubqueueKey, Subqueue], memory: MemoryBudget, now: float
     ) -> Iterator[tuple[Subqueue, int, int]]:
-        """Yield the subqueues to be filled, with how many jobs and bytes to read.
+        """Yield the subqueues to refill, with the numbers of jobs and bytes to read.
 
         Args:
-            subqueues: Of the queue; others are forgotten.
+            subqueues: The subqueues of the queue; requests of other ones are dropped.
             memory: The memory that they share.
             now: Store time.
         """
@@ -164,11 +165,11 @@ class RefillRequests:
                 remaining -= count
                 yield subqueue, count, max(1, length // 2)
             elif not half or not subqueue.spilled:
-                del self._subqueues[subqueue]  # until something is taken from it
+                del self._subqueues[subqueue]  # the next job taken from it requests again
         demanded.clear()
 
 
-#: Subqueues that are read from the store at a time.
+#: Number of subqueues that are read from the store at a time.
 _LOOKAHEAD = 16
 
 
@@ -182,21 +183,21 @@ def select_shared(
     *,
     fair: bool,
 ) -> list[Subqueue]:
-    """Take jobs of subqueues within their limits; return the subqueues to be read from the store.
+    """Take jobs of subqueues within their limits; return the subqueues to read from the store.
 
     Args:
-        next_ready: Pops the next subqueue that may be taken from, in the order of the queue.
+        next_ready: Pops the next subqueue that no limit blocks, in the order of the queue.
         make_selector: Makes the selector of a subqueue.
-        selected: Where the jobs go.
-        load: What the chunk may hold.
+        selected: Receives the jobs.
+        load: Limits of the chunk.
         now: Store time.
-        fair: Fair queueing: the subqueue with the least virtual time comes first, job by job.
-            Else ranks decide, and nothing is taken after a job that is in the store only.
+        fair: Use fair queueing: the subqueue with the smallest virtual time comes first, for each
+            job. Else ranks decide, and no job is taken after one that is in the store only.
     """
-    heap: list[tuple[SortKey, int, Selector]] = []  # of opened subqueues, by what comes next
+    heap: list[tuple[SortKey, int, Selector]] = []  # opened subqueues by their next jobs
     quota: dict[Subqueue, int] = {}
     exhausted: list[Subqueue] = []
-    transient: bool | None = None  # which kind of jobs the chunk has
+    transient: bool | None = None  # whether the jobs of the chunk are transient
     size, remaining = 0, load.seconds
     head = next_ready()
     head_key = None if head is None else head.fair_key if fair else head.first
@@ -213,7 +214,7 @@ def select_shared(
                 break
             continue
         transient = subqueue.transient
-        if selector.exhausted:  # what comes next is in the store
+        if selector.exhausted:  # the next job is in the store only
             exhausted.append(subqueue)
             if fair and len(exhausted) < _LOOKAHEAD:
                 continue
@@ -234,7 +235,7 @@ def select_shared(
         quota[subqueue] -= count
         subqueue.virtual_time += count
         if full and len(selected) < limit:
-            break  # no more seconds or bytes
+            break  # seconds or bytes are used up
         if quota[subqueue] > 0 and (following := selector.next) is not None:
             key = (subqueue.virtual_time, *following) if fair else following
             heappush(heap, (key, subqueue.number, selector))
@@ -245,11 +246,11 @@ class Queue:
     """One queue of the broker.
 
     Args:
-        name: Its name.
-        size_limit: Jobs that its subqueues have in memory together.
+        name: Name of the queue.
+        size_limit: Number of jobs that its subqueues together may have in memory.
         bytes_limit: Bytes of their bodies.
         now: Store time.
-        subqueue_counts: The number of subqueues of the broker, with its limiters.
+        subqueue_counts: Counts of the subqueues of the broker, with its limiters.
     """
 
     __slots__ = (
@@ -287,38 +288,38 @@ class Queue:
     ) -> None:
         self.name = name
         self._totals = subqueue_counts or SubqueueCounts()
-        #: Subqueues made so far; those with a key; those that a limit blocks.
+        #: Number of subqueues made so far, and number of subqueues with a key; blocked subqueues.
         self._made = self._keyed = 0
         self._blocked: set[Subqueue] = set()
         self._ready = ReadyIndex()
         self._memory = MemoryBudget(size_limit, bytes_limit)
         self._refills = RefillRequests()
-        #: A subqueue that is not here has no queued job, neither in memory nor in the store.
+        #: Subqueues with queued jobs, in memory or in the store.
         self.subqueues: dict[SubqueueKey, Subqueue] = {}
-        #: Whether a subqueue may have limits or a key.
+        #: Whether any subqueue may have limits or a key.
         self.limited = False
-        #: Limits of the queue as a whole, None for no limits.
+        #: Limits of the whole queue, None without limits.
         self.limiter: Limiter | None = None
-        #: Jobs that every worker of the queue refused: id -> job and since when.
+        #: Jobs that every worker of the queue has refused: id -> job and time since then.
         self.unroutable: dict[str, tuple[JobRecord, float]] = {}
-        #: Jobs of this tick's commit, which may be leased in the same commit.
+        #: Jobs that the commit of this tick admits; the same commit may lease them.
         self.arriving: list[JobRecord] = []
-        #: Number of jobs that this tick's commit stores, and that ``counts`` has not.
+        #: Number of jobs that the commit of this tick stores; ``counts`` does not include them yet.
         self.coming = 0
         self.counts = QueueCounts()
         #: Number of leased jobs.
         self.running = 0
-        #: Number of jobs without guarantee that wait.
+        #: Number of waiting jobs without guarantee.
         self.transient = 0
         #: Number of jobs that were assigned to workers since the broker started.
         self.assigned = 0
         #: When a worker last served this queue.
         self.served_at = now
-        #: When it was first seen to be empty and not served, 0.0 while it is neither.
+        #: Time since which it is empty and not served, 0.0 otherwise.
         self.idle_since = 0.0
-        #: The peer that named it first, None where that does not count any more.
+        #: Who counts as its maker (`Peer.maker`), None if it counts for no one any more.
         self.maker: object = None
-        #: Grows whenever a job joins, so that sessions know when to scan it again.
+        #: Grows whenever a job joins, so that sessions that got no job try again.
         self.version = 0
 
     def __len__(self) -> int:
@@ -326,32 +327,32 @@ class Queue:
 
     @property
     def length(self) -> int:
-        """Number of unfinished jobs that are stored, or will be with this tick's commit."""
+        """Number of unfinished jobs that are stored, or that the commit of this tick stores."""
         counts = self.counts
         return counts.queued + counts.delayed + counts.blocked + self.coming
 
     def waited(self, now: float) -> float:
-        """Return how many seconds the job has waited that waits longest; 0.0 if none waits.
+        """Return the longest waiting time in seconds of the next jobs, 0.0 if none waits.
 
-        Of the jobs that come next in each subqueue, and of unroutable ones.
+        These are the first jobs of the subqueues, and the unroutable jobs.
         """
         heads = [each.items[each.head][2] for each in self.subqueues.values() if len(each)]
         jobs = (*heads, *(job for job, _ in self.unroutable.values()))
         return max((now - job.waiting_since for job in jobs), default=0.0)
 
     def allowance(self, now: float) -> int:
-        """Return how many jobs of the whole queue may be taken now."""
+        """Return how many jobs the limits of the whole queue allow now."""
         return ANY if self.limiter is None else self.limiter.allowance(now)
 
     def ready(self, now: float) -> bool:
-        """Return whether there may be a job to dispatch now, or to read for a worker that asks."""
+        """Return whether there may be a job to dispatch now, in memory or in the store."""
         if self.limiter is not None and not self.limiter.allowance(now):
             return False
         return len(self.subqueues) > len(self._blocked) or bool(self.arriving)
 
     @property
     def spilled(self) -> bool:
-        """Whether queued jobs may be in the store only."""
+        """Whether there may be queued jobs in the store only."""
         return any(subqueue.spilled for subqueue in self.subqueues.values())
 
     # Subqueues
@@ -371,21 +372,21 @@ class Queue:
         return subqueue
 
     def limit(self, limiter: Limiter) -> None:
-        """Apply a new limiter to the jobs that wait already."""
+        """Apply a new limiter to the waiting jobs."""
         subqueue = self.subqueues.get(limiter.key)
         if subqueue is not None:
             subqueue.limiter = limiter
             self.limited = True
 
     def unblock(self, subqueue: Subqueue) -> None:
-        """Let workers take from a subqueue again that a limit had blocked."""
+        """Offer the jobs of a subqueue that a limit had blocked to workers again."""
         self._blocked.discard(subqueue)
         if self.subqueues.get(subqueue.key) is subqueue:
             self.version += 1
             self._ready.offer(subqueue)
 
     def _next_ready(self, ready: ReadyHeap, now: float) -> Subqueue | None:
-        """Pop the first subqueue that no limit blocks; those that one blocks are popped too."""
+        """Pop the first subqueue that no limit blocks, and all blocked ones before it."""
         while (subqueue := ready.first()) is not None:
             ready.pop()
             limiter = subqueue.limiter
@@ -397,7 +398,7 @@ class Queue:
         return None
 
     def _released(self, subqueue: Subqueue, size: int, length: int) -> None:
-        """Count what left the window of a subqueue; forget the subqueue if that was all."""
+        """Subtract jobs that left the window of a subqueue; forget the subqueue if it is empty."""
         if subqueue.transient:
             self.transient -= size
         else:
@@ -419,7 +420,7 @@ class Queue:
             self._keyed -= 1
             self._ready.order(fair=bool(self._keyed))
 
-    # Jobs that come
+    # Arriving jobs
 
     def takes(self, job: JobRecord) -> bool:
         """Return whether a queued job belongs into memory."""
@@ -427,7 +428,7 @@ class Queue:
         return subqueue is None or subqueue.takes(job)
 
     def join(self, job: JobRecord) -> list[JobRecord]:
-        """Add a queued job that is on disk; return those that leave memory for it, or itself."""
+        """Add a queued job that is on disk; return the jobs that leave memory, perhaps itself."""
         subqueue = self.subqueue(subqueue_of(job.headers))
         if not subqueue.takes(job):
             return [job]
@@ -449,9 +450,9 @@ class Queue:
         return self._displace(subqueue) if memory.over else []
 
     def fill(self, subqueue: Subqueue, jobs: list[JobRecord]) -> list[JobRecord]:
-        """Add jobs read for a subqueue, in order; return those that leave memory for them.
+        """Add jobs read for a subqueue, in order; return the jobs that leave memory for them.
 
-        The subqueue keeps one of them although the memory is used up.
+        The subqueue keeps at least one job, even if the memory is used up.
         """
         length = sum([len(job.body) for job in jobs])
         self._memory.size += len(jobs)
@@ -464,33 +465,33 @@ class Queue:
         displaced, subqueues = [], self.subqueues
         if self.transient:
             subqueues = {key: each for key, each in subqueues.items() if not each.transient}
-        while (gives := self._memory.victim(subqueues, subqueue)) is not None:
-            job = gives.displace()
+        while (victim := self._memory.victim(subqueues, subqueue)) is not None:
+            job = victim.displace()
             self._memory.release(1, len(job.body))
-            self._refills.request(gives)
+            self._refills.request(victim)
             displaced.append(job)
         return displaced
 
     # The store
 
     def pop_refills(self, now: float = 0.0) -> Iterator[tuple[Subqueue, int, int]]:
-        """Yield the subqueues to be filled from the store, with how many jobs and bytes to read."""
+        """Yield the subqueues to refill, with the numbers of jobs and bytes to read."""
         return self._refills.pop(self.subqueues, self._memory, now)
 
     def read_done(
         self, subqueue: Subqueue, after: RankKey, jobs: list[JobRecord], *, more: bool
     ) -> bool:
-        """Record what was read for a subqueue; return whether the jobs may join.
+        """Record the result of a read for a subqueue; return whether the jobs may join.
 
         Args:
-            subqueue: For which jobs were read.
-            after: Where the read began.
-            jobs: What it returned.
-            more: Whether there are others after them.
+            subqueue: The subqueue.
+            after: The edge at which the read began.
+            jobs: The jobs that were read.
+            more: Whether the store has more jobs after them.
         """
         subqueue.reading = False
-        self.version += 1  # others may have waited for what this subqueue has
-        if subqueue.edge != after:  # something was displaced meanwhile: read again, from there
+        self.version += 1  # other subqueues may have waited for this one
+        if subqueue.edge != after:  # a job was displaced meanwhile: read again from there
             self._refills.request(subqueue)
             return False
         subqueue.spilled = more
@@ -501,21 +502,21 @@ class Queue:
         return True
 
     def read_failed(self, subqueue: Subqueue) -> None:
-        """Record that jobs could not be read for a subqueue."""
+        """Record that the read for a subqueue has failed."""
         subqueue.reading = False
         self.version += 1
         self._refills.request(subqueue)
 
     def forget_if_empty(self, subqueue: Subqueue) -> None:
-        """Forget a subqueue if it has nothing."""
+        """Forget a subqueue if it has no jobs."""
         self._released(subqueue, 0, 0)
 
     def rewind(self, key: SubqueueKey, before: RankKey = BEFORE_ALL) -> None:
-        """Read the best ranked jobs of a subqueue from the store.
+        """Request the best ranked jobs of a subqueue from the store.
 
         Args:
-            key: Of the subqueue.
-            before: No job of the subqueue in the store comes before this.
+            key: Key of the subqueue.
+            before: Lower bound of all jobs of the subqueue in the store.
         """
         subqueue = self.subqueue(key)
         subqueue.rewind(before)
@@ -523,7 +524,7 @@ class Queue:
         self.version += 1
         self._ready.offer(subqueue)
 
-    # Jobs that go
+    # Leaving jobs
 
     # hot loop: python -m benchmarks drain
     def select(  # noqa: PLR0912 - one loop, without calls
@@ -536,14 +537,14 @@ class Queue:
     ) -> list[JobRecord]:
         """Remove and return the best ranked jobs that suit a worker.
 
-        Nothing is taken that ranks after a job which is in the store only: first come, first
-        served. Where subqueues have keys, this holds inside of each subqueue.
+        No job is taken that ranks after one that is in the store only: first come, first served. If
+        subqueues have keys, this holds within each subqueue.
 
         Args:
-            eligibility: Of which subqueues the worker may get jobs.
-            cost_of: See `eventmq.broker.subqueues.Selector`, as ``refuses``.
-            refuses: Asked for each job, or None.
-            load: What the chunk may hold.
+            eligibility: The jobs that the worker may get.
+            cost_of: See `eventmq.broker.subqueues.Selector`.
+            refuses: See there as well.
+            load: Limits of the chunk.
             now: Store time.
         """
         ready = self._ready.of(eligibility, self.subqueues.values())
@@ -553,16 +554,16 @@ class Queue:
             )
         selected: list[JobRecord] = []
         opened: list[tuple[Selector, int, int]] = []
-        heap: list[tuple[RankKey, int, Selector]] = []  # of opened subqueues, by what comes next
+        heap: list[tuple[RankKey, int, Selector]] = []  # opened subqueues by their next jobs
         size, remaining = 0, load.seconds
-        transient: bool | None = None  # which kind of jobs the chunk has
+        transient: bool | None = None  # whether the jobs of the chunk are transient
         others: list[Subqueue] = []
         subqueue = ready.first()
         while size >= 0 and (subqueue is not None or heap):
             if subqueue is not None and (not heap or subqueue.first < heap[0][0]):  # type: ignore[operator]
                 other = selected and subqueue.transient is not transient
                 if other and transient:
-                    break  # what is stored comes next, in another chunk
+                    break  # the stored job comes next, in another chunk
                 ready.pop()
                 if other:
                     others.append(subqueue)
@@ -577,7 +578,7 @@ class Queue:
                     if transient:
                         break
                     continue
-            if selector.exhausted:  # what comes next is in the store
+            if selector.exhausted:  # the next job is in the store only
                 self._read_ahead(selector.subqueue, ready)
                 break
             bound = heap[0][0] if heap else None
@@ -606,7 +607,7 @@ class Queue:
         load: Load,
         now: float,
     ) -> list[JobRecord]:
-        """Take jobs where subqueues have limits or keys."""
+        """Take jobs from subqueues with limits or keys."""
         selected: list[JobRecord] = []
         opened: list[tuple[Selector, int, int]] = []
         fair = bool(self._keyed)
@@ -615,7 +616,7 @@ class Queue:
         def next_ready() -> Subqueue | None:
             subqueue = self._next_ready(ready, now)
             if subqueue is not None:
-                if not popped:  # no other one that may be taken from has a lesser virtual time
+                if not popped:  # no other subqueue has a smaller virtual time, except blocked ones
                     ready.advance(subqueue.virtual_time)
                 popped.append(subqueue)
             return subqueue
@@ -638,14 +639,14 @@ class Queue:
             self._released(subqueue, jobs - len(subqueue), length - subqueue.bytes)
 
     def _read_ahead(self, subqueue: Subqueue, ready: ReadyHeap) -> None:
-        """Request what a worker waits for, and what it will ask for after that."""
+        """Request jobs of a subqueue that a worker waits for, and of those that follow."""
         for each in (subqueue, *ready.following()):
             if each.spilled and not len(each):
                 self._refills.demand(each)
         self._refills.request(subqueue)
 
     def remove(self, job: JobRecord) -> bool:
-        """Remove a job that waits in memory; return whether it was there."""
+        """Remove a waiting job from memory; return whether it was there."""
         if self.unroutable.pop(job.id, None) is not None:
             return True
         subqueue = self.subqueues.get(subqueue_of(job.headers))
@@ -655,7 +656,7 @@ class Queue:
         return True
 
     def remove_ids(self, ids: Collection[str]) -> None:
-        """Remove jobs that wait in memory by their ids."""
+        """Remove waiting jobs from memory by their ids."""
         self.drop(lambda job: job.id in ids)
         for job_id in ids:
             self.unroutable.pop(job_id, None)
@@ -676,6 +677,6 @@ class Queue:
         return removed
 
     def demand(self, subqueue: Subqueue) -> None:
-        """Request jobs of a subqueue that no worker takes, because they are to end."""
+        """Request jobs of a subqueue that no worker takes, in order to end them."""
         if subqueue.spilled and not len(subqueue):
             self._refills.demand(subqueue)

@@ -1,7 +1,8 @@
 """Schedule messages and calls: SCHEDULE, UNSCHEDULE and ``schedules.*``, stored, then answered.
 
-What SCHEDULE brought is for our own scheduler to fire. Where a legacy one is connected, one
-without FEATURES, it gets the same messages and fires instead; schedulers of ours learn of it.
+Our own scheduler fires the schedules that SCHEDULE brought. While a legacy scheduler, one without
+FEATURES, is connected, it gets the same messages and fires them instead; the answer to
+``schedules.lease`` tells our own schedulers so.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = ["ScheduleCalls"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Schedules that are read at a time for a legacy scheduler.
+#: Number of schedules that are read at a time for a legacy scheduler.
 _PAGE = 500
 
 
@@ -64,7 +65,7 @@ class ScheduleCalls:
         self._revision: int | None = None
         self._holder = ""
         self._until = self._length = 0.0
-        #: The legacy scheduler that fires.
+        #: The legacy scheduler that fires the schedules.
         self._legacy: Peer | None = None
         state.calls |= {
             "schedules.list": self._list,
@@ -78,7 +79,7 @@ class ScheduleCalls:
     # SCHEDULE and UNSCHEDULE
 
     def schedule(self, peer: Peer, message: Message) -> None:
-        """Store or remove a schedule, then acknowledge it where that was requested."""
+        """Store or remove a schedule, then acknowledge it if the peer has requested that."""
         headers = parse_headers(message.headers)
         wants = headers.ack_requested or headers.reply_requested or bool(headers.guarantee)
         done = partial(self.state.ack, peer, message.id) if wants else _nothing
@@ -120,7 +121,7 @@ class ScheduleCalls:
         )
 
     def _read(self, message: Message) -> Schedule:
-        """Return the schedule of a message; refuse an invalid one."""
+        """Return the schedule of a message; raise `ProtocolError` for an invalid one."""
         limits = self.state.limits
         if max(len(message.body) - limits.max_schedule, len(message.queue) - limits.max_id) > 0:
             text = f"a schedule has at most {limits.max_schedule} bytes in its body and "
@@ -135,45 +136,45 @@ class ScheduleCalls:
     # Legacy schedulers
 
     def _choose(self) -> Peer | None:
-        """Return the legacy scheduler that fires: the one that has, else the first."""
+        """Return the legacy scheduler that fires: the chosen one, or another if it is lost."""
         peers = self.state.peers.values()
-        there = [peer for peer in peers if peer.role == "scheduler" and peer.features is None]
-        if self._legacy is None or self._legacy not in there:
-            self._legacy = there[0] if there else None
+        legacy = [peer for peer in peers if peer.role == "scheduler" and peer.features is None]
+        if self._legacy is None or self._legacy not in legacy:
+            self._legacy = legacy[0] if legacy else None
             if self._legacy is not None:
-                self._hand_over(self._legacy)
+                self._send_all(self._legacy)
         return self._legacy
 
     def informed(self, peer: Peer) -> None:
-        """Hand a legacy scheduler what it has to fire, if it is the one; it begins anew."""
+        """Send all schedules to a legacy scheduler that has informed, if it is the chosen one."""
         if peer.role == "scheduler" and peer.features is None:
             peer.sent_schedules.clear()
             if self._choose() is peer:
-                self._hand_over(peer)
+                self._send_all(peer)
 
     def tick(self) -> None:
-        """Choose another legacy scheduler where the one that fired is lost."""
+        """Choose another legacy scheduler if the chosen one is lost."""
         if self._legacy is not None:
             self._choose()
 
-    def _hand_over(self, peer: Peer, after: int = 0) -> None:
+    def _send_all(self, peer: Peer, after: int = 0) -> None:
         def read(page: ScheduleRows) -> None:
             for row in page.rows:
                 try:
                     made = Schedule.read(row.name, unpack(row.definition, "a schedule"))
                 except (EventMQError, TypeError):
-                    continue  # of a newer version: our schedulers log it
+                    continue  # from a newer version; our schedulers log it
                 if made.legacy and made.enabled:
                     self._send_schedule(peer, made, self.state.message_id(), repeated=True)
             if page.more:
-                self._hand_over(peer, page.revision)
+                self._send_all(peer, page.revision)
 
         self.state.write(LoadSchedules(after, _PAGE, source="wire", scan=True), read)
 
     def _send_schedule(
         self, peer: Peer, made: Schedule, message_id: str, *, repeated: bool
     ) -> None:
-        """Send a SCHEDULE, unless this session has it; a repetition does not run at once."""
+        """Send a SCHEDULE, unless this session has it; a repeated one does not fire at once."""
         content = (made.queue, *made.sent)
         if peer.sent_schedules.get(made.name) == content:
             return
@@ -214,7 +215,7 @@ class ScheduleCalls:
         self.state.write(SaveSchedules(rows, act), settle, self.state.tell_undone(peer, call))
 
     def _row(self, row: Any) -> tuple[ScheduleRow, int | None]:
-        """Return a row of schedules.save, checked: a bad one is never stored."""
+        """Return a checked row of ``schedules.save``."""
         match row:
             case [
                 [str(name), int(), float() | int() | None, int() | None, str(), bytes()],
@@ -290,7 +291,7 @@ class ScheduleCalls:
         self.state.write(FindJobs([job_id], 0), settle)
 
     def shift(self, seconds: float) -> None:
-        """Extend the lease of a beat: store time has jumped."""
+        """Extend the lease of the scheduler, since store time has jumped."""
         self._until += seconds
 
     def _lease(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
@@ -301,7 +302,7 @@ class ScheduleCalls:
                 "schedules.lease takes a holder and seconds from 0 to 3600", code="bad-arguments"
             )
         now = self.state.now
-        # A time farther ahead than a lease is long is from before the clock was put back.
+        # A time further ahead than the length of a lease is from before the clock was set back.
         held = holder == self._holder or not now < self._until <= now + self._length
         if held:
             self._holder, self._until, self._length = str(holder), now + seconds, seconds

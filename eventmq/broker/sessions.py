@@ -1,7 +1,7 @@
-"""INFORM, READY, STATUS and KBAI: registers peers, tracks what workers hold, ends silent ones.
+"""Sessions: registers peers, tracks the chunks that workers hold, and ends silent sessions.
 
-`Sessions` does so. `Heartbeats` are what the broker sends of itself, and `Revoked` has the leases
-of sessions that were given up.
+`Sessions` handles INFORM, READY, STATUS and KBAI. `Heartbeats` sends the HEARTBEATs of the broker,
+and `Revoked` has the leases of sessions that were given up.
 """
 
 from __future__ import annotations
@@ -43,31 +43,32 @@ __all__ = ["Heartbeats", "Revoked", "Sessions", "reads_refusal"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Seconds after INFORM in which a legacy worker's READYs say how many slots it has.
+#: Seconds after INFORM in which the READYs of a legacy worker show how many slots it has.
 LEGACY_START = 5.0
 
-#: Seconds for which a session may hold a chunk without a lease: its REPLY or the ACK is on its way.
+#: Seconds for which a session may hold a chunk without a lease: its REPLY or the ACK may be in
+#: transit.
 ORPHAN_GRACE = 0.5
 
-#: Seconds that a legacy peer's REPLY may come after the READY of the same slot.
+#: Seconds by which the REPLY of a legacy worker may arrive after the READY of the same slot.
 LEGACY_REPLY_DELAY = 2.0
 
-#: Seconds after the monitor reports a lost connection until sending to that peer fails.
+#: Seconds between the report of the monitor about a lost connection and the first failing send.
 _SETTLE = 0.02
 
-#: Seconds between two probes, however many connections are lost.
+#: Shortest time in seconds between two probes, however many connections are lost.
 _PROBE_EVERY = 0.1
 
-#: Commands that EventMQ 0.3 sends only when it takes itself for registered.
+#: Commands that EventMQ 0.3 sends only after its INFORM.
 _AFTER_INFORM = frozenset({b"HEARTBEAT", b"READY", b"REPLY"})
 
-#: Revoked chunks that are remembered; older ones are not cancelled at the worker, whose replies
-#: are stale.
+#: Number of revoked chunks that are remembered. Older ones are not cancelled at the worker; its
+#: replies are stale anyway.
 MAX_REVOKED = 1000
 
 
 class Sessions:
-    """Registers peers, and keeps worker sessions and their leases alive."""
+    """Registers peers, and maintains worker sessions and their leases."""
 
     def __init__(
         self,
@@ -86,14 +87,14 @@ class Sessions:
         self.unroutable = unroutable
         self.heartbeats = Heartbeats(state)
         self.new_order = new_order
-        #: When `end_graces` must be called, None for not before the next `tick`.
+        #: Time at which `end_graces` must be called, None if `tick` calls it early enough.
         self.next_grace_end: float | None = None
         self.revoked = Revoked()
 
     # INFORM
 
     def inform(self, peer: Peer, message: Inform) -> None:
-        """Register a peer and answer with ACK, then HEARTBEAT at once."""
+        """Register a peer and answer with ACK, then with HEARTBEAT."""
         state = self.state
         if message.role not in {"worker", "scheduler", "client"}:
             raise ProtocolError(
@@ -140,15 +141,15 @@ class Sessions:
             self._cancel_revoked(peer, peer.session, features.held)
 
     def _cancel_revoked(self, peer: Peer, session: Session, held: tuple[int, ...]) -> None:
-        """Cancel the deliveries of a returned session that it has lost while it was given up."""
+        """Cancel the deliveries that a returned session lost while it was given up."""
         state = self.state
         given_up = self.revoked.take(session, held) + state.suspects.returned(session, held)
         for job_id, delivery in given_up:
             self._cancel(peer, job_id, delivery, "the session was given up")
-            # Its worker was disconnected, and had not died of it.
+            # The worker was only disconnected: the job has not killed it.
             state.suspects.absolve(job_id, delivery, state.jobs.get(job_id))
         unconfirmed = self.revoked.take_unconfirmed(session, held)
-        if unconfirmed:  # a broker may have been killed before it sent the CANCEL
+        if unconfirmed:  # the broker may have been killed before it sent CANCEL
 
             def settle(rows: Mapping[str, JobRow]) -> None:
                 for job_id, row in rows.items():
@@ -193,7 +194,7 @@ class Sessions:
         session.legacy = legacy
         tasks = None if not legacy and not session.tasks else session.tasks
         session.eligibility = Eligibility(tasks, legacy or session.callables)
-        if features:  # a broker that was restarted goes on above what the worker has seen
+        if features:  # after a restart, continue above the numbers that the worker has received
             session.next_number = max(session.next_number, features.received + 1)
         session.disconnected_at = session.reconnect_timeout = 0.0
         session.closing = False
@@ -205,22 +206,22 @@ class Sessions:
             queue = state.queue(name)
             queue.served_at = state.now
             if queue.maker != peer.maker:
-                state.disown(queue)  # who named it first had a reason to
+                state.disown(queue)  # another peer uses it now
         self.unroutable.session_changed(session)
 
     def session_id(self, peer: Peer, features: Features | None) -> str:
-        """Return the id of the session that a worker begins or goes on with at its INFORM."""
+        """Return the id of the session that a worker begins or resumes with INFORM."""
         key = peer.key
         made = f"{LEGACY_PREFIX}{self.state.epoch}.{key.port}.{key.identity.hex()}"
         return (features.session if features else "") or made
 
     def _session(self, peer: Peer, features: Features | None) -> Session:
-        """Return the session that a peer names, or one for it, and connect the two."""
+        """Return the session of a peer, making it if it is new, and connect the two."""
         state = self.state
         session_id = self.session_id(peer, features)
         old = peer.session
         if old is not None and (features is None or old.id != session_id):
-            self.end(old)  # a legacy peer starts anew; another one is another run now
+            self.end(old)  # a new run of the worker
         session = state.sessions.get(session_id)
         if session is None:
             session = state.sessions[session_id] = Session(session_id, self.new_order())
@@ -232,11 +233,11 @@ class Sessions:
     # Peers without INFORM
 
     def check_registered(self, peer: Peer, message: Command) -> None:
-        """Mute or unmute a peer without INFORM to this run, before its message is handled.
+        """Mute or unmute a peer that has not informed, before its message is handled.
 
-        It registered before the broker was restarted. Peers with FEATURES get ERROR
-        ``inform-again``. EventMQ 0.3 takes every message for a sign of life and knows no ERROR: its
-        job managers and schedulers send INFORM again only when nothing has come for 15 seconds. So
+        Such a peer registered before the broker was restarted. Peers with FEATURES get ERROR
+        ``inform-again``. EventMQ 0.3 counts every message as a sign of life and knows no ERROR: its
+        job managers and schedulers send INFORM again only after 15 seconds without a message. So
         they are muted: nothing is sent to them, not even an ACK, until they do.
         """
         kind = type(message)
@@ -255,8 +256,8 @@ class Sessions:
     def _dismiss(self, peer: Peer) -> None:
         """Make a job manager of EventMQ 0.3 inform again, by a DISCONNECT.
 
-        A DISCONNECT asks other peers to stop, and ends a scheduler of EventMQ 0.3. So it is sent
-        only where the message shows a job manager, and the routing id shows EventMQ 0.3.
+        A DISCONNECT stops other peers, and ends a scheduler of EventMQ 0.3. So it is sent only if
+        the message can only come from a job manager, and the routing id is of EventMQ 0.3.
         """
         if peer.dismissed or self.state.closing or not is_version_0_3(peer.key.identity):
             return
@@ -264,10 +265,10 @@ class Sessions:
         self.state.send(peer, Disconnect(self.state.message_id()).frames())
         peer.muted = True
 
-    # What a worker holds
+    # Chunks that a worker holds
 
     def ready(self, peer: Peer, message: Ready) -> None:
-        """Take a READY: a free slot of a legacy worker, the status of any other."""
+        """Handle a READY: a free slot of a legacy worker, the STATUS of any other."""
         session = peer.session
         if session is None:
             self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
@@ -281,7 +282,7 @@ class Sessions:
             self.status(session, message.status)
 
     def status(self, session: Session, text: str) -> None:
-        """Take a STATUS: what the worker received, holds and wants."""
+        """Handle a STATUS: the chunks that the worker received, holds and wants."""
         status = Status.parse(text)
         session.max_chunks = min(status.window, 10_000)
         session.jobs = min(status.jobs, 10_000)
@@ -289,13 +290,13 @@ class Sessions:
         self._reconcile(session, status.received, set(status.held), resend=False)
 
     def _reconcile(self, session: Session, received: int, held: set[int], *, resend: bool) -> None:
-        """Check what a worker holds: chunks that it does not have are queued or sent again.
+        """Compare leases with the chunks of a worker; requeue or resend those that it lacks.
 
         Args:
             session: The session.
-            received: Highest chunk number that it received.
-            held: Chunks that it has, or whose REPLYs it still has to get acknowledged.
-            resend: Whether chunks above ``received`` are lost for certain (a new connection).
+            received: Highest chunk number that it has received.
+            held: Chunks that it has, or whose REPLYs were not acknowledged.
+            resend: Whether chunks above ``received`` are certainly lost: the connection is new.
         """
         session.received = received
         self._update_orphaned_chunks(session, held)
@@ -306,13 +307,13 @@ class Sessions:
             if lease.number <= received:
                 if lease.number not in held:
                     self.outcomes.give_back(session, lease, unstarted=True)
-                if not lease.sent:  # by an earlier run of the broker: from now on it has a deadline
+                if not lease.sent:  # sent by an earlier run of the broker: its time starts now
                     lease.sent = self.state.now
             elif resend or self.state.now - lease.sent >= timeout:
                 self.dispatch.send_again(session, lease)
 
     def _update_orphaned_chunks(self, session: Session, held: set[int]) -> None:
-        """Record chunks that it holds without a lease: they take its slots while they run."""
+        """Record held chunks without a lease: they occupy slots while they run."""
         now, known = self.state.now, session.orphaned_chunks
         session.orphaned_chunks = {n: known.get(n, now) for n in held if n not in session.leases}
         session.running_orphans = sum(
@@ -322,7 +323,7 @@ class Sessions:
     # Liveness
 
     def shift(self, seconds: float) -> None:
-        """Move every deadline: the broker itself was away, or the clock jumped."""
+        """Move every deadline: the broker was suspended, or store time jumped."""
         for peer in self.state.peers.values():
             peer.last_seen += seconds
             peer.sent += seconds
@@ -336,7 +337,7 @@ class Sessions:
             self.next_grace_end += seconds
 
     def tick(self) -> None:
-        """Drop peers that were silent for too long, and end what timed out."""
+        """Drop peers that were silent for too long, and end sessions and leases that timed out."""
         state, limits = self.state, self.state.limits
         now = state.now
         for peer in list(state.peers.values()):
@@ -347,10 +348,10 @@ class Sessions:
         self.end_graces()
         if state.suspects.by_id:
             for name in state.suspects.overdue(now):
-                state.queue(name).version += 1  # any worker may have them now
+                state.queue(name).version += 1  # any worker may get the suspects now
 
     def end_graces(self) -> None:
-        """End the sessions that were without a connection for too long."""
+        """End the sessions that were disconnected for too long."""
         ends = []
         for session in list(self.state.sessions.values()):
             if session.peer is None and session.disconnected_at:
@@ -364,7 +365,7 @@ class Sessions:
         self.next_grace_end = min(ends, default=None)
 
     def evict(self) -> None:
-        """Make room for a new peer: forget a dead client that was only kept for its REPLY."""
+        """Make room for a new peer: drop a silent client that was kept only for its REPLY."""
         silent = [peer for peer in self.state.peers.values() if peer.may_be_silent]
         oldest = min(silent, key=lambda peer: peer.last_seen, default=None)
         limit = self.state.now - self.state.limits.heartbeat_timeout
@@ -405,7 +406,7 @@ class Sessions:
     # Leaving
 
     def goodbye(self, peer: Peer) -> None:
-        """Take a KBAI or KBYE: the peer gets no more messages."""
+        """Handle KBAI or KBYE: the peer gets no more messages."""
         session = peer.session
         if session is None:
             self.drop(peer)
@@ -423,7 +424,7 @@ class Sessions:
             peer.leaving = peer.session.closing = True
 
     def unreachable(self, peer: Peer) -> None:
-        """Disconnect a peer that a message could not be sent to: it has a grace to inform again."""
+        """Disconnect a peer that cannot be sent messages; it may inform again within a grace."""
         session = peer.session
         self._remove_peer(peer)
         if session is not None and session.peer is peer:
@@ -436,13 +437,13 @@ class Sessions:
             self.next_grace_end = end if old is None else min(old, end)
 
     def drop(self, peer: Peer) -> None:
-        """Forget a dead peer, and give back what its session holds."""
+        """Forget a dead peer, and give back the chunks of its session."""
         session = peer.session
         self._remove_peer(peer)
         if session is not None and session.peer is peer:
             session.peer = None
             if session.legacy and session.closing:
-                return  # it finishes what it has; the leases end by themselves
+                return  # it finishes its jobs, or its leases expire
             self.end(session, silent=True)
 
     def _remove_peer(self, peer: Peer) -> None:
@@ -450,11 +451,11 @@ class Sessions:
         self.state.peers.pop(peer.key, None)
 
     def end(self, session: Session, *, silent: bool = False) -> None:
-        """End a session: its jobs are queued again, and a death is charged where one is certain.
+        """End a session: requeue its jobs, and charge a death to those that may have caused one.
 
         Args:
-            session: Which; its peer is dead, has said goodbye or has informed as another one.
-            silent: The peer may still be alive.
+            session: The session; its peer is dead, has said goodbye or has informed as another one.
+            silent: Whether the peer may still be alive.
         """
         death = Death.ALONE if session.unanswered == 1 else Death.SHARED
         if silent:
@@ -469,7 +470,7 @@ class Sessions:
         self.state.sessions.pop(session.id, None)
         self.revoked.forget_session(session)
         if session.peer is not None:
-            # If the commit fails, the session is there again as one whose connection is lost.
+            # If the commit fails, the session is restored without a connection.
             session.peer.session = None
             session.peer = None
         self.unroutable.session_changed(session)
@@ -490,10 +491,10 @@ class Sessions:
 
 
 def _charge(session: Session, lease: Lease, death: Death) -> Death:
-    """Return what the loss of a session says about the jobs of a chunk.
+    """Return the kind of death to charge to the jobs of a chunk when its session is lost.
 
-    A chunk that was on its way when the network broke was never started. That is known of a
-    suspect, since its worker asks before it starts; of any other job it is possible.
+    A chunk that was in transit when the network broke was never started. For a suspect the broker
+    knows this, since the worker announces the start; for any other job it is possible.
     """
     if lease.asks and not lease.started:
         return Death.UNREACHED
@@ -506,32 +507,32 @@ class Heartbeats:
     """Sends HEARTBEATs to peers, and probes to sessions after a connection was lost.
 
     Args:
-        state: Of the broker.
+        state: The memory of the broker.
     """
 
     def __init__(self, state: State) -> None:
         self.state = state
-        #: When `run` must probe, 0.0 for at once, None while no connection was lost.
+        #: Time at which `run` must probe, 0.0 for at once, None if no connection was lost.
         self.due: float | None = None
-        #: When `run` must send HEARTBEATs.
+        #: Time at which `run` must send HEARTBEATs.
         self.next_beat = 0.0
-        #: A connection was lost since `run`.
+        #: Whether a connection was lost since the last `run`.
         self._lost = False
-        #: When the last loss was, when the last probe was, and when the next one is.
+        #: Times of the last loss, of the last probe, and of the next probe.
         self._lost_at = self._probed_at = 0.0
         self._next_probe: float | None = None
 
     def connection_lost(self) -> None:
-        """Record that a connection was lost: `run` probes.
+        """Record that a connection was lost, so that `run` probes.
 
-        The monitor does not say which peer was lost. So every worker with jobs is sent a HEARTBEAT;
-        where that fails, the grace of its session begins.
+        The monitor does not tell which peer was lost. So every worker with jobs is sent a
+        HEARTBEAT; if that fails, the grace of its session begins.
         """
         self._lost = True
         self.due = 0.0
 
     def shift(self, seconds: float) -> None:
-        """Move every timestamp: the broker itself was away, or the clock jumped."""
+        """Move every timestamp: the broker was suspended, or store time jumped."""
         self.next_beat = self.state.now + self.state.limits.lease_interval / 2
         self._lost_at += seconds
         self._probed_at += seconds
@@ -551,7 +552,7 @@ class Heartbeats:
                 if session.peer is not None and session.leases and not session.legacy:
                     self.send(session.peer)
             self._probed_at = now
-            # The ROUTER may not know yet of a connection that was lost just now.
+            # The ROUTER may not have noticed the last loss yet.
             self._next_probe = now + _PROBE_EVERY if now < self._lost_at + _SETTLE else None
         self.due = self._next_probe
         if now >= self.next_beat:
@@ -576,7 +577,7 @@ class Heartbeats:
                     self.send(peer)
 
     def send(self, peer: Peer) -> None:
-        """Send a HEARTBEAT: what waits for a worker, and who owns a shared store."""
+        """Send a HEARTBEAT, with the number of waiting jobs and the owner of a shared store."""
         state, session, features = self.state, peer.session, peer.features
         waiting = None
         if session is not None and not session.legacy:
@@ -596,7 +597,7 @@ def reads_refusal(frames: Sequence[bytes]) -> bool:
     """Return whether an ERROR is safe to send to an unknown peer, judged by its first message.
 
     Args:
-        frames: From the routing id on, not checked in any way.
+        frames: The unchecked message, from the routing id on.
     """
     return is_ours(frames[0]) or not _AFTER_INFORM.intersection(frames[3:4])
 
@@ -604,8 +605,8 @@ def reads_refusal(frames: Sequence[bytes]) -> bool:
 def _reads_errors(peer: Peer, message: Command) -> bool:
     """Return whether a peer understands an ERROR, or is certainly not EventMQ 0.3.
 
-    Any of these proves it: its routing id; its key, since EventMQ 0.3 knows no CURVE; a frame that
-    only peers with FEATURES send.
+    Its routing id shows that, or a key, since EventMQ 0.3 knows no CURVE, or a frame that only
+    peers with FEATURES send.
     """
     if is_ours(peer.key.identity) or (peer.grant is not None and not peer.grant.keyless):
         return True
@@ -615,15 +616,16 @@ def _reads_errors(peer: Peer, message: Command) -> bool:
 
 
 class Revoked:
-    """Revoked leases: what sessions held when they were given up, to be cancelled there."""
+    """Revoked leases: deliveries to cancel at sessions that return after they were given up."""
 
     def __init__(self) -> None:
-        #: The last revoked chunks: (session id, number) -> (job id, delivery) of what was open.
+        #: The last revoked chunks: (session id, number) -> (job id, delivery) of the open jobs.
         self._chunks: dict[tuple[str, int], list[tuple[str, int]]] = {}
-        #: Single deliveries that ended while their session was away: by session, with the chunk.
+        #: Deliveries that were cancelled while their session was disconnected: session id ->
+        #: (chunk, job id, delivery).
         self._cancelled: dict[str, list[tuple[int, str, int]]] = {}
         #: Unconfirmed cancels: deliveries that had ended when the broker was started, in the same
-        #: form, bounded by the chunks that were open.
+        #: form; at most those of the open chunks.
         self._unconfirmed: dict[str, list[tuple[int, str, int]]] = {}
 
     def add(self, session: Session, lease: Lease) -> None:
@@ -639,7 +641,7 @@ class Revoked:
         ]
 
     def add_cancelled(self, session: Session, number: int, job_id: str, delivery: int) -> None:
-        """Record one delivery that was cancelled while its session is away."""
+        """Record a delivery that was cancelled while its session is disconnected."""
         if session.id not in self._cancelled and len(self._cancelled) >= MAX_REVOKED:
             del self._cancelled[next(iter(self._cancelled))]
         cancelled = self._cancelled.setdefault(session.id, [])
@@ -647,7 +649,7 @@ class Revoked:
         del cancelled[:-MAX_REVOKED]
 
     def add_unconfirmed(self, session: Session, number: int, job_id: str, delivery: int) -> None:
-        """Record one delivery that ended before a restart: its session may not know it."""
+        """Record a delivery that ended before a restart; its session may not know that."""
         self._unconfirmed.setdefault(session.id, []).append((number, job_id, delivery))
 
     def take_unconfirmed(self, session: Session, held: Iterable[int]) -> dict[str, int]:

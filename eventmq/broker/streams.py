@@ -1,8 +1,9 @@
 """Streams: parts that workers send and readers receive, and the progress of jobs.
 
-Parts are not stored. They go to the readers with the deferred sends of the tick in which they came,
-and are kept until the slowest reader has acknowledged them; only then the worker gets new credit.
-So a stream is bounded from the job's submission on, with and without a reader.
+Parts are not stored. The broker sends them to the readers with the deferred sends of the tick in
+which they arrive, and keeps them in memory until the slowest reader has acknowledged them; only
+then the worker gets new credit. So a stream is bounded from the submission of its job on, with and
+without a reader.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
     from eventmq.store.reads import JobRow
     from eventmq.store.writes import Finished
 
-    Kept = tuple[PartHead, str, bytes]
+    #: A batch of parts: its head, its outcome as sent, and its body.
+    _Batch = tuple[PartHead, str, bytes]
 
-__all__ = ["IDLE", "Reader", "Stream", "Streams"]
+__all__ = ["IDLE", "BrokerStream", "Reader", "Streams"]
 
 
-#: Seconds without a reader after which parts are discarded, unless the task says otherwise.
+#: Seconds without a reader after which parts are discarded, unless the task sets another time.
 IDLE = 60.0
 
 logger = logging.getLogger("eventmq.broker")
@@ -51,24 +53,25 @@ logger = logging.getLogger("eventmq.broker")
 #: Seconds between two scans for streams without a reader.
 SCAN_EVERY = 0.5
 
-#: Seconds that a full stream waits for a reader where a peer waits for the result alone.
+#: Seconds that a full stream waits for a reader if a peer waits only for the result of its job.
 RESULT_ONLY = 1.0
 
-#: Jobs of which is known that parts were discarded, and jobs of which is known how far they are.
+#: Number of jobs for which discarded parts are remembered, and of jobs whose progress is kept.
 REMEMBERED = 100_000
 
+#: Text of the error for parts that cannot be read any more: job and reason.
 _GONE = "parts of job {!r} were not kept: {}; get() has its result"
 
 
 class Reader:
-    """One call ``stream`` of a peer.
+    """A peer that reads a stream: one call ``stream``.
 
     Attributes:
-        peer: The reader.
+        peer: The peer.
         call: Message id of the call.
-        delivery: Which run of the job it reads, 0 for any.
-        taken: Index that follows the last part that it has taken.
-        sent: Index that follows the last part that was sent to it.
+        delivery: Delivery of the job that it reads, 0 for any.
+        taken: Index after the last part that it has acknowledged.
+        sent: Index after the last part that was sent to it.
     """
 
     __slots__ = ("call", "delivery", "peer", "sent", "taken")
@@ -80,7 +83,7 @@ class Reader:
         self.taken = self.sent = taken
 
     def restart(self, head: PartHead) -> bool:
-        """Go to the first part of a run; return False if parts before it are missing."""
+        """Start reading another run; return False if its first parts are missing."""
         if self.delivery not in {0, head.delivery}:
             self.taken = 0
         elif not self.delivery:
@@ -90,27 +93,27 @@ class Reader:
         return self.taken >= head.first
 
 
-class Stream:
-    """The parts of one run of a job.
+class BrokerStream:
+    """The parts of one run of a job that not all readers have acknowledged.
 
     Attributes:
-        job_id: Of the job.
-        delivery: Which run; 0 while no part has come.
-        base: Index of the first part that is kept.
-        end: Index that follows the last one.
-        size: Bytes that are kept.
-        readers: By (peer, call).
-        session: Whose worker makes the parts.
+        job_id: Id of the job.
+        delivery: Delivery of the run; 0 before the first part.
+        base: Index of the first kept part.
+        end: Index after the last kept part.
+        size: Bytes of the kept parts.
+        readers: Readers by peer and call.
+        session: The worker session that sends the parts.
         ended: The job has ended.
-        idle_since: Since when it has no reader.
+        idle_since: Time since which the stream has no reader.
         idle: Seconds without a reader after which the parts are discarded.
         keeps_waiting: The task has set ``idle`` itself.
         cancels: The job is cancelled after ``idle`` seconds without a reader.
-        replayable: Each run makes the same parts.
+        replayable: Each run of the job yields the same parts.
     """
 
     __slots__ = (
-        "_kept", "base", "cancels", "delivery", "end", "ended", "idle", "idle_since", "job_id",
+        "_batches", "base", "cancels", "delivery", "end", "ended", "idle", "idle_since", "job_id",
         "keeps_waiting", "readers", "replayable", "session", "size",
     )  # fmt: skip
 
@@ -122,11 +125,11 @@ class Stream:
         self.ended = self.cancels = self.replayable = self.keeps_waiting = False
         self.idle = IDLE
         self.idle_since = now
-        self._kept: deque[Kept] = deque()
+        self._batches: deque[_Batch] = deque()
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended and every part was taken."""
+        """Whether the job has ended and every part was acknowledged."""
         return self.ended and self.base == self.end
 
     @property
@@ -142,33 +145,33 @@ class Stream:
         self.replayable = headers.replayable
 
     def restart(self, head: PartHead, headers: Headers) -> int:
-        """Begin with the parts of another run; return the bytes that are kept no more."""
+        """Discard the parts and start with another run; return the bytes that this frees."""
         freed, self.size = self.size, 0
-        self._kept.clear()
+        self._batches.clear()
         self.delivery = head.delivery
         self.base = self.end = head.first
         self.read_options(headers)
         return freed
 
     def add(self, head: PartHead, outcome: str, body: bytes) -> None:
-        """Keep the next batch."""
-        self._kept.append((head, outcome, body))
+        """Keep another batch."""
+        self._batches.append((head, outcome, body))
         self.end = head.end
         self.size += len(body)
 
-    def after(self, index: int) -> Iterator[Kept]:
+    def after(self, index: int) -> Iterator[_Batch]:
         """Yield the batches with parts from an index on."""
-        if self._kept and self._kept[-1][0].first >= index:  # the usual case: only the last is new
-            start = len(self._kept) - 1
-            while start and self._kept[start - 1][0].end > index:
+        if self._batches and self._batches[-1][0].first >= index:  # usual: only the last is new
+            start = len(self._batches) - 1
+            while start and self._batches[start - 1][0].end > index:
                 start -= 1
-            for place in range(start, len(self._kept)):
-                yield self._kept[place]
+            for number in range(start, len(self._batches)):
+                yield self._batches[number]
             return
-        yield from [kept for kept in self._kept if kept[0].end > index]
+        yield from [batch for batch in self._batches if batch[0].end > index]
 
     def join(self, reader: Reader) -> bool:
-        """Add a reader; return False if parts that it needs are not kept."""
+        """Add a reader; return False if parts that it needs are no longer kept."""
         if not reader.delivery:
             reader.delivery, reader.taken = self.delivery, self.base
         elif self.delivery and reader.delivery != self.delivery:
@@ -180,14 +183,14 @@ class Stream:
         return True
 
     def advance(self) -> int | None:
-        """Forget what all readers have taken; return the bytes of it, None if nothing is new."""
+        """Forget the parts that all readers have acknowledged; return the bytes, None if none."""
         taken = min((reader.taken for reader in self.readers.values()), default=self.base)
         if taken <= self.base:
             return None
         self.base = taken
         freed = 0
-        while self._kept and self._kept[0][0].end <= taken:
-            freed += len(self._kept.popleft()[2])
+        while self._batches and self._batches[0][0].end <= taken:
+            freed += len(self._batches.popleft()[2])
         self.size -= freed
         return freed
 
@@ -196,17 +199,17 @@ class Streams:
     """All streams of a broker.
 
     Args:
-        state: Of the broker.
-        cancel: Cancels a job for a reason.
+        state: The memory of the broker.
+        cancel: Cancels a job, given its id and a reason.
     """
 
     def __init__(self, state: State, cancel: Callable[[str, str], None]) -> None:
         self.state = state
         self._cancel = cancel
-        self.of: dict[str, Stream] = {}
-        #: Job -> what ``info`` says of its progress.
+        self.of: dict[str, BrokerStream] = {}
+        #: Job -> its progress, as ``info`` shows it.
         self.progress: dict[str, dict[str, Any]] = {}
-        #: Job -> of which run there are no parts any more, and why.
+        #: Job -> the last delivery whose parts were discarded, and why.
         self._discarded: dict[str, tuple[int, str]] = {}
         self._bytes = 0
         self._scanned_at = 0.0
@@ -215,12 +218,12 @@ class Streams:
     # From workers
 
     def reply(self, peer: Peer, message: Reply) -> None:
-        """Take parts, or progress; those of a delivery that is not leased are dropped."""
+        """Handle parts, or progress; drop those of a delivery that is not leased."""
         session, outcome, job_id = peer.session, message.outcome or "", message.request or ""
         if session is None or session.legacy:
             self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
         elif outcome.startswith(PART):
-            if not self._take(session, job_id, PartHead.parse(outcome), message):
+            if not self._receive(session, job_id, PartHead.parse(outcome), message):
                 self.state.error(peer, message.id, "inform-again", "parts before these are missing")
         elif self._leased(session, job_id, parse_progress(outcome)) is not None:
             self._record_progress(job_id, message.result)
@@ -232,14 +235,14 @@ class Streams:
         self.progress[job_id] = {"done": done, "total": total, "note": note, "at": self.state.wall}
 
     def _leased(self, session: Session, job_id: str, delivery: int) -> JobRecord | None:
-        """Return the job if the session has this delivery of it."""
+        """Return the job if the session holds this delivery of it."""
         entry = self.state.running.get(job_id)
         if entry is None or entry[0] is not session or entry[1].deliveries[entry[2]] != delivery:
             return None
         return entry[1].jobs[entry[2]]
 
-    def _take(self, session: Session, job_id: str, head: PartHead, message: Reply) -> bool:
-        """Take a batch of parts; return False if earlier ones are missing."""
+    def _receive(self, session: Session, job_id: str, head: PartHead, message: Reply) -> bool:
+        """Handle a batch of parts; return False if earlier ones are missing."""
         stream = self.of.get(job_id)
         job = self._leased(session, job_id, head.delivery)
         if job is None or head.delivery <= self._discarded.get(job_id, (0, ""))[0]:
@@ -255,30 +258,30 @@ class Streams:
             self._restart(stream, head, job)
         if head.first > stream.end:
             return False
-        if head.first < stream.end:  # it was sent again
+        if head.first < stream.end:  # the worker has sent it again
             self._credit(session, job_id, head.delivery, stream.base)
             return True
         self._accept(stream, head, message)
         return True
 
-    def _new(self, job_id: str) -> Stream:
+    def _new(self, job_id: str) -> BrokerStream:
         if len(self.of) >= self.state.limits.max_streams:
             idle = [stream for stream in self.of.values() if not stream.readers]
             if idle:
                 oldest = min(idle, key=lambda stream: stream.idle_since)
                 self._discard(oldest, "the broker had too many streams")
-        stream = self.of[job_id] = Stream(job_id, self.state.now)
+        stream = self.of[job_id] = BrokerStream(job_id, self.state.now)
         return stream
 
-    def _restart(self, stream: Stream, head: PartHead, job: JobRecord) -> None:
-        """Begin with the parts of another run; readers see by their delivery that it is one."""
+    def _restart(self, stream: BrokerStream, head: PartHead, job: JobRecord) -> None:
+        """Start with the parts of another run, which readers recognise by its delivery."""
         self._bytes -= stream.restart(head, parse_headers(job.headers))
         for reader in list(stream.readers.values()):
             if not reader.restart(head):
                 self._refuse(stream, reader, "they were lost with a restart of the broker")
 
     # hot loop: python -m benchmarks stream
-    def _accept(self, stream: Stream, head: PartHead, message: Reply) -> None:
+    def _accept(self, stream: BrokerStream, head: PartHead, message: Reply) -> None:
         limits, size = self.state.limits, len(message.result)
         if stream.end - stream.base > limits.stream_parts or stream.size > limits.stream_bytes:
             self._discard(stream, "its worker has sent more than the window")
@@ -291,7 +294,7 @@ class Streams:
         for reader in stream.readers.values():
             self._forward(stream, reader)
 
-    def _make_room(self, stream: Stream, size: int) -> bool:
+    def _make_room(self, stream: BrokerStream, size: int) -> bool:
         """Discard the streams that have had no reader for the longest time."""
         idle = [s for s in self.of.values() if not s.readers and s.size and s is not stream]
         for other in sorted(idle, key=lambda s: s.idle_since):
@@ -309,7 +312,7 @@ class Streams:
     # Readers
 
     def open(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        """Let a peer read: the call ``stream``."""
+        """Handle the call ``stream``: add a reader."""
         job_id = read_text(arguments, "id")
         reader = Reader(
             peer, call, read_number(arguments, "delivery"), read_number(arguments, "taken")
@@ -324,19 +327,19 @@ class Streams:
                 return
             rows = {**self.state.transient.find([job_id], self.state.now), **stored}
             try:
-                self._opened(reader, job_id, rows.get(job_id))
+                self._add_reader(reader, job_id, rows.get(job_id))
             except ProtocolError as error:
                 self.state.error(peer, call, error.code, str(error))
 
         self.state.write(FindJobs([job_id]), settle)
 
-    def _opened(self, reader: Reader, job_id: str, known: JobRow | None) -> None:
+    def _add_reader(self, reader: Reader, job_id: str, known: JobRow | None) -> None:
         if known is None:
             raise ProtocolError(f"no job with id {job_id!r}", code="job-not-found")
         stream, job = self.of.get(job_id), known.job
         ended = job.state in TERMINAL
         if job_id in self._discarded and (
-            ended or self._runs(job_id) == self._discarded[job_id][0]
+            ended or self._running_delivery(job_id) == self._discarded[job_id][0]
         ):
             raise ProtocolError(_GONE.format(job_id, self._discarded[job_id][1]), code="parts-gone")
         row = (job_id, job.state.value, known.content_type, known.result)
@@ -346,36 +349,36 @@ class Streams:
                 raise self._without_parts(job)
             if not ended and len(self.of) >= self.state.limits.max_streams:
                 raise ProtocolError("the broker has too many streams", code="too-many")
-            stream = Stream(job_id, self.state.now)
+            stream = BrokerStream(job_id, self.state.now)
             if not ended:
                 self.of[job_id] = stream
         stream.read_options(headers)
         if not stream.join(reader):
             raise ProtocolError(_GONE.format(job_id, "they were taken"), code="parts-gone")
         reader.peer.streams[reader.call] = job_id
-        about = {"delivery": stream.delivery, "base": stream.base, "replayable": stream.replayable}
-        self.state.reply(reader.peer, pack(about), reader.call, "part")
+        start = {"delivery": stream.delivery, "base": stream.base, "replayable": stream.replayable}
+        self.state.reply(reader.peer, pack(start), reader.call, "part")
         self._forward(stream, reader)
         if ended:
             self._end(stream, reader, row)
 
-    def _runs(self, job_id: str) -> int:
-        """Return the delivery of a job that runs, 0 of any other."""
+    def _running_delivery(self, job_id: str) -> int:
+        """Return the delivery of a leased job, 0 if the job is not leased."""
         entry = self.state.running.get(job_id)
         return 0 if entry is None else entry[1].deliveries[entry[2]]
 
-    def _forward(self, stream: Stream, reader: Reader) -> None:
+    def _forward(self, stream: BrokerStream, reader: Reader) -> None:
         for head, outcome, body in stream.after(reader.sent):
             self.state.reply(reader.peer, body, reader.call, outcome)
             reader.sent = head.end
 
-    def _end(self, stream: Stream, reader: Reader, row: tuple[Any, ...]) -> None:
+    def _end(self, stream: BrokerStream, reader: Reader, row: tuple[Any, ...]) -> None:
         outcome = format_end(stream.delivery, stream.end)
         self.state.reply(reader.peer, pack(row), reader.call, outcome)
 
     @staticmethod
     def _without_parts(job: JobRecord) -> ProtocolError:
-        """Return why there is nothing to read of a job that has succeeded."""
+        """Return the error for a reader of a job that has succeeded and has no parts."""
         headers = parse_headers(job.headers)
         if headers.stream:
             msg = _GONE.format(job.id, "it has ended, and they were read or had no reader")
@@ -394,8 +397,8 @@ class Streams:
         reader.taken = max(reader.taken, min(taken, stream.end))
         self._advance(stream)
 
-    def _advance(self, stream: Stream) -> None:
-        """Forget what all readers have taken."""
+    def _advance(self, stream: BrokerStream) -> None:
+        """Forget the parts that all readers have acknowledged, and send the worker credit."""
         freed = stream.advance()
         if freed is None:
             return
@@ -417,7 +420,7 @@ class Streams:
         elif not stream.delivery and not stream.ended:
             self._drop(stream)
 
-    def _refuse(self, stream: Stream, reader: Reader, why: str) -> None:
+    def _refuse(self, stream: BrokerStream, reader: Reader, why: str) -> None:
         """End a reader with an ERROR."""
         reader.peer.streams.pop(reader.call, None)
         stream.readers.pop((reader.peer, reader.call), None)
@@ -450,21 +453,21 @@ class Streams:
             if bare or not stream.delivery:
                 self._drop(stream)
 
-    def _drop(self, stream: Stream) -> None:
+    def _drop(self, stream: BrokerStream) -> None:
         self._bytes -= stream.size
         self.of.pop(stream.job_id, None)
         for reader in stream.readers.values():
             reader.peer.streams.pop(reader.call, None)
 
-    def _forget_parts(self, stream: Stream, why: str) -> None:
+    def _forget_parts(self, stream: BrokerStream, why: str) -> None:
         """Forget a stream, and remember why its parts cannot be read."""
         if len(self._discarded) >= REMEMBERED:
             del self._discarded[next(iter(self._discarded))]
         self._discarded[stream.job_id] = (stream.delivery, why)
         self._drop(stream)
 
-    def _discard(self, stream: Stream, why: str) -> None:
-        """Forget the parts; the job goes on without being held back, and its result is kept."""
+    def _discard(self, stream: BrokerStream, why: str) -> None:
+        """Discard the parts; the job continues without flow control, and its result is kept."""
         for reader in list(stream.readers.values()):
             self._refuse(stream, reader, why)
         self.state.counters["streams_discarded"] += 1
@@ -473,13 +476,13 @@ class Streams:
         if stream.session is not None:
             self._credit(stream.session, stream.job_id, stream.delivery, NO_READER)
 
-    def _holds_back_a_result(self, stream: Stream) -> bool:
-        """Return whether a peer waits for the result of a job that waits for a reader."""
+    def _holds_back_a_result(self, stream: BrokerStream) -> bool:
+        """Return whether a job waits for a reader while a peer waits for its result."""
         settled = stream.ended or stream.cancels or stream.keeps_waiting
         return not settled and stream.full and stream.job_id in self.state.waiters
 
     def tick(self) -> None:
-        """Discard or cancel streams that had no reader for too long."""
+        """Discard streams that had no reader for too long, or cancel their jobs."""
         now = self.state.now
         if 0.0 <= now - self._scanned_at < SCAN_EVERY:
             return

@@ -42,23 +42,23 @@ __all__ = [
 #: (rank, seq) of a job, or a lower bound of it.
 RankKey = tuple[int, int]
 
-#: What orders subqueues: a `RankKey`, with the virtual time before it where they share fairly.
+#: Sort key of subqueues: a `RankKey`, preceded by the virtual time under fair queueing.
 SortKey = tuple[int, ...]
 
 #: A key below that of every job.
 BEFORE_ALL: RankKey = (-(1 << 62), 0)
 
-#: The window's list is cut when so many taken entries come before its head.
+#: Number of taken entries before the head at which the list of a window is cut.
 _CUT = 4096
 
 
 class Subqueue:
-    """The jobs of a queue with the same task and key: its window, and where the store goes on.
+    """The jobs of a queue with the same task and key: its window, and where the store continues.
 
     Args:
         key: What `eventmq.store.writes.subqueue_of` returns for its jobs.
-        number: Of the subqueue in its queue: breaks ties between equal keys.
-        limiter: Of this task and key, None for no limits.
+        number: Number of the subqueue in its queue, which breaks ties between equal keys.
+        limiter: The limiter of this task and key, None without limits.
     """
 
     __slots__ = (
@@ -81,21 +81,21 @@ class Subqueue:
     def __init__(self, key: SubqueueKey, number: int = 0, limiter: Limiter | None = None) -> None:
         self.key = key
         self.task = key.task
-        #: Whether its jobs are without guarantee: all of them are in memory.
+        #: Whether its jobs are without guarantee; then all of them are in memory.
         self.transient = key.transient
         self.limiter = limiter
         self.number = number
-        #: The window: (rank, seq, job), of which those before ``head`` were taken.
+        #: The window: (rank, seq, job). Entries before ``head`` were taken.
         self.items: list[tuple[int, int, JobRecord]] = []
         self.head = 0
         self.bytes = 0
         self.edge = BEFORE_ALL
         self.spilled = False
         self.reading = False
-        #: Since when there are workers of the queue, of which none knows the task.
+        #: Time since which the queue has workers but none of them knows the task.
         self.unknown_since: float | None = None
-        #: Virtual time of fair queueing: jobs taken, counted from the level of the others when
-        #: this subqueue last ceased to be ``idle``.
+        #: Virtual time of fair queueing: the number of jobs taken, starting at the level of the
+        #: other subqueues when this one was last no longer ``idle``.
         self.virtual_time = 0
         self.idle = True
 
@@ -104,14 +104,14 @@ class Subqueue:
 
     @property
     def first(self) -> RankKey | None:
-        """Lower bound of the (rank, seq) of waiting jobs, None where none waits."""
+        """Lower bound of the (rank, seq) of waiting jobs, None if none waits."""
         if len(self.items) > self.head:
             return self.items[self.head][:2]
         return self.edge if self.spilled else None
 
     @property
     def fair_key(self) -> SortKey | None:
-        """The key that orders subqueues which share fairly: the virtual time, then `first`."""
+        """Sort key under fair queueing: the virtual time, then `first`."""
         first = self.first
         return None if first is None else (self.virtual_time, *first)
 
@@ -120,14 +120,14 @@ class Subqueue:
         return ANY if self.limiter is None else self.limiter.allowance(now)
 
     def takes(self, job: JobRecord) -> bool:
-        """Return whether a job belongs into memory."""
+        """Return whether a job belongs into the window."""
         return not self.spilled or (job.rank, job.seq) <= self.edge
 
     def join(self, job: JobRecord) -> bool:
-        """Add a queued job that belongs here (`takes`); return whether it is the first now."""
+        """Add a queued job that belongs into the window; return whether it is the first now."""
         items = self.items
         if self.head == len(items):
-            items.clear()  # entries before the head were taken
+            items.clear()  # all entries were taken
             self.head = 0
         entry = (job.rank, job.seq, job)
         self.bytes += len(job.body)
@@ -141,7 +141,7 @@ class Subqueue:
         """Append jobs of the store to the window; return whether it was empty before.
 
         Args:
-            jobs: In order, at least one.
+            jobs: At least one job, in order.
             length: Bytes of their bodies.
         """
         items = self.items
@@ -153,14 +153,14 @@ class Subqueue:
         return len(items) == len(jobs)
 
     def displace(self) -> JobRecord:
-        """Leave the job that ranks last to the store, and return it."""
+        """Remove the last job of the window, which stays in the store, and return it."""
         rank, seq, job = self.items.pop()
         self.bytes -= len(job.body)
         self.leave(rank, seq)
         return job
 
     def leave(self, rank: int, seq: int) -> None:
-        """Leave the job with this rank and number, and all after it, to the store."""
+        """Move the edge before a rank and number: jobs from there on are in the store only."""
         edge = (rank, seq - 1)
         self.edge = min(self.edge, edge) if self.spilled else edge
         self.spilled = True
@@ -186,22 +186,22 @@ class Subqueue:
         return [entry[2] for entry in removed]
 
     def rewind(self, before: RankKey = BEFORE_ALL) -> None:
-        """Forget the edge: the next read starts at ``before``, else at the best job of the store.
+        """Move the edge back, so that the next read starts at ``before``.
 
         Args:
-            before: No job of the subqueue in the store comes before this.
+            before: Lower bound of all jobs of the subqueue in the store.
         """
         self.spilled = True
         self.edge = (before[0], before[1] - 1)
 
 
 class Load(NamedTuple):
-    """Limits of what a chunk may hold. The first job is always taken."""
+    """Limits of a chunk. The first job is taken even if it exceeds them."""
 
-    #: Run time that the jobs cost together.
+    #: Total run time of the jobs.
     seconds: float
     jobs: int
-    #: Bytes of their bodies.
+    #: Total bytes of their bodies.
     bytes: int
 
 
@@ -210,16 +210,16 @@ class Selector:
 
     Args:
         subqueue: The subqueue.
-        cost_of: Header text -> seconds that such a job costs, below 0 if it does not suit; asked
-            once per text.
-        refuses: Asked for each job in addition, or None.
+        cost_of: Returns the cost of jobs with a header text in seconds, below 0 to refuse them;
+            called once per text.
+        refuses: Called for each other job; returns whether to refuse it. None refuses none.
     """
 
     __slots__ = ("_cost_of", "_costs", "_index", "_refuses", "_skipped", "spent", "subqueue")
 
     def __init__(self, subqueue: Subqueue, cost_of: CostOf, refuses: Refuses) -> None:
         self.subqueue = subqueue
-        #: Seconds that the jobs taken so far cost.
+        #: Cost of the jobs taken so far, in seconds.
         self.spent = 0.0
         self._cost_of = cost_of
         self._refuses = refuses
@@ -229,14 +229,14 @@ class Selector:
 
     @property
     def next(self) -> RankKey | None:
-        """The (rank, seq) of the next job: a lower bound where that is in the store only."""
+        """The (rank, seq) of the next job, or a lower bound if that job is in the store only."""
         if self._index < len(self.subqueue.items):
             return self.subqueue.items[self._index][:2]
         return self.subqueue.edge if self.subqueue.spilled else None
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing more is in memory."""
+        """Whether no more jobs are in memory."""
         return self._index >= len(self.subqueue.items)
 
     # hot loop: python -m benchmarks drain
@@ -248,8 +248,8 @@ class Selector:
         Args:
             selected: The jobs of the chunk so far.
             size: Bytes of their bodies so far.
-            load: What the chunk may hold; its seconds are for the jobs of this subqueue.
-            before: Stop at a job that ranks after this, None for no bound.
+            load: Limits of the chunk; the seconds count only jobs of this subqueue.
+            before: Stop before a job that ranks after this; None for no bound.
         """
         budget, limit, max_bytes = load
         items, index, end = self.subqueue.items, self._index, len(self.subqueue.items)
@@ -301,10 +301,10 @@ class Selector:
 _RANKED: Callable[[Subqueue], SortKey | None] = attrgetter("first")
 _FAIR: Callable[[Subqueue], SortKey | None] = attrgetter("fair_key")
 
-#: Most heaps of a queue. The oldest is dropped for a new one, and rebuilt when it is needed.
+#: Largest number of heaps of a queue; beyond it the oldest is dropped, and rebuilt if needed.
 _MAX_HEAPS = 100
 
-#: Subqueues that are read together when the first of them has to be read from the store.
+#: Number of subqueues that are read from the store together when the first of them has to be.
 _LOOKAHEAD = 16
 
 #: Heaps up to this size are not purged of stale entries.
@@ -315,8 +315,8 @@ class ReadyHeap:
     """The subqueues of a queue with jobs for an eligibility, the next one first.
 
     Args:
-        eligibility: Of the sessions that are served from it.
-        key: Subqueue -> what orders it, None where it has no job.
+        eligibility: Eligibility of the sessions that are served from it.
+        key: Returns the sort key of a subqueue, None if it has no job.
     """
 
     __slots__ = ("_heap", "_keys", "_limit", "_virtual_time", "eligibility", "key")
@@ -350,7 +350,7 @@ class ReadyHeap:
 
     # hot loop: python -m benchmarks drain
     def first(self) -> Subqueue | None:
-        """Return the subqueue with the best job; that one may be in the store only."""
+        """Return the subqueue with the best job, which may be in the store only."""
         heap, keys, key_of = self._heap, self._keys, self.key
         while heap:
             key, number, subqueue = heap[0]
@@ -375,16 +375,16 @@ class ReadyHeap:
 
     @property
     def virtual_time(self) -> int:
-        """Virtual time of the heap: the least one of the subqueues that may be taken from."""
+        """Virtual time of the heap: the smallest one of the subqueues that limits do not block."""
         first = self.first()
         return max(self._virtual_time, 0 if first is None else first.virtual_time)
 
     def advance(self, virtual_time: int) -> None:
-        """Record that no subqueue that may be taken from has a lesser virtual time."""
+        """Record that no subqueue has a smaller virtual time, except blocked ones."""
         self._virtual_time = max(self._virtual_time, virtual_time)
 
     def following(self) -> list[Subqueue]:
-        """Return some of the first subqueues."""
+        """Return up to `_LOOKAHEAD` of the first subqueues."""
         return [subqueue for _, _, subqueue in self._heap[:_LOOKAHEAD]]
 
 
@@ -398,7 +398,7 @@ class ReadyIndex:
         self._fair = False
 
     def order(self, *, fair: bool) -> None:
-        """Order subqueues by virtual time, or by their ranks."""
+        """Order subqueues by virtual time if ``fair``, else by rank."""
         if fair != self._fair:
             self._fair = fair
             self._of.clear()
@@ -418,7 +418,7 @@ class ReadyIndex:
         return heap
 
     def offer(self, subqueue: Subqueue) -> None:
-        """Offer the jobs of a subqueue, or a better one than before, to workers."""
+        """Offer the jobs of a subqueue to workers: it has its first job, or a better one."""
         heaps = [heap for each, heap in self._of.items() if each.admits(subqueue.task)]
         if heaps and subqueue.idle:
             self._join(subqueue, max(heap.virtual_time for heap in heaps))
@@ -427,7 +427,7 @@ class ReadyIndex:
 
     @staticmethod
     def _join(subqueue: Subqueue, virtual_time: int) -> None:
-        """Let a subqueue compete from now on; idle time earns it nothing."""
+        """Let a subqueue compete from now on, without an advantage for the time it was idle."""
         if subqueue.idle:
             subqueue.idle = False
             subqueue.virtual_time = max(subqueue.virtual_time, virtual_time)

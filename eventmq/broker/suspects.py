@@ -1,4 +1,4 @@
-"""Suspects: jobs that may have killed a process or a worker, though no death proves it yet.
+"""Suspects: jobs that may have killed a process or a worker, without a proof so far.
 
 A death is *proven* against a job that was running, or was the only one that had started, or the
 only one that its worker had. It is counted in the job (`JobRecord.deaths`). If several jobs had
@@ -6,14 +6,15 @@ started, any of them may be the cause: each gets a *loss*, which is recorded her
 death or a loss is sent in a chunk of its own. With two of them it is *isolated*: it goes only to a
 worker without other jobs, which gets no other job for a while, so that the next death is a proof.
 
-A job that had ended, but not been answered, when another one killed its process is sent alone too,
-since it may have left the cause behind; it gets no loss.
+A job that had ended but was not answered when another job killed its process is sent alone too,
+since it may have left the cause behind. It gets no loss.
 
-A worker that fell silent may be alive behind a broken network. Its jobs are sent alone from then
-on; only repeated silence counts as deaths.
+A silent worker may be alive behind a broken network. Its jobs are sent alone from then on; only
+repeated silence counts as a death.
 
-All of it is stored in the commit that requeues the job, and survives restarts. If the worker comes
-back, even to another run of the broker, what was counted when it was lost is taken back.
+Deaths and losses are stored in the commit that requeues the job, and survive restarts. If the
+worker comes back, even to another run of the broker, those that were counted for its loss are taken
+back.
 """
 
 from __future__ import annotations
@@ -33,31 +34,32 @@ if TYPE_CHECKING:
 
 __all__ = ["ISOLATION_TIMEOUT", "Death", "Suspect", "Suspects"]
 
-#: Most suspects; beyond it the oldest one is dropped, with its losses.
+#: Largest number of suspects; beyond it the oldest one is dropped, with its losses.
 MAX_SUSPECTS = 100_000
 
-#: Lost deliveries without a proof after which each further one counts as a proven death. So a job
-#: ends that always dies beside others, because its workers are never idle, or that silences them.
+#: Number of lost deliveries without a proof after which each further one counts as a proven death.
+#: This ends a job that always dies beside others, since its workers are never idle, or that makes
+#: its workers silent.
 MAX_UNPROVEN = 10
 
-#: Chunks that were lost with a connection before the worker started the job, after which each
-#: further one counts as a proven death. Either the network broke this often with this job on its
-#: way, or the job kills every worker before that can report the start.
+#: Number of chunks lost with a connection before the worker started the job, after which each
+#: further one counts as a proven death. Either the network broke this often while the job was in
+#: transit, or the job kills every worker before that can report the start.
 MAX_UNREACHED = 50
 
-#: Last deliveries of a job whose loss can be taken back.
+#: Number of last deliveries of a job whose loss can be taken back.
 REMEMBERED = 8
 
-#: Deaths and losses from which on a job is isolated.
+#: Number of deaths and losses from which a job is isolated.
 ISOLATE = 2
 
-#: Seconds that an isolated job waits for the worker dedicated to it, and that this worker then gets
-#: no other job. A job that kills its worker mostly does so at once.
+#: Seconds for which an isolated job waits for the worker dedicated to it, and for which this worker
+#: then gets no other job. A job that kills its worker usually does so at once.
 ISOLATION_TIMEOUT = 5.0
 
 
 class Death(enum.IntEnum):
-    """How an unanswered delivery ended, as far as is known. The numbers are stored."""
+    """How an unanswered delivery ended, as far as the broker knows. The numbers are stored."""
 
     #: A process or worker died, and only this job can have been the cause.
     ALONE = 1
@@ -67,24 +69,24 @@ class Death(enum.IntEnum):
     SILENT = 3
     #: The worker was lost, and had not started the job.
     UNREACHED = 4
-    #: A process died, probably because of another job: this one had ended before that one began,
-    #: and only its answer is missing. It may still have left the cause behind.
+    #: A process died, probably because of a later job: this one had ended, and only its answer is
+    #: missing. It may still have left the cause behind.
     BESIDE = 5
 
 
 @dataclass(slots=True, eq=False)
 class Suspect:
-    """A suspect.
+    """A job that may have killed a process or a worker.
 
     Attributes:
         queue: Queue of the job.
         id: Id of the job.
         seq: Number of the job in the store.
-        losses: Deaths of which it may have been the cause.
-        unproven: Losses, silent workers that had it, and deaths of kind `Death.BESIDE`.
-        unreached: Workers that were lost before they had started it.
-        owed: Deaths to subtract from the job: taken back while it was not in memory.
-        stored: Whether the store has a row of it.
+        losses: Number of deaths that it may have caused.
+        unproven: Number of losses, silent workers that had it, and deaths of kind `Death.BESIDE`.
+        unreached: Number of workers that were lost before they had started it.
+        owed: Number of deaths to subtract from the job, taken back while it was not in memory.
+        stored: Whether the store has its row.
         session: Session that is dedicated to it, or None.
         since: Time since which it waits for that session, 0.0 before.
         ends: Delivery -> how it ended, for the last lost deliveries.
@@ -123,15 +125,15 @@ class Suspects:
     def __init__(self) -> None:
         #: Queue -> id of the job -> suspect.
         self.by_queue: dict[str, dict[str, Suspect]] = {}
-        #: The same by the ids of the jobs.
+        #: Id of the job -> suspect.
         self.by_id: dict[str, Suspect] = {}
-        #: Suspects to write with the next commit: number of the job -> id.
+        #: Suspects to write in the next commit: number of the job -> id.
         self.changed: dict[int, str] = {}
         #: Jobs whose deaths were taken back, by number.
         self.cleared: dict[int, JobRecord] = {}
-        #: Chunks that an earlier run of the broker took for lost: (session id, number of the chunk)
-        #: -> jobs and deliveries.
-        self._away: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        #: Chunks that an earlier run of the broker counted as lost: (session id, number of the
+        #: chunk) -> jobs and deliveries.
+        self._lost_chunks: dict[tuple[str, int], list[tuple[str, int]]] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -173,19 +175,19 @@ class Suspects:
         self.cleared[job.seq] = job
 
     def get(self, job: JobRecord) -> Suspect | None:
-        """Return the suspect of a job, None if it is none."""
+        """Return the suspect of a job, None if the job is not suspected."""
         return self.by_id.get(job.id)
 
     def forget(self, job: JobRecord) -> None:
-        """Forget a job that has ended, or that ran without harm."""
+        """Forget a job that has ended, or has run without a death."""
         suspect = self.by_id.get(job.id)
         if suspect is not None:
             self._drop(suspect)
 
-    # What is stored
+    # Storage
 
     def recover(self, rows: Iterable[SuspectRow]) -> None:
-        """Load the stored suspects, before any other one is added."""
+        """Load the stored suspects; call this before `add`."""
         for row in rows:
             suspect = self._put(Suspect(
                 row.queue, row.id, row.seq, row.losses, row.unproven, row.unreached, row.owed,
@@ -193,10 +195,12 @@ class Suspects:
             ))  # fmt: skip
             for end in row.ends:
                 suspect.record(end)
-                self._away.setdefault((end.session, end.chunk), []).append((row.id, end.delivery))
+                self._lost_chunks.setdefault((end.session, end.chunk), []).append(
+                    (row.id, end.delivery)
+                )
 
     def returned(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
-        """Return, once, the jobs of held chunks that an earlier run of the broker took for lost.
+        """Return the jobs of held chunks that an earlier run of the broker counted as lost, once.
 
         Args:
             session: Session that has come back.
@@ -205,13 +209,13 @@ class Suspects:
         Returns:
             Ids of the jobs, with their deliveries.
         """
-        if not self._away:
+        if not self._lost_chunks:
             return []
         return [
             entry
             for number in held
             if number not in session.leases
-            for entry in self._away.pop((session.id, number), ())
+            for entry in self._lost_chunks.pop((session.id, number), ())
         ]
 
     def take_changes(self) -> tuple[SaveSuspects, Callable[[], None]]:
@@ -241,22 +245,22 @@ class Suspects:
         suspect = self.by_id.get(job.id)
         return None if suspect is None else replace(suspect, ends=dict(suspect.ends))
 
-    def restore(self, job: JobRecord, was: Suspect | None) -> None:
+    def restore(self, job: JobRecord, old: Suspect | None) -> None:
         """Restore a suspect as `copy_of` returned it: the commit that changed it has failed."""
         self.forget(job)
-        if was is not None:
-            self.changed[was.seq] = was.id
-            self._put(was)
+        if old is not None:
+            self.changed[old.seq] = old.id
+            self._put(old)
 
-    # What deaths count
+    # Deaths
 
     def losses(self, job: JobRecord) -> int:
-        """Return how many deaths a job may have caused beside those that are counted in it."""
+        """Return how many deaths a job may have caused, beside those counted in it."""
         suspect = self.get(job)
         return 0 if suspect is None else suspect.losses
 
     def proves(self, job: JobRecord, death: Death) -> bool:
-        """Return whether a death is to be counted in the job."""
+        """Return whether a death counts as proven against the job."""
         if death is Death.ALONE:
             return True
         suspect = self.get(job)
@@ -267,7 +271,7 @@ class Suspects:
         return suspect.unproven >= MAX_UNPROVEN
 
     def lost(self, job: JobRecord, death: Death, chunk_id: tuple[str, int] | None = None) -> None:
-        """Record how the last delivery of a job ended, where that is not counted in the job.
+        """Record how the last delivery of a job ended, if no death is counted in the job.
 
         Args:
             job: The job.
@@ -287,10 +291,10 @@ class Suspects:
         suspect.session, suspect.since = None, 0.0
 
     def blame(self, job: JobRecord, chunk_id: tuple[str, int]) -> None:
-        """Record that a death was counted because the worker of the last delivery was lost.
+        """Record that a death was counted for the lost worker of the last delivery.
 
         Args:
-            job: Job in which it was counted.
+            job: The job in which it was counted.
             chunk_id: Session id and number of the chunk.
         """
         suspect = self.add(job)
@@ -298,15 +302,15 @@ class Suspects:
         self.changed[suspect.seq] = suspect.id
 
     def absolve(self, job_id: str, delivery: int, job: JobRecord | None) -> bool:
-        """Take back what was counted for a delivery whose worker has come back.
+        """Take back the death or loss of a delivery whose worker has come back.
 
         Args:
-            job_id: Id of a job that this worker still has.
+            job_id: Id of a job that the worker still has.
             delivery: Its delivery there.
             job: The job, None if it is not in memory.
 
         Returns:
-            Whether something was counted.
+            Whether a death or loss was counted.
         """
         suspect = self.by_id.get(job_id)
         end = None if suspect is None else suspect.ends.pop(delivery, None)
@@ -353,7 +357,7 @@ class Suspects:
         )
 
     def overdue(self, now: float) -> list[str]:
-        """Return the queues with a suspect that has waited too long for a worker of its own."""
+        """Return the queues with a suspect that has waited too long for a dedicated worker."""
         return [
             name
             for name, queue in self.by_queue.items()
@@ -374,16 +378,16 @@ class Suspects:
             suspect.since = now
         elif now - suspect.since > ISOLATION_TIMEOUT:
             return True
-        kept = suspect.session
+        dedicated = suspect.session
         if (
-            kept is None or kept.peer is None or kept.dedicated_to != job.id
+            dedicated is None or dedicated.peer is None or dedicated.dedicated_to != job.id
         ) and not session.dedicated_to:
             suspect.session = session
             session.dedicate(job, now)
         return False
 
     def leased(self, job: JobRecord, session: Session, now: float) -> None:
-        """Record that a session got a suspect; to an isolated one it is dedicated for a while."""
+        """Record that a session got a suspect; dedicate the session to it if it is isolated."""
         suspect = self.get(job)
         if suspect is None:
             return

@@ -1,8 +1,8 @@
-"""Jobs without guarantee: in memory alone, bounded, gone with the broker.
+"""Jobs without guarantee: kept in memory only, bounded, and lost when the broker ends.
 
-They wait in the windows of their queues and are leased as stored jobs are, in chunks of their own
-that no commit has. `TransientJobs` has what a store would have of them: which there are, the
-delayed ones, and how the last ones ended.
+They wait in the windows of their queues and are leased like stored jobs, but in chunks of their own
+that are not written. `TransientJobs` takes the place of the store: it has all of these jobs, the
+delayed ones by time, and the last results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["TransientJobs", "TransientResults", "header_refusal"]
 
 
 def header_refusal(headers: Headers) -> tuple[str, str] | None:
-    """Return why headers that say ``guarantee:False`` are refused, None where they are not."""
+    """Return why headers with ``guarantee:False`` are refused, None if they are not."""
     excluded = {
         "retry-count": headers.retry_count,
         "unique": headers.unique,
@@ -43,11 +43,11 @@ def header_refusal(headers: Headers) -> tuple[str, str] | None:
 
 
 class TransientResults:
-    """How the last transient jobs ended, bounded in number, bytes and time."""
+    """The results of the last transient jobs, limited in number, bytes and age."""
 
     def __init__(self, limits: Limits) -> None:
         self._max, self._max_bytes = limits.transient_results, limits.transient_result_bytes
-        #: An OrderedDict, since the first goes often: a dict would search longer and longer for it.
+        #: An OrderedDict: to pop the first of a dict takes longer the more were popped before.
         self.kept: OrderedDict[str, tuple[float, JobRow]] = OrderedDict()
         self._bytes = 0
 
@@ -55,7 +55,7 @@ class TransientResults:
         return len(self.kept)
 
     def add(self, row: JobRow, until: float) -> None:
-        """Keep an outcome until a time; the oldest ones make room."""
+        """Keep an outcome until a time; forget the oldest ones if there are too many."""
         self._drop(row.job.id)
         self.kept[row.job.id] = (until, row)
         self._bytes += len(row.result or b"")
@@ -68,17 +68,17 @@ class TransientResults:
             self._bytes -= len(entry[1].result or b"")
 
     def get(self, job_id: str, now: float) -> JobRow | None:
-        """Return what is kept of a job."""
+        """Return the kept outcome of a job, or None."""
         until, row = self.kept.get(job_id, (0.0, None))
         return row if until > now else None
 
     def shift(self, seconds: float) -> None:
-        """Keep everything for as long as it was to be kept: store time went on at once."""
+        """Extend the times of all outcomes, since store time has jumped."""
         for job_id, (until, row) in self.kept.items():
             self.kept[job_id] = (until + seconds, row)
 
     def prune(self, now: float) -> None:
-        """Forget what is past its time, oldest first."""
+        """Forget the outcomes whose time has passed."""
         while self.kept:
             job_id, (until, _) = next(iter(self.kept.items()))
             if until > now:
@@ -93,7 +93,7 @@ class TransientJobs:
     """All jobs without guarantee of a broker.
 
     Args:
-        limits: How many there may be, and how many results.
+        limits: The limits of jobs and results.
         running: The leased jobs of the broker, by id.
     """
 
@@ -103,13 +103,13 @@ class TransientJobs:
         self.jobs: dict[str, JobRecord] = {}
         self.bytes = 0
         self.results = TransientResults(limits)
-        #: Delayed jobs by the store time at which they become ready, or by the wall time.
+        #: Heaps of delayed jobs: by the store time at which they become ready, and by wall time.
         self.delayed: list[tuple[float, int, JobRecord]] = []
         self.by_wall: list[tuple[float, int, JobRecord]] = []
-        #: Stored jobs that wait in the store for the end of one with the same id: id -> queue and
-        #: subqueue.
+        #: Stored jobs that stay in the store until a transient job with the same id has ended: id
+        #: -> queue and subqueue.
         self.kept_out: dict[str, tuple[str, SubqueueKey]] = {}
-        #: Guarded wall time at which the first of them expires.
+        #: Guarded wall time at which the first of the jobs expires.
         self.next_expiry = float("inf")
         self._running = running
         self._ahead = 0.0
@@ -128,7 +128,7 @@ class TransientJobs:
         return None
 
     def add(self, job: JobRecord) -> None:
-        """Add a new job; a delayed one waits here for its time."""
+        """Add a new job; a delayed one waits here until it is ready."""
         self.jobs[job.id] = job
         self.bytes += len(job.body)
         if job.expires:
@@ -138,12 +138,12 @@ class TransientJobs:
         elif job.state is JobState.DELAYED:
             self._delay(self.delayed, job.ready_at, job)
 
-    def _delay(self, heap: list[tuple[float, int, JobRecord]], due: float, job: JobRecord) -> None:
-        """Add a delayed job to a heap; forget those there that ended before their time."""
+    def _delay(self, heap: list[tuple[float, int, JobRecord]], at: float, job: JobRecord) -> None:
+        """Add a delayed job to a heap, and purge the heap of ended jobs if it is large."""
         if len(heap) > 2 * len(self.jobs):
             heap[:] = [entry for entry in heap if self.jobs.get(entry[2].id) is entry[2]]
             heapify(heap)
-        heappush(heap, (due, job.seq, job))
+        heappush(heap, (at, job.seq, job))
 
     def end(self, row: Finished) -> None:
         """Forget an ended job except for its result."""
@@ -157,22 +157,22 @@ class TransientJobs:
         self.results.add(JobRow(job, row.at, *outcome), row.at + ttl)
 
     def shift(self, seconds: float) -> None:
-        """Let everything last as long as it was to last: store time went on at once."""
+        """Extend all times, since store time has jumped."""
         for _, _, job in self.delayed:
             job.ready_at += seconds
             job.rank += int(seconds * 1_000_000)
-        self.delayed = [(due + seconds, seq, job) for due, seq, job in self.delayed]
+        self.delayed = [(at + seconds, seq, job) for at, seq, job in self.delayed]
         self.results.shift(seconds)
 
     @property
     def next_ready_at(self) -> float | None:
         """Store time at which the first delayed job becomes ready, as far as is known."""
-        dues = [self.delayed[0][0]] if self.delayed else []
-        dues += [self.by_wall[0][0] - self._ahead] if self.by_wall else []
-        return min(dues, default=None)
+        times = [self.delayed[0][0]] if self.delayed else []
+        times += [self.by_wall[0][0] - self._ahead] if self.by_wall else []
+        return min(times, default=None)
 
-    def due(self, now: float, ahead: float) -> list[JobRecord]:
-        """Remove and return the delayed jobs whose time has come.
+    def pop_ready(self, now: float, ahead: float) -> list[JobRecord]:
+        """Remove and return the delayed jobs that are ready now.
 
         Args:
             now: Store time.
@@ -188,7 +188,7 @@ class TransientJobs:
         return jobs
 
     def expired(self, wall: float) -> list[JobRecord]:
-        """Return the jobs that may not start any more, and have not."""
+        """Return the expired jobs that have not started."""
         jobs = [job for job in self.jobs.values() if job.expires]
         following = (max(job.expires, wall + 1.0) for job in jobs)  # one may be handed back
         self.next_expiry = min(following, default=float("inf"))
@@ -197,7 +197,7 @@ class TransientJobs:
     # Reading
 
     def find(self, ids: Iterable[str], now: float) -> dict[str, JobRow]:
-        """Return what is known of jobs, the unfinished and the ended ones."""
+        """Return the known jobs by id, unfinished and ended ones."""
         rows = {}
         for job_id in ids:
             job = self.jobs.get(job_id)
@@ -213,37 +213,37 @@ class TransientJobs:
         return JobRow(replace(job, state=JobState.RUNNING), worker=entry[0].name)
 
     def merge(
-        self, entry: ListJobs, rows: list[JobRow], cursor: str, now: float
+        self, query: ListJobs, rows: list[JobRow], cursor: str, now: float
     ) -> tuple[list[JobRow], str]:
         """Add the jobs of the memory to a page of the store, the newest id first.
 
         Args:
-            entry: What was asked.
-            rows: What the store found.
-            cursor: The last id that it scanned, "" if there is no more.
+            query: The read that was sent to the store.
+            rows: The rows that it returned.
+            cursor: The last id that it scanned, "" at the end.
             now: Store time.
         """
-        first = entry.cursor
+        first = query.cursor
         ids = {i for i in (*self.jobs, *self.results) if cursor <= i and (not first or i < first)}
         matches: list[JobRow] = []
         for job_id in sorted(ids, reverse=True):
             row = self.find([job_id], now).get(job_id)
-            if row is not None and _matches(row, entry):
+            if row is not None and _matches(row, query):
                 matches.append(row)
-                if len(matches) > entry.limit:
+                if len(matches) > query.limit:
                     break
         if not matches:
             return rows, cursor
         rows = sorted([*rows, *matches], key=lambda row: row.job.id, reverse=True)
-        if len(rows) <= entry.limit:
+        if len(rows) <= query.limit:
             return rows, cursor
-        return rows[: entry.limit], rows[entry.limit - 1].job.id
+        return rows[: query.limit], rows[query.limit - 1].job.id
 
 
-def _matches(match: JobRow, entry: ListJobs) -> bool:
-    job = match.job
+def _matches(row: JobRow, query: ListJobs) -> bool:
+    job = row.job
     return (
-        (entry.state is None or job.state is entry.state)
-        and (entry.queue is None or job.queue == entry.queue)
-        and (entry.task is None or parse_headers(job.headers).task == entry.task)
+        (query.state is None or job.state is query.state)
+        and (query.queue is None or job.queue == query.queue)
+        and (query.task is None or parse_headers(job.headers).task == query.task)
     )

@@ -1,7 +1,7 @@
-"""Unroutable jobs: no connected worker knows their task. They wait aside, and fail after a grace.
+"""Unroutable jobs: no connected worker knows their task. They wait, and fail after a grace period.
 
-A worker knows the task of a subqueue or does not, so a subqueue that no worker knows just waits. A
-job that each worker of its queue refused by itself is withheld, out of the window.
+A worker knows either all jobs of a subqueue or none, so a subqueue that no worker knows waits where
+it is. A single job that every worker of its queue has refused is withheld: taken out of the window.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["UnroutableJobs", "UnroutableLog"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Names of unknown tasks that are logged: clients can make up any number of them.
+#: Number of unknown tasks that are logged, since clients can name any number of them.
 TASKS = 1000
 
-#: Workers that one log line names.
+#: Number of workers that one log line names.
 NAMED = 5
 
 
@@ -42,11 +42,11 @@ class UnroutableLog:
         self._warned: set[str] = set()
 
     def warn(self, queue: str, task: str, sessions: Sequence[Session], grace: float) -> None:
-        """Warn of a job that is unroutable, if it is the first of its task.
+        """Log a warning about an unroutable job, if it is the first of its task.
 
         Args:
-            queue: Of the job.
-            task: Its name, "" for a legacy job.
+            queue: Queue of the job.
+            task: Task of the job, "" for a legacy job.
             sessions: The workers that serve the queue.
             grace: Seconds until such jobs fail.
         """
@@ -80,7 +80,7 @@ class UnroutableJobs:
         self._log = UnroutableLog()
 
     def session_changed(self, session: Session) -> None:
-        """Scan the queues of a session that came or went, and requeue what is routable now."""
+        """Scan the queues of a session that connected or ended; requeue routable jobs."""
         for _, name in session.queues:
             queue = self.state.queues.get(name)
             if queue is not None:
@@ -88,7 +88,7 @@ class UnroutableJobs:
                 self._requeue(queue)
 
     def tick(self) -> None:
-        """Find what has become unroutable; fail what was so for too long."""
+        """Find jobs that have become unroutable; fail those that were unroutable for too long."""
         for queue in list(self.state.queues.values()):
             if queue.subqueues:
                 self._scan(queue)
@@ -96,7 +96,7 @@ class UnroutableJobs:
                 self._fail_withheld(queue)
 
     def shift(self, seconds: float) -> None:
-        """Let jobs wait longer: the broker itself was away, or store time went on at once."""
+        """Extend the grace of unroutable jobs: the broker was suspended, or store time jumped."""
         for queue in self.state.queues.values():
             for subqueue in queue.subqueues.values():
                 if subqueue.unknown_since is not None:
@@ -114,10 +114,10 @@ class UnroutableJobs:
     # Subqueues
 
     def _scan(self, queue: Queue) -> None:
-        """Record since when no worker knows a subqueue; fail its jobs when that is too long."""
+        """Record since when no worker knows a subqueue; fail its jobs after the grace."""
         sessions = self._serving(queue)
         eligibilities = {session.eligibility for session in sessions}
-        known: dict[str | None, bool] = {}  # subqueues are many where jobs have keys, tasks are not
+        known: dict[str | None, bool] = {}  # many subqueues may share a task
         for subqueue in list(queue.subqueues.values()):
             task = subqueue.task
             if task not in known:
@@ -140,7 +140,7 @@ class UnroutableJobs:
     # Single jobs
 
     def _withhold(self, queue: Queue, sessions: Sequence[Session]) -> None:
-        """Take jobs out of the queue that every worker which knows their subqueue refused."""
+        """Withhold jobs that were refused by every worker that knows their task."""
         refusals, now = self.state.refusals, self.state.now
 
         def refused_by_all(job: JobRecord) -> bool:
@@ -156,7 +156,7 @@ class UnroutableJobs:
             self._log.warn(queue.name, task, sessions, self.state.limits.unknown_task_grace)
 
     def _requeue(self, queue: Queue) -> None:
-        """Put jobs back into the queue that a connected worker has not refused."""
+        """Requeue withheld jobs that a connected worker knows and has not refused."""
         sessions = self._serving(queue)
         for job, _ in list(queue.unroutable.values()):
             refused = self.state.refusals.get(job.id, ())

@@ -1,7 +1,7 @@
-"""Sends results to the peers that wait for them: by ``get`` calls, or reply-requested.
+"""Sends results to the peers that wait for them, by ``get`` calls or requested REPLYs.
 
-`ResultWaiters` knows who waits for which job. Results that are not in memory are read by `Lookups`,
-in slices, and only as fast as the peers read.
+`ResultWaiters` knows which peers wait for which jobs. `Lookups` reads the results that are not in
+memory, in slices, and only as fast as the peers read their messages.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ if TYPE_CHECKING:
 __all__ = ["Lookups", "ResultWaiters"]
 
 
-#: Bytes of results that one tick reads.
+#: Largest number of bytes of results that one tick reads.
 MAX_BYTES = 8 * 1024 * 1024
 
-#: Ids that one tick reads.
+#: Largest number of ids that one tick reads.
 MAX_IDS = 2000
 
-#: Part of its bound that may wait for a peer for which more is read, and that one tick reads.
+#: Part of ``max_unsent_bytes`` up to which more is read for a peer; part of the allowed bytes that
+#: one tick reads.
 FULL, PART = 0.5, 0.25
 
-#: Bytes of results that one tick reads at least, however little may be sent.
+#: Smallest limit of the bytes of results that one tick reads, however little may be sent.
 MIN_BYTES = 1024 * 1024
 
-#: Bytes of an answer beside its result, and of answers that are sent without a check.
+#: Bytes of an answer without its result; bytes of an answer up to which it is sent unchecked.
 _ROW, _SMALL = 256, 64 * 1024
 
-#: Seconds until a peer for which much waits is checked again.
+#: Seconds until a peer with many unsent bytes is checked again.
 RETRY_AFTER = 0.02
 
-#: Bytes of results that are given to a peer for which much waits already.
+#: Bytes of the longest result that is sent to a peer with many unsent bytes.
 SHORT = 64 * 1024
 
-#: Seconds after the commit in which the result of a job may take the place of its receipt.
+#: Seconds after the commit within which the result of a job replaces its receipt.
 LATE_RECEIPT = 1.0
 
 #: [id, state, content type, bytes or None]
@@ -67,18 +68,20 @@ class _Lookup(NamedTuple):
 
 
 class Lookups:
-    """Reads results from the store for peers that wait for them, as fast as they read.
+    """Reads results from the store for waiting peers, as fast as these read their messages.
 
     Args:
-        state: Of the broker.
-        remaining: Called with a peer, a call and ids; returns those that it still waits for.
-        answer: Called with a peer, a call, ids, and what is known of them: unread results none.
+        state: The memory of the broker.
+        remaining: Called with a peer, a call and ids; returns the ids that it still waits for.
+        answer: Called with a peer, a call, ids and their rows, without unread results.
 
     Attributes:
         unread: Returns how many bytes wait for a peer; the runner sets it.
-        allowance: Returns how many may wait for a peer now; the runner sets it.
-        allocate: Returns whether a peer can be sent a message of so many bytes, after so many
-            others to itself and so many in all; the runner sets it.
+        allowance: Returns how many bytes may wait for a peer now; the runner sets it.
+        allocate: Returns whether a peer can be sent a message; called with its key, the bytes of
+            the message, and the bytes planned before it for this peer and for all. The runner sets
+            it.
+        requested: Peer -> call -> ids to read, in order.
     """
 
     def __init__(self, state: State, remaining: Remaining, answer: Answer) -> None:
@@ -88,18 +91,17 @@ class Lookups:
         self._state = state
         self._remaining = remaining
         self._answer = answer
-        #: Peer -> call -> ids, in order.
         self.requested: dict[Peer, OrderedDict[str, list[str]]] = {}
         self._reading = False
-        #: Bytes of the result that is next for a peer which could not be sent that.
+        #: Peer -> bytes of its next result, if that could not be sent.
         self._next_size: dict[Peer, int] = {}
 
-    def ask(self, peer: Peer, call: str, ids: Sequence[str]) -> None:
-        """Read jobs, and answer the call."""
+    def request(self, peer: Peer, call: str, ids: Sequence[str]) -> None:
+        """Request reads of jobs, which answer the call."""
         self.requested.setdefault(peer, OrderedDict()).setdefault(call, []).extend(ids)
 
     def cancel(self, peer: Peer, call: str) -> None:
-        """Read nothing more for a call."""
+        """Drop the requests of a call."""
         calls = self.requested.get(peer)
         if calls is not None:
             calls.pop(call, None)
@@ -108,10 +110,10 @@ class Lookups:
                 self._next_size.pop(peer, None)
 
     def full(self, peer: Peer) -> bool:
-        """Return whether so many bytes wait for a peer, or for all, that it gets no result now."""
-        need = self._next_size.get(peer)
-        if need is not None:
-            return not self.allocate(peer.key, need, 0, 0)
+        """Return whether too many bytes wait, for the peer or for all, to send it a result now."""
+        size = self._next_size.get(peer)
+        if size is not None:
+            return not self.allocate(peer.key, size, 0, 0)
         return self.unread(peer.key) > FULL * self._state.limits.max_unsent_bytes
 
     @property
@@ -155,13 +157,13 @@ class Lookups:
         return chosen
 
     def _on_rows(self, chosen: list[_Lookup], stored: Mapping[str, JobRow]) -> None:
-        """Answer with what was read, each call in the order of the ends; request the rest again."""
+        """Answer the calls with the rows, each in the order of ends; request the others again."""
         self._reading = False
         state, room = self._state, self._room
         rest: list[_Lookup] = []
         planned: Counter[Peer] = Counter()
         for peer, call, remaining in chosen:
-            if peer in self._next_size:  # what it asked for before comes first, and does not fit
+            if peer in self._next_size:  # an earlier result comes first, and does not fit
                 rest.append(_Lookup(peer, call, list(remaining)))
                 continue
             rows = stored
@@ -176,7 +178,7 @@ class Lookups:
                 rest.append(_Lookup(peer, call, ids[ready:]))
         for peer, call, others in reversed(rest):
             calls = self.requested.setdefault(peer, OrderedDict())
-            calls[call] = [*others, *calls.get(call, ())]  # behind it what has ended meanwhile
+            calls[call] = [*others, *calls.get(call, ())]  # then the jobs that have ended meanwhile
             calls.move_to_end(call, last=False)
 
     def _allocate(self, peer: Peer, size: int, planned: Counter[Peer]) -> bool:
@@ -192,10 +194,10 @@ class Lookups:
         """Return how many of the results can be sent now; record the size of the next one.
 
         Args:
-            peer: To whom.
-            ids: Of the jobs.
-            rows: What was found of them.
-            planned: Bytes that will be sent in this tick; grows.
+            peer: The peer.
+            ids: Ids of the jobs.
+            rows: Rows of the jobs.
+            planned: Bytes by peer that will be sent in this tick; updated.
         """
         for position, job_id in enumerate(ids):
             row = rows.get(job_id)
@@ -212,7 +214,7 @@ def _by_end(ids: Sequence[str], rows: Mapping[str, JobRow]) -> list[str]:
 
 
 def _fitting(ids: Sequence[str], rows: Mapping[str, JobRow], room: int) -> tuple[int, int]:
-    """Return how many of the ids can be answered now, and the bytes that are left for others."""
+    """Return how many of the ids can be answered now, and the bytes that remain after them."""
     for position, job_id in enumerate(ids):
         row = rows.get(job_id)
         size = 0 if row is None or row.result is None else len(row.result)
@@ -223,22 +225,22 @@ def _fitting(ids: Sequence[str], rows: Mapping[str, JobRow], room: int) -> tuple
 
 
 class ResultWaiters:
-    """Keeps the peers that wait for jobs, and answers them."""
+    """Records which peers wait for which jobs, and answers them."""
 
     def __init__(self, state: State, streams: Streams) -> None:
         self.state = state
         self.streams = streams
         self.lookups = Lookups(state, self._remaining, self._resolve)
-        #: Job whose receipt was not sent, since its REPLY is one -> when it is sent after all.
+        #: Job whose REPLY may replace its receipt -> time at which the receipt is sent.
         self.receipts: dict[str, float] = {}
         #: Rows of this tick by (peer, call), sent together by `flush`.
         self._rows: dict[tuple[Peer, str], list[Row]] = {}
         state.calls |= {"get": self._get, "forget": self._forget}
 
-    # Asking
+    # Requests
 
     def _get(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        """Answer for each id once its job has ended; an unknown id is answered now."""
+        """Handle ``get``: answer each id when its job has ended, and an unknown id now."""
         state = self.state
         ids = read_texts(arguments, "ids")
         if peer.waiting + len(ids) > state.limits.max_waits:
@@ -251,7 +253,7 @@ class ResultWaiters:
         if not remaining:
             state.answer(peer, call, [])
             return
-        self.end_call(peer, call)  # the same id again is the same call
+        self.end_call(peer, call)  # the same message id is the same call, repeated
         peer.calls[call] = remaining
         peer.waiting += len(remaining)
         for job_id in remaining:
@@ -260,14 +262,14 @@ class ResultWaiters:
         if unknown and (state.transient.jobs or state.transient.results.kept):
             unknown = self._answer_transient(peer, call, unknown)
         if unknown:
-            self.lookups.ask(peer, call, unknown)
+            self.lookups.request(peer, call, unknown)
 
     def _forget(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         self.end_call(peer, read_text(arguments, "call"))
         self.state.answer(peer, call, None)
 
     def _answer_transient(self, peer: Peer, call: str, ids: list[str]) -> list[str]:
-        """Answer at once for jobs without guarantee, where that is short; return the other ids."""
+        """Answer short results of jobs without guarantee at once; return the other ids."""
         rows = self.state.transient.find(ids, self.state.now)
         if not rows or sum(len(row.result or b"") for row in rows.values()) > SHORT:
             return ids
@@ -276,7 +278,7 @@ class ResultWaiters:
         return [job_id for job_id in ids if job_id not in rows]
 
     def _remaining(self, peer: Peer, call: str, ids: Iterable[str]) -> list[str]:
-        """Return of which jobs the ends are still to be answered."""
+        """Return the ids of the jobs whose ends were not answered yet."""
         if call:
             unanswered = peer.calls.get(call, set())
             return [job_id for job_id in ids if job_id in unanswered]
@@ -285,7 +287,7 @@ class ResultWaiters:
     def _resolve(
         self, peer: Peer, call: str, ids: Sequence[str], rows: Mapping[str, JobRow]
     ) -> None:
-        """Answer a call, or without one send the REPLYs that were asked for."""
+        """Answer a call; without a call, send the requested REPLYs."""
         if call:
             self._answer_ended(peer, call, self._remaining(peer, call, ids), rows)
         else:
@@ -295,7 +297,7 @@ class ResultWaiters:
     def _answer_ended(
         self, peer: Peer, call: str, ids: Iterable[str], rows: Mapping[str, JobRow]
     ) -> None:
-        """Answer for the jobs that have ended, in the order of their ends, and for unknown ones."""
+        """Answer the ids of ended jobs, in the order of their ends, and of unknown jobs."""
         ends = {job_id: row.at for job_id, row in rows.items()}
         for job_id in sorted(ids, key=lambda job_id: ends.get(job_id, 0.0)):
             row = rows.get(job_id)
@@ -316,10 +318,10 @@ class ResultWaiters:
         return peer.grant is None or peer.grant.owns(headers)
 
     def owe_reply(self, job_id: str, peer: Peer) -> bool:
-        """Send a REPLY to this peer when the job has ended, unless too many are owed already.
+        """Register a peer for a REPLY when the job has ended, unless too many are owed already.
 
         Returns:
-            Whether this is new: False where the peer is owed it already, or will not get it.
+            Whether the registration is new; False if it existed, or the peer gets no REPLY.
         """
         other = self.state.reply_to.get(job_id)
         if other is peer:
@@ -327,7 +329,7 @@ class ResultWaiters:
         if other is not None and other.grant is not peer.grant:
             return False  # the job belongs to another owner
         if other is not None and other.reads_rows:
-            return False  # it relies on the REPLY; the other one is told that none comes
+            return False  # that peer relies on the REPLY; this one is told that none comes
         if len(self.state.reply_to) >= self.state.limits.max_replies:
             self.state.counters["replies_dropped"] += 1
             return False
@@ -337,14 +339,14 @@ class ResultWaiters:
         return True
 
     def return_reply(self, job_id: str, former: Peer | None) -> None:
-        """Owe the REPLY for a job to the peer that it was owed to before, if there is one yet."""
+        """Register the former peer for the REPLY of a job again, if it is still connected."""
         self.cancel_reply(job_id)
         if former is not None and self.state.peers.get(former.key) is former:
             self.state.reply_to[job_id] = former
             former.owed += 1
 
     def cancel_reply(self, job_id: str) -> Peer | None:
-        """Forget the REPLY that is owed for a job; return the peer."""
+        """Cancel the registration for the REPLY of a job; return the peer."""
         peer = self.state.reply_to.pop(job_id, None)
         if peer is not None:
             peer.owed -= 1
@@ -352,15 +354,15 @@ class ResultWaiters:
         return peer
 
     def expect_receipt(self, job_id: str) -> None:
-        """Send the receipt of a job late, if its REPLY has not gone out by then."""
-        self.receipts.pop(job_id, None)  # they are in the order of their times
+        """Send the receipt of a job after `LATE_RECEIPT`, unless its REPLY was sent by then."""
+        self.receipts.pop(job_id, None)  # keeps them in the order of their times
         self.receipts[job_id] = self.state.now + LATE_RECEIPT
 
     def send_receipts(self, until: float) -> None:
         """Send the receipts that are due by a time."""
         while self.receipts:
-            job_id, due = next(iter(self.receipts.items()))
-            if due > until:
+            job_id, send_at = next(iter(self.receipts.items()))
+            if send_at > until:
                 return
             del self.receipts[job_id]
             peer = self.state.reply_to.get(job_id)
@@ -369,14 +371,14 @@ class ResultWaiters:
 
     @property
     def next_receipt(self) -> float | None:
-        """When the next receipt is due, None for none."""
+        """Time at which the next receipt is due, None if there is none."""
         return next(iter(self.receipts.values()), None)
 
     def check_ended(self, job_id: str) -> None:
-        """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
+        """Send the REPLY to a repeated REQUEST, if its job has ended already."""
         peer = self.state.reply_to.get(job_id)
         if peer is not None:
-            self.lookups.ask(peer, "", [job_id])
+            self.lookups.request(peer, "", [job_id])
 
     def _reply_if_ended(self, job_id: str, rows: Mapping[str, JobRow]) -> None:
         row = rows.get(job_id)
@@ -406,7 +408,7 @@ class ResultWaiters:
                 answer = (job_id, row.state.value, row.content_type, result)
                 for peer, call in list(waiters[job_id]):
                     if result is not None and len(result) > SHORT and self.lookups.full(peer):
-                        self.lookups.ask(peer, call, [job_id])  # once it has read
+                        self.lookups.request(peer, call, [job_id])  # sent when the peer has read
                         continue
                     readable = peer.grant is None or peer.grant.owns(row.job.headers)
                     self._answer(peer, call, answer if readable else (job_id, "", "", None))
@@ -422,7 +424,7 @@ class ResultWaiters:
         *,
         kept: bool = True,
     ) -> None:
-        """Send the REPLY that a REQUEST asked for; legacy peers read text only, and no OUTCOME."""
+        """Send the requested REPLY of a job; for legacy peers as text and without OUTCOME."""
         peer = self.cancel_reply(job.id)
         if peer is None:
             return
@@ -466,7 +468,7 @@ class ResultWaiters:
             self.state.reply(peer, pack(last), call, "part" if more else None)
 
     def _parts(self, answers: list[Row]) -> list[list[Row]]:
-        """Cut answers into messages that keep to the frame limit; each has one row at least."""
+        """Split answers into messages within the frame limit, each with at least one row."""
         parts: list[list[Row]] = [[]]
         room = self.state.limits.max_frame
         for row in answers:
@@ -491,16 +493,15 @@ class ResultWaiters:
             self.streams.remove_reader(peer, call)
 
     def end_streams(self, peer: Peer) -> None:
-        """Send no more parts to a peer that may have missed one: a stream has no gap.
+        """End the streams of a peer that may have missed a part, since a stream has no gaps.
 
-        A client that has not informed since it was forgotten gets an ERROR at its next HEARTBEAT,
-        and calls again.
+        A client that was forgotten gets an ERROR at its next HEARTBEAT, informs and calls again.
         """
         for call in [*peer.streams]:
             self.end_call(peer, call)
 
     def remove_peer(self, peer: Peer) -> None:
-        """Forget all that a peer waits for."""
+        """Forget all calls and requested REPLYs of a peer."""
         for call in [*peer.calls, *peer.topics, *peer.streams]:
             self.end_call(peer, call)
         self.lookups.cancel(peer, "")
@@ -509,7 +510,7 @@ class ResultWaiters:
             self.cancel_reply(job_id)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return figures for ``status``."""
+        """Return the numbers of waiting peers and streams for ``status``."""
         return {
             "waited_for": len(self.state.waiters),
             "replies_owed": len(self.state.reply_to),
