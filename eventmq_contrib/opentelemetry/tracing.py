@@ -236,7 +236,7 @@ class Tracing:
 
     # hot loop: python -m benchmarks tracing
     def _begin(self, job: JobContext) -> tuple[Span, Any]:
-        """Start the span of a run. Nearly all of its cost is the SDK's: 13 us a span, 1 us a value."""
+        """Start the span of a run. Most of its cost is the SDK's: 13 us a span, 1 us a value."""
         headers = dict(parse_headers(job.headers).extra)
         context = extract(headers)
         sent = get_current_span(context).get_span_context()
