@@ -1,6 +1,6 @@
-"""The plugins that are built in; `eventmq.registry.names` names them.
+"""Built-in plugins; `eventmq.registry.names` lists them.
 
-A module has one plugin, or all small ones of a kind, and is imported when the name of one is used.
-It takes contracts and options from `eventmq.sdk`, as plugins of others do, which need nothing from
-here.
+A module contains one plugin, or all small plugins of a kind, and is imported when one of their
+names is used. It takes contracts and options from `eventmq.sdk`, as third-party plugins do. Those
+need nothing from this package.
 """

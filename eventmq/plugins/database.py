@@ -1,15 +1,15 @@
-"""SQLite databases: the one module that imports the library, opens files with it and names errors.
+"""SQLite databases: the only module that imports the library, opens files and classifies errors.
 
-The library is apsw's own SQLite, not the interpreter's. Two SQLite libraries in one process must
-not open the same file: closing it in one ends the POSIX locks of the other. So queue stores, result
-backends and schedule stores, the tools that look after them, tests and benchmarks open databases
-here, and nothing imports ``sqlite3``.
+The library is the SQLite in apsw, not the interpreter's. Two SQLite libraries in one process must
+not open the same file, since closing the file in one ends the POSIX locks of the other. Therefore
+queue stores, result backends, schedule stores, their tools, tests and benchmarks open databases
+with this module, and nothing imports ``sqlite3``.
 
-What differs from ``sqlite3``, and bites: a connection waits for no lock unless told; a cursor that
-was not read to its end keeps its read transaction, and with it the log; no cursor knows how many
-rows it changed.
+Differences to ``sqlite3`` that matter here: a connection does not wait for locks unless a busy
+timeout is set; a cursor that was not read to its end keeps its read transaction, so that the log
+cannot be reset; a cursor does not know how many rows it changed.
 
-`SqliteRows` is the store contract on a connection: see `eventmq.engine.RowStore`.
+`SqliteRows` implements the store contract, `eventmq.engine.RowStore`, on a connection.
 """
 
 from __future__ import annotations
@@ -73,52 +73,52 @@ __all__ = [
     "watch_log",
 ]
 
-#: What may be raised over a file that is damaged, or cannot be used: text that is not UTF-8 is
-#: found as it is read.
+#: Errors for a file that is damaged or cannot be used. Text that is not UTF-8 is noticed when it is
+#: read.
 UNREADABLE = (apsw.Error, UnicodeDecodeError)
 
-#: What SQLite itself calls damage.
+#: Errors that SQLite raises for a damaged file.
 DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 
-#: No space is left. An I/O error of another kind is never this one.
+#: Error for a full disk.
 DISK_FULL = apsw.FullError
 
-#: Another connection, or a cursor of this one that was not closed, is in the way.
+#: Errors raised while another connection, or an open cursor of this one, holds a lock.
 IN_USE = (apsw.BusyError, apsw.LockedError)
 
-#: A progress handler, or another thread, ended a statement.
+#: Error of a statement that a progress handler or another thread interrupted.
 INTERRUPTED = apsw.InterruptError
 
-#: I/O errors that say that a page is not what was written, or cannot be read at all.
+#: I/O errors that mean that a page is damaged or cannot be read.
 _LOST_PAGES = {apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_READ}
 
-#: The first sound release of each series that has one; of later series all are sound.
-_SOUND = {(3, 44): 6, (3, 50): 7, (3, 51): 3}
+#: The first fixed release of each series that has one; all later series are fixed.
+_FIXED = {(3, 44): 6, (3, 50): 7, (3, 51): 3}
 
-_LAST_UNSOUND = max(_SOUND)
+_LAST_AFFECTED = max(_FIXED)
 
-#: The version of apsw in which a cursor that was closed is never freed.
+#: The version of apsw that never frees a closed cursor.
 _LEAKS_CURSORS = "3.54.0.0"
 
-#: Seconds between two tries for a log.
-_AGAIN = 0.005
+#: Seconds between two attempts to enable the log.
+_RETRY_EVERY = 0.005
 
-#: The extension, the file layer that it makes, and the bytes that it takes of each page.
-_EXTENSION, _LAYER, _CHECKSUM_BYTES = "cksumvfs", "cksmvfs", 8
+#: The extension, the VFS that it registers, and the bytes that it reserves in each page.
+_EXTENSION, _CHECKSUM_VFS, _CHECKSUM_BYTES = "cksumvfs", "cksmvfs", 8
 
-#: Bytes of the header of a file, and which of them says what is taken of each page.
+#: Bytes of the header of a file, and the offset of the reserved bytes per page.
 _HEADER, _RESERVED = 100, 20
 
-#: Bytes of the header of a log, and of that of each of its frames.
+#: Bytes of the header of a log, and of the header of each of its frames.
 _LOG_HEADER, _FRAME_HEADER = 32, 24
 
-#: Seconds to wait for who has the log for itself.
+#: Seconds to wait for a connection that has the log locked.
 _LOG_WAIT = 5.0
 
-#: Seconds that a reader waits where a broker that starts has the file for itself.
+#: Seconds to wait for a broker that has the file locked while it starts.
 _READ_WAIT = 5.0
 
-#: Held by who loads the extension.
+#: Held while the extension is loaded.
 _LOADING = threading.Lock()
 
 _MODES = {
@@ -130,7 +130,7 @@ _MODES = {
 
 _TYPES = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "bytes": "BLOB"}
 
-#: From so many keys on, one statement asks for several, and for how many.
+#: Number of keys from which on one statement reads several, and how many it reads.
 _MANY, _AT_ONCE = 8, 100
 
 
@@ -143,19 +143,19 @@ def library_version() -> str:
 
 
 def check_library(version: str, binding: str = "") -> None:
-    """Refuse a library that can lose commits, or keeps read transactions.
+    """Refuse versions of SQLite that can lose commits, and of apsw that keep read transactions.
 
-    In SQLite 3.7.0 to 3.51.2 a commit that begins the write-ahead log anew while a second
-    checkpoint runs right after a complete one can drop transactions that were committed
-    (sqlite.org/wal.html#walresetbug). apsw 3.54.0.0 never frees a cursor that was closed, or left
-    while another one was open: its read transaction stays, and the log grows for ever.
+    In SQLite 3.7.0 to 3.51.2 a commit that restarts the write-ahead log while a second checkpoint
+    runs right after a complete one can drop committed transactions
+    (sqlite.org/wal.html#walresetbug). apsw 3.54.0.0 never frees a cursor that was closed, or
+    dropped while another one was open: its read transaction stays, and the log grows for ever.
 
     Args:
-        version: Of the library, as in ``"3.51.3"``.
-        binding: Version of apsw, as in ``"3.54.1.0"``.
+        version: Version of SQLite, such as ``"3.51.3"``.
+        binding: Version of apsw, such as ``"3.54.1.0"``.
 
     Raises:
-        StoreError: It is one of those.
+        StoreError: The version is affected.
     """
     if binding == _LEAKS_CURSORS:
         raise StoreError(
@@ -165,7 +165,7 @@ def check_library(version: str, binding: str = "") -> None:
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     major, minor, patch = map(int, match.groups()) if match else (0, 0, 0)
     series = (major, minor)
-    if series > _LAST_UNSOUND or (series in _SOUND and patch >= _SOUND[series]):
+    if series > _LAST_AFFECTED or (series in _FIXED and patch >= _FIXED[series]):
         return
     raise StoreError(
         f"SQLite {version} can lose committed jobs (its WAL-reset bug): install apsw 3.53 or "
@@ -190,25 +190,24 @@ def connect(
 ) -> apsw.Connection:
     """Open a database. Each statement is a transaction of its own unless one was begun.
 
-    One thread at a time may use the connection; a second one gets an error. A database that was
-    made with page checksums is opened with them by every process: what is written without them
-    would be taken for damage later.
+    One thread at a time may use the connection; a second one gets an error. A database with page
+    checksums is always opened with them, since pages written without them would look damaged.
 
     Args:
-        path: Of the file, or ``":memory:"``.
-        busy: Seconds to wait for locks of others, at each statement.
-        read_only: Nothing is written.
-        immutable: Read a file that cannot change, without locks, index and log.
-        create: Make the file if it is not there.
-        statements: Prepared statements that are kept; one that was not used in so many
-            executions is forgotten.
-        vfs: Name of the file layer of SQLite to use, None for the right one.
-        page_checksums: Whether a database that has nothing yet gets them. False reads and writes
-            any other one without them as well.
+        path: Path of the file, or ``":memory:"``.
+        busy: Seconds for which each statement waits for locks of other connections.
+        read_only: Open the file only to read it.
+        immutable: Read a file that does not change, without locks, index and log.
+        create: Create the file if it does not exist.
+        statements: Number of cached prepared statements; a statement that was not used in so many
+            executions is dropped from the cache.
+        vfs: Name of the SQLite VFS to use, None to choose it by the page checksums.
+        page_checksums: True creates an empty database with page checksums. False reads and writes
+            any database without checking or writing them. None uses them if the database has them.
 
     Raises:
-        StoreError: The library is one that can lose commits, or it has no page checksums and the
-            database has.
+        StoreError: The library can lose commits, or the database has page checksums, which this
+            apsw does not support.
         apsw.Error: The file cannot be opened; see `UNREADABLE`.
     """
     check_library(library_version(), apsw.apsw_version())
@@ -226,9 +225,9 @@ def connect(
         fresh = bool(page_checksums) and first_row(db, "PRAGMA page_count") == (0,)
         if fresh or has_page_checksums(db):
             writes = not (read_only or immutable)
-            leave_log(db)  # it would move the log without checksums as it is closed
+            leave_log(db)  # closing it would checkpoint pages without checksums
             db.close()
-            vfs = _checksum_layer(name) if writes or can_checksum_pages() else None
+            vfs = _checksum_vfs(name) if writes or can_checksum_pages() else None
             db = apsw.Connection(name, flags=flags, vfs=vfs, statementcachesize=statements)
             set_busy_timeout(db, busy)
             if fresh:
@@ -237,13 +236,13 @@ def connect(
 
 
 def open_to_read(path: Path) -> apsw.Connection:
-    """Return a connection that cannot write, to a database that another process may write.
+    """Return a read-only connection to a database that another process may write.
 
-    Where the index of the log cannot be made, and there is no log, the file does not change.
+    If the index of the log cannot be created and there is no log, the file is opened as immutable.
 
     Raises:
         apsw.Error, UnicodeDecodeError: The file cannot be read; see `UNREADABLE`.
-        StoreError: The SQLite library is one that can lose commits.
+        StoreError: The SQLite library can lose commits.
     """
     file = path.absolute()
     try:
@@ -260,81 +259,80 @@ def open_to_read(path: Path) -> apsw.Connection:
     return db
 
 
-# Page checksums: an extension of SQLite's own that apsw ships
+# Page checksums: an extension of SQLite that apsw ships
 
 
 def can_checksum_pages() -> bool:
-    """Return whether this apsw has the extension; it cannot be loaded out of an archive."""
+    """Return whether this apsw has the extension; it cannot be loaded from an archive."""
     return sqlite_extra.has(_EXTENSION) == "extension"
 
 
 def has_page_checksums(db: apsw.Connection) -> bool:
     """Return whether each page of a database ends with a checksum."""
-    # The first page may be in the log alone: only who has read it knows what it says.
+    # The first page may be in the log alone; reading the schema loads it.
     with suppress(*UNREADABLE):
         first_row(db, "PRAGMA schema_version")
     return _reserve(db, -1) == _CHECKSUM_BYTES
 
 
 def explain(error: Exception) -> str:
-    """Return what an error says, and of a page with another checksum that it is one."""
+    """Return the text of an error; the text for a wrong page checksum is our own."""
     altered = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA
     return "a page is not what was written: its checksum is wrong" if altered else str(error)
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether an error says that something in a file is damaged or cannot be read."""
+    """Return whether an error means that a part of the file is damaged or cannot be read."""
     lost = getattr(error, "extendedresult", 0) in _LOST_PAGES
     return lost or isinstance(error, (*DAMAGED, UnicodeDecodeError))
 
 
 def bad_pages(path: Path) -> list[int]:
-    """Return the numbers of the pages whose checksums are wrong, none where there are none.
+    """Return the numbers of the pages with wrong checksums; empty without page checksums.
 
-    A page that the write-ahead log has is read there, and only there, by every reader of the
-    database: what the file has in its place may be old, or half of it written. The log keeps
-    other checksums, and SQLite passes over a frame whose own is wrong. So these pages are left
-    out, as far as their commits are whole.
+    Pages in complete commits of the write-ahead log are skipped. Readers of the database read them
+    from the log only, whose frames have other checksums, and their copies in the database file may
+    be old or half written.
 
-    The files themselves are read: no process may write them, and this one may have no connection
-    to them.
+    This reads the files directly. No process may write them, and this process must not have a
+    connection to them.
 
     Raises:
         OSError: A file cannot be read.
         StoreError: See `connect` and `log_frames`.
         apsw.Error: The database cannot be read at all; see `UNREADABLE`.
     """
-    found: list[int] = []
+    bad: list[int] = []
     log = _pages_in_log(path)
     with path.open("rb") as file, closing(apsw.Connection(":memory:")) as db:
         header = log.first[:_HEADER] or file.read(_HEADER)
         if len(header) < _HEADER or header[_RESERVED] != _CHECKSUM_BYTES:
-            return found
+            return bad
         if not can_checksum_pages():
-            return found
-        _checksum_layer(str(path))
+            return bad
+        _checksum_vfs(str(path))
         sqlite_extra.load(db, _EXTENSION)
         size = int.from_bytes(header[16:18], "big")
         size = 65536 if size == 1 else size
         file.seek(0)
         for number, page in enumerate(iter(lambda: file.read(size), b""), 1):
             if log.pages and number > log.size:
-                break  # the database ends here: the rest is cut off once the log is moved
+                break  # the database ends here; a checkpoint truncates the rest
             if number in log.pages:
                 continue
-            # What has another length has no checksum: the file was cut within this page.
+            # A page of another length has no checksum: the file was truncated within it.
             if first_row(db, "SELECT verify_checksum(?)", (page,)) != (1,):
-                found.append(number)
-    return found
+                bad.append(number)
+    return bad
 
 
 class _PagesInLog(NamedTuple):
-    """What is read in the log and not in the file.
+    """Pages that readers find in the log and not in the database file.
 
     Attributes:
-        pages: Their numbers.
-        size: Pages that the database has, where the log has some of them.
-        first: The first page, b"" where it is read in the file.
+        pages: Numbers of the pages.
+        size: Number of pages in the database, if any is in the log.
+        first: The first page, b"" if it is not in the log.
     """
 
     pages: frozenset[int]
@@ -343,17 +341,17 @@ class _PagesInLog(NamedTuple):
 
 
 def _pages_in_log(path: Path) -> _PagesInLog:
-    """Return which pages SQLite reads in the log: those of whole commits that were not moved yet.
+    """Return the pages that SQLite reads from the log: those of complete commits, not yet moved.
 
-    SQLite itself says which frames these are, and what they have stands in their heads; see "WAL
-    File Format" in the documentation of SQLite's file format.
+    SQLite reports which frames these are, and the header of a frame has the number of its page; see
+    "WAL File Format" in the documentation of SQLite's file format.
     """
     name, size, first = path.with_name(f"{path.name}-wal"), 0, b""
     pages: set[int] = set()
     if not name.exists() or name.stat().st_size <= _LOG_HEADER:
         return _PagesInLog(frozenset(), 0, b"")
     with closing(connect(path, busy=_LOG_WAIT, read_only=True, page_checksums=False)) as db:
-        first_row(db, "SELECT 1 FROM sqlite_master")  # who has read nothing knows of no log
+        first_row(db, "SELECT 1 FROM sqlite_master")  # the first read opens the log
         frames, moved = _log_frames(db)
     with name.open("rb") as log:
         page_size = int.from_bytes(log.read(_LOG_HEADER)[8:12], "big")
@@ -361,7 +359,7 @@ def _pages_in_log(path: Path) -> _PagesInLog:
             log.seek(_LOG_HEADER + frame * (_FRAME_HEADER + page_size))
             head = log.read(_FRAME_HEADER)
             number = int.from_bytes(head[:4], "big")
-            size = int.from_bytes(head[4:8], "big") or size  # of the last commit in the end
+            size = int.from_bytes(head[4:8], "big") or size  # at the end that of the last commit
             pages.add(number)
             if number == 1:
                 first = log.read(page_size)
@@ -369,30 +367,30 @@ def _pages_in_log(path: Path) -> _PagesInLog:
 
 
 def _reserve(db: apsw.Connection, size: int) -> int:
-    """Ask for bytes at the end of each page, -1 for nothing; return how many there are."""
+    """Reserve bytes at the end of each page, -1 to change nothing; return their number."""
     reserved = ctypes.c_int(size)
     db.file_control("main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(reserved))
     return reserved.value
 
 
-def _checksum_layer(name: str) -> str:
-    """Return the name of the file layer with checksums, which this loads into the library."""
+def _checksum_vfs(name: str) -> str:
+    """Load the extension if needed; return the name of its VFS, which checks checksums."""
     if not can_checksum_pages():
         raise StoreError(
             f"the pages of {name} have checksums, and this apsw has no extension for them: install "
             "apsw from a wheel of PyPI, unpacked"
         )
     with _LOADING:
-        if _LAYER not in apsw.vfs_names():
-            usual = apsw.vfs_names()[0]
+        if _CHECKSUM_VFS not in apsw.vfs_names():
+            default = apsw.vfs_names()[0]
             with closing(apsw.Connection(":memory:")) as db:
                 sqlite_extra.load(db, _EXTENSION)
-            apsw.set_default_vfs(usual)  # it makes itself the default one
-    return _LAYER
+            apsw.set_default_vfs(default)  # the extension makes its own the default
+    return _CHECKSUM_VFS
 
 
 def set_busy_timeout(db: apsw.Connection, seconds: float) -> None:
-    """Let a connection wait so long for locks of others, at each statement."""
+    """Set for how many seconds each statement waits for locks of other connections."""
     db.set_busy_timeout(int(seconds * 1000))
 
 
@@ -400,9 +398,9 @@ def set_busy_timeout(db: apsw.Connection, seconds: float) -> None:
 
 
 def first_row(db: apsw.Connection, sql: str, arguments: Any = ()) -> Any:
-    """Return the first row of a statement, None if it has none, and end the statement.
+    """Return the first row of a statement, None if it has none, and close its cursor.
 
-    A cursor that has more rows would keep its read transaction while it is referred to.
+    A cursor with more rows would keep its read transaction for as long as it exists.
     """
     cursor = db.execute(sql, arguments)
     row = cursor.fetchone()
@@ -437,43 +435,43 @@ def change_many(db: apsw.Connection, sql: str, rows: Iterable[Any]) -> int:
 def add_function(
     db: apsw.Connection, name: str, function: Callable[..., Any], arguments: int = 1
 ) -> None:
-    """Give statements a function of so many arguments, whose result depends on nothing else."""
+    """Add a deterministic SQL function with a number of arguments."""
     db.create_scalar_function(name, function, arguments, deterministic=True)
 
 
 def definitions_hash(*statements: str) -> str:
-    """Return a short hash of definitions of tables: of their words, not of how they are spaced."""
+    """Return a short hash of definitions of tables; white space does not matter."""
     text = "\n".join(" ".join(statement.split()) for statement in statements)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def copy_database(source: apsw.Connection, destination: apsw.Connection) -> None:
-    """Copy all that a connection sees into the database of another one."""
+    """Copy the database that one connection sees into the database of another."""
     with closing(destination.backup("main", source, "main")) as copy:
         while not copy.done:
             copy.step(-1)
 
 
 def has_moved(db: apsw.Connection) -> Callable[[], bool]:
-    """Return a function that asks SQLite whether the name of the main database leads elsewhere.
+    """Return a function that asks SQLite whether the path of the database is another file now.
 
-    It compares inodes only, not devices, and takes 1 us.
+    It compares inodes, not devices, and takes 1 us.
     """
     moved = ctypes.c_int()
-    ask, place = db.file_control, ctypes.addressof(moved)
+    control, address = db.file_control, ctypes.addressof(moved)
     code = apsw.SQLITE_FCNTL_HAS_MOVED
 
     def ask_sqlite() -> bool:
-        ask("main", code, place)
+        control("main", code, address)
         return bool(moved.value)
 
     return ask_sqlite
 
 
 def lacks_index_space(error: Exception) -> bool:
-    """Return whether the index of the log could not grow, as on a full disk.
+    """Return whether an error means that the index of the log could not grow.
 
-    SQLite says so by an I/O error of its own, which another trouble may cause as well.
+    A full disk causes this I/O error, but other failures may cause it as well.
     """
     code = getattr(error, "extendedresult", 0)
     return isinstance(error, apsw.IOError) and code == apsw.SQLITE_IOERR_SHMSIZE
@@ -483,25 +481,26 @@ def lacks_index_space(error: Exception) -> bool:
 
 
 def leave_log(db: apsw.Connection) -> None:
-    """Let a connection neither move nor delete the log when it is closed as the last one.
+    """Keep a connection from checkpointing and deleting the log when it is the last to close.
 
-    For a database that was taken away: at its name may be another one by now, whose log that is.
-    SQLite looks at the number of the file alone, which two file systems can both have.
+    Used for a database that was moved: the log at its path may belong to another database now.
+    SQLite compares inodes only, and the files of two file systems can have equal ones.
     """
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
 def use_log(db: apsw.Connection, busy: float) -> None:
-    """Give a database a write-ahead log, if it has none.
+    """Switch a database to a write-ahead log if it has none.
 
-    Where several connections do so at once SQLite refuses one of them without waiting.
+    If several connections do so at once, SQLite refuses one of them without waiting, which then
+    tries again.
 
     Args:
-        db: In no transaction.
-        busy: Seconds after which the refusal stands.
+        db: A connection without a transaction.
+        busy: Seconds after which it stops trying.
 
     Raises:
-        apsw.Error: The file cannot be written, or others had it for too long.
+        apsw.Error: The file cannot be written, or others had it locked for too long.
     """
     until = time.monotonic() + busy
     while True:
@@ -510,16 +509,16 @@ def use_log(db: apsw.Connection, busy: float) -> None:
         except IN_USE:
             if time.monotonic() >= until:
                 raise
-            time.sleep(_AGAIN)
+            time.sleep(_RETRY_EVERY)
         else:
             return
 
 
 def checkpoint(db: apsw.Connection, mode: Literal["PASSIVE", "RESTART", "TRUNCATE"]) -> bool:
-    """Move the log into the database; return whether others kept it from being done.
+    """Move the log into the database; return whether locks of others prevented it.
 
     Raises:
-        apsw.Error: It failed for another reason.
+        apsw.Error: The checkpoint failed for another reason.
     """
     try:
         db.wal_checkpoint(mode=_MODES[mode])
@@ -529,18 +528,18 @@ def checkpoint(db: apsw.Connection, mode: Literal["PASSIVE", "RESTART", "TRUNCAT
 
 
 def log_frames(db: apsw.Connection) -> int:
-    """Return how many frames (pages) of the log count, for a connection that has read something.
+    """Return the number of valid frames (pages) in the log.
 
-    It works for connections that cannot write as well.
+    The connection must have read something; it may be read-only.
 
     Raises:
-        StoreError: The library is sound, but too old for that.
+        StoreError: The SQLite library is too old for that.
     """
     return _log_frames(db)[0]
 
 
 def _log_frames(db: apsw.Connection) -> tuple[int, int]:
-    """Return how many frames of the log count, and how many of them the database has already."""
+    """Return the numbers of valid frames in the log, and of those already checkpointed."""
     try:
         frames, moved = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     except apsw.MisuseError as error:
@@ -551,38 +550,38 @@ def _log_frames(db: apsw.Connection) -> tuple[int, int]:
 
 
 def watch_log(db: apsw.Connection, frames: list[int]) -> None:
-    """Keep the number of frames in the log after each commit of a connection in ``frames[0]``.
+    """Store the number of frames in the log in ``frames[0]`` after each commit of a connection.
 
-    SQLite itself moves the log no more: that would take the place of the hook. The hook only
-    stores a number, for one that raises makes a COMMIT fail that was carried out.
+    This ends SQLite's automatic checkpoints, which use the same hook. The hook only stores a
+    number, since a hook that raises makes a COMMIT fail although it was carried out.
     """
     db.wal_autocheckpoint(0)
 
-    def note(_: apsw.Connection, __: str, count: int) -> int:
+    def record(_: apsw.Connection, __: str, count: int) -> int:
         frames[0] = count
         return apsw.SQLITE_OK
 
-    db.set_wal_hook(note)
+    db.set_wal_hook(record)
 
 
-# The store contract: the text of a statement is made once for each sort of call; what is hot is one
-# ``executemany``, or one cursor that is handed on.
+# The store contract. The text of a statement is built once for each kind of call. Hot methods run
+# one ``executemany``, or return the cursor itself.
 
 
 def definitions(table: Table) -> list[str]:
-    """Return the statements that make a table."""
+    """Return the statements that create a table and its indexes."""
     return create(table, _TYPES, tail=" WITHOUT ROWID" if table.clustered else "")
 
 
 def as_text(data: bytes | None) -> str | bytes | None:
-    """Return a text, or its bytes if it is none any more."""
+    """Return bytes as text, unchanged if they are not valid UTF-8."""
     with suppress(UnicodeDecodeError, AttributeError):
         return data.decode()  # type: ignore[union-attr] # None stays
     return data
 
 
 def _readable(table: Table, name: str) -> str:
-    """Return a column to read where its text may be damaged, and bytes may be stored as text."""
+    """Return the SQL that reads a column whose values may be damaged or of another type."""
     kinds = {column.name: column.type for column in table.columns}
     match kinds.get(name):
         case "text":
@@ -595,8 +594,8 @@ def _readable(table: Table, name: str) -> str:
     return text
 
 
-class _Texts(dict[Any, str]):
-    """Texts of statements by what makes them and its arguments, each made once."""
+class _StatementCache(dict[Any, str]):
+    """Cache of statements; a key is the function that builds the text, and its arguments."""
 
     def __missing__(self, key: Any) -> str:
         make, *arguments = key
@@ -608,11 +607,11 @@ class SqliteRows:
     """Rows of tables in an SQLite database.
 
     Args:
-        db: Open; the tables are there. A table of single values is called ``meta``.
+        db: An open connection; the tables exist. The table of single values is ``meta``.
         tables: The tables.
     """
 
-    #: As of `eventmq.engine.contract.RowStore`.
+    #: See `eventmq.engine.contract.RowStore`.
     refusals: tuple[type[Exception], ...] = (
         OverflowError, UnicodeEncodeError, apsw.ConstraintError, apsw.MismatchError,
         apsw.RangeError, apsw.TooBigError,
@@ -623,7 +622,7 @@ class SqliteRows:
         self.schema = Schema(tables)
         self._sound = Statements(self.schema)
         self._damaged = Statements(self.schema, _readable)
-        self._texts = _Texts()
+        self._texts = _StatementCache()
         add_function(db, "as_text", as_text)
 
     # Transactions
@@ -633,44 +632,44 @@ class SqliteRows:
         self.db.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """End a transaction."""
+        """Commit a transaction."""
         self.db.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Undo a transaction."""
+        """Roll a transaction back."""
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
 
     # Writing
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows that are not there."""
+        """Insert rows that do not exist yet."""
         self.db.executemany(self._texts[_insertion, "INSERT", table, tuple(columns)], rows)
 
     def insert_new(
         self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> list[int]:
-        """Insert rows that are not there; return the places of the others."""
+        """Insert rows that do not exist yet; return the positions of the others."""
         db, sql = self.db, self._texts[_insertion, "INSERT OR IGNORE", table, tuple(columns)]
         db.execute("SAVEPOINT inserted")
         taken: list[int] = []
         if change_many(db, sql, rows) < len(rows):
             db.execute("ROLLBACK TO inserted")
-            for place, row in enumerate(rows):
+            for position, row in enumerate(rows):
                 db.execute(sql, row)
                 if not db.changes():
-                    taken.append(place)
+                    taken.append(position)
         db.execute("RELEASE inserted")
         return taken
 
     def put(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows, each in the place of the one that has its key."""
+        """Insert rows; each replaces the row with the same key."""
         self.db.executemany(
             self._texts[_insertion, "INSERT OR REPLACE", table, tuple(columns)], rows
         )
 
     def update(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Change columns of rows."""
+        """Update columns of rows."""
         self.db.executemany(self._texts[self._change, table, tuple(columns)], rows)
 
     def _change(self, table: str, columns: Sequence[str]) -> str:
@@ -694,7 +693,7 @@ class SqliteRows:
         runs: Sequence[tuple[int, int]],
         expected: int,
     ) -> int:
-        """Delete rows by runs of their keys; return how many there were."""
+        """Delete rows by runs of keys; return the number of deleted rows."""
         return change_many(self.db, self._texts[self._runs, table], runs)
 
     def _runs(self, table: str) -> str:
@@ -744,7 +743,7 @@ class SqliteRows:
         return rows
 
     def _selection(self, texts: Statements, name: str, width: int, columns: Sequence[str]) -> str:
-        """Return the SELECT by the first columns of an index; of width 0, by many of the first."""
+        """Return the SELECT by the first columns of an index; width 0 means many keys at once."""
         table, index = self.schema.index(name)
         is_key = self._is_key(name, width)
         if not width:
@@ -791,10 +790,10 @@ class SqliteRows:
         first: list[tuple[Any, ...] | None] = [None] * (len(prefixes) + _AT_ONCE)
         widths = {*map(len, prefixes)}
         if len(prefixes) < _MANY or len(widths) > 1 or self.schema.table(index).clustered:
-            for place, prefix in enumerate(prefixes):
+            for position, prefix in enumerate(prefixes):
                 for row in self.scan(index, columns, prefix, limit=1, descending=descending):
-                    first[place] = row
-        else:  # which takes a sixth of the time
+                    first[position] = row
+        else:  # one statement takes a sixth of the time
             sql = self._texts[self._heads, index, widths.pop(), tuple(columns), descending]
             for start in range(0, len(prefixes), _AT_ONCE):
                 batch = list(prefixes[start : start + _AT_ONCE])
@@ -806,9 +805,9 @@ class SqliteRows:
     def _heads(self, name: str, width: int, columns: Sequence[str], descending: bool) -> str:  # noqa: FBT001
         table, _ = self.schema.index(name)
         text = _scan(self._sound, (name, ("rowid",), width, (0, 0, 0, 0)), (True, descending))
-        for place in range(2, width + 2):
-            text = text.replace("?", f"column{place}", 1)
-        marks = ", ".join(f"({place}{', ?' * width})" for place in range(_AT_ONCE))
+        for position in range(2, width + 2):
+            text = text.replace("?", f"column{position}", 1)
+        marks = ", ".join(f"({position}{', ?' * width})" for position in range(_AT_ONCE))
         return (
             f"SELECT {self._sound.columns(table, columns)}, column1 FROM (VALUES {marks}) "
             f"CROSS JOIN {quote(table.name)} AS h ON h.rowid = ({text.replace('?', '1')})"
@@ -825,12 +824,12 @@ class SqliteRows:
         lt: Sequence[Any] = (),
         le: Sequence[Any] = (),
     ) -> tuple[int, int]:
-        """Return how many rows a scan gives, and how many bytes some of their columns have."""
+        """Return the number of rows that a scan returns, and the total bytes of some columns."""
         table, declaration = self.schema.index(index)
         bounds = len(gt), len(ge), len(lt), len(le)
         kinds = {column.name: column.type for column in table.columns}
         size = " + ".join(
-            f"length({quote(name)})"  # that of bytes is known without reading them
+            f"length({quote(name)})"  # SQLite knows the length of bytes without reading them
             if kinds[name] == "bytes"
             else f"length(CAST({quote(name)} AS BLOB))"
             for name in columns
@@ -841,7 +840,7 @@ class SqliteRows:
         return count, total
 
     def tally(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return the combinations of values of columns, with how many rows have each."""
+        """Return the combinations of values of columns, with the number of rows of each."""
         listed = names(columns)
         return all_rows(self.db, f"SELECT {listed}, count(*) FROM {quote(table)} GROUP BY {listed}")
 
@@ -867,12 +866,12 @@ class SqliteRows:
         return sorted(int(number) for (number,) in rows if number.isdigit())
 
     def make_period(self, table: str, number: int) -> None:
-        """Make the table of a period."""
+        """Create the table of a period."""
         for statement in definitions(self.schema.table(period_name(table, number))):
             self.db.execute(statement)
 
     def drop_period(self, table: str, number: int) -> bool:
-        """Drop the table of a period: those who read it have a snapshot of their own."""
+        """Drop the table of a period; other readers have their own snapshots."""
         self.db.execute(f"DROP TABLE {quote(period_name(table, number))}")
         return True
 

@@ -1,6 +1,6 @@
-"""Makes files and folders that only their owner can use, whatever the umask.
+"""Creates files and folders that only their owner can use, whatever the umask.
 
-What is there already keeps its mode: `wider` tells which paths others can use.
+Existing files and folders keep their mode; `wider` returns those that other users can use.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["make_private_file", "make_private_folder", "open_private", "wider"]
 
-#: Modes of what is made here.
+#: Modes of new folders and files.
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
-#: What others than the owner may do.
+#: Permission bits of group and others.
 _OTHERS = 0o077
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder with mode 0700 unless it is there; missing parents get the usual mode.
+    """Create a folder with mode 0700 unless it exists; missing parents get the usual mode.
 
     Raises:
-        OSError: It cannot be made, or is no folder.
+        OSError: The folder cannot be created, or the path is not a folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -35,26 +35,26 @@ def make_private_folder(path: Path) -> None:
         if not path.is_dir():
             raise
         return
-    path.chmod(FOLDER_MODE)  # the umask may have taken from the mode
+    path.chmod(FOLDER_MODE)  # the umask may have cleared bits
 
 
 def make_private_file(path: Path) -> None:
-    """Make an empty file with mode 0600 unless it is there.
+    """Create an empty file with mode 0600 unless it exists.
 
-    A file that is there is not opened: to close it would end the locks that this process has on it.
+    An existing file is not opened, since closing it would end this process's locks on it.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
     """
     with suppress(FileExistsError):
         os.close(_make(path))
 
 
 def open_private(path: Path) -> int:
-    """Return a descriptor to read and write a file, made with mode 0600 where it is missing.
+    """Open a file to read and write it, creating it with mode 0600; return the descriptor.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The file cannot be opened.
     """
     try:
         return _make(path)
@@ -63,19 +63,19 @@ def open_private(path: Path) -> int:
 
 
 def _make(path: Path) -> int:
-    made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
-    path.chmod(FILE_MODE)  # the umask may have taken from the mode
-    return made
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    path.chmod(FILE_MODE)  # the umask may have cleared bits
+    return descriptor
 
 
 def wider(paths: Iterable[Path]) -> list[tuple[Path, int]]:
-    """Return path and mode of those that others than their owner can use; missing ones are not."""
-    found = []
+    """Return path and mode of those paths that users other than their owner can use."""
+    exposed = []
     for path in paths:
         try:
             mode = path.stat().st_mode & 0o777
         except OSError:
             continue
-        if mode & _OTHERS and hasattr(os, "getuid"):  # elsewhere modes say nothing
-            found.append((path, mode))
-    return found
+        if mode & _OTHERS and hasattr(os, "getuid"):  # elsewhere modes have no meaning
+            exposed.append((path, mode))
+    return exposed

@@ -1,11 +1,11 @@
-"""Built-in retry policies; tasks name one with its arguments by a `eventmq.policies.Backoff`.
+"""Built-in retry policies; a task names one, with its arguments, by a `eventmq.policies.Backoff`.
 
 ``exponential``, the default, doubles its delays, with full jitter: before attempt n + 1 a job waits
-a random time between 0 and min(cap, base * 2^(n-1)) seconds. Jobs that failed together so come back
-spread out, which a fixed share of jitter does not do (Brooker, "Exponential Backoff And Jitter",
-AWS Architecture Blog, 2015). ``fixed`` waits the same before every attempt. ``none`` tries nothing
-again, whatever ``retries`` says; only a task that raises `Retry` with a countdown gets another
-attempt, since it asks no policy.
+a random time between 0 and min(cap, base * 2^(n-1)) seconds. Jobs that failed together are then
+spread out, more than with jitter of a fixed fraction (Brooker, "Exponential Backoff And Jitter",
+AWS Architecture Blog, 2015). ``fixed`` waits the same time before every attempt. ``none`` never
+retries, whatever ``retries`` is; only a task that raises `Retry` with a countdown gets another
+attempt, since that does not involve the policy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExponentialDelay", "FixedDelay", "NoRetry", "eventmq_retry_policies"]
 
-#: Doublings after which a float would overflow; any sensible cap is reached long before.
+#: Maximum number of doublings, so that the float does not overflow; caps are reached earlier.
 _MAX_DOUBLINGS = 1000
 
 
@@ -34,8 +34,8 @@ class ExponentialDelay:
     ``fraction`` returns a random number from 0 to 1.
 
     Raises:
-        PluginError: One is no number, ``base`` is not more than 0, or ``cap`` is less than ``base``
-            or endless.
+        PluginError: ``base`` or ``cap`` is not a number, ``base`` is not more than 0, or ``cap`` is
+            less than ``base`` or infinite.
     """
 
     base: float = 1.0
@@ -53,7 +53,7 @@ class ExponentialDelay:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialOptions:
-    """Options of ``exponential``, in seconds: the first limit and the largest."""
+    """Options of ``exponential``: the first and the largest upper bound of delays, in seconds."""
 
     base: float = 1.0
     cap: float = 600.0
@@ -64,7 +64,7 @@ class FixedDelay:
     """A `RetryPolicy` that waits ``seconds`` each time.
 
     Raises:
-        PluginError: ``seconds`` is no number, negative or endless.
+        PluginError: ``seconds`` is not a number, negative or infinite.
     """
 
     seconds: float = 1.0
@@ -79,7 +79,7 @@ class FixedDelay:
 
 @dataclass(frozen=True, slots=True)
 class FixedOptions:
-    """Options of ``fixed``. ``delay``: seconds."""
+    """Options of ``fixed``. ``delay``: seconds before each attempt."""
 
     delay: float = option(1.0, ge=0)
 
@@ -88,7 +88,7 @@ class NoRetry:
     """A `RetryPolicy` without retries."""
 
     def delay(self, failure: Failure) -> float | None:
-        """Return None."""
+        """Return None: do not retry."""
         return None
 
 

@@ -1,17 +1,19 @@
 """Built-in triggers: when a schedule fires.
 
-``at`` fires once. ``every`` fires at a fixed interval, in absolute time: the first fire time comes
-one interval after the schedule was made; each next one is counted from the fire time before and
-never from the start of a process, so nothing drifts. ``cron`` fires at the minutes that match an
-expression of five fields, in a time zone. The library ``cronsim`` finds them, by the rules of
+``at`` fires once. ``every`` fires at a fixed interval: the first fire time is one interval after
+the schedule was created, and each next one is one interval after the previous fire time. The start
+of a process does not matter, so fire times do not drift. ``cron`` fires at the minutes that match
+an expression of five fields, in a time zone. The library ``cronsim`` computes them, by the rules of
 Debian's cron:
 
-- An expression of *fixed times* (neither minute nor hour begins with ``*``) fires once for each
-  time that it names. A local time that the clocks skip fires at the first instant after the gap,
-  or not at all where ``missing`` is ``skip``; one that comes twice fires the first time only.
-- Any other expression fires whenever the local clock shows a matching minute. So one for every
-  hour also fires in both hours of an autumn night that have the same name. Where the clocks change
-  by half an hour, or not at a full hour, it may miss times in the two hours around the change.
+- An expression with *fixed times* (neither minute nor hour begins with ``*``) fires once for each
+  time that it names. If the clocks skip that local time, it fires at the first instant after the
+  gap, or not at all if ``missing`` is ``skip``. If a local time occurs twice, it fires the first
+  time only.
+- Any other expression fires whenever the local clock shows a matching minute. For example, an
+  expression for every hour fires in both of the two equal hours of an autumn night. If the clocks
+  change by half an hour, or not at a full hour, it may miss times in the two hours around the
+  change.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class At:
     """A `Trigger` that fires once, at the Unix time ``moment``.
 
     Raises:
-        SettingsError: The moment is before 1970 or after the year 9999.
+        SettingsError: ``moment`` is before 1970 or after the year 9999.
     """
 
     moment: float
@@ -44,11 +46,11 @@ class At:
         check_timestamp(self.moment)
 
     def next_after(self, fire_time: float) -> float | None:
-        """Return the moment, if it comes after ``fire_time``."""
+        """Return ``moment`` if it is later than ``fire_time``, else None."""
         return self.moment if self.moment > fire_time else None
 
     def latest(self, fire_time: float, now: float) -> float | None:
-        """Return the moment, if it comes after ``fire_time`` and not after ``now``."""
+        """Return ``moment`` if it is later than ``fire_time`` and not later than ``now``."""
         return self.moment if fire_time < self.moment <= now else None
 
 
@@ -57,7 +59,7 @@ class Every:
     """A `Trigger` that fires every ``seconds``.
 
     Raises:
-        SettingsError: ``seconds`` is not allowed by `eventmq.policies.check_interval`.
+        SettingsError: `eventmq.policies.check_interval` does not allow ``seconds``.
     """
 
     seconds: float
@@ -66,11 +68,11 @@ class Every:
         object.__setattr__(self, "seconds", check_interval(self.seconds))
 
     def next_after(self, fire_time: float) -> float | None:
-        """Return the fire time that follows."""
+        """Return the fire time one interval after ``fire_time``."""
         return round(fire_time + self.seconds, 6)
 
     def latest(self, fire_time: float, now: float) -> float | None:
-        """Return the last fire time up to ``now`` of those that follow ``fire_time``."""
+        """Return the last fire time later than ``fire_time`` and not later than ``now``."""
         steps = int((now - fire_time + 1e-6) / self.seconds)
         return round(fire_time + steps * self.seconds, 6) if steps > 0 else None
 
@@ -82,7 +84,7 @@ class Cron:
     Attributes:
         expression: Five fields, or one of `eventmq.policies.MACROS`.
         tz: Name of an IANA time zone.
-        missing: What a fixed time does that the clocks skip: ``next`` or ``skip``.
+        missing: What happens at a fixed time that the clocks skip: ``next`` or ``skip``.
 
     Raises:
         SettingsError: An argument is not allowed.
@@ -93,7 +95,7 @@ class Cron:
     missing: str = "next"
     _zone: tzinfo = field(init=False, repr=False, compare=False)
     _parsed: Any = field(init=False, repr=False, compare=False)
-    #: A local time that the clocks skip fires after the gap.
+    #: Whether a local time that the clocks skip fires after the gap.
     _moves: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -109,11 +111,11 @@ class Cron:
         try:
             while True:
                 local = datetime.fromtimestamp(start, self._zone)
-                found = float(next(type(self._parsed)(fields, local)).timestamp())
-                if found > fire_time and (self._moves or self._is_named(found)):
-                    return found
-                # It was the first of two equal local times, or one that the clocks skip.
-                start = max(start + 60.0, found)
+                next_time = float(next(type(self._parsed)(fields, local)).timestamp())
+                if next_time > fire_time and (self._moves or self._is_named(next_time)):
+                    return next_time
+                # It is the first of two equal local times, or a time that the clocks skip.
+                start = max(start + 60.0, next_time)
         except (StopIteration, OverflowError):
             return None  # cronsim gives up after 50 years, datetime after the year 9999
 

@@ -32,7 +32,7 @@ ENDS_WITHIN = 10.0
 #: Arguments of a broker in the folder of a test.
 HERE = ("--bind", "tcp://127.0.0.1:0", "--data-dir", "data")
 
-SENTENCE = "error: the store was taken from under the broker, which gives no further receipt: "
+SENTENCE = "error: the store was moved or removed under the running broker, which now stops: "
 
 
 def keep(data: Path, links: Path) -> Path:

@@ -310,7 +310,7 @@ def test_the_command_explains_findings_and_sets_its_exit_code(folder: Path) -> N
     damage(folder, "UPDATE queues SET waiting = waiting + 3")
     code, output, _ = run(str(folder))
     assert code == 1
-    assert output.startswith("counts (queues): 1 counts are wrong: queue default says ")
+    assert output.startswith("counts (queues): 1 counts are wrong: queue default counts ")
     assert "remedy: eventmq fsck --repair puts it right" in output
     code, output, _ = run(str(folder), "--json")
     [row] = json.loads(output)

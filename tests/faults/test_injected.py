@@ -365,7 +365,7 @@ def test_the_log_is_restarted_only_after_a_sync_of_the_database(
                 assert store.finished() == [[{}]]
                 if shim.restarts >= 10:
                     break
-                with mover._moves:  # what it has begun it ends before the next commit
+                with mover._checkpointing:  # what it has begun it ends before the next commit
                     pass
         finally:
             store.close()

@@ -94,7 +94,7 @@ def test_a_bit_that_flipped_anywhere_is_found(folder: Path, table: str) -> None:
     flip(folder / FILE_NAME, page)
     findings = tools_of(folder).check()
     assert findings[0].check == "page-checksums"
-    assert findings[0].found == f"1 pages are not what was written: {page}"
+    assert findings[0].found == f"1 pages have wrong checksums: {page}"
     assert tools_of(folder).repair()[:2] == ("", [])
     with pytest.raises(StoreError, match=rf"table {table}: .*its checksum is wrong.*--salvage"):
         opened(folder)

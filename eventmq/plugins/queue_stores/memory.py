@@ -1,6 +1,6 @@
-"""The queue store of ``durability = "memory"`` and of ``memory://`` apps: gone with the process.
+"""Queue store for ``durability = "memory"`` and for ``memory://`` apps; it ends with the process.
 
-It is the SQLite store without a file, so its write results are the same to the letter.
+It is the SQLite store without a file, so that both behave alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_queue_stores"]
 
-#: Settings of stores that have files.
+#: Options that only stores with files have.
 _IGNORED = frozenset({
     "directory", "durability", "fsync_interval", "reserve", "page_checksums", "checkpoints",
     "expect_store",
@@ -27,7 +27,7 @@ _IGNORED = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the store. Events are kept as in a file, within less."""
+    """Options of the store, with smaller limits for events than those of the SQLite store."""
 
     dedupe_window: float = option(86_400.0, ge=0)
     keep_results: float = option(86_400.0, ge=0)

@@ -1,6 +1,6 @@
-"""A data directory: its lock, its modes, its reserve of space, and clear words where it is no use.
+"""Data directory: its lock, file modes and disk space, and errors that say what to do.
 
-The lock is tied to the database too: to delete the file ``lock`` lets no second broker in.
+The database is locked as well, so deleting the file ``lock`` does not let a second broker in.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.store")
 
-#: Where the kernel lists what is mounted; see proc(5). Systems without it tell nothing.
+#: The kernel's list of mounts, see proc(5); only some systems have it.
 MOUNTS = Path("/proc/self/mountinfo")
 
-#: Types whose files other machines may have open, as the kernel and FUSE name them.
+#: Types of network file systems, as the kernel and FUSE name them.
 NETWORK = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gpfs", "glusterfs", "lustre", "ncpfs",
     "nfs", "nfs4", "orangefs", "pvfs2", "smb3", "smbfs",
@@ -49,46 +49,46 @@ NETWORK = frozenset({
     "fuse.sshfs",
 })  # fmt: skip
 
-#: A character that the list writes as an octal number: space, tab, newline, backslash.
+#: An octal escape in the list of mounts: space, tab, newline or backslash.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
-#: Field of a line that has the mount point, counted from 0.
+#: Index of the mount point among the fields of a line.
 _MOUNT_POINT = 4
 
 #: Name of the database in the data directory.
 FILE_NAME = "queue.sqlite"
 
-#: The ballast file is released to finish what runs when the disk is nearly full. It has this share
-#: of the reserve: 32 MiB of the default one.
+#: The ballast file is deleted when the disk is nearly full, so that running jobs can be finished.
+#: Its size is the reserve divided by this: 32 MiB by default.
 BALLAST_SHARE = 8
 
-#: Seconds between two looks at the free space.
+#: Seconds between two checks of the free space.
 CHECK_EVERY = 1.0
 
-#: Free bytes that a start needs beside those of the log: for its index, and for first commits.
+#: Free bytes that a start needs in addition to those of the log: for its index and first commits.
 START_BYTES = 1024 * 1024
 
 _MIB = 1024 * 1024
 
-#: Only Linux keeps flock(2) and the locks that SQLite takes on the same file apart; elsewhere a
-#: lock of ours on the database would keep SQLite out.
+#: Only on Linux are flock(2) and SQLite's locks on the same file independent; elsewhere our lock on
+#: the database would keep SQLite out.
 _LOCKS_DATABASE = sys.platform == "linux"
 
-#: What helps where a file is damaged.
+#: Advice for a damaged file.
 ASK = "ask eventmq fsck what is wrong, and eventmq fsck --salvage DEST copies what can be read"
 
-#: What a value that was altered in the file ends in, where nothing else notices it.
+#: Errors that an altered value in the file may cause where no checksum covers it.
 ALTERED = (ProtocolError, LookupError, TypeError, ValueError)
 
 
 def file_system_of(path: str, mounts: str) -> str:
-    """Return the type of the file system of a path, "" where the list does not tell.
+    """Return the type of the file system of a path, "" if the list does not have it.
 
     Args:
-        path: Absolute, without links; it need not be there.
+        path: An absolute path without links; it need not exist.
         mounts: Text in the format of ``/proc/self/mountinfo``.
     """
-    longest, file_system = -1, ""
+    max_length, file_system = -1, ""
     for line in mounts.splitlines():
         mount, _, source = line.partition(" - ")
         fields, kind = mount.split(" "), source.partition(" ")[0]
@@ -96,14 +96,14 @@ def file_system_of(path: str, mounts: str) -> str:
             continue
         point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[_MOUNT_POINT])
         inside = path == point or path.startswith(point.rstrip("/") + "/")
-        # A later mount on the same place hides the earlier one.
-        if inside and len(point) >= longest:
-            longest, file_system = len(point), kind
+        # A later mount on the same mount point hides the earlier one.
+        if inside and len(point) >= max_length:
+            max_length, file_system = len(point), kind
     return file_system
 
 
 def network_file_system(path: Path) -> str:
-    """Return the type of the network file system that a path is on, "" for none or none known."""
+    """Return the type of the network file system of a path, "" for any other or unknown one."""
     try:
         mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -113,30 +113,30 @@ def network_file_system(path: Path) -> str:
 
 
 def store_removed(missing: str) -> StoreError:
-    """Return the error of a broker whose store has been moved or removed.
+    """Return the error for a store that was moved or removed while a broker had it open.
 
     Args:
-        missing: What is missing, for the message.
+        missing: The missing file and why it is missing, for the message.
     """
     return StoreError(
-        f"the store was taken from under the broker, which gives no further receipt: {missing}; "
-        "put the data directory back as it was, or start a broker on what is there"
+        f"the store was moved or removed under the running broker, which now stops: {missing}; "
+        "put the data directory back as it was, or start a broker on the one that is there"
     )
 
 
 class OpenedFiles:
-    """The files that a store has open, and the names under which it opened them.
+    """The open files of a store and their paths; checks that each path still is the same file.
 
-    Make it after the first commit: an overlay file system gives a file that it has to copy first
-    another number when it is written.
+    Create this after the first commit: an overlay file system copies a file at its first write,
+    which changes its inode.
 
     Args:
-        database: The database; its log and the index of that have been made.
-        descriptors: Name and descriptor of what else is open.
-        has_moved: Returns whether SQLite finds another database under the name.
+        database: Path of the database, whose log and index of the log exist.
+        descriptors: Path -> descriptor of the other open files.
+        has_moved: Returns whether SQLite finds another database at the path.
 
     Raises:
-        StoreError: A name leads elsewhere already.
+        StoreError: A path is another file already.
     """
 
     def __init__(
@@ -144,19 +144,19 @@ class OpenedFiles:
     ) -> None:
         self._database = database
         self._has_moved = has_moved
-        # SQLite puts them beside the file itself, not beside a link to it.
+        # SQLite creates them next to the file itself, not next to a link to it.
         real = database.resolve() if database.is_symlink() else database
         log, index = (real.with_name(f"{real.name}-{end}") for end in ("wal", "shm"))
         identities = {path: _identity(os.fstat(fd)) for path, fd in descriptors.items()}
-        # SQLite keeps these two open, so that no other file can get their numbers.
+        # SQLite keeps these two open, so that no other file can get their inodes.
         identities |= {path: self._identity_now(path) for path in (log, index)}
-        #: Name, device and inode.
+        #: Path, and device and inode, of each file.
         self._identities = tuple(identities.items())
         self._log: int | None = None
-        self._link, self._led_to = _link_of(self._open(log)), ""
+        self._link, self._link_target = _link_of(self._open(log)), ""
         if self._link:
-            self._led_to = os.readlink(self._link)  # noqa: PTH115 - as below
-        #: Those to look at with each commit; SQLite looks at the database itself.
+            self._link_target = os.readlink(self._link)  # noqa: PTH115 - as below
+        #: Files to check at each commit; SQLite checks the database.
         excluded = {database, index, log} if self._link else {database, index}
         self._checked = tuple(
             (os.fspath(path), key) for path, key in self._identities if path not in excluded
@@ -164,24 +164,24 @@ class OpenedFiles:
         self.verify()
 
     def _open(self, log: Path) -> int:
-        """Open the log by its name alone; -1 where a system cannot do that."""
+        """Open only the path of the log (``O_PATH``); return -1 if the system cannot do that."""
         if hasattr(os, "O_PATH"):
-            with suppress(OSError):  # `verify` says what is wrong with the name
+            with suppress(OSError):  # `verify` reports what is wrong with the path
                 self._log = os.open(log, os.O_PATH | os.O_CLOEXEC)
         return -1 if self._log is None else self._log
 
     def close(self) -> None:
-        """Close what was opened to look at. Idempotent."""
+        """Close the descriptor of the log. Idempotent."""
         if self._log is not None:
             os.close(self._log)
             self._log = None
 
     # hot path: python -m benchmarks drain
     def committed(self) -> None:
-        """Check the names after a commit.
+        """Check the paths after a commit.
 
         Raises:
-            StoreError: One of them leads elsewhere: no receipt may be given for this commit.
+            StoreError: A path is another file: no receipt may be given for this commit.
         """
         stat = os.stat
         for path, identity in self._checked:
@@ -191,18 +191,18 @@ class OpenedFiles:
                 raise self._missing(path, error) from error
             if (status.st_dev, status.st_ino) != identity:
                 raise self._replaced(path)
-        # What `stat` said of the log the next write must change: the system then keeps exact times
-        # of the file, and the next sync writes one block more. Of a link it keeps none.
-        if self._link and os.readlink(self._link) != self._led_to:  # noqa: PTH115 - a path costs more
-            raise self._replaced(self._led_to)
+        # After a `stat` of the log the system would keep exact times of the file, so that the next
+        # sync writes one more block. Reading the link of its descriptor has no such effect.
+        if self._link and os.readlink(self._link) != self._link_target:  # noqa: PTH115 - a path costs more
+            raise self._replaced(self._link_target)
         if self._has_moved():
             raise self._replaced(self._database)
 
     def verify(self) -> None:
-        """Check all names.
+        """Check all paths.
 
         Raises:
-            StoreError: One of them leads elsewhere.
+            StoreError: A path is another file.
         """
         for path, identity in self._identities:
             if self._identity_now(path) != identity:
@@ -227,7 +227,7 @@ class OpenedFiles:
 
 
 def _link_of(descriptor: int) -> str:
-    """Return the link that says where an open file is now; "" where a system has none."""
+    """Return the link in /proc to the path of an open file, "" if the system has none."""
     link = f"/proc/self/fd/{descriptor}"
     return link if descriptor >= 0 and os.path.lexists(link) else ""
 
@@ -245,16 +245,16 @@ except ImportError:  # pragma: no cover - Windows
 class DataDirectory:
     """A locked directory. The kernel frees the lock when the process ends, however it ends.
 
-    To close a descriptor ends all POSIX locks of this process on its file, also those of SQLite. So
-    `open` comes before any connection to the database, and `close` after the last one is closed.
+    Closing a descriptor ends all POSIX locks of this process on its file, including SQLite's. So
+    call `open` before any connection to the database is opened, and `close` after all are closed.
 
     Args:
         path: The directory.
-        reserve: Free bytes below which submissions are refused; 0: no reserve and no ballast.
+        reserve: Free bytes below which submissions are refused; 0 for no reserve and no ballast.
     """
 
-    #: Device and inode of the databases that this process has locked: a second descriptor on one
-    #: of them must not even be opened.
+    #: Device and inode of the databases that this process has locked. A second descriptor for one
+    #: must not be opened, since closing it would end the lock.
     _locked: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, path: Path, reserve: int) -> None:
@@ -266,22 +266,22 @@ class DataDirectory:
         self._database: int | None = None
         self._checked = float("-inf")
         self._low = False
-        #: Bytes that were free when `low` looked last.
+        #: Free bytes at the last check in `low`.
         self.space = 1 << 62
-        #: Whether `serve` found no store.
+        #: Whether there was no store when `serve` was called.
         self.new = False
 
     # Opening and closing
 
     def serve(self, expected: str = "") -> None:
-        """Open the directory for a broker: with a database, a ballast, and space for the start.
+        """Open the directory for a broker: lock the database and create or free the ballast.
 
         Args:
-            expected: The id of a store that must be there; "": what is missing is made.
+            expected: The id of the store that must exist; "" creates a missing database.
 
         Raises:
-            StoreError: As `open`; or there is no store where one is expected, or the directory is
-                on a network file system.
+            StoreError: As `open`; or the expected store does not exist, or the directory is on a
+                network file system.
         """
         kind = network_file_system(self.path)
         if kind:
@@ -298,7 +298,7 @@ class DataDirectory:
             )
         self.open()
         try:
-            self._see_to_space()
+            self._prepare_space()
             self.new = self._is_missing()
             self._lock_database(make=True)
         except OSError as error:
@@ -310,10 +310,10 @@ class DataDirectory:
         self._warn_of_modes()
 
     def open(self) -> None:
-        """Make and lock the directory, and the database in it if there is one.
+        """Create and lock the directory, and lock the database in it if there is one.
 
         Raises:
-            StoreError: It cannot be made or written, or another broker has it.
+            StoreError: The directory cannot be created or written, or another broker uses it.
         """
         try:
             make_private_folder(self.path)
@@ -333,12 +333,12 @@ class DataDirectory:
 
     @property
     def locked(self) -> bool:
-        """Whether this object holds the lock."""
+        """Whether this object has locked the directory."""
         return self._lock is not None
 
     @property
     def descriptors(self) -> dict[Path, int]:
-        """Locked files, by the names under which they were opened."""
+        """Path -> descriptor of the locked files."""
         opened = {self.path / "lock": self._lock, self.database: self._database}
         return {path: descriptor for path, descriptor in opened.items() if descriptor is not None}
 
@@ -353,7 +353,7 @@ class DataDirectory:
             self._lock = None
 
     def _is_missing(self) -> bool:
-        """Return whether there is no store: SQLite takes an empty file for a new one."""
+        """Return whether there is no store; for SQLite an empty file is a new database."""
         try:
             return not self.database.stat().st_size
         except OSError:
@@ -381,11 +381,11 @@ class DataDirectory:
         try:
             os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
         except OSError as error:
-            if error.errno != errno.ENOSPC:  # it holds without the name of its owner
+            if error.errno != errno.ENOSPC:  # the lock holds even if it does not name its owner
                 raise
 
     def _lock_database(self, *, make: bool) -> None:
-        """Lock the database itself, unless that is done or there is none to lock."""
+        """Lock the database, unless it is locked already or does not exist."""
         if self._database is not None or not (make or self.database.exists()):
             return
         try:
@@ -413,7 +413,7 @@ class DataDirectory:
         )
         return StoreError(msg)
 
-    # Who may read it
+    # File modes
 
     def _warn_of_modes(self) -> None:
         exposed = wider([self.path, *self._files()])
@@ -424,7 +424,7 @@ class DataDirectory:
         commands = [f"chmod 700 {quote(str(self.path))}"] * (exposed[0][0] == self.path)
         commands += [f"chmod 600 {files}"] * bool(files)
         logger.warning(
-            "other users can use what the broker keeps: %s; to end that: %s",
+            "other users can access the data of the broker: %s; to prevent that: %s",
             modes, " && ".join(commands),
         )  # fmt: skip
 
@@ -435,15 +435,15 @@ class DataDirectory:
 
     # Space
 
-    def _see_to_space(self) -> None:
-        """Give the ballast back before the start needs space, or lay it where there is enough."""
+    def _prepare_space(self) -> None:
+        """Delete the ballast if free space is under the reserve; create it if there is enough."""
         free = self.free()
         if free < self._reserve:
             self.release_ballast()
         elif self._ballast and free >= self._reserve + self._ballast:
-            self._lay_ballast()
+            self._create_ballast()
 
-    def _lay_ballast(self) -> None:
+    def _create_ballast(self) -> None:
         ballast = self.path / "ballast"
         try:
             descriptor = open_private(ballast)
@@ -460,7 +460,7 @@ class DataDirectory:
         """Return the free bytes of the file system.
 
         Raises:
-            StoreError: The directory is gone.
+            StoreError: The directory does not exist any more.
         """
         if not hasattr(os, "statvfs"):  # pragma: no cover - Windows
             return 1 << 62
@@ -471,7 +471,7 @@ class DataDirectory:
         return stat.f_bavail * stat.f_frsize
 
     def gauges(self) -> dict[str, float]:
-        """Return sizes in bytes, nothing where they cannot be read; see `QueueStore.gauges`."""
+        """Return sizes in bytes, empty if they cannot be read; see `QueueStore.gauges`."""
         try:
             size = self.database.stat().st_size
             return {"bytes": size, "free_bytes": self.free(), "reserve_bytes": self._reserve}
@@ -479,14 +479,14 @@ class DataDirectory:
             return {}
 
     def exhausted(self) -> bool:
-        """Return whether there is less space than the index of a log needs."""
+        """Return whether less space is free than the index of a log needs."""
         return self.free() < START_BYTES
 
     def full(self) -> StoreError:
-        """Return what to say where a start found no space: how much would do, and where."""
+        """Return the error for a start without enough space; it says how much space to free."""
         log = self.database.with_name(f"{FILE_NAME}-wal")
         try:
-            # All of the log is moved into the database: it may grow by that much.
+            # The log is checkpointed first, so the database may grow by its size.
             needed = (log.stat().st_size if log.exists() else 0) + START_BYTES - self.free()
         except (OSError, StoreError):
             needed = START_BYTES
@@ -497,10 +497,10 @@ class DataDirectory:
         return StoreError(msg)
 
     def low(self, monotonic: float) -> bool:
-        """Return whether the free space is under the reserve; looks at most once a second.
+        """Return whether the free space is under the reserve; checks at most once a second.
 
         Raises:
-            StoreError: The directory is gone.
+            StoreError: The directory does not exist any more.
         """
         if monotonic - self._checked >= CHECK_EVERY:
             self._checked = monotonic
@@ -511,20 +511,19 @@ class DataDirectory:
         return self._low
 
     def release_ballast(self) -> None:
-        """Give the ballast's space back, so that running jobs can be finished."""
+        """Delete the ballast, so that there is space to finish running jobs."""
         (self.path / "ballast").unlink(missing_ok=True)
 
 
 def store_error(
     path: Path | str, error: Exception, problem: str = "cannot be written"
 ) -> StoreError:
-    """Return the error of a store that goes on no more.
+    """Return the error for a store that cannot be used any more.
 
     Args:
-        path: Of its file.
-        error: What went wrong. Where a page or a value in the file may be damaged, the sentence
-            says what helps.
-        problem: What the store cannot do, unless the file cannot be read.
+        path: Path of its file.
+        error: The cause. If a page or a value in the file may be damaged, the message has advice.
+        problem: What the store cannot do; ignored if the file cannot be read.
     """
     why = explain(error)
     if is_damage(error):
@@ -532,7 +531,7 @@ def store_error(
     elif isinstance(error, ALTERED):
         text = f"{problem}: {type(error).__name__}: {why}; {ASK}"
     else:
-        text = f"{problem}: {why or type(error).__name__}"  # a MemoryError has no words
+        text = f"{problem}: {why or type(error).__name__}"  # a MemoryError has no text
     failure = StoreError(f"the store {path} {text}")
     failure.__cause__ = error
     return failure

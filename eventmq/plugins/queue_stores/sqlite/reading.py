@@ -1,4 +1,4 @@
-"""Reads the events of a store, also while a broker writes it."""
+"""Event log reader: reads the events of a store, even while a broker writes it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["SqliteEventLogReader"]
 
 
 class SqliteEventLogReader:
-    """The events of the store in a data directory. One thread.
+    """Reads the events of the store in a data directory. Used by one thread.
 
     Args:
         directory: The data directory of a broker.
 
     Raises:
-        StoreError: There is no store, or one that cannot be read; it says what would help.
+        StoreError: There is no store, or it cannot be read; the message has advice.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -52,17 +52,17 @@ class SqliteEventLogReader:
             raise
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
-        """Return the rows of events after a number, as in `eventmq.engine.ReadEvents`.
+        """Return the rows of events after a number; see `eventmq.engine.ReadEvents`.
 
         Raises:
-            StoreError: The store cannot be read any more, or is not where it was opened.
+            StoreError: The store cannot be read any more, or was moved.
         """
         try:
             if self._has_moved():
-                msg = (
-                    f"the store {self._path} was deleted, moved or replaced: begin anew on what is"
+                raise StoreError(
+                    f"the store {self._path} was deleted, moved or replaced: start again to read "
+                    "the one that is there now"
                 )
-                raise StoreError(f"{msg} there now")
             self._db.execute("BEGIN")
             try:
                 self._event_log.reload()
@@ -73,7 +73,7 @@ class SqliteEventLogReader:
             raise StoreError(f"cannot read the store {self._path}: {error}") from error
 
     def addresses(self) -> dict[str, str]:
-        """Return where the broker is, or was, by port."""
+        """Return the addresses of the broker at its last start, by port."""
         packed = self._store.values().get("addresses")
         addresses: dict[str, str] = unpack(packed, "the addresses of the broker") if packed else {}
         return addresses

@@ -1,14 +1,6 @@
-"""The tables of the SQLite queue store, and how a file with other tables is refused.
+"""Schema of the SQLite queue store: creates and migrates its tables, and refuses other files.
 
-Unfinished jobs are in ``jobs``, each in one of the ``subqueues``; a lease is no write to a job but
-one row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to one table per time
-bucket, so that forgetting them is dropping a table. ``attempts`` is the history of jobs that were
-tried again, ``job_logs`` what tasks logged, ``bulk_operations`` has what operators do with many
-jobs, step by step, ``limiters`` the token buckets of rate limits that are not full, ``suspects``
-what is known of jobs that may have killed a process. ``events`` has what happened, a row per
-commit: the number of its first event, how many, and how many bytes of events there were ever
-before. ``graphs``, ``nodes`` and what follows them are in `graphs`. Times are seconds of store time
-(`eventmq.timekeeping`), but for ``expires`` and ``eta``, which are Unix time.
+The tables are those of `eventmq.engine.tables`, and ``meta`` for single values.
 """
 
 from __future__ import annotations
@@ -45,11 +37,10 @@ __all__ = [
     "prepare",
 ]
 
-
 #: Stored in ``PRAGMA user_version``.
 SCHEMA_VERSION = 1
 
-#: First bytes of the file, for ``file`` and for us: "EVMQ".
+#: Stored in ``PRAGMA application_id``, marks the file as ours: "EVMQ".
 APPLICATION_ID = 0x45564D51
 
 _SCHEMA = Schema(TABLES)
@@ -69,34 +60,34 @@ def bucket_name(bucket: int) -> str:
 
 
 def bucket_ddl(bucket: int) -> str:
-    """Return the statement that makes the table of a bucket."""
+    """Return the statement that creates the table of a bucket."""
     return definitions(_SCHEMA.table(bucket_name(bucket)))[0]
 
 
 def bucket_index(bucket: int) -> str:
-    """Return the statement that makes the index of unique keys of a bucket."""
+    """Return the statement that creates the index of unique keys of a bucket."""
     return definitions(_SCHEMA.table(bucket_name(bucket)))[1]
 
 
 def buckets(db: apsw.Connection) -> list[int]:
-    """Return the numbers of the buckets that exist, ascending."""
+    """Return the numbers of the buckets that have a table, ascending."""
     rows = db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'outcomes_[0-9]*'")
     return sorted(int(name.removeprefix("outcomes_")) for (name,) in rows if name[9:].isdigit())
 
 
-#: How checksums are made, for the hash of the tables: a store with others is another version.
+#: Formula of the checksums of jobs. As a part of the hash, another one is another schema.
 FORMULA = "crc32(queue, headers, body) ^ crc32(id)"
 
-#: Kept in ``meta``: tells apart stores of development versions, whose version number is the same.
+#: Stored in ``meta``: distinguishes development versions, which share a version number.
 SCHEMA_HASH = definitions_hash(_TABLES, bucket_ddl(0), bucket_index(0), FORMULA)
 
 
 class Migration(NamedTuple):
-    """A step that changes the tables of one version to those of the next."""
+    """A step that migrates the tables of one version to those of the next."""
 
-    #: Hash of the tables that it changes, as `SCHEMA_HASH` was then.
+    #: The `SCHEMA_HASH` of the version that it migrates from.
     schema_hash: str
-    #: Changes tables and rows; all steps run in one transaction.
+    #: Changes tables and rows. All steps run in one transaction.
     change: Callable[[apsw.Connection], None]
 
 
@@ -105,10 +96,10 @@ MIGRATIONS: dict[int, Migration] = {}
 
 
 def prepare(db: apsw.Connection, path: str) -> None:
-    """Make the tables in an empty file, or of those of an earlier version; all or none.
+    """Create the tables in an empty file, or migrate those of an earlier version, atomically.
 
     Raises:
-        StoreError: The file is of another version, or is no store of EventMQ.
+        StoreError: The file has another version, or is not a store of EventMQ.
     """
     if not is_empty(db):
         steps = check_schema(db, path, migrates=True)
@@ -129,31 +120,32 @@ def prepare(db: apsw.Connection, path: str) -> None:
 
 
 def is_empty(db: apsw.Connection) -> bool:
-    """Return whether a file has nothing yet, so that a store may be made in it."""
+    """Return whether a file is empty, so that a store may be created in it."""
     return db.pragma("user_version") == 0 and not first_row(db, "SELECT 1 FROM sqlite_master")
 
 
 def check_schema(
     db: apsw.Connection, path: Path | str, *, migrates: bool = False
 ) -> Sequence[Migration]:
-    """Refuse a file whose tables are not those of this version; nothing is written to it.
+    """Refuse a file whose tables are not those of this version; never write to it.
 
     Args:
-        db: Of the file; it may be unable to write.
+        db: A connection to the file, which may be read-only.
         path: Path of the file, for the error.
-        migrates: Accept an earlier version that `MIGRATIONS` leads on from, as a broker does.
+        migrates: Accept an earlier version from which `MIGRATIONS` has steps, as a broker does.
 
     Returns:
         The steps to this version, in order.
 
     Raises:
-        StoreError: It is a store of another version, or none.
+        StoreError: The file has another version, or is not a store of EventMQ.
     """
     version = db.pragma("user_version")
     if db.pragma("application_id") != APPLICATION_ID:
         raise StoreError(f"{path} is not a store of EventMQ: use another data directory")
-    made = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'meta'")
-    stored_hash = first_value(db, "SELECT value FROM meta WHERE key = 'schema'") if made else None
+    has_meta = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'meta'")
+    sql = "SELECT value FROM meta WHERE key = 'schema'"
+    stored_hash = first_value(db, sql) if has_meta else None
     needed = SCHEMA_VERSION, SCHEMA_HASH
     steps = steps_between(MIGRATIONS, (version, stored_hash), needed, lambda step: step.schema_hash)
     if steps is None:
@@ -167,7 +159,7 @@ def check_schema(
 
 
 def other_schema(path: Path | str, version: int, stored_hash: object) -> StoreError:
-    """Return the error about a store of another version; ``stored_hash`` is its own hash."""
+    """Return the error for a store of another version; ``stored_hash`` is the hash in it."""
     tables = f"table definitions {stored_hash}" if stored_hash else "no hash of its tables"
     return StoreError(
         f"{path} was made by another development version of EventMQ: it has store version "

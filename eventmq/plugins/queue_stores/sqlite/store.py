@@ -1,7 +1,7 @@
-"""The embedded queue store: one SQLite file in the broker's data directory.
+"""Embedded queue store: one SQLite file in the broker's data directory.
 
-A batch is one transaction in WAL mode with ``synchronous=FULL``, so its results come after the
-fsync. The store has one owner, which holds the lock of the directory.
+A batch is one transaction in WAL mode with ``synchronous=FULL``, so its results are returned after
+the fsync. The broker that holds the lock of the directory owns the store.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ __all__ = ["SqliteStore", "eventmq_queue_stores"]
 
 logger = logging.getLogger("eventmq.store")
 
-#: Prepared statements that are kept. One that was not used in so many executions goes, too: what
-#: each commit does stays prepared.
+#: Number of cached prepared statements. A statement that was not used in so many executions is
+#: dropped; those of every commit stay prepared.
 STATEMENTS = 256
 
 #: Kibibytes of page cache.
@@ -87,25 +87,25 @@ _SYNCHRONOUS = {"durable": "FULL", "relaxed": "NORMAL", "memory": "OFF"}
 
 
 class SqliteStore:
-    """A `QueueStore` in an SQLite file, or in memory where ``directory`` is None.
+    """A `QueueStore` in an SQLite file, or in memory if ``directory`` is None.
 
     Args:
         directory: The data directory.
         clock: Reads time.
         durability: ``durable``, ``relaxed`` or ``memory``.
-        fsync_interval: Seconds between two syncs of ``relaxed``.
-        dedupe_window: Seconds that the id of an ended job is refused.
-        keep_results: Seconds that outcomes are kept at most.
-        reserve: Bytes of the disk that new jobs leave free.
-        events_ring: Bytes of events that are kept until a journal comes.
+        fsync_interval: Seconds between two syncs with ``relaxed``.
+        dedupe_window: Seconds for which the id of an ended job is refused.
+        keep_results: Maximum seconds for which outcomes are kept.
+        reserve: Free bytes of the disk below which new jobs are refused.
+        events_ring: Bytes of events that are kept until a journal seals some for the first time.
         events_cap: Bytes of events that are kept from then on.
-        events_values: Bytes of arguments and results in one row of events, 0 for none.
-        expect_store: Id that the store must have; empty: any, and a missing store is made.
-        page_checksums: A new store gets a checksum on each page.
-        checkpoints: Who moves the log into the file: ``broker``, or ``litestream``, which copies
-            the log and must be the only one.
-        vfs: Name of the file layer of SQLite under all connections that write, None for the
-            default one: a test may fail system calls there.
+        events_values: Maximum bytes of arguments and results in one row of events, 0 for none.
+        expect_store: Id that the store must have; "" accepts any and creates a missing store.
+        page_checksums: Whether a new store gets a checksum on each page.
+        checkpoints: Which program checkpoints the log: ``broker``, or ``litestream``, which copies
+            the log and must be the only one to do so.
+        vfs: Name of the SQLite VFS for all connections that write, None for the default; a test may
+            let system calls fail there.
     """
 
     def __init__(
@@ -134,7 +134,6 @@ class SqliteStore:
         self._opened: OpenedFiles | None = None
         self._directory = DataDirectory(directory, reserve) if directory is not None else None
         self._durability = durability
-        #: What the rows mean.
         self.engine = Engine(
             clock, dedupe_window=dedupe_window, keep_results=keep_results,
             events_ring=events_ring, events_cap=events_cap, events_values=events_values,
@@ -149,15 +148,15 @@ class SqliteStore:
 
     @property
     def ownership(self) -> None:
-        """None: the process that has the file locked is the only one."""
+        """None: only the process that has locked the file uses it."""
 
     @property
     def upkeep(self) -> None:
-        """None: a broker makes the file, and tools look after it."""
+        """None: a broker creates the file, and `tools` maintain it."""
 
     @property
     def tools(self) -> SqliteTools | None:
-        """Checks, repairs and copies the file; None where there is none."""
+        """Checks, repairs and copies the file; None if the store is in memory."""
         if self._directory is None:
             return None
         return SqliteTools(
@@ -166,7 +165,7 @@ class SqliteStore:
         )  # fmt: skip
 
     def event_log(self) -> SqliteEventLogReader | None:
-        """Return a reader of the events in the file; None where there is none."""
+        """Return a reader of the events in the file; None if the store is in memory."""
         return None if self._directory is None else SqliteEventLogReader(Path(self._path).parent)
 
     # Opening and closing
@@ -203,7 +202,7 @@ class SqliteStore:
         db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")
-        # SQLite's own default; some builds write zeros, and so whole pages, for all that ends.
+        # SQLite's default. Some builds overwrite deleted rows with zeros, which writes more pages.
         db.execute("PRAGMA secure_delete = OFF")
         if self._directory is not None:
             db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
@@ -244,9 +243,9 @@ class SqliteStore:
         return db
 
     def _refuse_other(self, db: apsw.Connection, *, logged: bool) -> None:
-        """Refuse a store of another version, and leave its file and its log as they are."""
+        """Refuse a store of another version, leaving its file and its log unchanged."""
         try:
-            with contextlib.suppress(*DAMAGED):  # it is told later, with its place
+            with contextlib.suppress(*DAMAGED):  # a later check reports it with its location
                 if not is_empty(db):
                     check_schema(db, self._path, migrates=True)
         except BaseException:
@@ -255,20 +254,20 @@ class SqliteStore:
             db.close()
             raise
 
-    def _record_files(self, home: DataDirectory, recovered: Recovered) -> None:
-        """Remember which files are open, and tell of a store that was not there before."""
+    def _record_files(self, directory: DataDirectory, recovered: Recovered) -> None:
+        """Record which files are open, and log that a new store was created."""
         assert self._db is not None  # noqa: S101 - called by open
-        self._opened = OpenedFiles(home.database, home.descriptors, has_moved(self._db))
-        if home.new:
+        self._opened = OpenedFiles(directory.database, directory.descriptors, has_moved(self._db))
+        if directory.new:
             message = "there was no store in %s: a new one was made, and its id is %s"
-            logger.info(message, home.path, recovered.store_id)
+            logger.info(message, directory.path, recovered.store_id)
 
     def close(self) -> None:
         """Close the file and free the lock. Idempotent."""
         if self._checkpointer is not None:
             self._checkpointer.stop()
         if self._db is not None:
-            if self._is_there():
+            if self._is_in_place():
                 with contextlib.suppress(*UNREADABLE):
                     self._db.execute("PRAGMA optimize")
             else:
@@ -282,8 +281,8 @@ class SqliteStore:
         if self._directory is not None:
             self._directory.close()
 
-    def _is_there(self) -> bool:
-        """Return whether the files are still where they were opened, as far as it was noted."""
+    def _is_in_place(self) -> bool:
+        """Return whether the files are still at their paths; True if they were not recorded."""
         try:
             self.verify()
         except StoreError:
@@ -299,14 +298,14 @@ class SqliteStore:
         if stored and self._opened is not None:
             try:
                 self._opened.committed()
-            except StoreError as error:  # what was stored cannot be found
+            except StoreError as error:  # the next start would not find what was stored
                 write_results = error
         self._write_results.append(write_results)
         if stored and self._checkpointer is not None and self._db is not None:
             self._checkpointer.committed(self._db)
 
     def verify(self) -> None:
-        """Check that the files are still where they were opened; see `QueueStore.verify`."""
+        """Check that the files are still at their paths; see `QueueStore.verify`."""
         if self._opened is not None:
             self._opened.verify()
 
@@ -316,11 +315,11 @@ class SqliteStore:
         return write_results
 
     def gauges(self) -> Mapping[str, float]:
-        """Return the size of the file, and what its disk has free and is to keep free."""
+        """Return the size of the file, the free bytes of its disk and the reserve."""
         return {} if self._directory is None else self._directory.gauges()
 
     def fileno(self) -> int | None:
-        """Return None: nothing ever ends between two calls."""
+        """Return None: a commit never ends between two calls."""
         return None
 
     def _commit(self, batch: Sequence[Write]) -> Sequence[Any] | Exception:
@@ -337,13 +336,13 @@ class SqliteStore:
         except Exception as error:  # noqa: BLE001 - every failure is a result
             return self._failure(error)
 
-    def _check_space(self, home: DataDirectory) -> None:
-        self.engine.refuse(new_jobs=home.low(self._clock.monotonic()))
+    def _check_space(self, directory: DataDirectory) -> None:
+        self.engine.refuse(new_jobs=directory.low(self._clock.monotonic()))
         if self._checkpointer is not None:
-            self._checkpointer.bound(home.space)
+            self._checkpointer.bound(directory.space)
 
     def _make_room(self) -> None:
-        """Give back what can be, so that what runs is finished; nothing is committed meanwhile."""
+        """Free disk space, so that running jobs can be finished; called between commits."""
         if self._directory is not None:
             self._directory.release_ballast()
         if self._checkpointer is not None and self._db is not None:
@@ -360,14 +359,14 @@ class SqliteStore:
         if self._is_full(error):
             try:
                 self._make_room()
-            except OSError as trouble:
-                return store_error(self._path, trouble)
+            except OSError as failure:
+                return store_error(self._path, failure)
             return QueueFull("the disk is full")
         return store_error(self._path, error)
 
 
 def _values(db: apsw.Connection) -> Mapping[str, Any]:
-    """Return the single values of a file that may have none yet."""
+    """Return the single values of a file, which may still be empty."""
     return {} if is_empty(db) else SqliteRows(db, ()).values()
 
 

@@ -1,16 +1,17 @@
-"""The write-ahead log: what a start finds in it, and how it is moved into the database file.
+"""Write-ahead log: checks it before a store is opened, and checkpoints and syncs it.
 
-The log is used again from its beginning as soon as all of it has been moved: a commit into blocks
-that the file has already measured 59 us, one that makes the file grow 109 us. So a thread moves
-what is there once the log has some size, and the committing thread, which alone can, moves the
-small rest and begins anew. Both never move at the same time: SQLite would refuse one of them.
+SQLite writes the log again from its beginning as soon as all of it has been moved into the database
+file (a checkpoint). A commit into existing blocks of the log took 59 us, one that makes the file
+grow 109 us. So a thread moves the log once it has some size. The committing thread, which alone can
+do so, then moves the small rest and restarts the log. They never do so at the same time, since
+SQLite would refuse one of them.
 
-A start looks for commits that SQLite would pass over in silence. SQLite reads the log up to the
-first frame whose checksum is wrong: that is how a commit that was cut off is undone. A frame that
-was damaged later looks the same, and whatever was committed after it, with its receipts given,
-would be gone without a word. Both can be told apart: each commit is synced before the next one is
-written, so behind a frame that was cut off is the end of at most that one commit. See "WAL File
-Format" in the documentation of SQLite's file format.
+`check_log` looks for commits that SQLite would ignore. SQLite reads the log up to the first frame
+with a wrong checksum, which is how it undoes a commit that was cut off. A frame that was damaged
+later looks the same, and SQLite would drop all commits after it, even those with receipts. The two
+cases can be distinguished: each commit is synced before the next one is written, so after a frame
+that was cut off, the log has the end of at most one commit. See "WAL File Format" in the
+documentation of SQLite's file format.
 """
 
 from __future__ import annotations
@@ -55,36 +56,36 @@ logger = logging.getLogger("eventmq.store")
 
 _HEADER, _FRAME = 32, 24
 
-#: Seconds that a connection of a store waits for locks of others.
+#: Seconds for which a connection of a store waits for locks of others.
 BUSY_TIMEOUT = 5.0
 
-#: The two magic numbers: checksums of little-endian and of big-endian words.
+#: Magic number -> byte order of the words in checksums.
 _MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
 
-#: Frames (pages of 4 KiB) in the log at which the thread begins to move them.
+#: Number of frames (pages of 4 KiB) at which the thread begins to move the log.
 NOTIFY_FRAMES = 1024
 
-#: Frames at which the committing thread tries to begin the log anew.
+#: Number of frames at which the committing thread tries to restart the log.
 RESTART_FRAMES = 2 * NOTIFY_FRAMES
 
-#: On a nearly full disk the log may have this share of the free space, and so many frames at least:
-#: the rest is for the database, which must have room for what is moved into it.
-FREE_SHARE, LEAST_FRAMES = 4, 64
+#: On a nearly full disk the log is restarted when it has 1/4 of the free space, or 64 frames if
+#: that is more. The rest is for the database, which grows when the log is moved into it.
+FREE_SHARE, MIN_FRAMES = 4, 64
 
-#: Frames (32 MiB) at which the committing thread waits until the other one has moved its part.
+#: Number of frames (32 MiB) at which the committing thread waits for the other one to finish.
 WAIT_FRAMES = 4 * RESTART_FRAMES
 
-#: Frames (64 MiB) that the log has only if readers kept it from beginning anew; counted.
+#: Number of frames (64 MiB) that the log has only if readers prevented its restart.
 FORCED_FRAMES = 16 * 1024
 
-#: What is left of a log that was longer, in bytes.
+#: Bytes to which SQLite truncates a longer log when it restarts.
 LOG_BYTES = FORCED_FRAMES * 4096
 
-#: Seconds that the committing thread waits for readers. Each of ours may read for 100 ms, so at
-#: 64 MiB, and again after so much more, it waits until those have ended; else it tries later.
+#: Seconds for which the committing thread waits for readers. The longer wait is for each further
+#: 64 MiB of log, since EventMQ's own readers read for up to 100 ms.
 READERS_WAIT, FORCED_WAIT = 0.02, 0.15
 
-#: Bytes of a frame, about, and frames in a MiB.
+#: Approximate bytes of a frame, and frames per MiB.
 _FRAME_BYTES, _FRAMES_PER_MIB = 4096, 256
 
 
@@ -92,9 +93,9 @@ class LogEnd(NamedTuple):
     """How a log ends.
 
     Attributes:
-        frames: That SQLite reads.
-        beyond: Commits whose ends are in the frames after these.
-        header: Whether its first bytes are in order.
+        frames: Number of frames that SQLite reads.
+        beyond: Number of commits that end in the frames after these.
+        header: Whether the header of the log is sound.
     """
 
     frames: int
@@ -103,22 +104,22 @@ class LogEnd(NamedTuple):
 
     @property
     def damaged(self) -> bool:
-        """Whether commits are missing that were synced before another one was written."""
+        """Whether SQLite would ignore commits that were synced."""
         return self.beyond > 1 or not self.header
 
     @property
     def used(self) -> bool:
-        """Whether anything is in the log."""
+        """Whether the log has commits."""
         return bool(self.frames or self.beyond)
 
 
 def inspect_log(path: Path) -> LogEnd:
-    """Return how the log of a database ends, before anything is written to it.
+    """Return how the log of a database ends; writes nothing.
 
-    No other process may write it.
+    No other process may write the database meanwhile.
 
     Args:
-        path: Of the database.
+        path: Path of the database.
 
     Raises:
         apsw.Error: The file cannot be read.
@@ -127,7 +128,7 @@ def inspect_log(path: Path) -> LogEnd:
     if not log.exists():
         return LogEnd(0, 0)
     with closing(open_to_read(path)) as db:
-        first_row(db, "SELECT 1 FROM sqlite_master")  # reads the log, and makes its index
+        first_row(db, "SELECT 1 FROM sqlite_master")  # opens the log and creates its index
         frames = log_frames(db)
         descriptor = os.open(log, os.O_RDONLY)
         try:
@@ -146,15 +147,15 @@ def _log_end(log: int, frames: int) -> LogEnd:
 
 
 def check_log(path: Path, *, durable: bool) -> LogEnd:
-    """Check that nothing in the log of a store is passed over; return how it ends.
+    """Check that SQLite would not ignore commits in the log of a store; return how it ends.
 
-    This is done before the store is opened to write: the last one that closes such a connection
-    would move what is readable into the database and delete the rest.
+    Call this before the store is opened to write: closing the last such connection moves the
+    readable part of the log into the database and deletes the rest.
 
     Args:
-        path: Of the database.
-        durable: Each commit was synced before the next one; else some of the last ones may be
-            cut off, and that is only said.
+        path: Path of the database.
+        durable: Whether each commit was synced before the next one was written. If not, the last
+            commits may be cut off; then a damaged log is only logged.
 
     Raises:
         apsw.Error: The file cannot be read.
@@ -162,10 +163,10 @@ def check_log(path: Path, *, durable: bool) -> LogEnd:
     """
     end = inspect_log(path)
     if end.damaged:
-        commits = f"{end.beyond} commits that" if end.header else "commits that may"
+        commits = f"{end.beyond} commits" if end.header else "any commits"
         msg = (
-            f"the log of the store {path} is damaged after {end.frames} pages, and {commits} stand "
-            "behind that would be lost: restore a backup, or go on without them with "
+            f"the log of the store {path} is damaged after {end.frames} pages, and {commits} after "
+            "the damage would be lost: restore a backup, or go on without them with "
             "eventmq fsck --repair"
         )
         if durable:
@@ -175,8 +176,8 @@ def check_log(path: Path, *, durable: bool) -> LogEnd:
 
 
 def empty_log(db: apsw.Connection) -> None:
-    """Empty the log, if it has no reader: what is cut off is not taken for damage later."""
-    # A connection that has read nothing does not know of a log, and moves none.
+    """Empty the log unless it has a reader: later, a cut-off commit would look like damage."""
+    # A connection opens the log at its first read; before that, it checkpoints nothing.
     first_row(db, "SELECT 1 FROM sqlite_master")
     with busy_timeout(db, 0.0):
         checkpoint(db, "TRUNCATE")
@@ -184,7 +185,7 @@ def empty_log(db: apsw.Connection) -> None:
 
 @contextmanager
 def busy_timeout(db: apsw.Connection, seconds: float) -> Iterator[None]:
-    """Let a connection wait so long for others meanwhile."""
+    """Set the busy timeout of a connection for the time of the context."""
     set_busy_timeout(db, seconds)
     try:
         yield
@@ -193,7 +194,7 @@ def busy_timeout(db: apsw.Connection, seconds: float) -> Iterator[None]:
 
 
 def _is_sound(header: bytes) -> bool:
-    """Return whether the checksum in the header is right ("Checksum Algorithm")."""
+    """Return whether the checksum in the header of a log is right ("Checksum Algorithm")."""
     magic, *_ = struct.unpack(">I", header[:4])
     order = _MAGIC.get(magic)
     if order is None:
@@ -206,7 +207,7 @@ def _is_sound(header: bytes) -> bool:
 
 
 def _commits(log: int, header: bytes, frames: int, size: int) -> int:
-    """Return how many frames after the first ones end a commit of this log."""
+    """Return the number of commits of this log that end after the first ``frames`` frames."""
     (page,) = struct.unpack(">I", header[8:12])
     salts = header[16:24]
     count = 0
@@ -220,14 +221,14 @@ def _commits(log: int, header: bytes, frames: int, size: int) -> int:
 class Checkpointer:
     """Checkpoints a database file that another connection writes.
 
-    The thread begins once there is something to do: a store that does little has none. With
-    ``sync_every`` above 0 it also syncs the log that often: the ``relaxed`` durability. For that
-    alone it keeps a descriptor of its own, on the log: SQLite syncs the log in commits and
-    checkpoints only. SQLite has no locks on that file that closing it could end. All that it needs
-    is open from the start: later, peers may have taken every descriptor.
+    Its thread starts when there is work for it. If ``sync_every`` is above 0, the thread also syncs
+    the log at that interval, in seconds: the durability ``relaxed``. For that it has a descriptor
+    of its own for the log, since SQLite syncs the log only in commits and checkpoints. SQLite has
+    no locks on that file that closing the descriptor could end. All files are opened at the start,
+    since later peers may have used up all descriptors.
 
-    With ``external`` another program moves the log, and nothing here does: this syncs it, and says
-    when it has become long.
+    With ``external`` another program checkpoints the log: this object then only syncs it, and warns
+    when it is long.
     """
 
     def __init__(
@@ -239,27 +240,27 @@ class Checkpointer:
         self._sync_every = sync_every
         self._db: apsw.Connection | None = None
         self._log: int | None = None
-        #: Frames in the log after the last commit, written by the hook of the committing thread.
+        #: Number of frames in the log, set after each commit by the hook of the committing thread.
         self._frames = [0]
-        #: Frames after the commit before that one, and at which something is done.
+        #: Number of frames after the previous commit, and those at which to act next.
         self._last = self._next_notify = self._next_try = self._next_forced = 0
-        #: Frames at which the committing thread tries to begin the log anew, on this disk.
+        #: Number of frames at which the committing thread tries to restart the log, on this disk.
         self._restart = RESTART_FRAMES
-        self._short()
+        self._reset_thresholds()
         self._wakeup = threading.Event()
-        #: Held by the thread that moves.
-        self._moves = threading.Lock()
+        #: Held during a checkpoint.
+        self._checkpointing = threading.Lock()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="eventmq-checkpoint", daemon=True)
         self._failure: Exception | None = None
-        #: How often the log reached `FORCED_FRAMES`.
+        #: How often the log has grown by `FORCED_FRAMES`.
         self.forced = 0
 
     def start(self, db: apsw.Connection) -> None:
-        """Begin to watch the log of a connection, once the database is in WAL mode and was read.
+        """Begin to watch the log of a connection that is in WAL mode and has read the database.
 
         Raises:
-            StoreError: What ``sync_every`` needs cannot be had: the log, or a thread.
+            StoreError: The log cannot be opened for ``sync_every``, or the thread cannot start.
         """
         watch_log(db, self._frames)
         if not self._external:
@@ -272,27 +273,27 @@ class Checkpointer:
                 raise self._error(error) from error
 
     def _error(self, error: Exception) -> StoreError:
-        return store_error(self._path, error, "cannot move or sync its log")
+        return store_error(self._path, error, "cannot checkpoint or sync its log")
 
     def _connect(self) -> apsw.Connection:
-        """Return a connection of the thread's own that has opened its files."""
+        """Return a connection for the thread, with all files open."""
         db = connect(self._path, busy=BUSY_TIMEOUT, vfs=self._vfs)
         db.execute("PRAGMA synchronous = NORMAL")
         first_row(db, "SELECT count(*) FROM sqlite_schema")
         return db
 
     def committed(self, db: apsw.Connection) -> None:
-        """Count a commit of ``db``; called by the committing thread.
+        """Handle a commit of ``db``; called by the committing thread.
 
         Raises:
-            StoreError: The log could not be moved or synced, or the thread that does it has
-                ended. A lack of space is no reason: the next commits meet it themselves.
+            StoreError: The log could not be checkpointed or synced, or the thread has ended. A full
+                disk does not raise it: the next commits report that themselves.
         """
         if self._failure is not None:
             raise self._error(self._failure)
         frames = self._frames[0]
         if frames < self._last:
-            self._short()
+            self._reset_thresholds()
         self._last = frames
         if self._external:
             if frames >= self._next_forced:
@@ -300,46 +301,48 @@ class Checkpointer:
                     frames, "checkpoints are left to Litestream, so see whether that runs"
                 )
         elif frames >= self._next_try:
-            if self._moves.acquire(blocking=frames >= WAIT_FRAMES):
+            if self._checkpointing.acquire(blocking=frames >= WAIT_FRAMES):
                 try:
-                    self._begin_anew(db, frames)
+                    self._restart_log(db, frames)
                 finally:
-                    self._moves.release()
+                    self._checkpointing.release()
         elif frames >= self._next_notify:
             self._next_notify = frames + NOTIFY_FRAMES // 2
             self._wakeup.set()
             if not self._thread.is_alive():
-                with suppress(RuntimeError):  # no further thread: the committing one moves it all
+                with suppress(
+                    RuntimeError
+                ):  # no more threads: the committing thread does all of it
                     self._thread.start()
 
     def bound(self, free: int) -> None:
-        """Keep the log short where little space is free; called by the committing thread.
+        """Keep the log short if little space is free; called by the committing thread.
 
         Args:
-            free: Bytes of the file system.
+            free: Free bytes of the file system.
         """
         if self._external:
             return
-        self._restart = min(RESTART_FRAMES, max(LEAST_FRAMES, free // FREE_SHARE // _FRAME_BYTES))
+        self._restart = min(RESTART_FRAMES, max(MIN_FRAMES, free // FREE_SHARE // _FRAME_BYTES))
         self._next_try = min(self._next_try, self._last + self._restart)
 
     def make_room(self, db: apsw.Connection) -> None:
-        """Let the next commit of ``db`` begin the log anew, as the disk is full.
+        """Checkpoint all of the log, as the disk is full; the next commit of ``db`` restarts it.
 
-        Its blocks are used again then, and most pages of the database are there already.
+        Commits then reuse the blocks of the log, and most pages of the database exist already.
         """
         if self._external:
             return
-        with self._moves, busy_timeout(db, READERS_WAIT):
+        with self._checkpointing, busy_timeout(db, READERS_WAIT):
             self._checkpoint(db, "RESTART")
 
-    def _short(self) -> None:
-        """Record that the log is short: it has begun anew."""
+    def _reset_thresholds(self) -> None:
+        """Reset the thresholds, as the log was restarted."""
         self._next_notify, self._next_try = NOTIFY_FRAMES, self._restart
         self._next_forced = FORCED_FRAMES
 
-    def _begin_anew(self, db: apsw.Connection, frames: int) -> None:
-        """Move what is left, and let the next commit begin the log anew, if it has no reader."""
+    def _restart_log(self, db: apsw.Connection, frames: int) -> None:
+        """Move the rest of the log; the next commit restarts it, unless it has a reader."""
         self._next_notify, self._next_try = frames + NOTIFY_FRAMES, frames + self._restart
         forced = frames >= self._next_forced
         with busy_timeout(db, FORCED_WAIT if forced else READERS_WAIT):
@@ -350,7 +353,7 @@ class Checkpointer:
             self._report_length(frames, "it grows while it is read by others" if busy else "")
 
     def _report_length(self, frames: int, reason: str) -> None:
-        """Count that the log has become long, and say why unless it is short again already."""
+        """Count that the log is long, and log the reason unless it is empty."""
         self._next_forced = frames + FORCED_FRAMES
         self.forced += 1
         if reason:
@@ -361,30 +364,32 @@ class Checkpointer:
 
     def _run(self) -> None:
         try:
-            self._move_and_sync()
+            self._checkpoint_and_sync()
         except Exception as error:
-            # Without this thread nothing is synced, and the next commit says so.
+            # Without this thread nothing is synced; the next commit raises the error.
             self._failure = error
-            logger.exception("the thread that moves and syncs the log of %s has ended", self._path)
+            logger.exception(
+                "the thread that checkpoints and syncs the log of %s has ended", self._path
+            )
 
-    def _move_and_sync(self) -> None:
+    def _checkpoint_and_sync(self) -> None:
         db = self._db
         while not self._stop:
             notified = self._wakeup.wait(self._sync_every or None)
             self._wakeup.clear()
             if db is not None and notified and not self._stop:
-                with self._moves:
+                with self._checkpointing:
                     self._checkpoint(db, "PASSIVE")
             if self._sync_every:
                 self._sync()
 
     def _checkpoint(self, db: apsw.Connection, mode: Literal["PASSIVE", "RESTART"]) -> bool:
-        """Move the log; return whether others kept it from being done."""
+        """Checkpoint the log; return whether locks of others prevented it."""
         try:
             return checkpoint(db, mode)
-        except DISK_FULL:  # it is simply tried again
+        except DISK_FULL:  # a later commit tries again
             return False
-        except Exception as error:  # noqa: BLE001 - the next commit says it
+        except Exception as error:  # noqa: BLE001 - the next commit raises it
             self._failure = error
             return False
 

@@ -143,7 +143,7 @@ class Moving:
 
 @pytest.fixture
 def moving(filled: Filled) -> Iterator[Moving]:
-    moving = filled.checkpointer._moves = Moving()
+    moving = filled.checkpointer._checkpointing = Moving()
     yield moving
     moving.end()
 

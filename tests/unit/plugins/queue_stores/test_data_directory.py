@@ -113,7 +113,7 @@ def test_a_directory_that_is_gone_is_no_traceback(data: Path) -> None:
     home = DataDirectory(data, 8 * MIB)
     home.serve()
     data.rename(data.with_name("moved"))
-    with pytest.raises(StoreError, match="was taken from under the broker"):
+    with pytest.raises(StoreError, match="was moved or removed under the running broker"):
         home.low(2.0)
     home.close()
 

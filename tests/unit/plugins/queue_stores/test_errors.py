@@ -224,7 +224,7 @@ def test_a_log_that_cannot_be_opened_to_sync_is_an_error_of_the_store(
 ) -> None:
     fake = SimpleNamespace(open=_no_descriptor, O_RDONLY=os.O_RDONLY)
     monkeypatch.setattr(wal, "os", fake)
-    with pytest.raises(StoreError, match=r"cannot move or sync its log: .*Too many open files"):
+    with pytest.raises(StoreError, match=r"cannot checkpoint or sync its log: .*Too many open files"):
         opened(durability="relaxed")
     opened(durability="durable")
 
@@ -245,7 +245,7 @@ def test_a_thread_that_cannot_be_had_is_one_too(
 
     fake = SimpleNamespace(Thread=Thread, Event=wal.threading.Event, Lock=wal.threading.Lock)
     monkeypatch.setattr(wal, "threading", fake)
-    with pytest.raises(StoreError, match="cannot move or sync its log: can't start new thread"):
+    with pytest.raises(StoreError, match="cannot checkpoint or sync its log: can't start new thread"):
         opened(durability="relaxed")
     opened(durability="durable")
 
@@ -279,10 +279,10 @@ def test_a_thread_that_ended_ends_the_store_with_the_next_commit(
     mover: Any = store.store._checkpointer
     mover._thread.join(DEADLINE)
     assert not mover._thread.is_alive()
-    with pytest.raises(StoreError, match="cannot move or sync its log: division by zero"):
+    with pytest.raises(StoreError, match="cannot checkpoint or sync its log: division by zero"):
         store.admit()
     [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
-    assert record.getMessage().startswith("the thread that moves and syncs the log of ")
+    assert record.getMessage().startswith("the thread that checkpoints and syncs the log of ")
 
 
 def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
@@ -297,9 +297,9 @@ def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
     monkeypatch.setattr(wal, "NOTIFY_FRAMES", 1 << 30)
     monkeypatch.setattr(wal, "RESTART_FRAMES", 1)
     store = opened()
-    with pytest.raises(StoreError, match="cannot move or sync its log: MemoryError"):
+    with pytest.raises(StoreError, match="cannot checkpoint or sync its log: MemoryError"):
         store.admit()
-    with pytest.raises(StoreError, match="cannot move or sync its log: MemoryError"):
+    with pytest.raises(StoreError, match="cannot checkpoint or sync its log: MemoryError"):
         store.admit()
 
 

@@ -97,7 +97,7 @@ def test_a_store_that_does_nothing_notices_it_too(
         harm, (lambda data: (data / f"{FILE_NAME}-shm").unlink(), f"{FILE_NAME}-shm is gone")
     )
     hurt(tmp_path / "data")
-    with pytest.raises(StoreError, match="was taken from under the broker") as raised:
+    with pytest.raises(StoreError, match="was moved or removed under the running broker") as raised:
         store.verify()
     assert told in str(raised.value)
 
@@ -109,7 +109,7 @@ def test_who_reads_events_notices_it_too(store: SqliteStore, tmp_path: Path, har
     with closing(SqliteEventLogReader(tmp_path / "data")) as reader:
         reader.read(0, 1 << 20)
         HARMS[harm][0](tmp_path / "data")
-        with pytest.raises(StoreError, match="was deleted, moved or replaced: begin anew"):
+        with pytest.raises(StoreError, match="was deleted, moved or replaced: start again"):
             reader.read(0, 1 << 20)
 
 

@@ -1,10 +1,10 @@
-"""Reads the rows of an SQLite file page by page, around what is damaged.
+"""B-tree reader: reads the rows of an SQLite file page by page, skipping damaged pages.
 
-SQLite itself gives up a table at the first page that it cannot use. Here every page that belongs
-to a table is found in two ways, by the page above it and by the pointer map, which our files have
-since they are made with ``auto_vacuum``; so the rows below a damaged page are reached too. Free
-pages are never read: they have rows that were deleted. See "Database File Format" in the
-documentation of SQLite. Nothing here writes, or trusts a number that it reads.
+SQLite stops reading a table at the first page that it cannot use. This module finds the pages of a
+table in two ways: by the page above, and by the pointer map, which the files of EventMQ have since
+they are created with ``auto_vacuum``. So it reaches the rows below a damaged page too. It never
+reads free pages, which have deleted rows. It writes nothing, and trusts no number that it reads.
+See "Database File Format" in the documentation of SQLite.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ if TYPE_CHECKING:
 
 __all__ = ["BadPage", "File", "Row"]
 
-#: The type of a page is its first byte.
+#: Types of pages: the first byte of a page.
 _INDEX_NODE, _TABLE_NODE, _INDEX_LEAF, _TABLE_LEAF = 2, 5, 10, 13
 _NODES = {_INDEX_NODE, _TABLE_NODE}
 
 #: Kinds of entries of the pointer map.
 _ROOT, _FREE, _FIRST_OVERFLOW, _LATER_OVERFLOW, _BELOW = 1, 2, 3, 4, 5
 
-#: Bytes of the header of the file, and of an entry of the pointer map.
+#: Bytes of the header of a file, and of an entry of the pointer map.
 _HEADER, _ENTRY = 100, 5
 
-#: Length of the number of a serial type.
-_WHOLE = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+#: Serial type of an integer -> its length in bytes.
+_INTEGER_SIZES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
-#: Least page size; our files have 4096.
-_LEAST, _USUAL, _MOST = 512, 4096, 65536
+#: Minimum, default and maximum page size in bytes.
+_MIN_SIZE, _DEFAULT_SIZE, _MAX_SIZE = 512, 4096, 65536
 
-#: Bits of a part of a variable-length number.
-_PART = 0x80
+#: The bit in a byte of a variable-length number that says that another byte follows.
+_CONTINUES = 0x80
 
 
 class _Damaged(Exception):
-    """A page, or a row in it, is not what it should be."""
+    """A page, or a row in it, is damaged."""
 
 
 class Row(NamedTuple):
-    """A row: its number, 0 in tables and indexes without one, and the values of its record."""
+    """A row: its rowid, 0 in indexes and tables without one, and the values of its record."""
 
     number: int
     values: list[Any]
 
 
 class BadPage(NamedTuple):
-    """A place that could not be read.
+    """A page that could not be read, at least in part.
 
     Attributes:
-        page: Its number.
-        why: What is wrong with it.
-        after: The number of the last row before it, None where that is not known.
-        before: The number of the first row behind it, None where that is not known.
-        inner: Other pages are below it.
+        page: The number of the page.
+        why: What is wrong with the page.
+        after: The rowid of the last row before the page, None if it is not known.
+        before: The rowid of the first row after the page, None if it is not known.
+        inner: Whether other pages are below it in the tree.
     """
 
     page: int
@@ -73,7 +73,7 @@ class File:
     """The pages of a file.
 
     Args:
-        data: All of it; the log has been moved into it.
+        data: The content of the file, into which the log has been moved.
     """
 
     def __init__(self, data: bytes | mmap) -> None:
@@ -92,13 +92,13 @@ class File:
     # Pages
 
     def page(self, number: int) -> bytes:
-        """Return a page, b"" for one that is not in the file."""
+        """Return a page, b"" if the file does not have it."""
         if not 1 <= number <= self.pages:
             return b""
         return self.data[(number - 1) * self.size : number * self.size]
 
     def entry(self, number: int) -> tuple[int, int]:
-        """Return kind and parent of a page as the pointer map says, (0, 0) for nonsense."""
+        """Return kind and parent of a page from the pointer map, (0, 0) if they are damaged."""
         own = 2 + (number - 2) // self._map_every * self._map_every
         if number in {1, own}:
             return 0, 0
@@ -108,17 +108,17 @@ class File:
         return (kind, parent) if _ROOT <= kind <= _BELOW and parent <= self.pages else (0, 0)
 
     def roots(self) -> set[int]:
-        """Return the pages that begin a table or an index."""
+        """Return the root pages of all tables and indexes."""
         return {page for page in range(3, self.pages + 1) if self.entry(page)[0] == _ROOT}
 
     # Trees
 
     def rows(self, root: int, damage: Callable[[BadPage], None]) -> Iterator[Row]:
-        """Yield the rows of a table or an index that can be read; a row may come twice.
+        """Yield the readable rows of a table or an index; a row may be yielded twice.
 
         Args:
-            root: The first page of its tree.
-            damage: Called with each place that cannot be read.
+            root: The root page of the tree.
+            damage: Called with each page that cannot be read.
         """
         seen: set[int] = set()
         waiting: list[tuple[int, int | None, int | None]] = [(root, None, None)]
@@ -156,17 +156,17 @@ class File:
             waiting += [item for item in reversed(below) if self._belongs(item[0], number)]
 
     def _belongs(self, child: int, parent: int) -> bool:
-        """Return whether a page is below another one, as far as that can be known."""
+        """Return whether a page is below another one, or the pointer map does not say."""
         kind, above = self.entry(child)
         return kind == 0 or (kind == _BELOW and above == parent)
 
     def chain(self, first: int, length: int) -> bytes:
-        """Return the rest of a record that goes on in pages of its own."""
+        """Return the rest of a record that continues on overflow pages."""
         parts, number, remaining = [], first, length
         while remaining > 0:
             page = self.page(number)
             if not page or self.entry(number)[0] not in {0, _FIRST_OVERFLOW, _LATER_OVERFLOW}:
-                raise _Damaged(f"page {number}, where a row goes on, is not there")
+                raise _Damaged(f"page {number}, where a row continues, is missing")
             parts.append(page[4 : min(self.usable, 4 + remaining)])
             remaining -= len(parts[-1])
             number = int.from_bytes(page[:4], "big")
@@ -174,7 +174,7 @@ class File:
 
 
 class _Node:
-    """A page of a tree."""
+    """A page of a B-tree."""
 
     def __init__(self, file: File, number: int) -> None:
         self.file = file
@@ -185,19 +185,19 @@ class _Node:
         self.kind = self.page[start]
         if self.kind not in {_INDEX_NODE, _TABLE_NODE, _INDEX_LEAF, _TABLE_LEAF}:
             raise _Damaged(f"page {number} is not a page of a table")
-        #: Whether its rows have numbers.
+        #: Whether its rows have rowids.
         self.numbered = self.kind in {_TABLE_NODE, _TABLE_LEAF}
         self.cells = int.from_bytes(self.page[start + 3 : start + 5], "big")
         self._pointers = start + (12 if self.kind in _NODES else 8)
         if self._pointers + 2 * self.cells > file.usable:
             raise _Damaged(f"page {number} has more rows than fit")
-        #: The last page below it, 0 for none.
+        #: The rightmost page below it, 0 for none.
         self.last = 0
         if self.kind in _NODES:
             self.last = int.from_bytes(self.page[start + 8 : start + 12], "big")
 
     def cell(self, index: int) -> tuple[Row, int]:
-        """Return a row of this page, and the page below and before it, 0 for none."""
+        """Return a row of this page, and the page below that has the rows before it, 0 for none."""
         at = self._pointers + 2 * index
         start = int.from_bytes(self.page[at : at + 2], "big")
         if not self._pointers + 2 * self.cells <= start < self.file.usable:
@@ -214,7 +214,7 @@ class _Node:
         return Row(_signed(number), _record(self._payload(start, length))), child
 
     def _payload(self, start: int, length: int) -> bytes:
-        """Return a record that begins in this page ("B-tree Cell Format")."""
+        """Return a record that begins on this page ("B-tree Cell Format")."""
         usable = self.file.usable
         max_local = usable - 35 if self.kind == _TABLE_LEAF else (usable - 12) * 64 // 255 - 23
         if length <= max_local:
@@ -234,18 +234,18 @@ class _Node:
 
 def _page_size(data: bytes | mmap) -> int:
     size = int.from_bytes(data[16:18], "big")
-    size = _MOST if size == 1 else size
-    sound = _LEAST <= size <= _MOST and size & (size - 1) == 0
-    return size if sound else _USUAL
+    size = _MAX_SIZE if size == 1 else size
+    sound = _MIN_SIZE <= size <= _MAX_SIZE and size & (size - 1) == 0
+    return size if sound else _DEFAULT_SIZE
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a variable-length number, and where it ends."""
+    """Return a variable-length number, and the offset of its end."""
     value = 0
     for index in range(at, min(at + 8, len(data))):
         byte = data[index]
-        value = value << 7 | byte & (_PART - 1)
-        if byte < _PART:
+        value = value << 7 | byte & (_CONTINUES - 1)
+        if byte < _CONTINUES:
             return value, index + 1
     if at + 8 >= len(data):
         raise _Damaged("a number is cut off")
@@ -263,12 +263,12 @@ def _record(data: bytes) -> list[Any]:
     values: list[Any] = []
     while at < end:
         kind, at = _varint(data, at)
-        size = _WHOLE.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)  # noqa: PLR2004 - the format's numbers
+        size = _INTEGER_SIZES.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)  # noqa: PLR2004 - the format's numbers
         part = data[offset : offset + size]
         if len(part) < size or kind in {10, 11}:
             raise _Damaged("a row is cut off")
         offset += size
-        if kind in _WHOLE:
+        if kind in _INTEGER_SIZES:
             values.append(int.from_bytes(part, "big", signed=True))
         elif kind == 7:  # noqa: PLR2004
             values.append(unpack(">d", part)[0])

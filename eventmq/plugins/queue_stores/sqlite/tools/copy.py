@@ -1,4 +1,4 @@
-"""Copies of a store: of the raw files before a repair, and backups while a broker runs."""
+"""Copies of a store: of its files before a repair, and backups while a broker runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["back_up", "copy_files", "sync"]
 
-#: Files that go with a database.
+#: Suffixes of the files that belong to a database.
 _BESIDE = ("-wal", "-shm")
 
 
 def copy_files(path: Path, name: str) -> Path:
-    """Copy a database and its log, as they are, into a new folder beside them; return that.
+    """Copy the files of a database and its log into a new folder next to them; return the folder.
 
     Raises:
-        StoreError: There is no room, or the folder cannot be written.
+        StoreError: The disk is full, or the folder cannot be written.
     """
     folder = path.parent / name
     try:
@@ -51,49 +51,49 @@ def copy_files(path: Path, name: str) -> Path:
 
 
 def back_up(db: apsw.Connection, path: Path, folder: Path, *, replace: bool) -> BackedUp:
-    """Write what a connection sees into a folder, all of it or nothing.
+    """Write the database that a connection sees into a folder, atomically.
 
     Raises:
-        StoreError: There is a store already, or the folder cannot be written.
+        StoreError: The folder has a store already, or cannot be written.
     """
     final = folder / path.name
     if final.exists() and not replace:
         raise StoreError(
             f"there is a store in {folder} already: name another folder, or say --replace"
         )
-    home = DataDirectory(folder, 0)
-    home.open()  # what is replaced may not be open
-    draft = folder / f".{path.name}.{os.getpid()}.tmp"
+    directory = DataDirectory(folder, 0)
+    directory.open()  # no broker may have the replaced store open
+    partial = folder / f".{path.name}.{os.getpid()}.tmp"
     try:
-        _must_be_closed(final)
-        size = _copy(db, draft)
-        _put_in_place(draft, final)
+        _check_closed(final)
+        size = _copy(db, partial)
+        _put_in_place(partial, final)
     except (OSError, *UNREADABLE) as error:
         raise StoreError(
             f"cannot write the backup to {folder}: {error}; nothing is there that was not before"
         ) from error
     finally:
         for name in ("", "-journal", *_BESIDE):
-            draft.with_name(draft.name + name).unlink(missing_ok=True)
-        home.close()
+            partial.with_name(partial.name + name).unlink(missing_ok=True)
+        directory.close()
     return BackedUp(str(final), size)
 
 
-def _must_be_closed(final: Path) -> None:
-    """See that a store that is to be replaced is one file: two cannot be replaced at once."""
+def _check_closed(final: Path) -> None:
+    """Refuse to replace a store that has a log: two files cannot be replaced atomically."""
     log = final.with_name(f"{final.name}-wal")
     if log.exists() and log.stat().st_size:
         raise StoreError(f"{final} was in use and has a log: name another folder, or remove both")
 
 
-def _copy(db: apsw.Connection, draft: Path) -> int:
-    make_private_file(draft)
+def _copy(db: apsw.Connection, partial: Path) -> int:
+    make_private_file(partial)
     with contextlib.closing(
-        connect(draft, busy=BUSY_TIMEOUT, page_checksums=has_page_checksums(db))
+        connect(partial, busy=BUSY_TIMEOUT, page_checksums=has_page_checksums(db))
     ) as copy:
-        copy.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
+        copy.execute("PRAGMA synchronous = OFF")  # the whole file is synced at the end
         copy_database(db, copy)
-        # A store of its own: it has another future than the one that it was copied from.
+        # The backup becomes a store of its own, since its source goes on separately.
         copy.execute("PRAGMA journal_mode = DELETE")
         copy.execute("BEGIN")
         copy.execute("DELETE FROM meta WHERE key GLOB 'journal*' OR key = 'addresses'")
@@ -101,23 +101,23 @@ def _copy(db: apsw.Connection, draft: Path) -> int:
             "INSERT OR REPLACE INTO meta SELECT 'copied_from', value FROM meta "
             "WHERE key = 'store_id' AND NOT EXISTS (SELECT 1 FROM meta WHERE key = 'copied')"
         )
-        made = (("store_id", secrets.token_hex(8)), ("copied", time.time()))
-        copy.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", made)
+        identity = (("store_id", secrets.token_hex(8)), ("copied", time.time()))
+        copy.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", identity)
         copy.execute("COMMIT")
-    return draft.stat().st_size
+    return partial.stat().st_size
 
 
-def _put_in_place(draft: Path, final: Path) -> None:
-    """Give a whole copy its name; a log of the one before must not be taken for its own."""
-    sync(draft)
+def _put_in_place(partial: Path, final: Path) -> None:
+    """Give a complete copy its final name, after removing the log of the replaced store."""
+    sync(partial)
     for name in _BESIDE:
         final.with_name(final.name + name).unlink(missing_ok=True)
-    draft.replace(final)
+    partial.replace(final)
     sync(final.parent)
 
 
 def sync(path: Path) -> None:
-    """Make sure that a file, or the names in a folder, are on disk."""
+    """Sync a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""Checks of the file itself: is every page what it should be, is all of the log read.
+"""Checks of the database file and its log.
 
-`check_quickly` is the look at a store before a broker serves it.
+`check_quickly` checks a store before a broker serves it.
 """
 
 from __future__ import annotations
@@ -26,83 +26,83 @@ __all__ = ["SECONDS", "check_log", "check_page_sums", "check_pages", "check_quic
 
 logger = logging.getLogger("eventmq.store")
 
-#: Damage that SQLite is to name at most.
-_MOST = 1000
+#: Maximum number of damages that SQLite reports.
+_MAX_REPORTED = 1000
 
-#: What SQLite says in the place of all that it would have found.
-_GIVEN_UP = ("database disk image is malformed",)
+#: Messages of SQLite when it stops the check at damage.
+_STOPPED = ("database disk image is malformed",)
 
-#: What SQLite says of an index that does not agree with its table.
-_OF_INDEX = re.compile(r"(?:row \d+ missing from|wrong # of entries in) index (\S+)")
+#: Message of SQLite about an index that does not agree with its table.
+_INDEX_MISMATCH = re.compile(r"(?:row \d+ missing from|wrong # of entries in) index (\S+)")
 
 _TREE = re.compile(r"[Tt]ree (?:page )?(\d+)")
 
-#: Seconds that it may take: a broker that was killed with a million waiting jobs serves again
-#: within two.
+#: Maximum seconds of the quick check: a broker that was killed with a million waiting jobs serves
+#: again within two seconds.
 SECONDS = 1.0
 
-#: What is looked at last: it is large, and nothing waits for it.
+#: Tables that are checked last, since they are large and no start depends on them.
 _LAST = ("jobs", "member_results", "failed", "attempts", "job_logs", "outcomes", "events")
 
-#: Steps of SQLite's machine between two looks at the clock.
+#: Steps of SQLite's virtual machine between two checks of the clock.
 _STEPS = 10_000
 
 
 def check_log(path: Path, *, durable: bool) -> Iterator[Finding]:
-    """Yield what is wrong with the log. No broker may have the store open."""
+    """Yield a finding if the log is damaged. No broker may have the store open."""
     end = inspect_log(path)
     if not end.damaged or not durable:
         return
-    commits = f"{end.beyond} commits stand" if end.header else "commits may stand"
+    commits = f"{end.beyond} commits follow" if end.header else "commits may follow"
     yield Finding(
         "log", f"{path.name}-wal",
-        f"the log is damaged after {end.frames} pages, and {commits} behind that",
-        "what these commits did is lost, receipts that were given included",
+        f"the log is damaged after {end.frames} pages, and {commits} the damage",
+        "these commits are lost, including jobs that have receipts",
         "restore a backup; or go on without them: eventmq fsck --repair keeps a copy",
         repairable=True,
     )  # fmt: skip
 
 
 def check_page_sums(path: Path) -> Iterator[Finding]:
-    """Yield what the checksums of pages say. No broker may have the store open."""
+    """Yield a finding if pages have wrong checksums. No broker may have the store open."""
     bad = bad_pages(path)
     if bad:
         sample = first_of(map(str, bad))[0]
         yield Finding(
-            "page-checksums", path.name, f"{len(bad)} pages are not what was written: {sample}",
+            "page-checksums", path.name, f"{len(bad)} pages have wrong checksums: {sample}",
             "a broker ends when it reads one of them", RESTORE, repairable=False,
         )  # fmt: skip
 
 
 def read_answer(db: apsw.Connection, sql: str) -> tuple[list[str], list[str]]:
-    """Return what SQLite finds wrong, as sentences, and which indexes do not agree.
+    """Return the messages of an integrity check, and the indexes that do not match their tables.
 
-    What was found before a progress handler ended the statement counts. SQLite looks at the pages
-    of a table first and at its rows after that, and tells of the pages once it has seen all.
+    If a progress handler interrupts the check, the messages so far are returned. SQLite checks the
+    pages of a table before its rows, and reports damaged pages once it has checked all of them.
 
     Args:
-        db: Open.
+        db: An open connection.
         sql: ``PRAGMA integrity_check`` with an argument.
     """
-    says: list[str] = []
+    texts: list[str] = []
     try:
-        says.extend(row[0] for row in db.execute(sql))
+        texts.extend(row[0] for row in db.execute(sql))
     except INTERRUPTED:
         pass
     except UNREADABLE as error:
-        says.insert(0, explain(error))
-    lines = [line for text in says if text != "ok" for line in text.splitlines()]
-    indexes = sorted({match[1] for line in lines if (match := _OF_INDEX.match(line))})
-    messages = [line for line in lines if not _OF_INDEX.match(line) and not line.startswith("***")]
-    return [f"{line}{_named(db, line)}" for line in messages], indexes
+        texts.insert(0, explain(error))
+    lines = [line for text in texts if text != "ok" for line in text.splitlines()]
+    indexes = sorted({match[1] for line in lines if (match := _INDEX_MISMATCH.match(line))})
+    messages = [
+        line for line in lines if not _INDEX_MISMATCH.match(line) and not line.startswith("***")
+    ]
+    return [f"{line}{_object_of(db, line)}" for line in messages], indexes
 
 
 def check_pages(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield what SQLite finds wrong with the file."""
-    messages, indexes = read_answer(db, f"PRAGMA integrity_check({_MOST})")
-    if any(
-        line in _GIVEN_UP for line in messages
-    ):  # it met what it cannot go on from: where is that?
+    """Yield the findings of SQLite's integrity check."""
+    messages, indexes = read_answer(db, f"PRAGMA integrity_check({_MAX_REPORTED})")
+    if any(line in _STOPPED for line in messages):  # check table by table to locate the damage
         tables = [
             (name, *read_answer(db, f"PRAGMA integrity_check({name})")) for name in _tables(db)
         ]
@@ -113,13 +113,13 @@ def check_pages(db: apsw.Connection) -> Iterator[Finding]:
         sample, n = first_of(messages)
         yield Finding(
             "pages", "file", f"{n} places are damaged: {sample}",
-            "rows there cannot be read, or are not what was written", RESTORE, repairable=False,
+            "rows there cannot be read, or are damaged", RESTORE, repairable=False,
         )  # fmt: skip
     if indexes:
         names = first_of(indexes)[0]
         yield Finding(
             "indexes", "file", f"these indexes do not agree with their tables: {names}",
-            "jobs are not found, or not handed out", "eventmq fsck --repair makes them anew",
+            "jobs are not found, or not run", "eventmq fsck --repair builds them again",
             repairable=not messages,
         )  # fmt: skip
 
@@ -131,8 +131,8 @@ def _tables(db: apsw.Connection) -> list[str]:
         return []
 
 
-def _named(db: apsw.Connection, line: str) -> str:
-    """Return which table or index a line of SQLite is about, "" if it does not say."""
+def _object_of(db: apsw.Connection, line: str) -> str:
+    """Return the table or index that a message of SQLite is about, "" if it names none."""
     match = _TREE.search(line)
     if match is None:
         return ""
@@ -149,30 +149,30 @@ def _named(db: apsw.Connection, line: str) -> str:
 
 
 def check_quickly(db: apsw.Connection, path: Path, seconds: float = SECONDS) -> None:
-    """Refuse a store that is damaged, before a broker serves it and says ``ready``.
+    """Refuse a damaged store before a broker serves it.
 
-    Each table is read with its indexes, page by page, those first that every store needs. It takes
-    0.8 s for a million waiting jobs of 300 bytes that are in the system's memory; where the disk
-    is slow it ends after `SECONDS`, and says what it has not looked at.
+    Reads each table with its indexes, page by page, the most important tables first. This takes
+    0.8 s for a million waiting jobs of 300 bytes that are in the page cache. On a slow disk it ends
+    after `SECONDS` and logs which tables it has not checked.
 
     Args:
-        db: Open; it has no transaction.
-        path: Of its file.
-        seconds: That this may take.
+        db: An open connection without a transaction.
+        path: Path of its file.
+        seconds: Maximum seconds of the check.
 
     Raises:
-        StoreError: A page of it cannot be used, or an index does not agree with its table.
+        StoreError: A page is damaged, or an index does not agree with its table.
     """
     end = time.monotonic() + seconds
     timed_out = False
 
-    def is_late() -> bool:
+    def is_timed_out() -> bool:
         nonlocal timed_out
         timed_out = time.monotonic() > end
         return timed_out
 
-    tables = _quick_first(db)
-    db.set_progress_handler(is_late, _STEPS)
+    tables = _check_order(db)
+    db.set_progress_handler(is_timed_out, _STEPS)
     try:
         for index, table in enumerate(tables):
             damaged, indexes = read_answer(db, f"PRAGMA integrity_check({table})")
@@ -186,8 +186,8 @@ def check_quickly(db: apsw.Connection, path: Path, seconds: float = SECONDS) -> 
         db.set_progress_handler(None, 0)
 
 
-def _quick_first(db: apsw.Connection) -> list[str]:
-    """Return the names of all tables, the small ones first, of outcomes the newest first."""
+def _check_order(db: apsw.Connection) -> list[str]:
+    """Return the names of all tables in the order of the check; the newest outcomes first."""
     rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name DESC")
     names = [name for (name,) in rows if not name.startswith("sqlite_")]
     return sorted(
@@ -207,5 +207,5 @@ def _sentence(path: Path, table: str, damaged: list[str], indexes: list[str]) ->
         )
     return (
         f"the store {path} is damaged: the index {indexes[0]} does not agree with its table; "
-        "eventmq fsck --repair makes it anew"
+        "eventmq fsck --repair builds it again"
     )

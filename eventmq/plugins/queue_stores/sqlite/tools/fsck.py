@@ -1,4 +1,4 @@
-"""Checks, repairs, backs up and salvages a store: the `StoreTools` of the SQLite store."""
+"""Store tools: checks, repairs, backs up and salvages an SQLite store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
 from eventmq.plugins.queue_stores.sqlite.schema import check_schema
 from eventmq.plugins.queue_stores.sqlite.tools.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.sqlite.tools.files import check_log, check_page_sums, check_pages
-from eventmq.plugins.queue_stores.sqlite.tools.rules import RESTORE, RULES, add_functions, run
+from eventmq.plugins.queue_stores.sqlite.tools.rules import RESTORE, RULES, add_functions, check
 from eventmq.plugins.queue_stores.sqlite.tools.salvage import salvage
 from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT
 from eventmq.sdk import Finding, Repaired
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
     from eventmq.sdk import BackedUp, Salvaged
 
-__all__ = ["SqliteTools", "check_rows", "mend_rows"]
+__all__ = ["SqliteTools", "check_rows", "repair_rows"]
 
-#: What one repair lays bare, the next one mends; it ends after so many.
-_ROUNDS = 4
+#: Number of repair passes, since one pass may reveal what the next one repairs.
+_PASSES = 4
 
 
 class SqliteTools:
     """Checks, repairs and copies the file in a data directory; see `eventmq.interfaces.StoreTools`.
 
     Args:
-        path: Of the file.
-        durable: A commit is synced before the next one is written.
-        page_checksums: A new store that is made here has them.
+        path: Path of the file.
+        durable: Whether each commit was synced before the next one was written.
+        page_checksums: Whether a salvaged store gets page checksums.
     """
 
     def __init__(self, path: Path, *, durable: bool, page_checksums: bool = False) -> None:
@@ -50,13 +50,14 @@ class SqliteTools:
     def check(self) -> list[Finding]:
         """See `StoreTools.check`."""
         self._must_exist()
-        home = DataDirectory(self.path.parent, 0)
-        with contextlib.suppress(StoreError):  # a broker runs, or it cannot be written: no look at
-            home.open()  # a log that is being written
+        directory = DataDirectory(self.path.parent, 0)
+        # If a broker runs, or the directory cannot be written, the log is not checked.
+        with contextlib.suppress(StoreError):
+            directory.open()
         try:
-            findings = self._log() if home.locked else []
+            findings = self._log() if directory.locked else []
         finally:
-            home.close()
+            directory.close()
         return [*findings, *self._findings()]
 
     def _must_exist(self) -> None:
@@ -77,7 +78,7 @@ class SqliteTools:
         return StoreError(f"cannot read the store {self.path}: {error}; {RESTORE}")
 
     def _log(self) -> list[Finding]:
-        """Return what is wrong with log and pages; this process has no connection yet."""
+        """Check the log and page checksums; this process must not have a connection yet."""
         try:
             findings = list(check_page_sums(self.path))
             return [*findings, *check_log(self.path, durable=self._durable)]
@@ -85,9 +86,9 @@ class SqliteTools:
             raise self._unreadable(error) from error
 
     def _findings(self) -> Iterator[Finding]:
-        """Yield what is wrong with pages and rows."""
+        """Yield the findings about pages and rows."""
         with self._reading() as db:
-            with contextlib.suppress(*UNREADABLE):  # what is damaged is found below
+            with contextlib.suppress(*UNREADABLE):  # the checks below report damage
                 check_schema(db, self.path)
             db.execute("BEGIN")
             yield from check_pages(db)
@@ -98,23 +99,23 @@ class SqliteTools:
     def repair(self) -> Repaired:
         """See `StoreTools.repair`."""
         self._must_exist()
-        home = DataDirectory(self.path.parent, 0)
-        home.open()
+        directory = DataDirectory(self.path.parent, 0)
+        directory.open()
         try:
             findings = [*self._log(), *self._findings()]
             damaged = any(finding.check in {"pages", "page-checksums"} for finding in findings)
             if damaged or not any(finding.repairable for finding in findings):
                 return Repaired("", [], findings)
             copy = copy_files(self.path, f"before-repair-{time.strftime('%Y%m%dT%H%M%S')}")
-            return Repaired(str(copy), self._mend(findings), [*self._log(), *self._findings()])
+            return Repaired(str(copy), self._repair(findings), [*self._log(), *self._findings()])
         except UNREADABLE as error:
             raise StoreError(
                 f"the store {self.path} cannot be repaired: {error}; {RESTORE}"
             ) from error
         finally:
-            home.close()
+            directory.close()
 
-    def _mend(self, findings: list[Finding]) -> list[str]:
+    def _repair(self, findings: list[Finding]) -> list[str]:
         with contextlib.closing(connect(self.path, busy=BUSY_TIMEOUT, create=False)) as db:
             db.execute("PRAGMA synchronous = FULL")
             done = [
@@ -124,9 +125,9 @@ class SqliteTools:
             if done:
                 db.execute("REINDEX")
             if any(f.check == "log" for f in findings):
-                done.append("log: what stood behind the damage was left out")
-            for _ in range(_ROUNDS):
-                done += mend_rows(db)
+                done.append("log: the part after the damage was dropped")
+            for _ in range(_PASSES):
+                done += repair_rows(db)
             db.execute("COMMIT")
             checkpoint(db, "TRUNCATE")
         return list(dict.fromkeys(done))
@@ -144,30 +145,30 @@ class SqliteTools:
         """See `StoreTools.salvage`."""
         self._must_exist()
         return salvage(
-            self.path, destination, _mend_all, durable=self._durable,
+            self.path, destination, _repair_all, durable=self._durable,
             page_checksums=self._page_checksums,
         )  # fmt: skip
 
 
 def check_rows(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield what breaks our own rules in a database of the current version."""
+    """Yield the findings about rows in a database of the current version."""
     add_functions(db)
-    yield from run(RULES, db)
+    yield from check(RULES, db)
 
 
-def mend_rows(db: apsw.Connection) -> list[str]:
-    """Mend what can be mended; return what that was."""
+def repair_rows(db: apsw.Connection) -> list[str]:
+    """Repair rows where nothing is lost by that; return what was repaired."""
     add_functions(db)
     done = []
     for rule in RULES:
-        if rule.mend and (findings := rule.finding(db)) and findings.repairable:
-            db.execute(rule.mend)
-            done.append(f"{rule.name}: {findings.found}")
+        if rule.repair and (finding := rule.check(db)) and finding.repairable:
+            db.execute(rule.repair)
+            done.append(f"{rule.name}: {finding.found}")
     return done
 
 
-def _mend_all(db: apsw.Connection) -> list[Finding]:
-    """Mend a store in its transaction; return what is left."""
-    for _ in range(_ROUNDS):
-        mend_rows(db)
+def _repair_all(db: apsw.Connection) -> list[Finding]:
+    """Repair a store in the current transaction; return the remaining findings."""
+    for _ in range(_PASSES):
+        repair_rows(db)
     return list(check_rows(db))

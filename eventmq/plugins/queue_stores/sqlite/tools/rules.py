@@ -1,10 +1,10 @@
-"""Rules of a sound store: what breaks each of them, what that means, and what is done about it.
+"""Rules of a sound store: how to check each rule, what a violation means, and how to repair it.
 
-Is what stands in a row what was written, which rows can be read, are the counts those of the
-rows, does a job wait for ever. Further rules are of what no checksum covers and the broker needs:
-its id and epoch, unique keys, the ids of nodes, the numbers of events. What its writes mean is not
-told here once more: whether a job is in one place only, and whether leases and inputs belong
-together, is for the audit of stores in the tests.
+The rules check whether checksums are right, whether rows can be read, whether counts match the
+rows, and whether jobs wait for ever. They also check what no checksum covers but a broker needs:
+id and epoch of the store, unique keys, ids of nodes, numbers of events. They do not check again
+what the engine's writes guarantee, for example that a job is in one table only, or that leases
+match jobs; the audit of stores in the tests does that.
 """
 
 from __future__ import annotations
@@ -41,73 +41,71 @@ __all__ = [
     "SALVAGE",
     "Rule",
     "add_functions",
+    "check",
     "first_of",
+    "is_readable",
     "leases_of",
-    "reads",
-    "run",
     "text_of",
 ]
 
-#: Things that a finding names.
-NAMED = 3
+#: Maximum number of violations that a finding names.
+MAX_NAMES = 3
 
-#: What helps where nothing else does.
+#: Advice for damage that cannot be repaired.
 RESTORE = "restore a backup, or copy what can be read into a new store: eventmq fsck --salvage DEST"
 
-
-#: The end of what helps where jobs are to be left out.
+#: Addition to the advice if a salvage leaves the damaged jobs out.
 SALVAGE = "; eventmq fsck --salvage leaves them out"
 
 
 class Rule(NamedTuple):
-    """A rule that a sound store keeps.
-
-    ``find`` is a SELECT of one column, or a function: it gives the names of what breaks the rule.
-    ``mend``, statements, makes that right and loses nothing that anybody could still need.
-    """
+    """A rule that every sound store meets."""
 
     name: str
     where: str
-    #: What is found, with ``{n}`` and ``{some}``.
-    says: str
+    #: Text of the finding, with ``{n}`` and ``{some}``: number and names of the violations.
+    message: str
+    #: A SELECT of one column, or a function; returns the names of the violations.
     find: str | Callable[[apsw.Connection], Iterable[str]]
     means: str
     help: str = RESTORE
-    mend: str | None = None
-    #: Things that the finding names.
-    named: int = NAMED
+    #: Statements that repair all violations and lose no data that is still needed; None if there
+    #: are none.
+    repair: str | None = None
+    #: Maximum number of violations that the finding names.
+    max_names: int = MAX_NAMES
 
-    def rows(self, db: apsw.Connection) -> Iterator[str]:
-        """Yield the names of what breaks the rule."""
+    def violations(self, db: apsw.Connection) -> Iterator[str]:
+        """Yield the names of the violations."""
         if callable(self.find):
             yield from self.find(db)
         else:
-            sql = f"WITH found (name) AS ({self.find}) SELECT CAST(name AS BLOB) FROM found"
+            sql = f"WITH v (name) AS ({self.find}) SELECT CAST(name AS BLOB) FROM v"
             yield from (text_of(name) for (name,) in db.execute(sql))
 
-    def finding(self, db: apsw.Connection) -> Finding | None:
-        """Return what is wrong, None for nothing; to meet a damaged page is a finding too."""
+    def check(self, db: apsw.Connection) -> Finding | None:
+        """Return the finding about violations or unreadable rows, None if there are none."""
         try:
-            sample, n = first_of(self.rows(db), self.named)
+            sample, n = first_of(self.violations(db), self.max_names)
         except UNREADABLE as error:
-            says = f"the check {self.name!r} could not be done: {error}"
+            text = f"the check {self.name!r} could not be done: {error}"
             means = "the file is damaged where these rows are"
-            return Finding(self.name, self.where, says, means, RESTORE, repairable=False)
+            return Finding(self.name, self.where, text, means, RESTORE, repairable=False)
         if not n:
             return None
-        safe = self.mend is not None
-        advice = "eventmq fsck --repair puts it right" if safe else self.help
-        text = self.says.format(n=n, some=sample)
-        return Finding(self.name, self.where, text, self.means, advice, repairable=safe)
+        repairable = self.repair is not None
+        advice = "eventmq fsck --repair puts it right" if repairable else self.help
+        text = self.message.format(n=n, some=sample)
+        return Finding(self.name, self.where, text, self.means, advice, repairable=repairable)
 
 
 def text_of(data: bytes | None) -> str:
-    """Return a text that was read as ``CAST(... AS BLOB)``, where it is damaged, too."""
+    """Decode a text that was read as ``CAST(... AS BLOB)`` and may be damaged."""
     return (data or b"").decode(errors="surrogateescape")
 
 
-def first_of(names: Iterable[str], max_names: int = NAMED) -> tuple[str, int]:
-    """Return the first names as text, and how many there are."""
+def first_of(names: Iterable[str], max_names: int = MAX_NAMES) -> tuple[str, int]:
+    """Return the first names as text, and the number of all names."""
     remaining = iter(names)
     shown = list(islice(remaining, max_names))
     more = sum(1 for _ in remaining)
@@ -115,15 +113,15 @@ def first_of(names: Iterable[str], max_names: int = NAMED) -> tuple[str, int]:
     return text + (f" and {more} more" if more else ""), len(shown) + more
 
 
-def run(rules: Iterable[Rule], db: apsw.Connection) -> Iterator[Finding]:
-    """Yield what is wrong."""
-    yield from filter(None, (rule.finding(db) for rule in rules))
+def check(rules: Iterable[Rule], db: apsw.Connection) -> Iterator[Finding]:
+    """Check a store against rules; yield the findings."""
+    yield from filter(None, (rule.check(db) for rule in rules))
 
 
 # Checksums
 
-#: Rows that a finding names.
-_NAMED = 1000
+#: Maximum number of rows with wrong checksums that a finding names.
+_MAX_NAMES = 1000
 
 _ID = "as_text(CAST(id AS BLOB))"
 _QUEUE = "(SELECT CAST(name AS BLOB) FROM queues WHERE queues.id = queue)"
@@ -155,7 +153,7 @@ _FAILS = "the broker does not run them: it fails them, with an error, when it me
 _AGAIN = f"submit them again{SALVAGE}"
 
 
-# Rows that can be read
+# Unreadable rows
 
 _INTEGERS = ("seq", "queue", "rank", "state", "attempt", "delivery", "deaths")
 _REALS = ("ready_at", "expires", "created", "eta")
@@ -163,8 +161,8 @@ _REALS = ("ready_at", "expires", "created", "eta")
 _ENDS = "the broker ends when it meets one of them, or never runs it"
 _NO_START = "no broker can start on this store"
 
-#: What reading packed bytes raises where they are something else.
-_BROKEN = (EventMQError, ValueError, TypeError, KeyError, IndexError)
+#: Errors that unpacking damaged bytes raises.
+_UNPACK_ERRORS = (EventMQError, ValueError, TypeError, KeyError, IndexError)
 
 
 def _impossible(table: str, states: str) -> str:
@@ -176,10 +174,10 @@ def _impossible(table: str, states: str) -> str:
 
 
 def leases_of(packed: bytes) -> list[tuple[int, int]] | None:
-    """Return number and delivery of each job of a chunk row, None if it cannot be read."""
+    """Return number and delivery of each job in a chunk row, None if it cannot be read."""
     try:
         rows = [(seq, delivery) for seq, delivery, *_ in unpack(packed, "a chunk row")]
-    except _BROKEN:
+    except _UNPACK_ERRORS:
         return None
     return rows if all(type(value) is int for row in rows for value in row) else None
 
@@ -195,7 +193,7 @@ def _unreadable_operations(db: apsw.Connection) -> Iterator[str]:
     for operation, packed in db.execute("SELECT CAST(id AS BLOB), operation FROM bulk_operations"):
         try:
             Operation(*unpack(packed, "the row of a bulk operation"))
-        except _BROKEN:
+        except _UNPACK_ERRORS:
             yield text_of(operation)
 
 
@@ -216,14 +214,13 @@ def _unreadable_clock(db: apsw.Connection) -> Iterator[str]:
         yield str(error)
 
 
-#: What every store says of itself, besides its bytes: key, type, and what a repair gives it.
+#: Values that every store has, besides its bytes: key, type, and the value that a repair sets.
 _ENTRIES = """(SELECT column1 AS key, column2 AS type, column3 AS made FROM (VALUES
   ('store_id', 'text', lower(hex(randomblob(8)))),
   ('epoch', 'integer', CAST(strftime('%s', 'now') AS INTEGER)))
   WHERE column2 NOT IN (SELECT typeof(value) FROM meta WHERE meta.key = column1))"""
 
-
-#: Gives the store another id, and an epoch above all that peers have seen, as a copy gets.
+#: Gives the store, like a copy, a new id and an epoch above all that peers have seen.
 _MAKE_ENTRIES = f"INSERT OR REPLACE INTO meta SELECT key, made FROM {_ENTRIES}"
 
 
@@ -235,27 +232,27 @@ _COUNTED = {0: "blocked", 1: "delayed", 2: "waiting"}
 _BYTES = "(SELECT coalesce(sum(size), 0) FROM failed)"
 
 
-def _there(code: int) -> str:
-    """Return the SELECT that counts the jobs of a queue in a state."""
+def _count_of(code: int) -> str:
+    """Return the expression for the number of jobs of a queue in a state."""
     if code not in _COUNTED:
         return "(SELECT count(*) FROM failed WHERE failed.queue = queues.id)"
-    # One pass over the jobs for all queues: none has an index that this could use.
+    # Counts the jobs of all queues in one pass, as no index has queue and state.
     counted = f"SELECT queue, count(*) AS n FROM jobs WHERE state = {code} GROUP BY queue"
     return f"coalesce((SELECT n FROM ({counted}) WHERE queue = queues.id), 0)"
 
 
 def _miscounted(db: apsw.Connection) -> Iterator[str]:
-    counted = ", ".join(map(_there, (*_COUNTED, 5)))
+    counted = ", ".join(map(_count_of, (*_COUNTED, 5)))
     sql = f"SELECT CAST(name AS BLOB), blocked, delayed, waiting, failed, {counted} FROM queues"
     for name, *counts in db.execute(sql):
         words, half = (*_COUNTED.values(), "failed"), len(counts) // 2
-        for word, says, rows in zip(words, counts[:half], counts[half:], strict=True):
-            if says != rows:
-                yield f"{text_of(name)} says {says} {word}, {rows} are there"
+        for word, count, rows in zip(words, counts[:half], counts[half:], strict=True):
+            if count != rows:
+                yield f"{text_of(name)} counts {count} {word}, but has {rows}"
 
 
 _RECOUNT = ";".join(
-    f"UPDATE queues SET {column} = {_there(code)}"
+    f"UPDATE queues SET {column} = {_count_of(code)}"
     for code, column in (*_COUNTED.items(), (5, "failed"))
 )
 
@@ -268,17 +265,17 @@ _SUBQUEUE = """(SELECT id FROM subqueues WHERE queue = jobs.queue
 
 
 def add_functions(db: apsw.Connection) -> None:
-    """Give a connection what the checks of rows call."""
+    """Add the SQL functions that the checks call to a connection."""
     add_checksums(db)
-    add_function(db, "reads", reads)
+    add_function(db, "is_readable", is_readable)
     add_function(db, "task_of", lambda text: _subqueue(text)[0])
     add_function(db, "key_of", lambda text: _subqueue(text)[1])
     add_function(db, "unique_key_of", _unique_key)
 
 
 @lru_cache(maxsize=4096)
-def reads(headers: str) -> bool:
-    """Return whether a header text is one."""
+def is_readable(headers: str) -> bool:
+    """Return whether the headers of a job can be parsed."""
     try:
         headers.encode()
         parse_headers(headers)
@@ -291,25 +288,26 @@ def reads(headers: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _subqueue(headers: str) -> tuple[str | None, str]:
-    return subqueue_of(headers)[:2] if reads(headers) else (None, "")
+    return subqueue_of(headers)[:2] if is_readable(headers) else (None, "")
 
 
 _REPAIR_SUBQUEUES = f"""INSERT INTO subqueues (queue, legacy, task, key)
   SELECT DISTINCT queue, task_of(headers) IS NULL, coalesce(task_of(headers), ''), key_of(headers)
   FROM jobs
-  WHERE {_SUBQUEUE} IS NULL AND reads(headers);
-  UPDATE jobs SET subqueue = {_SUBQUEUE} WHERE subqueue IS NOT {_SUBQUEUE} AND reads(headers)"""
+  WHERE {_SUBQUEUE} IS NULL AND is_readable(headers);
+  UPDATE jobs SET subqueue = {_SUBQUEUE}
+  WHERE subqueue IS NOT {_SUBQUEUE} AND is_readable(headers)"""
 
 
 # Unique keys: a job that came with a graph has none in its row until it ends
 
 _WRONG_KEY = """(unique_key IS NOT NULL
   OR instr(headers, 'unique:') AND NOT instr(headers, 'graph:'))
-  AND reads(headers) AND unique_key IS NOT unique_key_of(headers)"""
+  AND is_readable(headers) AND unique_key IS NOT unique_key_of(headers)"""
 
 
 def _unique_key(headers: str) -> str | None:
-    rule = unique_rule(headers) if reads(headers) else None
+    rule = unique_rule(headers) if is_readable(headers) else None
     return rule.key if rule else None
 
 
@@ -335,7 +333,7 @@ _COUNT_GRAPHS = f"""UPDATE graphs SET remaining = {_OPEN} WHERE remaining <> {_O
 _MISCOUNTED_JOINS = f"{_IDLE} AND remaining <> {_AWAITED} AND {_AWAITED} > 0"
 
 
-#: A graph without its row, of which jobs have not ended: what it is can be told from its nodes.
+#: Graphs without a row that have unfinished jobs; their nodes have all that the row needs.
 _LOST_GRAPHS = """graph NOT IN (SELECT key FROM graphs) AND graph IN
   (SELECT graph FROM nodes JOIN jobs ON jobs.seq = nodes.key)"""
 
@@ -343,12 +341,12 @@ _MAKE_GRAPHS = f"""INSERT INTO graphs (key, size, remaining, ended)
   SELECT graph, max(key) - graph + 1, 0, 0 FROM nodes WHERE {_LOST_GRAPHS} GROUP BY graph"""
 
 
-# Rows of nothing any more
+# Orphaned rows
 
 _UNFINISHED = "(SELECT key FROM graphs WHERE ended = 0)"
 _KNOWN = "(SELECT id FROM jobs UNION ALL SELECT id FROM failed)"
 
-#: Table -> which of its rows nothing refers to.
+#: Table -> condition for rows that nothing refers to.
 _ORPHANS = {
     "nodes": "graph NOT IN (SELECT key FROM graphs) AND key NOT IN (SELECT seq FROM jobs)",
     "join_arguments": "join_key NOT IN (SELECT key FROM joins)",
@@ -375,9 +373,9 @@ def _live(removed: int) -> str:
 def _miscounted_schedules(db: apsw.Connection) -> Iterator[str]:
     sql = f"""SELECT key, value, CASE key WHEN 'live' THEN {_live(0)} ELSE {_live(1)} END
               FROM schedule_counts WHERE key IN ('live', 'removed')"""
-    for key, says, stored in db.execute(sql):
-        if says != stored:
-            yield f"{key} says {says}, {stored} are there"
+    for key, count, rows in db.execute(sql):
+        if count != rows:
+            yield f"{key} counts {count}, but there are {rows}"
 
 
 _RECOUNT_SCHEDULES = ";".join(
@@ -386,68 +384,71 @@ _RECOUNT_SCHEDULES = ";".join(
 )
 
 
-#: All rules, in the order in which what breaks them is told and mended.
+#: All rules, in the order in which they are checked and repaired.
 RULES = (
     Rule(
-        "checksums", "jobs", "{n} waiting jobs are not what was written: {some}", _jobs("jobs"),
-        _FAILS, _AGAIN, named=_NAMED,
+        "checksums", "jobs", "{n} waiting jobs have wrong checksums: {some}", _jobs("jobs"),
+        _FAILS, _AGAIN, max_names=_MAX_NAMES,
     ),
     Rule(
-        "checksums", "failed", "{n} failed jobs are not what was written: {some}",
+        "checksums", "failed", "{n} failed jobs have wrong checksums: {some}",
         _jobs("failed", f" OR result_crc IS NOT {_DATA.format('head_crc', 'result')}"),
         "they cannot be tried again", "submit them again, and drop these with eventmq failed drop",
-        named=_NAMED,
+        max_names=_MAX_NAMES,
     ),
     Rule(
-        "checksums", "outcomes", "{n} outcomes are not what was written: {some}", _outcomes,
-        "whoever asks for these results gets an error", "submit these jobs again", named=_NAMED,
+        "checksums", "outcomes", "{n} outcomes have wrong checksums: {some}", _outcomes,
+        "clients that ask for these results get an error", "submit these jobs again",
+        max_names=_MAX_NAMES,
     ),
     Rule(
-        "checksums", "attempts", "{n} errors of earlier attempts are not what was written: {some}",
+        "checksums", "attempts", "{n} errors of earlier attempts have wrong checksums: {some}",
         f"SELECT {_ID} FROM attempts WHERE crc IS NOT {_DATA.format(_OF_ID, 'error')}",
-        "they are shown as unknown; no job depends on them", "nothing need be done", named=_NAMED,
+        "they are shown as unknown; no job depends on them", "nothing need be done",
+        max_names=_MAX_NAMES,
     ),
     Rule(
-        "checksums", "job_logs", "{n} logs of jobs are not what was written: {some}",
+        "checksums", "job_logs", "{n} logs of jobs have wrong checksums: {some}",
         f"""SELECT {_ID} FROM job_logs
             WHERE crc IS NOT data_crc({_OF_ID}, CAST(attempt AS BLOB), CAST(body AS BLOB))""",
-        "they are shown as damaged; no job depends on them", "nothing need be done", named=_NAMED,
+        "they are shown as damaged; no job depends on them", "nothing need be done",
+        max_names=_MAX_NAMES,
     ),
     Rule(
         "checksums", "member_results",
-        "{n} results that jobs wait for are not what was written: {some}",
+        "{n} results that jobs wait for have wrong checksums: {some}",
         f"SELECT {_ID} FROM member_results WHERE crc IS NOT {_DATA.format(_OF_ID, 'result')}",
-        "the jobs that take them fail", "submit these graphs again", named=_NAMED,
+        "the jobs that take them fail", "submit these graphs again", max_names=_MAX_NAMES,
     ),
     Rule(
         "checksums", "join_arguments",
-        "{n} joins do not know what they hand on in which order: {some}",
+        "{n} joins have a damaged order of results: {some}",
         """SELECT join_key FROM join_arguments
            WHERE crc IS NOT data_crc(join_key, x'', CAST(tree AS BLOB))""",
-        "the jobs that wait there fail", "submit these graphs again", named=_NAMED,
+        "the jobs that wait there fail", "submit these graphs again", max_names=_MAX_NAMES,
     ),
     Rule(
-        "checksums", "schedules", "{n} schedules are not what was written: {some}", _schedules,
+        "checksums", "schedules", "{n} schedules have wrong checksums: {some}", _schedules,
         "they do not fire", "define them again, with app.schedule() or by starting their beat",
-        named=_NAMED,
+        max_names=_MAX_NAMES,
     ),
     Rule(
-        "clock", "meta", "what is kept of the clocks is damaged: {some}", _unreadable_clock,
+        "clock", "meta", "the record of the clocks is damaged: {some}", _unreadable_clock,
         "no broker can start on this store; a repaired one goes on with the wall clock, so set it",
-        mend="DELETE FROM meta WHERE key = 'clock'",
+        repair="DELETE FROM meta WHERE key = 'clock'",
     ),
     Rule(
         "meta", "meta", "{n} entries that every store has are missing or damaged: {some}",
         f"SELECT key FROM {_ENTRIES}",
-        "no broker can start on this store, or its peers take it for another one",
-        mend=_MAKE_ENTRIES,
+        "no broker can start on this store, or peers take it for another one",
+        repair=_MAKE_ENTRIES,
     ),
     Rule(
-        "values", "jobs", "{n} waiting jobs have values that they cannot have, by number: {some}",
+        "values", "jobs", "{n} waiting jobs have impossible values, by number: {some}",
         _impossible("jobs", "0, 1, 2"), _ENDS,
     ),
     Rule(
-        "values", "failed", "{n} failed jobs have values that they cannot have, by number: {some}",
+        "values", "failed", "{n} failed jobs have impossible values, by number: {some}",
         _impossible("failed", "5"), _ENDS,
     ),
     Rule(
@@ -463,57 +464,57 @@ RULES = (
         _unreadable_events, "a journal stops at the first of them; no job depends on them",
     ),
     Rule(
-        "event-numbers", "events", "{n} rows of events do not follow the one before: {some}",
+        "event-numbers", "events", "{n} rows of events do not continue the one before: {some}",
         """SELECT 'event ' || first || ' after ' || (due - 1) FROM
            (SELECT first, lag(first + count) OVER (ORDER BY first) AS due FROM events)
            WHERE due <> first""",
         "a journal reports the events between as missing; no job depends on them",
-        "nothing can be done about events that are gone",
+        "lost events cannot be restored",
     ),
     Rule(
-        "subqueues", "subqueues", "{n} jobs stand in a subqueue that is not theirs: {some}",
-        f"SELECT id FROM jobs WHERE subqueue IS NOT {_SUBQUEUE} AND reads(headers)",
-        "no worker is given them, or one that does not know their task", mend=_REPAIR_SUBQUEUES,
+        "subqueues", "subqueues", "{n} jobs are in a wrong subqueue: {some}",
+        f"SELECT id FROM jobs WHERE subqueue IS NOT {_SUBQUEUE} AND is_readable(headers)",
+        "they go to no worker, or to one that does not know their task", repair=_REPAIR_SUBQUEUES,
     ),
     *(
         Rule(
             "keys", table,
-            "{n} jobs are indexed under another unique key than theirs, by number: {some}",
+            "{n} jobs are indexed under a wrong unique key, by number: {some}",
             f"SELECT seq FROM {table} WHERE {_WRONG_KEY}",
             "a second job with their key is admitted, or one is refused without a reason",
-            mend=f"UPDATE {table} SET unique_key = unique_key_of(headers) WHERE {_WRONG_KEY}",
+            repair=f"UPDATE {table} SET unique_key = unique_key_of(headers) WHERE {_WRONG_KEY}",
         )
         for table in ("jobs", "failed")
     ),
     Rule(
         "counts", "queues", "{n} counts are wrong: queue {some}", _miscounted,
-        "listings, the length limit of a queue and its end are wrong; no job is", mend=_RECOUNT,
+        "listings and the length limits of queues are wrong; no job is lost", repair=_RECOUNT,
     ),
     Rule(
         "bytes", "meta", "the bytes of failed jobs do not add up: {some}",
-        f"""SELECT 'failed_bytes is ' || coalesce(max(value), 'missing') || ', the rows have '
+        f"""SELECT 'failed_bytes is ' || coalesce(max(value), 'missing') || ', but the rows have '
             || {_BYTES} FROM meta WHERE key = 'failed_bytes' HAVING max(value) IS NOT {_BYTES}""",
         "failed jobs are forgotten too early, or too late",
-        mend=f"INSERT OR REPLACE INTO meta VALUES ('failed_bytes', {_BYTES})",
+        repair=f"INSERT OR REPLACE INTO meta VALUES ('failed_bytes', {_BYTES})",
     ),
     Rule(
-        "graph-rows", "graphs", "{n} graphs are not known, and jobs of them wait: {some}",
+        "graph-rows", "graphs", "{n} graphs have no row, but unfinished jobs: {some}",
         f"SELECT DISTINCT graph FROM nodes WHERE {_LOST_GRAPHS}",
         "the broker ends when one of them is listed or cancelled; they are never forgotten",
-        mend=_MAKE_GRAPHS,
+        repair=_MAKE_GRAPHS,
     ),
     Rule(
-        "graph-counts", "graphs", "{n} graphs count their unfinished jobs wrong: {some}",
-        f"""SELECT key || ' says ' || remaining || ', ' || {_OPEN} || ' are there' FROM graphs
+        "graph-counts", "graphs", "{n} graphs have a wrong count of unfinished jobs: {some}",
+        f"""SELECT key || ' counts ' || remaining || ', but has ' || {_OPEN} FROM graphs
             WHERE remaining <> {_OPEN} OR (remaining = 0) <> (ended > 0)""",
-        "they are forgotten too early, or never", mend=_COUNT_GRAPHS,
+        "they are forgotten too early, or never", repair=_COUNT_GRAPHS,
     ),
     Rule(
         "join-counts", "joins", "{n} joins wait for a wrong number of jobs: {some}",
-        f"""SELECT key || ' says ' || remaining || ', ' || {_AWAITED} || ' are there' FROM joins
+        f"""SELECT key || ' waits for ' || remaining || ', but has ' || {_AWAITED} FROM joins
             WHERE {_MISCOUNTED_JOINS}""",
         "the jobs behind them start too early, or never",
-        mend=f"UPDATE joins SET remaining = {_AWAITED} WHERE {_MISCOUNTED_JOINS}",
+        repair=f"UPDATE joins SET remaining = {_AWAITED} WHERE {_MISCOUNTED_JOINS}",
     ),
     Rule(
         "stuck", "joins", "{n} joins wait for nothing: {some}",
@@ -521,7 +522,7 @@ RULES = (
         "the jobs behind them never start", 'cancel them with "eventmq cancel", by any id',
     ),
     Rule(
-        "blocked", "jobs", "{n} blocked jobs wait for something that is not there: {some}",
+        "blocked", "jobs", "{n} blocked jobs wait for a join that does not exist: {some}",
         """SELECT id FROM jobs WHERE state = 0
            AND NOT EXISTS (SELECT 1 FROM handlers WHERE handlers.key = jobs.seq)
            AND NOT EXISTS (SELECT 1 FROM nodes JOIN joins ON joins.key = nodes.input
@@ -529,27 +530,27 @@ RULES = (
         "they never start", 'cancel them with "eventmq cancel"',
     ),
     Rule(
-        "join-arguments", "join_arguments", "{n} joins do not know what they hand on: {some}",
+        "join-arguments", "join_arguments", "{n} joins have no order of results: {some}",
         """SELECT joins.key FROM joins LEFT JOIN join_arguments ON join_key = joins.key
            WHERE join_key IS NULL""",
         "the broker ends when the jobs behind them become ready",
     ),
     Rule(
-        "graph-jobs", "nodes", "{n} jobs of a graph have a node of another id: {some}",
+        "graph-jobs", "nodes", "{n} jobs of a graph have a node with another id: {some}",
         """SELECT jobs.id FROM jobs JOIN nodes ON nodes.key = jobs.seq
            WHERE nodes.id <> jobs.id""",
-        "their graph is not found by their ids, nor they by their graph",
+        "neither can their graph be found by their ids, nor they by their graph",
     ),
     Rule(
         "schedule-counts", "schedules", "{n} counts of schedules are wrong: {some}",
         _miscounted_schedules, "new schedules may be refused as too many",
-        mend=_RECOUNT_SCHEDULES,
+        repair=_RECOUNT_SCHEDULES,
     ),
     *(
         Rule(
-            "orphans", table, "{n} rows are kept that nothing refers to",
+            "orphans", table, "nothing refers to {n} rows",
             f"SELECT '{table}' FROM {table} WHERE {where}",
-            "they take space for ever", mend=f"DELETE FROM {table} WHERE {where}",
+            "they take space for ever", repair=f"DELETE FROM {table} WHERE {where}",
         )
         for table, where in _ORPHANS.items()
     ),

@@ -1,9 +1,9 @@
-"""Copies what can be read of a damaged store into a new one, and lists what cannot.
+"""Salvage: copies the readable rows of a damaged store into a new store, and lists the lost ones.
 
-The source is only read. Its rows are read page by page (`btree`)
-and those whose checksums are wrong are left out. What else the new store needs is made anew:
-indexes, counts, its id. Leases are dropped, so jobs that ran are queued again. What waited for the
-result of a job that is lost is cancelled when a broker starts on the new store.
+The damaged store is only read. Rows are read page by page (`btree`); those with wrong checksums are
+left out. The indexes, counts and id of the new store are created again. Leases are dropped, so jobs
+that were running are queued again. Jobs that waited for the result of a lost job are cancelled when
+a broker starts on the new store.
 """
 
 from __future__ import annotations
@@ -56,49 +56,49 @@ if TYPE_CHECKING:
 
     from eventmq.sdk import Finding
 
-    Mend = Callable[[apsw.Connection], Sequence[Finding]]
+    Repair = Callable[[apsw.Connection], Sequence[Finding]]
 
 __all__ = ["salvage"]
 
-#: Seconds to wait for locks; no other process has these files.
+#: Seconds to wait for locks; no other process uses these files.
 _BUSY_TIMEOUT = 5.0
 
-#: Bytes of the header of a file before what only its last writer knows.
-_CONSTANT = 24
+#: Bytes at the beginning of a file that are the same in all our files.
+_CONSTANT_BYTES = 24
 
-#: Where the header has the version of the tables, and whose they are.
+#: Positions of ``user_version`` and ``application_id`` in the header.
 _VERSION, _APPLICATION = slice(60, 64), slice(68, 72)
 
-#: No version is so large: the header is damaged.
-_NO_VERSION = 10_000
+#: A version that is not below this means that the header is damaged.
+_VERSION_LIMIT = 10_000
 
-#: What a store says of itself that a copy of it must not say.
+#: Keys of single values that are not copied, since they identify the damaged store.
 _NOT_COPIED = (
     "store_id", "schema", "addresses", "journal", "journal_sealed", "journal_told", "copied",
 )  # fmt: skip
 
-#: Tables that are read before all others: checksums begin with what these say.
+#: Tables that are read first, since checksums of others cover their names.
 _NAMES = ("names", "queues")
 
-#: Tables that are made anew, or are copied in a way of their own.
-_OTHERS = {"chunks", "events", "schedule_counts"}
+#: Tables that are created again, or copied separately.
+_SEPARATE = {"chunks", "events", "schedule_counts"}
 
-#: Table -> index that names its rows, and where in the index's rows.
-_NAMED_BY = {"jobs": "jobs_id", "failed": "failed_id", "nodes": "nodes_id"}
+#: Table -> its index with the ids and numbers of all rows.
+_ID_INDEXES = {"jobs": "jobs_id", "failed": "failed_id", "nodes": "nodes_id"}
 
-#: Declared type -> what a value of it is.
+#: Declared type -> types of its values.
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "TEXT": (str,), "INTEGER": (int,), "REAL": (float, int), "BLOB": (bytes,),
 }  # fmt: skip
 
-#: The table that says where all others begin.
+#: Name of the table of all tables and their root pages, in reports.
 _SCHEMA = "sqlite_schema"
 
-#: Of a table whose rows have no numbers: they stand in its inner pages too.
-_BY_KEY = "WITHOUT ROWID"
+#: Marks the definition of a table whose rows have no rowids and are in inner pages as well.
+_WITHOUT_ROWID = "WITHOUT ROWID"
 
-#: Why a graph is cancelled.
-_GONE = "dependency: {} was lost with a damaged store"
+#: Reason for cancelling the jobs behind a join.
+_LOST = "dependency: {} was lost with a damaged store"
 
 
 class _Column(NamedTuple):
@@ -108,39 +108,39 @@ class _Column(NamedTuple):
     kind: str
     required: bool
     default: Any
-    #: It is the number of the row.
-    number: bool
+    #: Whether it is the rowid.
+    is_rowid: bool
 
 
 def salvage(
-    path: Path, folder: Path, mend: Mend, *, durable: bool, page_checksums: bool
+    path: Path, folder: Path, repair: Repair, *, durable: bool, page_checksums: bool
 ) -> Salvaged:
-    """Copy what can be read into a new store in a folder that is empty, or not there.
+    """Copy the readable rows into a new store in a folder that is empty or does not exist.
 
     Args:
-        path: Of the database.
-        folder: For the new one.
-        mend: Puts right what can be put right in a store, and returns the rest.
-        durable: Each commit was synced before the next one.
-        page_checksums: The new store has them.
+        path: Path of the damaged database.
+        folder: Folder of the new store.
+        repair: Repairs rows of a store, and returns the remaining findings.
+        durable: Whether each commit was synced before the next one was written.
+        page_checksums: Whether the new store gets page checksums.
 
     Raises:
-        StoreError: A broker has the store open; the folder has something in it or cannot be
-            written; the store is of another version.
+        StoreError: A broker has the store open; the folder is not empty or cannot be written; the
+            store has another version.
     """
-    made = not folder.exists()
-    if not made and (not folder.is_dir() or any(folder.iterdir())):
+    is_new = not folder.exists()
+    if not is_new and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder} is not empty: name another folder for what can be read")
-    home = DataDirectory(path.parent, 0)
+    directory = DataDirectory(path.parent, 0)
     if os.access(path.parent, os.W_OK):
-        home.open()  # no broker may write meanwhile; where none can write, none does
+        directory.open()  # lock brokers out; none can run in a read-only directory
     try:
         make_private_folder(folder)
-        return _Salvage(path, folder, page_checksums=page_checksums).run(mend, durable=durable)
+        return _Salvage(path, folder, page_checksums=page_checksums).run(repair, durable=durable)
     except BaseException as error:
         for file_path in folder.glob("*"):
             file_path.unlink()
-        if made:
+        if is_new:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         if isinstance(error, (OSError, *UNREADABLE)):
@@ -149,11 +149,11 @@ def salvage(
             ) from error
         raise
     finally:
-        home.close()
+        directory.close()
 
 
 class _Salvage:
-    """One run."""
+    """One salvage of a store."""
 
     def __init__(self, path: Path, folder: Path, *, page_checksums: bool) -> None:
         self.path = path
@@ -162,18 +162,18 @@ class _Salvage:
         self.target = folder / path.name
         self.lost: list[Lost] = []
         self.copied: Counter[str] = Counter()
-        #: Numbers of rows that were copied, of the tables that an index names.
-        self.numbers: dict[str, set[int]] = {table: set() for table in _NAMED_BY}
-        #: Id of the store that is copied, "" where it cannot be read.
+        #: Table with an id index -> numbers of its copied rows.
+        self.numbers: dict[str, set[int]] = {table: set() for table in _ID_INDEXES}
+        #: Id of the damaged store, "" if it cannot be read.
         self._source_id = ""
-        #: Joins that cannot hand on what they should, and why.
+        #: Join that lost a result or its order -> why its jobs are cancelled.
         self.broken: dict[int, str] = {}
-        #: Table or index -> its first page; and the tables whose rows have no numbers.
+        #: Table or index -> its root page; and the tables whose rows have no rowids.
         self._roots: dict[str, int] = {}
         self._unnumbered: set[str] = set()
 
-    def run(self, mend: Mend, *, durable: bool) -> Salvaged:
-        """Do it."""
+    def run(self, repair: Repair, *, durable: bool) -> Salvaged:
+        """Run the salvage; return its report."""
         self._read_log(durable=durable)
         self._copy_files()
         with (
@@ -183,12 +183,12 @@ class _Salvage:
         ):
             version = int.from_bytes(data[_VERSION], "big")
             ours = int.from_bytes(data[_APPLICATION], "big") == APPLICATION_ID
-            if version != SCHEMA_VERSION and ours and 0 < version < _NO_VERSION:
+            if version != SCHEMA_VERSION and ours and 0 < version < _VERSION_LIMIT:
                 raise other_schema(self.path, version, None)
             db.execute("BEGIN")
             self._fill(File(data), db)
             db.execute("COMMIT")
-            remaining = self._finish(db, mend)
+            remaining = self._finish(db, repair)
         self.copy.unlink()
         sync(self.target)
         sync(self.target.parent)
@@ -200,26 +200,26 @@ class _Salvage:
         try:
             end = inspect_log(self.path)
         except UNREADABLE as error:
-            self._record_loss("log", self.path.name, f"it cannot be said what the log has: {error}")
+            self._record_loss("log", self.path.name, f"the log cannot be read: {error}")
             return
         if end.damaged and durable:
-            many = f"{end.beyond} commits" if end.header else "all commits"
+            commits = f"{end.beyond} commits" if end.header else "all commits"
             self._record_loss(
-                "log", f"behind {end.frames} pages", f"{many} in it, receipts included"
+                "log", f"after {end.frames} pages", f"{commits} in it, even those with receipts"
             )
 
     def _copy_files(self) -> None:
-        """Copy the database, with its log moved into it: all else is done to the copy."""
+        """Copy the database and move its log into the copy, from which everything else is read."""
         log = self.path.with_name(f"{self.path.name}-wal")
-        beside = self.copy.with_name(f"{self.copy.name}-wal")
+        log_copy = self.copy.with_name(f"{self.copy.name}-wal")
         make_private_file(self.copy)
         shutil.copyfile(self.path, self.copy)
         if log.exists() and log.stat().st_size:
-            make_private_file(beside)
-            shutil.copyfile(log, beside)
+            make_private_file(log_copy)
+            shutil.copyfile(log, log_copy)
             try:
                 self._move_log()
-            except DISK_FULL:  # nothing is damaged: it can be done where there is space
+            except DISK_FULL:  # this is no damage: a salvage to another disk can succeed
                 raise
             except UNREADABLE as error:
                 self._record_loss("log", log.name, f"all commits in it: {error}")
@@ -229,27 +229,27 @@ class _Salvage:
     def _move_log(self) -> None:
         try:
             self._checkpoint()
-        except DAMAGED:  # its first bytes are known, whatever stands there
+        except DAMAGED:  # the first bytes of the header are known, so replace them
             self._write_header()
             self._checkpoint()
 
     def _checkpoint(self) -> None:
         with contextlib.closing(connect(self.copy, busy=_BUSY_TIMEOUT, page_checksums=False)) as db:
-            first_row(db, "PRAGMA user_version")  # who has read nothing knows of no log
+            first_row(db, "PRAGMA user_version")  # the first read opens the log
             checkpoint(db, "TRUNCATE")
 
     def _write_header(self) -> None:
         with contextlib.closing(connect(":memory:", busy=_BUSY_TIMEOUT)) as db:
             db.execute("CREATE TABLE t (a)")
-            header = bytearray(db.serialize("main")[:_CONSTANT])
-        header[18:20] = b"\2\2"  # it has a log
+            header = bytearray(db.serialize("main")[:_CONSTANT_BYTES])
+        header[18:20] = b"\2\2"  # write-ahead log mode
         with self.copy.open("r+b") as file:
             file.write(header)
 
     def _new_store(self) -> apsw.Connection:
         make_private_file(self.target)
         db = connect(self.target, busy=_BUSY_TIMEOUT, page_checksums=self._page_checksums or None)
-        db.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
+        db.execute("PRAGMA synchronous = OFF")  # the whole file is synced at the end
         prepare(db, str(self.target))
         return db
 
@@ -257,10 +257,12 @@ class _Salvage:
 
     def _fill(self, file: File, db: apsw.Connection) -> None:
         self._roots, declared = self._schema(file, db)
-        made = all_rows(db, "SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+        created = all_rows(db, "SELECT name, sql FROM sqlite_master WHERE type = 'table'")
         self._refuse_other(file, db, declared)
-        tables = [name for name, _ in made]
-        self._unnumbered = {name for name, sql in (*made, *declared.items()) if _BY_KEY in sql}
+        tables = [name for name, _ in created]
+        self._unnumbered = {
+            name for name, sql in (*created, *declared.items()) if _WITHOUT_ROWID in sql
+        }
         for name in declared:
             if name.startswith("outcomes_") and name[9:].isdigit():
                 db.execute(bucket_ddl(int(name[9:])))
@@ -268,7 +270,7 @@ class _Salvage:
                 tables.append(name)
         others = [
             name for name in sorted(tables)
-            if name not in _NAMES and name not in _OTHERS and not name.startswith("sqlite_")
+            if name not in _NAMES and name not in _SEPARATE and not name.startswith("sqlite_")
         ]  # fmt: skip
         for table in (*_NAMES, *others):
             self._table(file, db, table, declared.get(table, ""))
@@ -277,13 +279,13 @@ class _Salvage:
         self._lost_rows(file, db)
 
     def _refuse_other(self, file: File, db: apsw.Connection, declared: Mapping[str, str]) -> None:
-        """Refuse a store of another version: its hash is another one, and so is a table."""
+        """Refuse a store of another version: both its hash and a table definition differ."""
         root = self._roots.get("meta")
         rows = file.rows(root, lambda _: None) if root else ()
         hashes = [values[1] for _, values in rows if values[:1] == ["schema"] and len(values) > 1]
-        made = dict(all_rows(db, "SELECT name, sql FROM sqlite_master"))
+        created = dict(all_rows(db, "SELECT name, sql FROM sqlite_master"))
         same = all(
-            made.get(name) == sql for name, sql in declared.items()
+            created.get(name) == sql for name, sql in declared.items()
             if sql and not name.startswith(("outcomes_", "sqlite_"))
         )  # fmt: skip
         if hashes and hashes[0] != SCHEMA_HASH and not same:
@@ -293,9 +295,10 @@ class _Salvage:
         self.lost.append(Lost(table, location, job_id, why))
 
     def _schema(self, file: File, db: apsw.Connection) -> tuple[dict[str, int], dict[str, str]]:
-        """Return the first page of each table and index, and how it was declared.
+        """Return the root page and the definition of each table and index.
 
-        What cannot be read is where it is in the new store: all are made in the same order.
+        A root page that cannot be read is assumed to be that of the new store, since tables are
+        always created in the same order.
         """
         roots: dict[str, int] = {}
         declared: dict[str, str] = {}
@@ -313,7 +316,7 @@ class _Salvage:
     def _damage(self, table: str, *, numbered: bool = True) -> Callable[[BadPage], None]:
         def record(page: BadPage) -> None:
             if page.inner and numbered:
-                return  # it had no rows, and the pages below it were found
+                return  # the page had no rows, and the pages below it are read anyway
             between = ""
             if page.after is not None or page.before is not None:
                 between = f", rows {page.after or 0} to {page.before or 'the last'}"
@@ -324,8 +327,9 @@ class _Salvage:
     def _rows(self, file: File, table: str) -> Iterator[tuple[int, list[Any]]]:
         root = self._roots.get(table)
         if root is None:
-            if any(row.table == _SCHEMA for row in self.lost):  # else there never was one
-                self._record_loss(table, "the whole table", "where it begins cannot be read")
+            # If the list of tables was read in full, the store never had this one.
+            if any(row.table == _SCHEMA for row in self.lost):
+                self._record_loss(table, "the whole table", "its root page is not known")
             return
         numbered = table not in self._unnumbered
         yield from file.rows(root, self._damage(table, numbered=numbered))
@@ -340,22 +344,22 @@ class _Salvage:
             f"INSERT OR {verb} INTO {table} ({', '.join(names)}) "
             f"VALUES ({', '.join('?' * len(names))})"
         )
-        judge = _Judge(db, table)
+        checker = _RowChecker(db, table)
         for number, values in self._rows(file, table):
             if len(values) > len(order):
                 self._record_loss(table, f"row {number}", "it has too many values")
                 continue
             row = dict(zip(order, values, strict=False))
             for column in columns:
-                if column.number:
+                if column.is_rowid:
                     row[column.name] = number
                 else:
                     row.setdefault(column.name, column.default)
-            why = _misfit(row, columns) or judge.why(row)
+            why = _type_error(row, columns) or checker.check(row)
             if why:
                 self._record_loss(table, f"row {number}" if number else "a row", why, _id_of(row))
-                self._note_broken(table, row)
-                if not judge.is_kept:
+                self._record_broken(table, row)
+                if not checker.is_kept:
                     continue
             if table == "meta" and self._is_of_source(row):
                 continue
@@ -371,21 +375,21 @@ class _Salvage:
             self._read_names(file, db, table)
 
     def _is_of_source(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row of ``meta`` is what a copy must not say; note whose copy this is."""
+        """Return whether a row of ``meta`` must not be copied; keep the id of the store."""
         if row["key"] == "store_id":
             self._source_id = str(row["value"])
         return row["key"] in _NOT_COPIED
 
-    def _note_broken(self, table: str, row: Mapping[str, Any]) -> None:
-        """Record that a join lacks something that it should hand on."""
+    def _record_broken(self, table: str, row: Mapping[str, Any]) -> None:
+        """Record the join that lost a result or the order of its results."""
         if table in {"member_results", "join_arguments"} and type(row.get("join_key")) is int:
             missing = "the order of results"
             if table == "member_results":
                 missing = f"the result of job {_id_of(row)}"
-            self.broken[row["join_key"]] = _GONE.format(missing)
+            self.broken[row["join_key"]] = _LOST.format(missing)
 
     def _read_names(self, file: File, db: apsw.Connection, table: str) -> None:
-        """Read names that are not in their table from its index, which has all of them."""
+        """Copy names from the index of their table, if rows of the table were lost."""
         root = self._roots.get(f"{table}_name")
         if root is None:
             return
@@ -394,10 +398,10 @@ class _Salvage:
             if [type(value) for value in values] == [str, int]:
                 self.copied[table] += change(db, sql, values)
 
-    # What is copied in a way of its own
+    # Tables that are copied separately
 
     def _leases(self, file: File, db: apsw.Connection) -> None:
-        """Queue jobs again that were leased, as after that delivery."""
+        """Queue leased jobs again, counting the delivery of their lease."""
         sql = "UPDATE jobs SET delivery = ? WHERE seq = ? AND id = ? AND delivery < ?"
         for _, values in self._rows(file, "chunks"):
             try:
@@ -405,12 +409,10 @@ class _Salvage:
                 for seq, delivery, job_id in leases:
                     db.execute(sql, (delivery, seq, job_id, delivery))
             except (EventMQError, ValueError, TypeError, IndexError):
-                self._record_loss(
-                    "chunks", "a lease", "its jobs are queued again as never delivered"
-                )
+                self._record_loss("chunks", "a lease", "the deliveries of its jobs are not counted")
 
     def _events(self, file: File, db: apsw.Connection) -> None:
-        """Copy events under new numbers without a gap: it is another store for who reads them."""
+        """Copy events under new numbers without gaps; for journals this is another store."""
         blocks: dict[int, tuple[int, bytes]] = {}
         for number, values in self._rows(file, "events"):
             count, body = (values[1], values[-1]) if len(values) > 3 else (0, b"")  # noqa: PLR2004 - its columns
@@ -428,7 +430,7 @@ class _Salvage:
         for number, (count, body) in sorted(blocks.items()):
             if number > expected > 1:
                 self._record_loss(
-                    "events", f"events {expected} to {number - 1}", "their rows are not there"
+                    "events", f"events {expected} to {number - 1}", "their rows are missing"
                 )
             expected = number + count
             db.execute(insert, (first, count, position, body))
@@ -436,9 +438,9 @@ class _Salvage:
             self.copied["events"] += 1
 
     def _lost_rows(self, file: File, db: apsw.Connection) -> None:
-        """Name the rows that an index knows and that were not copied; break what needs them."""
-        places = {(row.table, row.where): position for position, row in enumerate(self.lost)}
-        for table, index in _NAMED_BY.items():
+        """Report rows that an index has and that were not copied; break joins that need them."""
+        positions = {(row.table, row.where): position for position, row in enumerate(self.lost)}
+        for table, index in _ID_INDEXES.items():
             root = self._roots.get(index)
             for _, values in file.rows(root, lambda _: None) if root else ():
                 if [type(value) for value in values] != [str, int]:
@@ -446,10 +448,10 @@ class _Salvage:
                 job_id, number = values
                 if number in self.numbers[table]:
                     continue
-                position = places.get((table, f"row {number}"))
+                position = positions.get((table, f"row {number}"))
                 if position is None:
                     self._record_loss(table, f"row {number}", "its page cannot be read", job_id)
-                else:  # the id in the row may be what was altered
+                else:  # the id in the row may be damaged, so use that of the index
                     self.lost[position] = self.lost[position]._replace(id=job_id)
                 if table == "jobs":
                     self._break_after(db, number, f"job {job_id}")
@@ -463,64 +465,64 @@ class _Salvage:
         db.executemany(sql, [item for item in self.broken.items() if item[0] in keys])
 
     def _break_after(self, db: apsw.Connection, number: int, missing: str) -> None:
-        """Break the join that waits for a job that is lost."""
+        """Break the join that waits for a lost job."""
         node = first_row(db, "SELECT output FROM nodes WHERE key = ?", (number,))
         if node is not None and node[0] > 0:
-            self.broken.setdefault(node[0], _GONE.format(missing))
+            self.broken.setdefault(node[0], _LOST.format(missing))
 
     def _break_incomplete(self, db: apsw.Connection) -> None:
-        """Break joins that have lost the order of their results, or perhaps one of these."""
+        """Break joins that lost the order of their results, or a result."""
         sql = """SELECT joins.key, joins.graph, tree FROM joins
                  LEFT JOIN join_arguments ON join_arguments.join_key = joins.key"""
-        unsure = any(row.table == "member_results" for row in self.lost)
+        results_lost = any(row.table == "member_results" for row in self.lost)
         exists = """SELECT 1 FROM jobs WHERE seq = ?
                    UNION ALL SELECT 1 FROM member_results WHERE join_key = ? AND key = ?"""
         for key, graph, tree in all_rows(db, sql):
             try:
-                places = refs_of(unpack(tree, "a tree"))
+                nodes = refs_of(unpack(tree, "a tree"))
             except (EventMQError, TypeError):
-                self.broken.setdefault(key, _GONE.format("the order of results"))
+                self.broken.setdefault(key, _LOST.format("the order of results"))
                 continue
-            seqs = [graph + node for node in places] if unsure else []
+            seqs = [graph + node for node in nodes] if results_lost else []
             if any(first_row(db, exists, (seq, key, seq)) is None for seq in seqs):
-                self.broken.setdefault(key, _GONE.format("a result"))
+                self.broken.setdefault(key, _LOST.format("a result"))
 
-    # The end
+    # Finishing
 
-    def _finish(self, db: apsw.Connection, mend: Mend) -> Sequence[Finding]:
-        """Give the store what is its own; return what is not as it should be."""
+    def _finish(self, db: apsw.Connection, repair: Repair) -> Sequence[Finding]:
+        """Set the id and epoch of the new store, and repair it; return the remaining findings."""
         db.execute("BEGIN")
-        made = [("store_id", secrets.token_hex(8)), ("copied", time.time())]
-        made += [("copied_from", self._source_id)] if self._source_id else []
-        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", made)
+        entries = [("store_id", secrets.token_hex(8)), ("copied", time.time())]
+        entries += [("copied_from", self._source_id)] if self._source_id else []
+        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", entries)
         db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', ?)", (int(time.time()),))
-        # What a graph is can be told from its nodes; a check counts what is left of it.
+        # The nodes have all that the row of a graph needs; the repair counts its jobs.
         db.execute("""INSERT OR IGNORE INTO graphs (key, size, remaining, ended)
                       SELECT graph, max(key) - graph + 1, 0, 0 FROM nodes GROUP BY graph""")
-        # The jobs behind a join that lacks some of its own do not start: they are cancelled.
+        # Jobs behind a join that lost one of its members are cancelled.
         sql = """INSERT OR IGNORE INTO pending_work (join_key, reason, cursor, copies)
                  SELECT key, ?, 0, 0 FROM joins WHERE remaining <> (SELECT count(*) FROM nodes
                  JOIN jobs ON jobs.seq = nodes.key WHERE nodes.graph = joins.graph
                  AND nodes.key BETWEEN joins.first AND joins.final
                  AND nodes.output = joins.key)"""
         if self.lost:
-            db.execute(sql, (_GONE.format("a job"),))
-        remaining = mend(db)
+            db.execute(sql, (_LOST.format("a job"),))
+        remaining = repair(db)
         db.execute("COMMIT")
         return remaining
 
 
-class _Judge:
-    """Says what is wrong with rows of a table that have checksums."""
+class _RowChecker:
+    """Checks the checksums of the rows of a table."""
 
     def __init__(self, db: apsw.Connection, table: str) -> None:
         self._queues: dict[int, str] = dict(all_rows(db, "SELECT id, name FROM queues"))
         self._names: dict[int, str] = dict(all_rows(db, "SELECT id, name FROM names"))
         self._table = "outcomes" if table.startswith("outcomes_") else table
-        #: The row is copied all the same.
+        #: Whether the last checked row is copied although it is damaged.
         self.is_kept = False
 
-    def why(self, row: Mapping[str, Any]) -> str:
+    def check(self, row: Mapping[str, Any]) -> str:
         """Return what is wrong with a row, "" for nothing."""
         self.is_kept = False
         if "queue" in row and row["queue"] not in self._queues and self._table != "subqueues":
@@ -530,10 +532,10 @@ class _Judge:
         if self._table == "failed":
             error = _call("data_crc", row["head_crc"], row["content_type"], row["result"])
             self.is_kept = error != row["result_crc"]
-        return "its error has another checksum" if self.is_kept else ""
+        return "the checksum of its error is wrong" if self.is_kept else ""
 
     def _sum(self, row: Mapping[str, Any]) -> Any:
-        """Return the checksum of a row; the one that it has where its table needs none."""
+        """Return the right checksum of a row; its own if rows of the table have no checksum."""
         match self._table:
             case "jobs" | "failed":
                 values = self._queues[row["queue"]], row["headers"], row["body"], row["id"]
@@ -569,7 +571,8 @@ def _columns(db: apsw.Connection, table: str) -> list[_Column]:
     rows = all_rows(db, f"PRAGMA table_info({table})")
     sql = "SELECT sql FROM sqlite_master WHERE name = ?"
     numbered = (
-        _BY_KEY not in first_value(db, sql, (table,)) and sum(row[5] > 0 for row in rows) == 1
+        _WITHOUT_ROWID not in first_value(db, sql, (table,))
+        and sum(row[5] > 0 for row in rows) == 1
     )
     return [
         _Column(
@@ -582,7 +585,7 @@ def _columns(db: apsw.Connection, table: str) -> list[_Column]:
 
 
 def _order(sql: str) -> list[str]:
-    """Return the columns of a table that was declared so, in the order of its records."""
+    """Return the names of the columns in a definition of a table, in order."""
     if not sql:
         return []
     with contextlib.closing(connect(":memory:", busy=_BUSY_TIMEOUT)) as db:
@@ -594,19 +597,19 @@ def _order(sql: str) -> list[str]:
             return []
 
 
-def _misfit(row: Mapping[str, Any], columns: list[_Column]) -> str:
-    """Return what is wrong with the kinds of the values of a row, "" for nothing."""
+def _type_error(row: Mapping[str, Any], columns: list[_Column]) -> str:
+    """Return what is wrong with the types of the values of a row, "" for nothing."""
     for name, kind, required, _, _ in columns:
         value = row[name]
         if value is None:
             if required:
                 return f"it has no {name}"
         elif kind and not isinstance(value, _KINDS.get(kind, object)):
-            return f"its {name} is of another kind"
+            return f"its {name} has a wrong type"
     return ""
 
 
 def _id_of(row: Mapping[str, Any]) -> str:
-    """Return the name of what a row is about, as far as it can be read."""
+    """Return the id or name in a row, as far as it can be read."""
     value = row.get("id", row.get("name", row.get("job", "")))
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
