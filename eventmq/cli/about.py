@@ -27,8 +27,8 @@ _SETTING_COLUMNS = ("name", "value", "source", "type", "unit", "default", "env")
 def plugins(target: Target, as_json: bool, wide: bool) -> None:
     """List the plugins.
 
-    For each its origin, what it provides, and what of that is in use. Without -A the settings of
-    the working directory decide.
+    For each plugin its origin, what it provides, and what of that is in use. Without -A the
+    settings of the working directory apply.
     """
     rows = target.app().plugins.listing()
     gives_way = ("hooks", "version", "provides")
@@ -42,8 +42,8 @@ def plugins(target: Target, as_json: bool, wide: bool) -> None:
 def settings(target: Target, as_json: bool, wide: bool) -> None:
     """List the settings.
 
-    For each its value and source, type, unit, default and environment variable. Without -A these
-    are the settings of the working directory and the environment.
+    For each setting its value and source, type, unit, default and environment variable. Without -A
+    these are the settings of the working directory and the environment.
     """
     from eventmq.settings import describe
 
@@ -64,8 +64,9 @@ def version(as_json: bool) -> None:
 def version_line() -> str:
     """Return the line that ``version`` and ``--version`` print."""
     versions = _versions()
-    own = versions.pop("eventmq")
-    return f"eventmq {own} ({', '.join(f'{name} {value}' for name, value in versions.items())})"
+    eventmq_version = versions.pop("eventmq")
+    libraries = ", ".join(f"{name} {value}" for name, value in versions.items())
+    return f"eventmq {eventmq_version} ({libraries})"
 
 
 def _versions() -> dict[str, str]:
@@ -73,16 +74,16 @@ def _versions() -> dict[str, str]:
 
     from eventmq.plugins.database import library_version
 
-    found = {}
+    versions = {}
     for name in ("eventmq", "pyzmq"):
         try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # run from a checkout
-            found[name] = "unknown"
+            versions[name] = version(name)
+        except PackageNotFoundError:  # not installed: a checkout
+            versions[name] = "unknown"
     return {
-        "eventmq": found["eventmq"],
+        "eventmq": versions["eventmq"],
         "python": platform.python_version(),
-        "pyzmq": found["pyzmq"],
+        "pyzmq": versions["pyzmq"],
         "sqlite": library_version(),
     }
 

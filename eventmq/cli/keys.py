@@ -34,8 +34,8 @@ __all__ = ["COMMANDS"]
 
 _COLUMNS = ("name", "roles", "group", "serves", "submits", "fingerprint", "public_key")
 
-_PUBLIC_NOTE = "EventMQ: a public CURVE key. It may be shown to anybody."
-_PRIVATE_NOTE = "EventMQ: a secret CURVE key. Its holder can use the broker: keep it secret."
+_PUBLIC_NOTE = "EventMQ: a public CURVE key. It may be published."
+_PRIVATE_NOTE = "EventMQ: a secret CURVE key. It gives access to the broker: keep it secret."
 _GRANT_NOTE = "EventMQ: a client of this broker. Remove this file to revoke its key."
 
 
@@ -50,10 +50,10 @@ def _takes_keys(function: Callable[..., Any]) -> Callable[..., Any]:
 
     command: Callable[..., Any] = functools.update_wrapper(packed, function)
     for option in (
-        click.option("--data-dir", metavar="DIR", help="What the broker keeps; else .eventmq."),
+        click.option("--data-dir", metavar="DIR", help="Data directory; default: .eventmq."),
         click.option(
             "--keys-dir", metavar="DIR",
-            help="The broker's keys; else the folder keys in the data directory.",
+            help="Folder of the broker's keys; default: keys in the data directory.",
         ),
     ):  # fmt: skip
         command = option(command)
@@ -61,28 +61,36 @@ def _takes_keys(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.group(
-    epilog="Exit codes: 0 done, 2 wrong usage, also a key file that is none or there already, 4 no "
-    "client has this name."
+    epilog="Exit codes: 0 done, 2 wrong usage, also a key file that is malformed or exists "
+    "already, 4 no client has this name."
 )
 def keys() -> None:
     """Make CURVE keys, and authorise the keys of clients.
 
-    A broker that has a key encrypts everything and serves only clients whose keys were authorised.
-    It notices changes of these commands at once.
+    A broker that has a key encrypts everything and serves only clients with authorised keys. It
+    notices the changes of these commands at once.
     """
 
 
-@keys.command(cls=Command, exits={WRONG_USAGE: "wrong usage; also a file that is there already"})
+@keys.command(cls=Command, exits={WRONG_USAGE: "wrong usage; also a file that exists already"})
 @click.argument("name", required=False)
 @click.option(
-    "--broker", "for_broker", is_flag=True, help="The broker's own, or a gateway's, in --keys-dir."
+    "--broker",
+    "for_broker",
+    is_flag=True,
+    help="Make the key of a broker, or a gateway, in --keys-dir.",
 )
-@click.option("--dir", "folder", metavar="DIR", help="Where the two files go; else here.")
+@click.option(
+    "--dir",
+    "folder",
+    metavar="DIR",
+    help="Folder of the two files; default: the working directory.",
+)
 @_takes_keys
 def new(directory: Path, name: str | None, for_broker: bool, folder: str | None) -> None:
-    """Make a key pair: NAME.key to show around, NAME.key_secret to keep.
+    """Make a key pair: NAME.key, which is public, and NAME.key_secret.
 
-    A pair belongs to one client, worker, scheduler or gateway and is made where that runs; only
+    A pair belongs to one client, worker, scheduler or gateway and is made on its machine; only
     NAME.key goes to the broker, for "eventmq keys authorize".
     """
     from eventmq.wire.zap_thread import BROKER
@@ -90,44 +98,52 @@ def new(directory: Path, name: str | None, for_broker: bool, folder: str | None)
     if for_broker:
         if name or folder:
             raise click.UsageError("--broker needs neither a name nor --dir; see --keys-dir")
-        where, name = directory, BROKER
-        make_private_folder(where.parent)  # the data directory, as a rule
-        make_private_folder(where)
+        target_dir, name = directory, BROKER
+        make_private_folder(target_dir.parent)  # usually the data directory
+        make_private_folder(target_dir)
     elif not name:
         raise click.UsageError("name the pair, as in: eventmq keys new web; or use --broker")
     else:
-        where = Path(folder or ".")
-    click.echo(_make_pair(where, name))
+        target_dir = Path(folder or ".")
+    click.echo(_make_pair(target_dir, name))
 
 
-def _make_pair(where: Path, name: str) -> str:
+def _make_pair(target_dir: Path, name: str) -> str:
     """Write both files, the secret one first; return the path of the public one."""
     from eventmq.wire.sockets import new_keys
 
     if not NAME.fullmatch(name):
-        raise click.UsageError(f"{name!r} is no name: letters, digits and _ . @ -, at most 64")
+        raise click.UsageError(
+            f"{name!r} is not a name; allowed are letters, digits and _ . @ -, at most 64"
+        )
     public, secret = (key.decode() for key in new_keys())
-    path, metadata = where / f"{name}{PUBLIC}", {"name": name}
+    path, metadata = target_dir / f"{name}{PUBLIC}", {"name": name}
     if path.exists():
-        raise KeyFileError(f"{path} is there already; keys are never overwritten")
-    write_new(where / f"{name}{SECRET}", Certificate(public, secret, metadata), _PRIVATE_NOTE)
+        raise KeyFileError(f"{path} exists already; keys are never overwritten")
+    write_new(target_dir / f"{name}{SECRET}", Certificate(public, secret, metadata), _PRIVATE_NOTE)
     write_new(path, Certificate(public, "", metadata), _PUBLIC_NOTE)
     return str(path)
 
 
-@keys.command(cls=Command, exits={WRONG_USAGE: "the key or what it is authorised for is wrong"})
+@keys.command(cls=Command, exits={WRONG_USAGE: "the key, a role or a name is wrong"})
 @click.argument("file")
-@click.option("--name", metavar="NAME", help="Of the client; else that of the file.")
+@click.option("--name", metavar="NAME", help="Name of the client; default: that of the file.")
 @click.option(
     "--role", "roles", metavar="ROLE", multiple=True, required=True,
     help="client, worker, scheduler, gateway, admin or broker. Repeatable.",
 )  # fmt: skip
-@click.option("--group", metavar="NAME", help="Its keys read each other's results.")
+@click.option("--group", metavar="NAME", help="Group whose keys may read each other's results.")
 @click.option(
-    "--serves", metavar="QUEUE", multiple=True, help="A gateway's queue as worker. Repeatable."
+    "--serves",
+    metavar="QUEUE",
+    multiple=True,
+    help="Queue that a gateway serves as worker. Repeatable.",
 )
 @click.option(
-    "--submits", metavar="QUEUE", multiple=True, help="A gateway's queue as client. Repeatable."
+    "--submits",
+    metavar="QUEUE",
+    multiple=True,
+    help="Queue that a gateway submits to as client. Repeatable.",
 )
 @_takes_keys
 def authorize(
@@ -135,10 +151,10 @@ def authorize(
 ) -> None:
     """Authorise a public key to use this broker.
 
-    A client submits jobs and reads the results of its own; a worker takes jobs; a scheduler fires
-    schedules; a gateway does both in the queues named here; an admin may see and do everything; a
-    broker of the same store passes on what its own peers may do.
-    Done again, it changes what the key may do.
+    A client submits jobs and reads their results; a worker takes jobs; a scheduler fires schedules;
+    a gateway acts as worker and client in the queues named here; an admin may see and do
+    everything; a broker of the same store relays the messages of its own peers. Authorising a key
+    again replaces its rights.
     """
     certificate = read_public(file)
     name = name or certificate.metadata.get("name") or Path(file).stem
@@ -160,12 +176,12 @@ def _store(directory: Path, grant: Grant, public: str) -> None:
     if not has_keys(directory):
         msg = f"{directory} has no key of a broker; make it with: eventmq keys new --broker"
         raise KeyFileError(msg)
-    for known, key in _clients(directory):
-        if (known.name == grant.name) != (key == public):
-            what = f"the name {grant.name!r} has another key" if key != public else (
-                f"this key is authorised already, as {known.name!r}"
+    for other, key in _clients(directory):
+        if (other.name == grant.name) != (key == public):
+            conflict = f"the name {grant.name!r} has another key" if key != public else (
+                f"this key is authorised already, as {other.name!r}"
             )  # fmt: skip
-            raise KeyFileError(f"{what}; revoke that first: eventmq keys revoke {known.name}")
+            raise KeyFileError(f"{conflict}; revoke that first: eventmq keys revoke {other.name}")
     clients = directory / CLIENTS
     clients.mkdir(mode=0o700, exist_ok=True)
     path = clients / f"{grant.name}{PUBLIC}"
@@ -176,15 +192,15 @@ def _clients(directory: Path) -> list[tuple[Grant, str]]:
     """Return the grants of a directory, each with its public key."""
     from eventmq.wire.zap_thread import CLIENTS
 
-    found = []
+    clients = []
     for path in sorted((directory / CLIENTS).glob(f"[!.]*{PUBLIC}")):
         certificate = read_public(path)
         user = fingerprint(decode_key(certificate.public))
         try:
-            found.append((Grant.read(user, certificate.metadata), certificate.public))
+            clients.append((Grant.read(user, certificate.metadata), certificate.public))
         except KeyFileError as error:
-            raise KeyFileError(f"{path}: {error}; write it anew, or remove it") from error
-    return found
+            raise KeyFileError(f"{path}: {error}; rewrite it, or remove it") from error
+    return clients
 
 
 @keys.command("list", cls=Command)
@@ -192,7 +208,7 @@ def _clients(directory: Path) -> list[tuple[Grant, str]]:
 @takes_wide
 @_takes_keys
 def list_(directory: Path, as_json: bool, wide: bool) -> None:
-    """List the clients that a broker serves, and what each may do."""
+    """List the clients that a broker serves, with their rights."""
     rows = [
         {
             **dict.fromkeys(_COLUMNS, ""),
@@ -215,16 +231,16 @@ def revoke(directory: Path, name: str) -> int:
     """Revoke the key of a client.
 
     A running broker disconnects the client within a second: jobs that it runs as a worker go to
-    others, it is sent nothing more, its messages are refused, and it cannot connect again. Jobs
-    that it submitted stay.
+    others, it gets no more messages, its messages are refused, and it cannot connect again. Jobs
+    that it submitted remain.
     """
     from eventmq.wire.zap_thread import CLIENTS
 
     clients = directory / CLIENTS
-    known = sorted(path.name.removesuffix(PUBLIC) for path in clients.glob(f"[!.]*{PUBLIC}"))
-    if name not in known:
-        hint = did_you_mean(name, known)
-        click.echo(f"error: no client is named {printable(name)!r}; {hint}", err=True)
+    names = sorted(path.name.removesuffix(PUBLIC) for path in clients.glob(f"[!.]*{PUBLIC}"))
+    if name not in names:
+        hint = did_you_mean(name, names)
+        click.echo(f"error: there is no client {printable(name)!r}; {hint}", err=True)
         return NOT_FOUND
     (clients / f"{name}{PUBLIC}").unlink(missing_ok=True)
     click.echo(f"{printable(name)} is revoked")

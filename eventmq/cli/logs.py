@@ -2,7 +2,7 @@
 
 An app that configures handlers of the root logger keeps them.
 
-Also here: the warning of misspelt environment variables, once per command.
+This module also warns of misspelt environment variables, once per command.
 """
 
 from __future__ import annotations
@@ -33,58 +33,58 @@ __all__ = [
     "warn_of_variables",
 ]
 
-#: Called by child processes of a pool to load the app.
+#: Function that child processes of a pool call to load the app.
 LOADER = f"{__name__}:load_executor"
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s%(eventmq_where)s: %(message)s"
 
-#: Fields of a job in a JSON line, beside its id.
+#: Fields of a job in a JSON line, in addition to its id.
 _JOB_FIELDS = ("task", "queue", "attempt")
 
-#: Loggers whose lines name the job themselves.
+#: Loggers whose lines already name the job.
 _NAME_JOBS = frozenset({"eventmq.broker", "eventmq.execution.joblog", "eventmq.scheduler"})
 
-#: Names of a JSON line that are not those of the app's fields.
+#: Names of a JSON line that fields of the app cannot have.
 _RESERVED = frozenset(
     ("time", "level", "logger", "message", "exception", "stack", "job_id", *_JOB_FIELDS)
 )
 
-#: Attributes of every record, which are no fields of the app.
+#: Attributes of every record, which are not fields of the app.
 _STANDARD = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
-#: Logger of exceptions that no code caught.
+#: Logger of uncaught exceptions.
 _UNCAUGHT = "eventmq.uncaught"
 
-#: Logger of lines that a process of ``dev`` wrote to its stderr by itself.
+#: Logger of lines that a process of ``dev`` wrote to its stderr outside the log.
 _STDERR = "eventmq.stderr"
 
-#: Logger that warns of misspelt environment variables, whenever settings are read.
+#: Logger of the warnings about misspelt environment variables, at each reading of settings.
 _SETTINGS = "eventmq.settings.sources"
 
-#: Levels, as ``-v`` and ``-q`` step through them.
+#: Levels in the order of ``-v`` and ``-q``.
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def shift_level(level: str, verbosity: int) -> str:
-    """Return the level so many steps towards debug."""
-    place = _LEVELS.index(level) - verbosity
-    return _LEVELS[min(max(place, 0), len(_LEVELS) - 1)]
+    """Return the level that many steps towards debug."""
+    position = _LEVELS.index(level) - verbosity
+    return _LEVELS[min(max(position, 0), len(_LEVELS) - 1)]
 
 
 class _JobFormatter(LineFormatter):
     """Adds task, job and attempt to lines that are logged inside a task.
 
-    The middleware ``log-context`` provides them; it is in use unless it is switched off.
+    The middleware ``log-context`` provides them unless it is switched off.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         job = getattr(record, "eventmq_job", "")
-        where = ""
+        context = ""
         if job and record.name not in _NAME_JOBS:
             task = getattr(record, "eventmq_task", "") or "(legacy)"
-            where = f" [{task} {job} attempt {getattr(record, 'eventmq_attempt', '')}]"
-        record.eventmq_where = where
+            context = f" [{task} {job} attempt {getattr(record, 'eventmq_attempt', '')}]"
+        record.eventmq_where = context
         return super().format(record)
 
 
@@ -92,15 +92,15 @@ class _JsonFormatter(logging.Formatter):
     """Writes a record as one JSON object on one line.
 
     It has ``time`` (RFC 3339, UTC), ``level``, ``logger`` and ``message``; inside a job ``job_id``,
-    ``task``, ``queue`` and ``attempt``; ``exception`` with the traceback, where there is one; and
-    the fields that the app gave by ``extra=``.
+    ``task``, ``queue`` and ``attempt``; ``exception`` with the traceback, if there is one; and the
+    fields that the app passed as ``extra=``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        logged_at = datetime.fromtimestamp(record.created, timezone.utc)
         line = {
-            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": logged_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -122,22 +122,22 @@ def name_process(line: str, process: str) -> str:
     """Return a JSON line of the log with the name of the process that wrote it, as ``process``.
 
     Args:
-        line: From its stderr; one that is none of the log becomes the message of one.
-        process: The name.
+        line: A line of its stderr; one that is not JSON becomes the message of a new line.
+        process: Name of the process.
     """
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        given = {"name": _STDERR, "levelname": "INFO", "msg": line.rstrip("\n")}
-        fields = json.loads(_JsonFormatter().format(logging.makeLogRecord(given)))
+        attributes = {"name": _STDERR, "levelname": "INFO", "msg": line.rstrip("\n")}
+        fields = json.loads(_JsonFormatter().format(logging.makeLogRecord(attributes)))
     text = json.dumps({**fields, "process": process}, ensure_ascii=False)
     return printable(text, escape=json.dumps)
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what the app gave by ``extra=``; a reserved name gets an underscore at its end."""
+    """Return the fields passed as ``extra=``; a reserved name gets an underscore at its end."""
     return {
         f"{name}_" if name in _RESERVED else name: _json_value(value)
         for name, value in vars(record).items()
@@ -150,7 +150,7 @@ def _is_extra(name: str) -> bool:
 
 
 def _json_value(value: object) -> object:
-    """Return a value as it is where JSON has it, else its text."""
+    """Return a value unchanged if JSON can express it, otherwise its text."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -159,11 +159,11 @@ def _json_value(value: object) -> object:
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # none at run time in Python 3.10
-    """EventMQ's handler; the others are those of the app."""
+    """EventMQ's handler, as opposed to those of the app."""
 
 
 class _EarlyHandler(logging.Handler):
-    """Keeps what is logged before there is a log; see `early_lines`."""
+    """Keeps records that are logged before logging is set up; see `early_lines`."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -175,24 +175,28 @@ class _EarlyHandler(logging.Handler):
 
 
 class _JsonHandler(_Handler):
-    """Writes JSON; also of a record that cannot be formatted."""
+    """Writes JSON, even for a record that cannot be formatted."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of the base class
-        """Write why a record could not be written, and where it was made."""
+        """Write the reason why a record could not be written, and its origin."""
         if not logging.raiseExceptions:
             return
-        where = f"{record.pathname}, line {record.lineno}"
-        what = f"{_shown(record.msg)} with the arguments {_shown(record.args)}"
-        kept = {name: vars(record)[name] for name in vars(record) if not _is_extra(name)}
-        kept |= {"msg": f"cannot log {what} ({where})", "args": None, "levelname": "ERROR"}
-        kept |= {"exc_info": sys.exc_info(), "exc_text": None, "stack_info": None}
-        with suppress(Exception):  # such as a closed stderr
-            self.stream.write(self.format(logging.makeLogRecord(kept)) + self.terminator)
+        location = f"{record.pathname}, line {record.lineno}"
+        description = f"{_shown(record.msg)} with the arguments {_shown(record.args)}"
+        attributes = {name: vars(record)[name] for name in vars(record) if not _is_extra(name)}
+        attributes |= {
+            "msg": f"cannot log {description} ({location})",
+            "args": None,
+            "levelname": "ERROR",
+        }
+        attributes |= {"exc_info": sys.exc_info(), "exc_text": None, "stack_info": None}
+        with suppress(Exception):  # for example a closed stderr
+            self.stream.write(self.format(logging.makeLogRecord(attributes)) + self.terminator)
             self.flush()
 
 
 def _shown(value: object) -> str:
-    """Return what a value looks like, also where its own code raises."""
+    """Return the ``repr`` of a value, or its type if the ``repr`` raises."""
     try:
         return repr(value)
     except Exception:  # noqa: BLE001 - of the app's class
@@ -200,50 +204,54 @@ def _shown(value: object) -> str:
 
 
 class _Guard:
-    """Calls a handler of the app; an error of it ends neither a job nor the process, and is said.
+    """Keeps errors of a handler of the app from ending a job or the process, and reports them.
 
-    Once for each handler: what raises, or cannot write, mostly does so with every line.
+    It reports once per handler, since a broken handler usually fails with every line.
 
     Args:
-        handler: Its ``handle`` and ``handleError`` are replaced.
+        handler: The handler; its ``handle`` and ``handleError`` are replaced.
     """
 
     def __init__(self, handler: logging.Handler) -> None:
-        self._handler, self._handle, self._tell = handler, handler.handle, handler.handleError
-        self._said = False
+        self._handler, self._handle, self._handle_error = (
+            handler,
+            handler.handle,
+            handler.handleError,
+        )
+        self._reported = False
         handler.handle = self.handle  # type: ignore[method-assign]
         handler.handleError = self.fail  # type: ignore[method-assign]
 
     def handle(self, record: logging.LogRecord) -> Any:
-        """Do what the handler does with a record."""
+        """Call the handler's ``handle``."""
         try:
             return self._handle(record)
         except Exception as error:  # noqa: BLE001 - code of the app
-            self._say(error)
+            self._report(error)
             return False
 
     def fail(self, record: logging.LogRecord) -> None:
-        """Report the error that the handler has caught; one of writing once."""
+        """Report an error that the handler has caught; an error of writing once."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
-            self._say(error)
+            self._report(error)
         else:
-            self._tell(record)
+            self._handle_error(record)
 
-    def _say(self, error: BaseException) -> None:
-        if self._said:
+    def _report(self, error: BaseException) -> None:
+        if self._reported:
             return
-        self._said = True
+        self._reported = True
         text = printable(f"{type(error).__name__}: {_text(error)}")
-        with suppress(Exception):  # such as a closed stderr
+        with suppress(Exception):  # for example a closed stderr
             sys.stderr.write(
-                f"error: the log handler {printable(_shown(self._handler))} fails, and lines that "
-                f"it should write are lost; it says so once: {text}\n"
+                f"error: the log handler {printable(_shown(self._handler))} fails, and its lines "
+                f"are lost; this is reported once: {text}\n"
             )
 
 
 def _guard_handlers() -> None:
-    """Let no handler that there is end a job or this process."""
+    """Guard all present handlers of the app."""
     loggers = [logging.getLogger(), *logging.getLogger().manager.loggerDict.values()]
     for logger in loggers:
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
@@ -259,10 +267,10 @@ def _text(error: BaseException) -> str:
         return "(no text)"
 
 
-def _log_uncaught(what: str, error: BaseException | None) -> None:
-    """Log an exception that no code caught."""
+def _log_uncaught(context: str, error: BaseException | None) -> None:
+    """Log an uncaught exception."""
     info = error and (type(error), error, error.__traceback__)
-    logging.getLogger(_UNCAUGHT).error("uncaught exception%s", what, exc_info=info or None)
+    logging.getLogger(_UNCAUGHT).error("uncaught exception%s", context, exc_info=info or None)
 
 
 def _in_program(_: object, error: BaseException, __: object) -> None:
@@ -279,44 +287,44 @@ def _ignored(args: Any) -> None:
     _log_uncaught(f", ignored: {args.err_msg or 'in'} {args.object!r}", args.exc_value)
 
 
-def _set_hooks(*, ours: bool) -> None:
-    """Log exceptions that no code caught, or let Python print them. Hooks of the app are kept."""
+def _set_hooks(*, log: bool) -> None:
+    """Log uncaught exceptions, or let Python print them. Hooks of the app are kept."""
     hooks: tuple[tuple[object, str, object, object], ...] = (
         (sys, "excepthook", sys.__excepthook__, _in_program),
         (threading, "excepthook", threading.__excepthook__, _in_thread),
         (sys, "unraisablehook", sys.__unraisablehook__, _ignored),
     )
-    for owner, name, of_python, own in hooks:
-        if getattr(owner, name) in (of_python, own):
-            setattr(owner, name, own if ours else of_python)
+    for owner, name, of_python, replacement in hooks:
+        if getattr(owner, name) in (of_python, replacement):
+            setattr(owner, name, replacement if log else of_python)
 
 
 def start_logging(
     level: str, *, form: str = "text", handlers: str = "keep", warned: bool = False
 ) -> None:
-    """Send log lines of ``level`` and above to stderr; warnings of Python are among them.
+    """Send log lines of ``level`` and above to stderr, including warnings of Python.
 
-    Where the root logger has handlers of the app these are kept, and get the lines of EventMQ's
-    own loggers of ``level`` and above; all else is as the app has configured it.
+    If the root logger has handlers of the app, these are kept, and get the lines of EventMQ's
+    own loggers of ``level`` and above; all else remains as the app has configured it.
 
-    A handler of the app that raises fails nothing: that is said once.
+    An exception in a handler of the app is reported once and has no other effect.
 
     Args:
         level: The lowest level.
         form: ``text`` or ``json``.
         handlers: ``keep`` those of the app, or ``replace`` them.
-        warned: The parent process has said what does not go together.
+        warned: The parent process has logged the warning about conflicting settings.
     """
-    root, own = logging.getLogger(), logging.getLogger("eventmq")
+    root, eventmq_logger = logging.getLogger(), logging.getLogger("eventmq")
     for name, logger in root.manager.loggerDict.items():
         if name.split(".")[0] == "eventmq" and isinstance(logger, logging.Logger):
             # logging.config disables existing loggers by default.
             logger.disabled = False
     _guard_handlers()
     if handlers == "keep" and not all(isinstance(handler, _Handler) for handler in root.handlers):
-        own.setLevel(own.level or level.upper())
+        eventmq_logger.setLevel(eventmq_logger.level or level.upper())
         if form != "text" and not warned:
-            own.warning(
+            eventmq_logger.warning(
                 "log_format is %s, but the app has configured handlers of its own, which are kept; "
                 "set log_handlers to 'replace'", form,
             )  # fmt: skip
@@ -332,11 +340,11 @@ def start_logging(
 
 @contextmanager
 def early_lines() -> Iterator[None]:
-    """Hold lines back that are logged in a ``with`` block before `start_logging` is called in it.
+    """Hold back lines that are logged in a ``with`` block before it calls `start_logging`.
 
-    An app is loaded before its settings say what lines look like, and what is logged meanwhile by
-    loggers without handlers Python itself would print, control characters included. These lines
-    are logged at the end of the block; where it has set up no log, they go to stderr as text.
+    An app is loaded before its settings define the format of lines. Meanwhile Python itself would
+    print what loggers without handlers log, control characters included. The held lines are logged
+    at the end of the block, or go to stderr as text if the block has not set up logging.
     """
     early, last_resort = _EarlyHandler(), logging.lastResort
     logging.lastResort = early
@@ -361,15 +369,15 @@ def _no_warning(record: logging.LogRecord) -> bool:
 def warn_of_variables(*, done: bool) -> Iterator[None]:
     """Warn once of misspelt variables on stderr; the log does not repeat it in a ``with`` block.
 
-    A command reads settings several times, also before there is a log.
+    A command reads settings several times, also before logging is set up.
 
     Args:
         done: The parent process has warned.
     """
     from eventmq.settings import misspelt_variables
 
-    for sentence in [] if done else misspelt_variables(os.environ):
-        sys.stderr.write(f"warning: {sentence}\n")
+    for warning in [] if done else misspelt_variables(os.environ):
+        sys.stderr.write(f"warning: {warning}\n")
     logger = logging.getLogger(_SETTINGS)
     logger.addFilter(_no_warning)
     try:
@@ -379,7 +387,7 @@ def warn_of_variables(*, done: bool) -> Iterator[None]:
 
 
 def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -> Executor:
-    """Do what `eventmq.app.load_executor` does, with log lines as in the worker."""
+    """Load an executor like `eventmq.app.load_executor`, with log lines as in the worker."""
     from eventmq.app import load_app, load_executor
 
     logging.getLogger(_SETTINGS).addFilter(_no_warning)  # the worker has warned

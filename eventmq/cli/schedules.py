@@ -31,9 +31,9 @@ _SHOWN = (
     "name", "task", "trigger", "next", "last", "outcome", "enabled", "queue", "zone", "source",
 )  # fmt: skip
 
-#: Columns that give way on a narrow terminal, the first one first. That one is disabled is always
-#: shown: names and tasks are cut instead.
-_GIVES_WAY = ("source", "zone", "queue", "outcome", "last")
+#: Columns that are dropped on a narrow terminal, in this order. The mark of a disabled schedule is
+#: always shown: names and tasks are cut instead.
+_DROPPED_FIRST = ("source", "zone", "queue", "outcome", "last")
 
 _UNITS = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
 
@@ -65,36 +65,36 @@ def list_schedules(target: Target, as_json: bool, wide: bool) -> None:
     with --wide also both in local time, and its zone.
     """
     with target.asking() as app:
-        found = app.schedules.list()
+        rows_found = app.schedules.list()
         states: dict[str, str] = {}
-        for ids in pages_of([made.last_job for made in found if made.last_job]):
+        for ids in pages_of([made.last_job for made in rows_found if made.last_job]):
             states.update(app.ask("state", {"ids": ids}))
-        rows = [_row(app, made, states) for made in found]
+        rows = [_row(app, made, states) for made in rows_found]
     show_rows(
-        rows, _COLUMNS, as_json=as_json, wide=wide, brief=_SHOWN, gives_way=_GIVES_WAY,
+        rows, _COLUMNS, as_json=as_json, wide=wide, brief=_SHOWN, gives_way=_DROPPED_FIRST,
         empty=none_of("schedules"),
     )  # fmt: skip
 
 
 def describe_trigger(trigger: str) -> str:
-    """Return a trigger as people write it, with its zone."""
+    """Return the readable form of a trigger, with its zone."""
     name, _, options = trigger.partition(":")
     zone = _zone(options)
     return _words(name, options) + (f", zone {zone}" if zone else "")
 
 
-def _row(app: EventMQ, made: Schedule, states: dict[str, str]) -> dict[str, Any]:
-    name, _, options = made.trigger.partition(":")
-    following = app.schedules.next_fire_time(made)
-    last = made.last_fire_time if made.last_job else None
+def _row(app: EventMQ, schedule: Schedule, states: dict[str, str]) -> dict[str, Any]:
+    name, _, options = schedule.trigger.partition(":")
+    following = app.schedules.next_fire_time(schedule)
+    last = schedule.last_fire_time if schedule.last_job else None
     return {
-        "name": made.name, "task": made.task, "trigger": _words(name, options),
-        "queue": made.queue, "enabled": made.enabled, "next": following,
+        "name": schedule.name, "task": schedule.task, "trigger": _words(name, options),
+        "queue": schedule.queue, "enabled": schedule.enabled, "next": following,
         "next_local": following and local_time(following), "zone": _zone(options), "last": last,
-        "last_local": last and local_time(last), "last_job": made.last_job or None,
-        "outcome": states.get(made.last_job) or None, "source": made.source,
-        "app": made.app or None, "remaining": made.remaining, "misfire": made.misfire,
-        "overlap": made.overlap, "jitter": made.jitter, "version": made.version,
+        "last_local": last and local_time(last), "last_job": schedule.last_job or None,
+        "outcome": states.get(schedule.last_job) or None, "source": schedule.source,
+        "app": schedule.app or None, "remaining": schedule.remaining, "misfire": schedule.misfire,
+        "overlap": schedule.overlap, "jitter": schedule.jitter, "version": schedule.version,
     }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _zone(options: str) -> str | None:
 
 
 def _words(name: str, text: str) -> str:
-    """Return a trigger as people write it."""
+    """Return the readable form of a trigger."""
     options = _options(text)
     if name == "every" and isinstance(options.get("seconds"), (int, float)):
         return f"every {_interval(options['seconds'])}"
@@ -124,7 +124,7 @@ def _words(name: str, text: str) -> str:
 
 
 def _interval(seconds: float) -> str:
-    """Return it as listings write a length of time, in seconds where that is not all of it."""
+    """Return an interval in the unit of listings; in seconds if that unit would round it."""
     text = duration(seconds)
     number, _, unit = text.partition(" ")
     if isclose(float(number) * _UNITS.get(unit, 0.0), seconds, rel_tol=1e-9):
@@ -139,7 +139,7 @@ def _interval(seconds: float) -> str:
 @click.argument("name")
 @takes_target
 def run(target: Target, name: str) -> None:
-    """Submit the job of a schedule now, and print its id. Its fire times stay as they are."""
+    """Submit the job of a schedule now, and print its id. Its fire times do not change."""
     with target.asking() as app:
         click.echo(app.schedules.run(name).id)
 
@@ -148,7 +148,7 @@ def run(target: Target, name: str) -> None:
 @click.argument("name")
 @takes_target
 def remove(target: Target, name: str) -> None:
-    """Remove a schedule. One in the code of an app comes back when a beat of the app starts."""
+    """Remove a schedule. A beat of an app restores one that the app's code declares."""
     with target.asking() as app:
         app.schedules.get(name)
         app.schedules.remove(name)
@@ -158,7 +158,7 @@ def remove(target: Target, name: str) -> None:
 @click.argument("name")
 @takes_target
 def enable(target: Target, name: str) -> None:
-    """Let a schedule fire again, from now on."""
+    """Enable a schedule: it fires again from now on."""
     with target.asking() as app:
         app.schedules.enable(name)
 
@@ -167,7 +167,7 @@ def enable(target: Target, name: str) -> None:
 @click.argument("name")
 @takes_target
 def disable(target: Target, name: str) -> None:
-    """Stop a schedule from firing until it is enabled."""
+    """Disable a schedule: it does not fire until it is enabled."""
     with target.asking() as app:
         app.schedules.disable(name)
 
@@ -180,9 +180,11 @@ def disable(target: Target, name: str) -> None:
 @click.argument("arguments", nargs=-1, metavar="[JSON]... [KEY=JSON]...")
 @click.option("--every", metavar="TIME", help="Interval: 30s, 5m, 2h or 1d.")
 @click.option("--cron", metavar="EXPRESSION", help='Five fields, as in "0 3 * * *".')
-@click.option("--at", metavar="TIME", help="Once, as in 2030-01-01T09:00+01:00.")
-@click.option("--tz", metavar="ZONE", help="Zone of --cron or --at, as in Europe/Paris; else UTC.")
-@click.option("--queue", metavar="NAME", help="The queue, if not the task's own.")
+@click.option("--at", metavar="TIME", help="A single time, as in 2030-01-01T09:00+01:00.")
+@click.option(
+    "--tz", metavar="ZONE", help="Zone of --cron or --at, as in Europe/Paris; default: UTC."
+)
+@click.option("--queue", metavar="NAME", help="The queue; default: that of the task.")
 @click.option(
     "--misfire",
     type=click.Choice(["skip", "one", "all"]),
@@ -194,7 +196,7 @@ def disable(target: Target, name: str) -> None:
     type=float,
     metavar="S",
     default=3600.0,
-    help="How far back --misfire all fires missed times; default: an hour.",
+    help="Maximum age of missed times that --misfire all fires; default: an hour.",
 )
 @click.option(
     "--overlap",
@@ -203,10 +205,14 @@ def disable(target: Target, name: str) -> None:
     help="What happens while the previous job has not ended; default: allow.",
 )
 @click.option(
-    "--jitter", type=float, metavar="S", default=0.0, help="Fire up to so many seconds later."
+    "--jitter",
+    type=float,
+    metavar="S",
+    default=0.0,
+    help="Maximum delay of a fire time in seconds.",
 )
-@click.option("--run-count", type=int, metavar="N", help="Number of times that it fires in all.")
-@click.option("--now", is_flag=True, help="Fire once at once, too.")
+@click.option("--run-count", type=int, metavar="N", help="Total number of runs.")
+@click.option("--now", is_flag=True, help="Also fire once immediately.")
 @takes_target
 def schedule(  # noqa: PLR0917 - click hands over by name
     target: Target,
@@ -223,8 +229,8 @@ def schedule(  # noqa: PLR0917 - click hands over by name
 ) -> None:
     """Submit a job on a schedule, under a name.
 
-    An existing schedule of this name is replaced. Arguments are JSON, and with -A the task is
-    looked up in the app, as for "eventmq call".
+    An existing schedule of this name is replaced. Arguments are JSON. With -A the task is looked up
+    in the app, as for "eventmq call".
     """
     from eventmq.app.schedules import Declared
     from eventmq.graph import Signature
@@ -237,10 +243,10 @@ def schedule(  # noqa: PLR0917 - click hands over by name
         call = {"queue": queue} if queue else {}
         declared = Declared.read(name, Signature(full, tuple(args), kwargs), policies, call, more)
         try:
-            made = app.schedules.make(declared, "cli")
+            new_schedule = app.schedules.make(declared, "cli")
         except TypeError as error:
             raise click.UsageError(str(error)) from error
-        app.schedules.put(made)
+        app.schedules.put(new_schedule)
 
 
 def _timing(every: str | None, cron: str | None, at: str | None, tz: str | None) -> Timing:
@@ -260,7 +266,7 @@ def _timing(every: str | None, cron: str | None, at: str | None, tz: str | None)
 def _seconds(text: str) -> float:
     seconds = read_length(text if text[-1:].isalpha() else f"{text}s")
     if seconds is None:
-        msg = f"--every {text!r} is no length of time; right is 30s, 5m, 2h or 1d"
+        msg = f"--every {text!r} is not a length of time; write 30s, 5m, 2h or 1d"
         raise click.UsageError(msg)
     return seconds
 
@@ -271,10 +277,10 @@ def _when(text: str, tz: str | None) -> datetime:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        msg = f"--at {text!r} is no time; right is 2030-01-01T09:00+01:00"
+        msg = f"--at {text!r} is not a time; write 2030-01-01T09:00+01:00"
         raise click.UsageError(msg) from None
     if when.tzinfo is None and tz is None:
-        msg = f"--at {text} has no time zone; right is {text}+01:00, or --tz beside it"
+        msg = f"--at {text} has no time zone; write {text}+01:00, or add --tz"
         raise click.UsageError(msg)
     if tz is None:
         return when

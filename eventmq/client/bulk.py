@@ -1,7 +1,7 @@
 """Bulk submission: many jobs that travel together, in several messages.
 
 A `BulkSubmit` is one submission, cut into `BulkPart` messages by a `BulkSource`. It sends nothing
-itself: `eventmq.client.submit` does, and says how each message ended.
+itself: `eventmq.client.submit` does, and reports the end of each message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "EncodedSource",
 ]
 
-#: Maximum number of jobs in one message: the broker commits so many in about 10 ms.
+#: Maximum number of jobs in one message: the broker commits that many in about 10 ms.
 PART_JOBS = 1000
 
 #: Maximum bytes of payload in one message, unless one job alone has more.
@@ -47,7 +47,7 @@ class BulkSubmit:
     Args:
         source: Makes the parts.
         new_id: Makes ids of messages.
-        deadline: Returns the deadline of a message that is sent now.
+        deadline: Returns the deadline for a message that is sent now.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class BulkSubmit:
         self._source = source
         self._new_id = new_id
         self._deadline = deadline
-        #: A message was handed to the I/O loop.
-        self.begun = False
-        self._again: deque[BulkPart] = deque()
-        self._sent = 0
+        #: Whether a message was handed to the I/O loop.
+        self.started = False
+        self._retries: deque[BulkPart] = deque()
+        self._sent_parts = 0
         #: (position of the first job, number of jobs) of parts with a receipt.
         self._receipts: list[tuple[int, int]] = []
         #: Position -> status and error of jobs that were not confirmed.
@@ -75,23 +75,23 @@ class BulkSubmit:
         if self._stopped is not None:
             return None
         try:
-            part = self._again.popleft() if self._again else self._source.part()
+            part = self._retries.popleft() if self._retries else self._source.part()
         except Exception as error:
-            if not self._sent:
+            if not self._sent_parts:
                 raise
             self._stopped = error
             return None
         if part is not None:
-            self._sent += 1
+            self._sent_parts += 1
             part.pack(self._new_id(), self._deadline())
         return part
 
     def ended(self, part: BulkPart) -> None:
-        """Record how the message of a part ended."""
+        """Record the end of the message of a part."""
         pending, rows = part.pending, part.rows
         error = pending.error
         if isinstance(error, MessageTooLarge) and len(rows) > 1:
-            self._again.extend(part.halves())
+            self._retries.extend(part.halves())
             return
         if error is None:
             self._receipts.append((part.first, len(rows)))
@@ -110,8 +110,8 @@ class BulkSubmit:
                 status = "unknown" if maybe else "refused"
                 self._failed[part.first + position] = (status, error)
             elif position in refused:
-                why = refusal(*refused[position], job_id)
-                self._failed[part.first + position] = ("refused", why)
+                refused_error = refusal(*refused[position], job_id)
+                self._failed[part.first + position] = ("refused", refused_error)
 
     def result(self) -> list[Job[Any]]:
         """Return the handles of all jobs, in order.
@@ -121,17 +121,18 @@ class BulkSubmit:
         """
         if self._stopped is None and not self._failed:
             return self._source.jobs
-        self._source.rest()
+        self._source.make_remaining()
         ends = dict.fromkeys(range(len(self._source.jobs)), ("refused", self._stopped))
         for first, count in self._receipts:
             ends.update(dict.fromkeys(range(first, first + count), ("confirmed", None)))
         ends.update(self._failed)
         jobs = [(job, *ends[position]) for position, job in enumerate(self._source.jobs)]
-        lost = [entry for entry in jobs if entry[1] != "confirmed"]
+        unconfirmed = [entry for entry in jobs if entry[1] != "confirmed"]
         raise BatchError(
-            f"{len(lost)} of {len(jobs)} jobs were not confirmed; the first: {lost[0][2]}",
+            f"{len(unconfirmed)} of {len(jobs)} jobs were not confirmed; the first: "
+            f"{unconfirmed[0][2]}",
             jobs=jobs,
-        ) from lost[0][2]
+        ) from unconfirmed[0][2]
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +143,7 @@ class BulkPart:
         first: Position of its first job in the submission.
         templates: (queue, headers) pairs.
         rows: (id, index into ``templates``, body) per job.
-        origins: Those of the handles; filled in with the receipt.
+        origins: Origins of the handles; filled in with the receipt.
     """
 
     first: int
@@ -179,7 +180,7 @@ class BulkSource(Protocol):
     def part(self) -> BulkPart | None:
         """Return the next part, None after the last; raises the errors of encoding."""
 
-    def rest(self) -> None:
+    def make_remaining(self) -> None:
         """Make the handles of the jobs that are in no part yet."""
 
 
@@ -187,7 +188,7 @@ class CallSource:
     """Parts of calls that share a template.
 
     Args:
-        template: Their template.
+        template: The template.
         calls: Argument tuples.
         kwargs: Keyword arguments of every call.
         ids: Makes job ids.
@@ -232,7 +233,7 @@ class CallSource:
         self.jobs += [Job(row[0], results, origin) for row in rows]
         return BulkPart(first, [(queue, headers) for headers in indexes], rows, [origin])
 
-    def rest(self) -> None:
+    def make_remaining(self) -> None:
         """Make the handles of the jobs that were not encoded."""
         remaining = len(self._calls) - len(self.jobs)
         origin = JobOrigin(self._template.headers.task, sent=False)
@@ -268,5 +269,5 @@ class EncodedSource:
         origins = [job.origin for job in self.jobs[first : self._packed]]
         return BulkPart(first, list(indexes), rows, origins) if rows else None
 
-    def rest(self) -> None:
-        """Do nothing: all jobs have handles."""
+    def make_remaining(self) -> None:
+        """Do nothing, since all jobs have handles."""

@@ -1,8 +1,8 @@
 """The client's runner, for callers in threads and coroutines: thread-safe, and lazy.
 
-The first use makes the sockets (`eventmq.client.io_loop.IoLoop`). After a fork the child drops what
-it inherited, without closing it, and makes its own at its first use. At the exit of the interpreter
-sockets close within a bounded time.
+The sockets (`eventmq.client.io_loop.IoLoop`) are made at the first use. After a fork the child
+drops the inherited ones without closing them, and makes its own at its first use. At the exit of
+the interpreter sockets close within a bounded time.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ __all__ = ["ClientRunner", "Pending", "Transport"]
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    #: What the steps of an operation yield.
+    #: Value that the steps of an operation yield.
     Awaited = PendingRequest | News | Callable[[], Any]
     #: The steps of an operation, see `Pending`.
     Steps = Generator[Awaited, Any, T]
 
-#: Seconds that closing may take.
+#: Maximum seconds for closing.
 CLOSE_TIMEOUT = 1.0
 
-#: Seconds after its deadline at which a caller no longer waits for the driver of the I/O loop.
+#: Seconds after its deadline at which a caller stops waiting for the driver of the I/O loop.
 _GUARD = 2.0
 
 _live: weakref.WeakSet[ClientRunner] = weakref.WeakSet()
 
-#: Loops with open sockets, also those whose client was dropped without being closed.
+#: Loops with open sockets, including those whose client was dropped without being closed.
 _loops: weakref.WeakSet[IoLoop] = weakref.WeakSet()
 
-#: What a forked child inherited: kept, so that nothing of it is ever finalised there.
+#: Objects that a forked child inherited: kept so that they are never finalised there.
 _inherited: list[object] = []
 
 
 class Transport(NamedTuple):
-    """Where the brokers are, and how they are reached.
+    """Addresses and keys of the brokers.
 
-    Without a context the client makes its own; without keys it uses no CURVE.
+    Without a context the client makes its own; without keys it does not use CURVE.
     """
 
     addresses: Sequence[str]
@@ -79,9 +79,9 @@ class Pending(Generic[T]):
 
     Args:
         runner: Waits for what the steps yield.
-        steps: Yields each request to wait for until it has ended, `News`, and functions that may
-            block; it is sent whether there were news in time, or what the function returned. It
-            returns the value of the operation.
+        steps: Generator that yields requests, each to wait for until it has ended, `News`, and
+            functions that may block. It is sent whether news arrived in time, or the function's
+            return value. Its own return value is the value of the operation.
     """
 
     __slots__ = ("_runner", "_steps")
@@ -96,7 +96,7 @@ class Pending(Generic[T]):
             self._run(self._runner.wait_for).send(None)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        raise AssertionError("wait_for waits in this thread, and suspends nothing")
+        raise AssertionError("wait_for blocks this thread and never suspends")
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._run(self._runner.await_for).__await__()
@@ -119,7 +119,7 @@ class Pending(Generic[T]):
             steps.close()
 
 
-def _as_it_is(answer: Any) -> Any:
+def _identity(answer: Any) -> Any:
     return answer
 
 
@@ -129,10 +129,10 @@ class ClientRunner:
     Args:
         transport: Called once, at the first use (in a forked child, once more).
         clock: Reads time.
-        name: The name of this client, for people.
+        name: Name of this client in listings.
         heartbeat: Seconds between heartbeats.
-        heartbeat_timeout: Seconds of silence after which a broker is dead.
-        role: The role that it informs as: ``client`` or ``scheduler``.
+        heartbeat_timeout: Seconds of silence after which a broker counts as dead.
+        role: The role in its INFORM: ``client`` or ``scheduler``.
         legacy: The brokers are routers of EventMQ 0.3, which answer no client.
     """
 
@@ -157,7 +157,7 @@ class ClientRunner:
         self._loop: IoLoop | None = None
         self._lock = threading.Lock()
         self._closed = False
-        #: Who acts, for calls that say so; "" for none.
+        #: The user on whose behalf calls are made; "" for none.
         self.actor = ""
         _live.add(self)
 
@@ -192,7 +192,7 @@ class ClientRunner:
         return loop
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Close the sockets; what is open fails. Idempotent; later use is an error."""
+        """Close the sockets; open requests fail. Idempotent; later use is an error."""
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
@@ -200,25 +200,25 @@ class ClientRunner:
             loop.stop(timeout)
 
     def _drop_inherited(self) -> None:
-        """Forget the parent's thread and sockets; called in a forked child."""
+        """Drop the parent's thread and sockets; called in a forked child."""
         self._loop = None
         self._lock = threading.Lock()
 
     def waiter(self) -> Waiter:
-        """Return what a thread waits with, or a greenlet."""
+        """Return the object with which a thread, or a greenlet, waits."""
         loop = self._loop
         return GreenletWaiter() if loop is not None and loop.green else Waiter()
 
     @staticmethod
     def async_waiter() -> AsyncWaiter:
-        """Return what a coroutine waits with."""
+        """Return the object with which a coroutine waits."""
         return AsyncWaiter()
 
     # Requests
 
     def begin(self, request: PendingRequest) -> None:
         """Begin a request. ``request.notify`` is called from any thread."""
-        request.begun = True
+        request.started = True
         self._running().begin(request)
 
     def deadline(self, timeout: float | None) -> float:
@@ -238,8 +238,8 @@ class ClientRunner:
     ) -> PendingCall:
         """Return a new call for `ask`; nothing is sent yet."""
         if name in ACTING:
-            said = {"actor": self.actor, "operation": OPERATION.get()}
-            arguments = {**{key: text for key, text in said.items() if text}, **(arguments or {})}
+            audit = {"actor": self.actor, "operation": OPERATION.get()}
+            arguments = {**{key: text for key, text in audit.items() if text}, **(arguments or {})}
         return PendingCall(
             [],
             id=self._running().machine.message_id(),
@@ -260,7 +260,7 @@ class ClientRunner:
         return Pending(self, steps)
 
     def send(self, request: PendingSubmit | OneWayMessage) -> Pending[None]:
-        """Return the operation that sends a submission or a one-way message, until it has ended.
+        """Return the operation that sends a submission or a one-way message until it has ended.
 
         Raises when it is waited for:
             BrokerUnavailable: There was no receipt before its deadline.
@@ -270,26 +270,26 @@ class ClientRunner:
 
     @staticmethod
     def sending(request: PendingRequest) -> Steps[None]:
-        """Return the steps of `send`. Cancelling them does not take a job back."""
+        """Return the steps of `send`. Cancelling them does not cancel the job."""
         yield request
         if request.error is not None:
             raise request.error
 
-    def ask(self, call: PendingCall, read: Callable[[Any], T] = _as_it_is) -> Pending[T]:
-        """Return the operation that sends a call and has its only answer as its value.
+    def ask(self, call: PendingCall, read: Callable[[Any], T] = _identity) -> Pending[T]:
+        """Return the operation that sends a call; its value is the only answer.
 
         Args:
             call: The call; it may have begun.
-            read: Makes the value of the answer.
+            read: Converts the answer to the value.
 
         Raises when it is waited for:
             ResultTimeout: A ``get`` was not answered before its deadline.
-            BrokerUnavailable: Another call was not.
+            BrokerUnavailable: Another call was not answered before its deadline.
             EventMQError: The broker refused.
         """
         return Pending(self, self.asking(call, read))
 
-    def asking(self, call: PendingCall, read: Callable[[Any], T] = _as_it_is) -> Steps[T]:
+    def asking(self, call: PendingCall, read: Callable[[Any], T] = _identity) -> Steps[T]:
         """Return the steps of `ask`."""
         try:
             yield call
@@ -304,11 +304,11 @@ class ClientRunner:
 
         Its error is not raised.
         """
-        if not request.begun and self._running().drive_until_done(request):
+        if not request.started and self._running().drive_until_done(request):
             return
         waiter = self.waiter()
         request.notify = waiter.notify
-        if not request.begun:
+        if not request.started:
             self.begin(request)
         while not request.done:
             limit = None
@@ -318,9 +318,9 @@ class ClientRunner:
                 raise request.failure("the client's own thread did not answer")
 
     async def wait_for(self, awaited: Awaited) -> Any:
-        """Wait, in a thread, for what an operation yields; return what its steps are sent.
+        """Wait, in a thread, for what an operation yields; return the value to send to its steps.
 
-        It blocks, and never suspends the coroutine, so that threads and coroutines share one loop.
+        It blocks and never suspends the coroutine, so that threads and coroutines share one loop.
         """
         if isinstance(awaited, PendingRequest):
             return self.wait(awaited)
@@ -331,7 +331,7 @@ class ClientRunner:
         return awaited.ready or waiter.wait(awaited.timeout) or awaited.ready
 
     async def await_for(self, awaited: Awaited) -> Any:
-        """Wait, in a coroutine, for what an operation yields; return what its steps are sent."""
+        """Wait, in a coroutine, for what an operation yields; return the value for its steps."""
         if not isinstance(awaited, (PendingRequest, News)):
             from asyncio import to_thread
 
@@ -339,7 +339,7 @@ class ClientRunner:
         waiter = self.async_waiter()
         if isinstance(awaited, PendingRequest):
             awaited.notify = waiter.notify
-            if not awaited.begun:
+            if not awaited.started:
                 self.begin(awaited)
             while not awaited.done:
                 await waiter.wait()
@@ -361,13 +361,13 @@ class ClientRunner:
             loop.forget(call)
 
     def credit(self, call: PendingCall) -> None:
-        """Tell the broker how many parts of a stream were read. Does not wait or raise."""
+        """Report to the broker how many parts of a stream were read. Does not wait or raise."""
         loop = self._loop
         if loop is not None and not call.done:
             loop.credit(call)
 
     def loop(self) -> IoLoop:
-        """Return the I/O loop, for a program with a loop of its own; see `IoLoop.attach`.
+        """Return the I/O loop, for a program with its own event loop; see `IoLoop.attach`.
 
         Raises:
             BrokerUnavailable: The client was closed.

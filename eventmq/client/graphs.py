@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 
 class GraphJob(Job[T]):
-    """The job whose result is that of a whole graph: what ``chain(...).delay()`` returns.
+    """The job whose result is that of a whole graph; returned by ``chain(...).delay()``.
 
-    As any `Job`; but `cancel` ends the whole graph.
+    Like any `Job`, except that `cancel` cancels the whole graph.
 
     Attributes:
         root: Id of the graph, which is that of its first job.
@@ -51,7 +51,7 @@ class GraphJob(Job[T]):
         return self._cancelling(reason).wait()
 
     async def acancel(self, reason: str = "") -> bool:
-        """Do the same as `cancel` in a coroutine."""
+        """Do the same as `cancel`, in a coroutine."""
         return await self._cancelling(reason)
 
     def _cancelling(self, reason: str) -> Pending[bool]:
@@ -62,17 +62,17 @@ class GraphJob(Job[T]):
         """Return all jobs of the graph, in the order in which they were encoded.
 
         Returns:
-            For each what `Job.info` has, without the attempts, and ``place input output handler``:
-            see ``graph`` in the table of calls on the protocol page.
+            For each job the fields of `Job.info`, without the attempts, and ``place input output
+            handler``: see ``graph`` in the table of calls on the protocol page.
 
         Raises:
-            JobNotFound: The broker does not know it, or not any more.
+            JobNotFound: The broker does not know the graph, or has forgotten it.
             BrokerUnavailable: No answer within ``submit_timeout``.
         """
         return self._results.runner.run(self._listing()).wait()
 
     async def agraph(self) -> list[dict[str, Any]]:
-        """Do the same as `graph` in a coroutine."""
+        """Do the same as `graph`, in a coroutine."""
         return await self._results.runner.run(self._listing())
 
     def _listing(self) -> Steps[list[dict[str, Any]]]:
@@ -91,9 +91,9 @@ def _any_cancelled(answer: dict[str, Any]) -> bool:
 
 
 class JobGroup:
-    """Jobs that were submitted together: what ``group(...).delay()`` returns.
+    """Jobs that were submitted together; returned by ``group(...).delay()``.
 
-    Iterating yields their handles in order, those of groups in groups included.
+    Iteration yields their handles in order, those of nested groups included.
 
     Attributes:
         id: Id of the graph; "" if it has no job.
@@ -136,12 +136,12 @@ class JobGroup:
 
         Args:
             timeout: Seconds for all of them together, as for `Job.get`.
-            return_errors: Wait for all jobs, and return the exception that `Job.get` would raise
-                instead of a result; else it is raised as soon as a job does not succeed.
+            return_errors: Wait for all jobs, and return the exception that `Job.get` would raise in
+                place of a result; otherwise it is raised as soon as a job does not succeed.
 
         Raises:
-            ResultTimeout: They had not ended in time.
-            JobError: As `Job.get`.
+            ResultTimeout: The jobs did not end in time.
+            JobError: As for `Job.get`.
         """
         if self._results is None:
             return _nested(self._tree, iter(()))
@@ -150,7 +150,7 @@ class JobGroup:
     async def aget(
         self, timeout: float | Default | None = DEFAULT, *, return_errors: bool = False
     ) -> list[Any]:
-        """Do the same as `get` in a coroutine."""
+        """Do the same as `get`, in a coroutine."""
         if self._results is None:
             return _nested(self._tree, iter(()))
         return await self._getting(self._results, timeout, return_errors=return_errors)
@@ -183,7 +183,7 @@ class JobGroup:
         return all(job.ready() for job in self.jobs)
 
     def successful(self) -> bool:
-        """Return whether all jobs have ended by success; raises what `Job.state` raises."""
+        """Return whether all jobs have succeeded; raises what `Job.state` raises."""
         return all(job.successful() for job in self.jobs)
 
     # The graph
@@ -193,7 +193,7 @@ class JobGroup:
         return self._whole is not None and self._whole.cancel(reason)
 
     async def acancel(self, reason: str = "") -> bool:
-        """Do the same as `cancel` in a coroutine."""
+        """Do the same as `cancel`, in a coroutine."""
         return self._whole is not None and await self._whole.acancel(reason)
 
     def graph(self) -> list[dict[str, Any]]:
@@ -201,12 +201,12 @@ class JobGroup:
         return [] if self._whole is None else self._whole.graph()
 
     async def agraph(self) -> list[dict[str, Any]]:
-        """Do the same as `graph` in a coroutine."""
+        """Do the same as `graph`, in a coroutine."""
         return [] if self._whole is None else await self._whole.agraph()
 
 
 def _nested(tree: list[Any], values: Iterator[Any]) -> list[Any]:
-    """Return values in the shape of groups in groups."""
+    """Return values in the shape of nested groups."""
     return [_nested(part, values) if isinstance(part, list) else next(values) for part in tree]
 
 
@@ -231,8 +231,8 @@ def write_graph(
         parts: Its jobs by node index.
         plan: Which jobs wait for which.
         ids: Their ids.
-        write: Encodes a job, given also the ids of those that it waits for, with the middlewares
-            around it; None without middlewares.
+        write: Encodes a job within the middlewares; also gets the ids of the jobs that it waits
+            for. None without middlewares.
 
     Raises:
         NotAllowed: A job is unique, or has no guarantee.
@@ -247,9 +247,9 @@ def write_graph(
 
 
 def _waits(plan: Plan, ids: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the ids of the jobs that each job waits for, of those that wait."""
+    """Return job -> ids of the jobs that it waits for, for the jobs that wait."""
     waits: dict[str, Sequence[str]] = {
-        ids[node]: [ids[other] for other in refs_of(plan.joins[at])]
+        ids[node]: [ids[index] for index in refs_of(plan.joins[at])]
         for node, at in enumerate(plan.inputs) if at >= 0
     }  # fmt: skip
     return waits | {ids[node]: ids[first:end] for node, first, end in plan.handlers}
@@ -287,9 +287,9 @@ def _marked(template: Template, flags: str) -> Template:
     """Return a template for jobs of a graph."""
     headers = template.headers
     if template.key is not None or headers.guarantee is False:
-        what = "a unique key" if template.key is not None else "guarantee=False"
+        feature = "a unique key" if template.key is not None else "guarantee=False"
         raise NotAllowed(
-            f"task {headers.task!r} has {what}, which jobs of a graph cannot have: "
+            f"task {headers.task!r} has {feature}, which jobs of a graph cannot have: "
             "submit it by itself, or from within a task"
         )
     headers = replace(headers, graph=flags)

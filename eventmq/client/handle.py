@@ -55,17 +55,17 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Parts and bytes after which a CREDIT tells the broker that they were read, at the latest.
+#: Limits of parts and bytes after which a CREDIT reports to the broker that they were read.
 CREDIT_PARTS = WINDOW // 4
 
 CREDIT_BYTES = WINDOW_BYTES // 4
 
 _ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
-#: Seconds that a diagnosis may take, after the caller's timeout has passed.
+#: Maximum seconds for a diagnosis, after the caller's timeout has passed.
 DIAGNOSIS_TIMEOUT = 1.0
 
-#: The shortest timeout: seconds in which an answer comes that the broker has.
+#: Minimum timeout in seconds: enough for an answer that the broker has already.
 MIN_TIMEOUT = 0.1
 
 
@@ -81,14 +81,14 @@ DEFAULT = Default.DEFAULT
 class Job(Generic[T]):
     """One submitted job; ``T`` is the type of its result.
 
-    It keeps the broker that took the job. Making one asks nothing; each method asks the broker,
-    until the job's end is known here. Thread-safe. It cannot be pickled: pass on the id, and make
-    a handle of it with ``app.job(id)``.
+    The handle keeps the broker that has the job. Making a handle sends nothing; each method asks
+    the broker until the job's end is known here. Thread-safe. It cannot be pickled: pass on the id,
+    and make a handle from it with ``app.job(id)``.
 
     Attributes:
         id: The job's id.
         origin: The broker that has it.
-        row: How it ended, None until that is known here.
+        row: The row about its end, None until that is known here.
     """
 
     __slots__ = ("__weakref__", "_results", "id", "origin", "row")
@@ -111,7 +111,7 @@ class Job(Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError`, with what is right for a word of Celery."""
+            """Raise `AttributeError`, with a hint for a name of Celery's API."""
             return hints.find_attribute(self, name, hints.JOB)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -125,22 +125,22 @@ class Job(Generic[T]):
         """Wait for the job's end and return its result.
 
         Args:
-            timeout: Seconds, 60 unless the setting ``result_timeout`` says otherwise; None waits
-                without limit. An answer takes a moment: less than 0.1 counts as 0.1.
+            timeout: Seconds, by default those of the setting ``result_timeout`` (60); None waits
+                without limit. Less than 0.1 counts as 0.1, the time of an answer.
 
         Raises:
-            ResultTimeout: It had not ended in time; it goes on. The message is a diagnosis, for
-                which the broker is asked, at most a second after the timeout.
-            JobFailed: The task raised (the original is the cause, where it can be had).
-            JobCancelled: It was cancelled.
-            JobExpired: Its ``expires`` passed first.
+            ResultTimeout: The job did not end in time; it continues. The message is a diagnosis,
+                for which the broker is asked, at most a second after the timeout.
+            JobFailed: The task raised (its exception is the cause, if it can be imported).
+            JobCancelled: The job was cancelled.
+            JobExpired: Its ``expires`` passed before it started.
             JobNotFound: The broker does not know it.
             ResultUnavailable: It succeeded, and its result was not kept.
         """
         return self._results.get(self, timeout).wait()  # type: ignore[no-any-return]
 
     async def aget(self, timeout: float | Default | None = DEFAULT) -> T:
-        """Do the same as `get` in a coroutine."""
+        """Do the same as `get`, in a coroutine."""
         return await self._results.get(self, timeout)  # type: ignore[no-any-return]
 
     # State
@@ -149,14 +149,14 @@ class Job(Generic[T]):
     def confirmed(self) -> bool:
         """Whether a broker has confirmed that it keeps the job.
 
-        False in a batch that was not sent, and after a submission to a legacy broker, which gives
+        False in a batch that was not sent, and after a submission to a legacy broker, which sends
         no receipts: the job may be lost, and its state cannot be read.
         """
         return self.origin.sent and self.origin.confirmed
 
     @property
     def state(self) -> str:
-        """The state now: one of the words of `eventmq.job.JobState`.
+        """The present state: a value of `eventmq.job.JobState`.
 
         Raises:
             JobNotFound: The broker does not know it.
@@ -165,7 +165,7 @@ class Job(Generic[T]):
         return self.row.state if self.row else self._results.state(self).wait()
 
     async def astate(self) -> str:
-        """Do the same as `state` in a coroutine."""
+        """Do the same as `state`, in a coroutine."""
         return self.row.state if self.row else await self._results.state(self)
 
     def ready(self) -> bool:
@@ -173,49 +173,44 @@ class Job(Generic[T]):
         return self.state in _ENDED
 
     def successful(self) -> bool:
-        """Return whether the job has ended by success; raises what `state` raises."""
+        """Return whether the job has succeeded; raises what `state` raises."""
         return self.state == "succeeded"
 
     def info(self, *, args: bool = False, logs: bool = False) -> dict[str, Any]:
-        """Return what the broker knows of the job, without its result.
+        """Return the broker's information about the job, without its result.
 
         Args:
-            args: With its arguments, as ``args`` and ``kwargs``. Where the broker has keys, those
-                of the job's owner, of its group, and admins may ask. They are None, and
-                ``args_note`` has the reason, where the broker does not keep them, as for a job that
-                has succeeded, or where their serializer is neither json nor msgpack: decoding
-                others runs code.
-            logs: With what it logged, as ``logs``: a list of maps with ``attempt``, ``at`` (Unix
-                time at which the attempt had ended) and ``text``. `logs` has the same as one text.
+            args: Include its arguments, as ``args`` and ``kwargs``. If the broker has keys, only
+                the job's owner, its group, and admins get them. They are None, and ``args_note``
+                has the reason, if the broker does not keep them, as for a job that has succeeded,
+                or if their serializer is neither json nor msgpack, since decoding others runs code.
+            logs: Include its log, as ``logs``: a list of maps with ``attempt``, ``at`` (Unix time
+                at which the attempt ended) and ``text``. `logs` returns the same as one text.
 
         Returns:
             id, task, queue, state, attempt, delivery, priority, created, due, expires,
             finished, leased (Unix times, None for none), worker, error, headers, attempts (the last
             ten that failed) and others: see ``info`` in the table of calls on the protocol page.
-            ``leased`` is when the broker handed a running job to its worker: it started then or,
-            where the worker had others before it, later. An error has ``type message traceback
-            arguments``.
-
-        Raises:
-            JobNotFound: The broker does not know it.
-            BrokerUnavailable: No answer within ``submit_timeout``.
+            ``leased`` is the time when the broker handed a running job to its worker: it started
+            then or, if the worker had others before it, later. An error has ``type message
+            traceback arguments``.
         """
         return self._results.info(self, args=args, logs=logs).wait()
 
     async def ainfo(self, *, args: bool = False, logs: bool = False) -> dict[str, Any]:
-        """Do the same as `info` in a coroutine."""
+        """Do the same as `info`, in a coroutine."""
         return await self._results.info(self, args=args, logs=logs)
 
     def logs(self) -> str:
-        """Return what the job logged, if its task has ``keep_logs``.
+        """Return the log of the job, if its task has ``keep_logs``.
 
-        That is what its attempts logged so far, each under a line with its number: the last lines,
-        up to the setting ``max_job_log_bytes``, which stay as long as the result, and for a failed
-        job as long as that is kept. What a running attempt logs comes with its end; an attempt
-        whose process was killed, as at its ``timeout``, leaves no log.
+        It has the logs of its attempts so far, each below a line with its number: the last lines,
+        up to the setting ``max_job_log_bytes``. They are kept as long as the result, or as long as
+        the failed job. The log of a running attempt arrives at its end; an attempt whose process
+        was killed, for example at its ``timeout``, has no log.
 
         Returns:
-            The lines, each with its end; "" where nothing is kept.
+            The lines with their line ends; "" if no log is kept.
 
         Raises:
             JobNotFound: The broker does not know it.
@@ -224,19 +219,19 @@ class Job(Generic[T]):
         return self._results.logs(self).wait()
 
     async def alogs(self) -> str:
-        """Do the same as `logs` in a coroutine."""
+        """Do the same as `logs`, in a coroutine."""
         return await self._results.logs(self)
 
     # Cancelling
 
     def cancel(self, reason: str = "") -> bool:
-        """Cancel the job, whether it waits or runs. Doing it twice is harmless.
+        """Cancel the job, whether it waits or runs. Idempotent.
 
-        It ends at once, and waiting calls of `get` raise `JobCancelled`. A worker that runs it is
-        told to stop; what it still answers changes nothing.
+        The job ends at once, and waiting calls of `get` raise `JobCancelled`. A worker that runs it
+        is told to stop; its outcome is ignored.
 
         Args:
-            reason: The text that `JobCancelled` has.
+            reason: The ``reason`` of `JobCancelled`.
 
         Returns:
             Whether it is cancelled now; False if it had ended in another way.
@@ -248,27 +243,27 @@ class Job(Generic[T]):
         return self._results.cancel(self, reason).wait()
 
     async def acancel(self, reason: str = "") -> bool:
-        """Do the same as `cancel` in a coroutine."""
+        """Do the same as `cancel`, in a coroutine."""
         return await self._results.cancel(self, reason)
 
     # Streams
 
     def stream(self, timeout: float | Default | None = DEFAULT) -> JobStream[T]:
-        """Iterate over what a generator task yields, for ``for`` and ``async for``.
+        """Iterate over the parts that a generator task yields, for ``for`` and ``async for``.
 
-        The parts come in order. After the last one `get` has the return value of the generator. A
-        job that ends in another way than by success raises at the end what `get` raises. Each part
-        is read once: a stream that was left in the middle goes on where it was left.
+        The parts come in order. After the last one `get` has the return value of the generator. If
+        the job does not succeed, the iteration ends with the exception that `get` raises. Each part
+        is read once: a stream that was left in the middle continues where it was left.
 
         Args:
             timeout: Seconds to wait for each part, as in `get`.
 
         Raises:
             ResultTimeout: No part came in time; the iterator can be used again.
-            StreamRestarted: The job is run again, and is not ``replayable``: the iterator goes on
-                with its parts from the first.
+            StreamRestarted: The job runs again and is not ``replayable``: the iterator continues
+                with its parts from the first one.
             ResultUnavailable: Parts were discarded because none was read in time, or were read.
-            NotAllowed: The job has ended and has no parts: its task is no generator.
+            NotAllowed: The job has ended without parts: its task is not a generator.
             JobNotFound: The broker does not know it.
         """
         return JobStream(self, self._results, timeout)
@@ -283,7 +278,7 @@ class JobOrigin:
         broker: Index of the broker that took them, or `NO_BROKER` if it is not known.
         store: Id of its store.
         sent: False while they are part of a batch that was not sent.
-        confirmed: False if the broker gave no receipt for them, because it gives none.
+        confirmed: False if the broker gave no receipt for them, because it sends none.
         results: Converts their results; None leaves these as they were serialised.
     """
 
@@ -299,7 +294,7 @@ class ResultClient:
     """Result client: asks brokers for the state and result of jobs.
 
     Args:
-        runner: Talks to the brokers.
+        runner: Exchanges messages with the brokers.
         reader: Reads outcomes.
         answer_timeout: Seconds to wait for an answer about the present state.
         result_timeout: Default seconds to wait for the end of a job.
@@ -332,7 +327,7 @@ class ResultClient:
     # Results
 
     def get(self, job: Job[Any], timeout: float | Default | None) -> Pending[Any]:
-        """Return the operation that waits for a job and has its result as its value."""
+        """Return the operation that waits for a job; its value is the job's result."""
         return self.runner.run(self.getting(job, timeout))
 
     def getting(self, job: Job[Any], timeout: float | Default | None) -> Steps[Any]:
@@ -351,12 +346,12 @@ class ResultClient:
     def ending(
         self, job: Job[Any], call: PendingCall, timeout: float | Default | None
     ) -> Steps[None]:
-        """Return the steps that wait for the end of a job, and for its submission before.
+        """Return the steps that wait for the end of a job, and before that for its submission.
 
         Args:
             job: The job.
-            call: As of `end_of`, perhaps with a submission.
-            timeout: That of the caller, for the diagnosis.
+            call: A call of `end_of`, which may have a submission.
+            timeout: Timeout of the caller, for the diagnosis.
         """
         try:
             row: list[Any] = yield from self.runner.asking(call)
@@ -368,17 +363,17 @@ class ResultClient:
 
     @staticmethod
     def record_broker(job: Job[Any], call: PendingCall) -> None:
-        """Record the broker that has a job, if it was submitted with the call for its end."""
+        """Record the broker that has a job, if the call for its end also submitted it."""
         if call.target != NO_BROKER:
             origin = job.origin
             origin.broker, origin.store, origin.sent = call.target, call.store, True
 
-    def made(self, job: object) -> bool:
-        """Return whether this is a job's handle that asks this result client."""
+    def owns(self, job: object) -> bool:
+        """Return whether an object is a handle of this result client."""
         return isinstance(job, Job) and job._results is self  # noqa: SLF001 - of this module
 
     def record(self, job: Job[Any], row: list[Any]) -> None:
-        """Keep how a job ended; raise `JobNotFound` for an id that the broker does not know."""
+        """Keep the end of a job; raise `JobNotFound` for an id that the broker does not know."""
         if row[1]:
             job.row = EndRow(*row)
         else:
@@ -390,7 +385,7 @@ class ResultClient:
         timeout: float | Default | None,
         submit: PendingSubmit | None = None,
     ) -> PendingCall:
-        """Return the call for a job's end, with a submission that comes before it."""
+        """Return the call for a job's end, with a submission that precedes it."""
         origin = self.sent(job) if submit is None else job.origin
         call = self.runner.new_call(
             "get",
@@ -409,7 +404,7 @@ class ResultClient:
     ) -> Steps[ResultTimeout]:
         """Return the steps to an error with a diagnosis.
 
-        The error stays as it is if it has one, or none comes in `DIAGNOSIS_TIMEOUT`.
+        The error is unchanged if it has one already, or none arrives in `DIAGNOSIS_TIMEOUT`.
         """
         if error.state:
             return error
@@ -437,13 +432,13 @@ class ResultClient:
         return self.runner.asking(call, partial(_state, job))
 
     def info(self, job: Job[Any], *, args: bool, logs: bool) -> Pending[dict[str, Any]]:
-        """Return what the broker knows of a job, perhaps with its arguments and its log."""
-        more = {name: True for name, asked in (("args", args), ("logs", logs)) if asked}
+        """Return the broker's information about a job, if requested with arguments and log."""
+        more = {name: True for name, requested in (("args", args), ("logs", logs)) if requested}
         call = self.job_call(job, "info", {"id": job.id, **more})
         return self.runner.ask(call, self.reader.with_arguments if args else with_errors)
 
     def logs(self, job: Job[Any]) -> Pending[str]:
-        """Return what a job logged."""
+        """Return the log of a job."""
         call = self.job_call(job, "info", {"id": job.id, "logs": True})
         return self.runner.ask(call, log_text)
 
@@ -453,7 +448,7 @@ class ResultClient:
         return self.runner.ask(call, partial(_cancelled, job))
 
     def job_call(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> PendingCall:
-        """Return a call about a job, for the broker that has it."""
+        """Return a call about a job, addressed to the broker that has it."""
         origin = self.sent(job)
         call = self.runner.new_call(
             name,
@@ -481,7 +476,7 @@ class ResultClient:
         """Return a handle of a job that one of the brokers knows.
 
         Raises when it is waited for:
-            JobNotFound: None of them knows it.
+            JobNotFound: No broker knows it.
             BrokerUnavailable: One of them did not answer, and the others do not know it.
         """
         return self.runner.run(self._finding(job_id))
@@ -522,8 +517,8 @@ class JobStream(Generic[T]):
     """Iterates over the parts of a job, for ``for`` and ``async for``; made by `Job.stream`.
 
     It asks the broker when the first part is requested. Each part is read once: a reader that
-    leaves a stream in the middle and opens it again goes on with the next part. It goes on after a
-    restart of the broker, too. Use it from one thread, or one coroutine.
+    leaves a stream in the middle and opens it again continues with the next part. It also continues
+    after a restart of the broker. Use it from one thread, or one coroutine.
 
     Args:
         job: The job.
@@ -538,7 +533,7 @@ class JobStream(Generic[T]):
         self._timeout = timeout
         self._seconds = results.timeout(timeout)
         self._call: PendingCall | None = None
-        #: The delivery that is read, and the index of its next part.
+        #: The delivery that is being read, and the index of its next part.
         self._delivery = self._next = 0
         #: Index after the last part that was returned, of any delivery.
         self._seen = 0
@@ -551,7 +546,7 @@ class JobStream(Generic[T]):
         self._credited = self._uncredited_bytes = 0
 
     def close(self) -> None:
-        """End it; parts that were not read stay for the next reader. Idempotent."""
+        """End the iteration; unread parts remain for the next reader. Idempotent."""
         self._done = True
         self._parts = []
         self._leave()
@@ -572,9 +567,9 @@ class JobStream(Generic[T]):
     def __next__(self) -> Any:
         """Return the next part; raises the errors of `Job.stream`."""
         part = self._pop()
-        if part is _NOTHING:
+        if part is _NO_PART:
             part = self._runner.run(self._reading()).wait()
-        if part is _NOTHING:
+        if part is _NO_PART:
             raise StopIteration
         return part
 
@@ -584,14 +579,14 @@ class JobStream(Generic[T]):
     async def __anext__(self) -> Any:
         """Return the next part in a coroutine."""
         part = self._pop()
-        if part is _NOTHING:
+        if part is _NO_PART:
             part = await self._runner.run(self._reading())
-        if part is _NOTHING:
+        if part is _NO_PART:
             raise StopAsyncIteration
         return part
 
     def _reading(self) -> Steps[Any]:
-        """Return the steps to the next part, `_NOTHING` after the last."""
+        """Return the steps to the next part, `_NO_PART` after the last one."""
         while not self._done:
             if self._call is None:
                 self._ask()
@@ -601,9 +596,9 @@ class JobStream(Generic[T]):
                     yield from self._results.explaining(self._job, self._timeout, self._timed_out())
                 )
             part = self._pop()
-            if part is not _NOTHING:
+            if part is not _NO_PART:
                 return part
-        return _NOTHING
+        return _NO_PART
 
     # Calls
 
@@ -631,18 +626,18 @@ class JobStream(Generic[T]):
 
     # hot loop: python -m benchmarks stream
     def _pop(self) -> Any:
-        """Return the next part that is here, or `_NOTHING`."""
+        """Return the next part that has arrived, or `_NO_PART`."""
         parts = self._parts
         while not parts:
             call = self._call
             if call is None:
-                return _NOTHING
+                return _NO_PART
             if not call.answers:
                 self._send_credit(call)
                 if call.done and not call.answers:
                     self._end()
                     raise call.error or ResultUnavailable("the stream has ended too early")
-                return _NOTHING
+                return _NO_PART
             answer = call.answers.popleft()
             if isinstance(answer, tuple):
                 self._receive(call, answer)
@@ -659,7 +654,7 @@ class JobStream(Generic[T]):
         return value
 
     def _send_credit(self, call: PendingCall | None) -> None:
-        """Tell the broker how many parts were read."""
+        """Report to the broker how many parts were read."""
         if call is not None and self._next > self._credited and not call.done:
             self._credited, self._uncredited_bytes = self._next, 0
             call.arguments["taken"] = self._next
@@ -692,7 +687,7 @@ class JobStream(Generic[T]):
         """Handle a batch of parts, or the end."""
         head, body = answer
         if head.delivery < self._delivery:
-            if not isinstance(body, bytes):  # a restarted broker has had no part of it
+            if not isinstance(body, bytes):  # a restarted broker received no parts
                 self._finish(body)
             return
         if head.delivery > self._delivery:
@@ -709,7 +704,7 @@ class JobStream(Generic[T]):
         if not isinstance(body, bytes):
             self._receive_end(head, body)
         elif head.first > self._next:
-            self._ask_again(head.first)
+            self._request_again(head.first)
         elif head.end > self._next:
             self._requested_again = False
             self._content_type, parts = decode_parts(body)
@@ -717,14 +712,14 @@ class JobStream(Generic[T]):
             self._skip()
 
     def _skip(self) -> None:
-        """Skip parts that an earlier delivery has yielded, where each yields the same."""
+        """Skip parts that an earlier delivery has yielded, if each delivery yields the same."""
         while self._parts and self._next < self._seen:
             self._parts.pop()
             self._next += 1
 
     def _receive_end(self, head: PartHead, row: list[Any]) -> None:
         if head.first > self._next:
-            self._ask_again(head.first)
+            self._request_again(head.first)
         else:
             self._finish(row)
 
@@ -735,8 +730,8 @@ class JobStream(Generic[T]):
         if self._job.row.state != "succeeded":
             self._results.reader.value(self._job.row)  # raises
 
-    def _ask_again(self, index: int) -> None:
-        """Ask again, once, for parts that were lost on the way."""
+    def _request_again(self, index: int) -> None:
+        """Request parts again that were lost in transit, once."""
         lost = f"parts {self._next} to {index - 1} of job {self._job.id} were lost"
         if self._requested_again:
             self._end()
@@ -750,16 +745,16 @@ class JobStream(Generic[T]):
         self._leave()
 
 
-class _Nothing:
-    """Stands for: no part is here."""
+class _NoPart:
+    """Type of `_NO_PART`: no part has arrived."""
 
 
-_NOTHING = _Nothing()
+_NO_PART = _NoPart()
 
 
-# Diagnosis of a job that had not ended in time: the text of the `ResultTimeout` of ``get``. Pure:
-# `ResultClient` asks the broker, for at most `DIAGNOSIS_TIMEOUT` seconds in all. Rows are those of
-# the calls ``info``, ``queues`` and ``workers``.
+# Diagnosis of a job that did not end in time: the text of the `ResultTimeout` of ``get``. Pure:
+# `ResultClient` asks the broker, for at most `DIAGNOSIS_TIMEOUT` seconds. Rows are those of the
+# calls ``info``, ``queues`` and ``workers``.
 
 
 def diagnose(
@@ -772,20 +767,20 @@ def diagnose(
 
     Args:
         info: The answer to ``info`` about the job.
-        queues: The answer to ``queues``, None if there is none.
-        workers: The answer to ``workers``, None if there is none.
-        waited: How long the caller waited, as text.
+        queues: The answer to ``queues``, None if there was none.
+        workers: The answer to ``workers``, None if there was none.
+        waited: The caller's waiting time, as text.
     """
     task, state = info.get("task"), info["state"]
-    what = f"job {info['id']} of task {task!r}" if task else f"job {info['id']}"
+    subject = f"job {info['id']} of task {task!r}" if task else f"job {info['id']}"
     if state in _ENDED:
-        return f"{what} {state} just after {waited}; get() again says how it ended"
-    why = _why(info, queues, workers)
-    return f"{what} is still {state} after {waited}{f': {why}' if why else ''}"
+        return f"{subject} {state} just after {waited}; get() again says how it ended"
+    reason = _reason(info, queues, workers)
+    return f"{subject} is still {state} after {waited}{f': {reason}' if reason else ''}"
 
 
-def _why(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> str:
-    """Return why a job has not ended, "" if that is not known."""
+def _reason(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> str:
+    """Return the reason why a job has not ended, "" if that is not known."""
     state = info["state"]
     if state == "running":
         since = f" since {_time(info['leased'])}" if info.get("leased") else ""
@@ -794,21 +789,21 @@ def _why(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> 
         return f"it becomes ready at {_time(info.get('due'))}{_attempt(info)}"
     if state == "blocked":
         return "it waits for other jobs of its graph"
-    return "" if queues is None or workers is None else _why_queued(info, queues, workers)
+    return "" if queues is None or workers is None else _queued_reason(info, queues, workers)
 
 
-def _why_queued(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
+def _queued_reason(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
     name, task = info.get("queue", ""), info.get("task", "")
     queue = next((row for row in queues if row["name"] == name), {})
     if queue.get("paused"):
         return f"the queue {name!r} is paused"
-    there = [row for row in workers if row.get("seen") is not None]
-    serving = [row for row in there if any(pair[1] == name for pair in row["queues"])]
+    connected = [row for row in workers if row.get("seen") is not None]
+    serving = [row for row in connected if any(pair[1] == name for pair in row["queues"])]
     if not serving:
         start = f"eventmq worker -A MODULE -Q {name}"
         return f"no worker serves the queue {name!r}; start one with: {start}"
     named = task and parse_headers(str(info.get("headers", ""))).content_type
-    if named and not any(_knows(row, task) for row in serving):
+    if named and not any(_accepts(row, task) for row in serving):
         names = ", ".join(sorted({str(row["name"]) for row in serving})[:3])
         return f"no worker of the queue {name!r} knows the task {task!r}; connected: {names}"
     waiting, running = int(queue.get("waiting", 1)) - 1, int(queue.get("running", 0))
@@ -817,12 +812,12 @@ def _why_queued(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
         return f"{limits}; {max(0, waiting)} others wait in it and {running} run{_attempt(info)}"
     if waiting <= 0 and not running and named:
         return f"no worker takes it from the queue {name!r}; does a worker know the task {task!r}?"
-    others = f"{max(0, waiting)} others wait in the queue {name!r} and {running} run"
-    return f"{others}; workers that serve it: {len(serving)}{_attempt(info)}"
+    backlog = f"{max(0, waiting)} others wait in the queue {name!r} and {running} run"
+    return f"{backlog}; workers that serve it: {len(serving)}{_attempt(info)}"
 
 
-def _knows(worker: Mapping[str, Any], task: str) -> bool:
-    """Return whether a worker knows a task; without a list it takes any task, unless legacy."""
+def _accepts(worker: Mapping[str, Any], task: str) -> bool:
+    """Return whether a worker has a task; without a list it accepts any, unless it is legacy."""
     return not worker.get("plain") and (not worker["tasks"] or task in worker["tasks"])
 
 
@@ -834,5 +829,5 @@ def _attempt(info: Mapping[str, Any]) -> str:
 
 def _time(timestamp: object) -> str:
     if not isinstance(timestamp, (int, float)) or not timestamp:
-        return "a time that the broker does not say"
+        return "an unknown time"
     return datetime.fromtimestamp(timestamp).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -1,20 +1,20 @@
-"""The client's I/O loop: the sockets and the clock around `ClientMachine`, and who runs them.
+"""The client's I/O loop: the sockets and the clock of `ClientMachine`, and the thread that runs it.
 
 At any time at most one thread is the *driver*: it holds the driver lock, and only it touches
-machine and sockets. libzmq lets a socket move between threads where a full memory barrier lies
-between its uses, which the lock is. A thread that submits alone drives until it has its receipt: no
-other thread has to be notified on the way, which costs 50 microseconds each on a machine whose
-cores sleep during the broker's fsync (5,000 receipts a second directly, 2,900 through another
-thread). A thread that comes while another drives puts a command into the inbox and waits.
+machine and sockets. libzmq allows a socket to move between threads if a full memory barrier lies
+between its uses, which the lock provides. A thread that submits alone drives until it has its
+receipt, so that no other thread has to be notified, which costs 50 microseconds each on a machine
+whose cores sleep during the broker's fsync (5,000 receipts a second directly, 2,900 through another
+thread). While another thread drives, a thread puts a command into the inbox and waits.
 
-What is still open when a driver leaves is driven by a background thread: requests of coroutines,
+A background thread drives what is still open when a driver leaves: requests of coroutines,
 subscriptions, submissions of several threads. It starts when it is first needed and sleeps while
-nothing is open; being a daemon, it never keeps a process alive. A program with a loop of its own
-drives for good instead (`IoLoop.attach`): it polls what `IoLoop.prepare` returns beside its own
-sockets.
+nothing is open; as a daemon, it never keeps a process alive. A program with its own event loop
+drives permanently instead (`IoLoop.attach`): it polls what `IoLoop.prepare` returns together with
+its own sockets.
 
-Where gevent has put greenlets in the place of threads, polling in one would hold up all others. So
-no caller drives there: the background thread, which is one of the operating system, always does.
+If gevent has replaced threads by greenlets, polling in one would block all others. Then no caller
+drives: the background thread, which is a real thread, always does.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ __all__ = ["AsyncWaiter", "BrokerSocket", "GreenletWaiter", "IoLoop", "Waiter", 
 
 logger = logging.getLogger(__name__)
 
-#: Milliseconds that a closing socket may spend on what was not sent yet.
+#: Milliseconds that a closing socket may spend on unsent messages.
 CLOSE_LINGER_MS = 200
 
-#: Messages of one broker that are read before those of the next.
+#: Maximum number of messages that are read from one broker before the next one.
 READ_AT_MOST = 1000
 
-#: Seconds without a driver after which a new one reads what came before it sends.
+#: Seconds without a driver after which a new one reads before it sends.
 STALE = 0.5
 
-#: Seconds after which a greenlet that waits without a limit looks again: gevent's hub ends where no
-#: timer is left, since it knows nothing of other threads.
-LOOK_AGAIN = 3600.0
+#: Seconds after which a greenlet that waits without a limit checks again: gevent's hub ends when
+#: no timer is left, since it does not know other threads.
+RECHECK_INTERVAL = 3600.0
 
 _IN = int(zmq.POLLIN)
 
@@ -68,27 +68,27 @@ _OUT = int(zmq.POLLOUT)
 
 
 def has_greenlets() -> bool:
-    """Return whether gevent has put greenlets in the place of this process's threads."""
+    """Return whether gevent has replaced the threads of this process by greenlets."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
 def _original(name: str) -> Any:
-    """Return a function of ``_thread``, also where gevent has put one of its own in its place."""
+    """Return a function of ``_thread``, even if gevent has replaced it."""
     monkey = sys.modules.get("gevent.monkey")
     return getattr(_thread, name) if monkey is None else monkey.get_original("_thread", name)
 
 
 class IoLoop:
-    """A client's sockets, driven by the thread that waits, or by the background thread.
+    """A client's sockets, driven by a waiting thread or by the background thread.
 
     Args:
         machine: The state machine that it runs.
         clock: Reads time.
-        context: A ZeroMQ context to use; by default one of its own.
+        context: A ZeroMQ context to use; by default its own.
     """
 
-    #: CURVE keys, None for brokers without; set before the first use.
+    #: CURVE keys, None for brokers without keys; set before the first use.
     keys: ClientKeys | None = None
 
     def __init__(
@@ -100,27 +100,27 @@ class IoLoop:
         self._own_context = context is None
         self._brokers: list[BrokerSocket] = []
         self._inbox: deque[tuple[Callable[..., None], PendingRequest]] = deque()
-        #: The request that the driver waits for, None where it waits for all of them.
+        #: The request that the driver waits for, None if it waits for all of them.
         self._awaited: PendingRequest | None = None
         #: The machine's ``next_tick``, as of the last poll.
         self._next_tick = 0.0
-        #: When the sockets were last read.
+        #: Time of the last reading of the sockets.
         self._last_read = 0.0
-        #: Address of a broker -> the error of its last handshake, until one succeeds: said once.
-        self._said: dict[str, str] = {}
+        #: Address of a broker -> its last handshake error, which is logged once, until a success.
+        self._logged_errors: dict[str, str] = {}
         #: What is polled; None after a change.
         self._items: list[tuple[Any, int]] | None = None
-        #: It has ended, or is about to.
+        #: Whether it has ended, or is about to.
         self._stopping = False
         self._wakeup = Wakeup()
-        #: Callers are greenlets: none drives.
+        #: Whether callers are greenlets, so that none of them drives.
         self.green = has_greenlets()
         new_lock = _original("allocate_lock")
         self._driver_lock = new_lock()
         self._driver = 0
         self._sleeping = False
-        #: The background thread is to stop driving.
-        self._give_way = False
+        #: Whether the background thread has to stop driving.
+        self._must_pause = False
         self._done = False
         self._reason = "the client was closed"
         self._end_lock = new_lock()
@@ -132,7 +132,7 @@ class IoLoop:
     # Called by any thread
 
     def begin(self, request: PendingRequest) -> None:
-        """Hand over a request; it ends in any case, also when the loop has ended."""
+        """Hand over a request; it will end in any case, even if the loop has ended."""
         self._inbox.append((self._begin, request))
         self._notify()
 
@@ -142,12 +142,12 @@ class IoLoop:
         self._notify()
 
     def credit(self, call: PendingCall) -> None:
-        """Tell a broker how many parts of a stream were read."""
+        """Report to a broker how many parts of a stream were read."""
         self._inbox.append((self.machine.credit, call))
         self._notify()
 
     def drive_until_done(self, request: PendingRequest) -> bool:
-        """Drive until a request has ended; return False if another thread does, or is to.
+        """Drive until a request has ended; return False if another thread drives, or has to.
 
         Raises:
             BaseException: What a signal handler raises. The request is then still open.
@@ -161,7 +161,7 @@ class IoLoop:
         try:
             self._work_on(request)
         except BaseException as error:
-            # Ctrl-C while it polls does no harm.
+            # Ctrl-C during a poll does no harm.
             if self._sleeping:
                 raise
             self._end_by_error(error)
@@ -175,10 +175,10 @@ class IoLoop:
         return True
 
     def _drive_nested(self, request: PendingRequest) -> None:
-        """Drive in a signal handler, or a finaliser, of the thread that drives already."""
+        """Drive in a signal handler, or a finaliser, of the thread that already drives."""
         if not self._sleeping:
-            # The machine may be half-way through a change.
-            _fail(request, "a signal handler came between; it may submit again")
+            # The machine may be in the middle of a change.
+            _fail(request, "interrupted by a signal handler; submit it again")
             return
         self._work_on(request)
         self._sleeping = True
@@ -191,7 +191,7 @@ class IoLoop:
         return self._stopping
 
     def stop(self, timeout: float) -> None:
-        """End, and fail what is open; wait for the driver. Idempotent."""
+        """End the loop, and fail open requests; wait for the driver. Idempotent."""
         self._stopping = True
         self._interrupt()
         if self._driver != threading.get_ident() and self._driver_lock.acquire(timeout=timeout):
@@ -200,10 +200,10 @@ class IoLoop:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
-    # Who drives
+    # The driver
 
     def _release(self) -> None:
-        """Stop driving; end the loop if it is to stop."""
+        """Stop driving; end the loop if that was requested."""
         self._sleeping = False
         try:
             if self._stopping and not self._done:
@@ -213,10 +213,10 @@ class IoLoop:
             self._driver_lock.release()
 
     def _end_by_error(self, error: BaseException) -> None:
-        """End by an error: the machine may be half-way through a change."""
+        """End because of an error: the machine may be in the middle of a change."""
         self._stopping = True
-        self._reason = f"the client ended by an error: {type(error).__name__}: {error}"
-        logger.error("the client ended by an error", exc_info=error)
+        self._reason = f"the client failed: {type(error).__name__}: {error}"
+        logger.error("the client failed", exc_info=error)
 
     def _notify(self) -> None:
         """Notify the driver, or the background thread, of a command in the inbox."""
@@ -262,10 +262,10 @@ class IoLoop:
                 self._end_by_error(error)
             finally:
                 self._release()
-            if self._inbox and not self._give_way:
+            if self._inbox and not self._must_pause:
                 self._thread_waiter.notify()
 
-    # What the driver does
+    # Work of the driver
 
     def _work_on(self, request: PendingRequest) -> None:
         self._open()
@@ -282,7 +282,7 @@ class IoLoop:
 
     def _work_off(self) -> None:
         self._open()
-        while not self._stopping and not self._give_way:
+        while not self._stopping and not self._must_pause:
             self._work()
             if not self._inbox and not self.machine.busy:
                 return
@@ -292,13 +292,13 @@ class IoLoop:
         try:
             self.machine.begin(request, self._clock.monotonic())
         except BaseException as error:
-            # It may be in no list that is looked through at the end.
+            # It may not be in any list that is cleared at the end.
             self._stopping = True
-            _fail(request, f"the client ended by an error: {error}")
+            _fail(request, f"the client failed: {error}")
             raise
 
     def _sleep(self) -> None:
-        """Poll until there is something to do, and read what came."""
+        """Poll until there is something to do, and read the received messages."""
         self._sleeping = True
         if self._inbox or self._stopping:
             self._sleeping = False
@@ -374,7 +374,7 @@ class IoLoop:
             if frames is None:
                 return
             received(index, frames, now)
-            # One more receive from an empty socket costs as much as all of this.
+            # Another receive from an empty socket would cost as much as all of this.
             if self._awaited is not None and self._awaited.done:
                 return
 
@@ -382,15 +382,15 @@ class IoLoop:
         for connected in broker.link.connections():
             if connected:
                 logger.debug("connected to broker %s", broker.address)
-                self._said.pop(broker.address, None)
+                self._logged_errors.pop(broker.address, None)
                 self.machine.restored(index, now)
             else:
                 logger.info("connection to broker %s lost", broker.address)
                 self.machine.lost(index, now)
         if error := broker.link.handshake_error:
-            if error != self._said.get(broker.address):
+            if error != self._logged_errors.get(broker.address):
                 logger.warning("broker %s cannot be used: %s", broker.address, error)
-                self._said[broker.address] = error
+                self._logged_errors[broker.address] = error
             self.machine.refused(index, error, now)
             broker.link.handshake_error = ""
 
@@ -398,10 +398,12 @@ class IoLoop:
         connection = self.machine.connections[index]
         error, address = connection.last_error, connection.address
         level = logging.INFO if error in {LOST, NAMED} else logging.WARNING
-        level = logging.DEBUG if error == self._said.get(address) else level
+        level = logging.DEBUG if error == self._logged_errors.get(address) else level
         logger.log(level, "broker %s: %s; a new socket", address, error)
         assert self._context is not None  # noqa: S101 - made by _open
-        for broker in self._brokers[index : index + 1]:  # none yet at an address that was named
+        for broker in self._brokers[
+            index : index + 1
+        ]:  # an address that a broker named has none yet
             broker.close()
         self._brokers[index : index + 1] = [BrokerSocket(self._context, connection, self.keys)]
         self._items = None
@@ -413,18 +415,18 @@ class IoLoop:
             request.notify()
         to_notify.clear()
 
-    # Driven by the loop of another program
+    # Driven by another program's event loop
 
     def attach(self) -> bool:
         """Let this thread drive until `detach`.
 
         Returns:
-            False if another thread drives: try again, the background thread gives way at once and
-            a caller when it has its receipt.
+            False if another thread drives: try again. The background thread stops at once, a caller
+            when it has its receipt.
         """
         if self._stopping:
             return False
-        self._give_way = True
+        self._must_pause = True
         if not self._driver_lock.acquire(blocking=False):
             if self._sleeping:
                 self._interrupt()
@@ -461,7 +463,7 @@ class IoLoop:
 
     def detach(self) -> None:
         """Stop driving, if this thread drives; the background thread takes over."""
-        self._give_way = False
+        self._must_pause = False
         if self._driver == threading.get_ident():
             self._release()
         if not self._done and (self._inbox or self.machine.busy):
@@ -470,7 +472,7 @@ class IoLoop:
     # The end
 
     def _end(self) -> None:
-        """Send KBAI, close everything and fail what is open. Called by the driver."""
+        """Send KBAI, close everything and fail open requests. Called by the driver."""
         self._done = True
         try:
             self.machine.queue_kbai()
@@ -485,7 +487,7 @@ class IoLoop:
             self._wakeup.close()
 
     def _abandon(self) -> None:
-        """Fail what is open, and what is handed over after the end."""
+        """Fail open requests, and those that are handed over after the end."""
         with self._end_lock:
             while self._inbox:
                 _, request = self._inbox.popleft()
@@ -495,7 +497,7 @@ class IoLoop:
 
 
 def _fail(request: PendingRequest, reason: str) -> None:
-    """Fail a request that the machine does not know."""
+    """Fail a request that is not in the machine."""
     if not request.done:
         request.error = request.failure(reason)
         request.done = True
@@ -507,8 +509,8 @@ class BrokerSocket:
 
     Args:
         context: The ZeroMQ context.
-        connection: The connection that it carries.
-        keys: For CURVE.
+        connection: The connection that uses it.
+        keys: CURVE keys, if any.
     """
 
     __slots__ = ("address", "blocked", "link", "send")
@@ -524,7 +526,7 @@ class BrokerSocket:
         own = keys and (keys.having(named) if named else keys.of(connection.index))
         self.link = open_dealer(context, self.address, kind=connection.role, keys=own, watch=True)
         self.send = self.link.send
-        #: The link takes nothing more for now.
+        #: Whether the link accepts no more messages at present.
         self.blocked = False
 
     def close(self) -> None:
@@ -533,7 +535,7 @@ class BrokerSocket:
 
 
 class Waiter:
-    """What a thread waits with: a raw lock as a flag; half a microsecond, an event takes ten."""
+    """Lets a thread wait: a raw lock as a flag; it takes 0.5 us, an event 10 us."""
 
     __slots__ = ("_lock",)
 
@@ -542,20 +544,20 @@ class Waiter:
         self._lock.acquire()
 
     def notify(self) -> None:
-        """Let `wait` return, now or when it is called next."""
+        """Let `wait` return, now or at its next call."""
         try:  # noqa: SIM105 - suppress() costs more than all the rest
             self._lock.release()
         except RuntimeError:
-            pass  # it was notified already, and has not run since
+            pass  # notified already, and has not run since
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until `notify`; return False if ``timeout`` seconds passed before."""
+        """Wait until `notify`; return False if ``timeout`` seconds passed before it."""
         limit = -1.0 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
         return bool(self._lock.acquire(timeout=limit))
 
 
 class GreenletWaiter(Waiter):
-    """What a greenlet of gevent waits with, while the others run."""
+    """Lets a greenlet of gevent wait while the others run."""
 
     __slots__ = ("_call", "_event")
 
@@ -567,13 +569,13 @@ class GreenletWaiter(Waiter):
         self._call = gevent.get_hub().loop.run_callback_threadsafe
 
     def notify(self) -> None:
-        """Let `wait` return, now or when it is called next. From any thread."""
-        with suppress(Exception):  # the hub has ended: nothing waits in it any more
+        """Let `wait` return, now or at its next call. From any thread."""
+        with suppress(Exception):  # the hub has ended: no greenlet waits
             self._call(self._event.set)
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait as `Waiter.wait` does."""
-        while not (done := self._event.wait(LOOK_AGAIN if timeout is None else timeout)):
+        """Wait like `Waiter.wait`."""
+        while not (done := self._event.wait(RECHECK_INTERVAL if timeout is None else timeout)):
             if timeout is not None:
                 break
         self._event.clear()
@@ -581,7 +583,7 @@ class GreenletWaiter(Waiter):
 
 
 class AsyncWaiter:
-    """What a coroutine waits with; made in the running event loop."""
+    """Lets a coroutine wait; made in the running event loop."""
 
     __slots__ = ("_future", "_loop")
 
@@ -592,8 +594,8 @@ class AsyncWaiter:
         self._future: asyncio.Future[None] = self._loop.create_future()
 
     def notify(self) -> None:
-        """Let `wait` return, now or when it is called next. From any thread."""
-        with suppress(RuntimeError):  # the loop was closed: nothing waits in it any more
+        """Let `wait` return, now or at its next call. From any thread."""
+        with suppress(RuntimeError):  # the loop was closed: no coroutine waits
             self._loop.call_soon_threadsafe(self._set)
 
     def _set(self) -> None:

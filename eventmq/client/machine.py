@@ -1,16 +1,16 @@
 """The client's state machine: no socket, no thread, no clock.
 
 Its runner (or a test, or the simulator) passes in requests, messages of brokers and the time; it
-gives out messages through `ClientMachine.flush`, the requests to notify in ``to_notify`` and the
+outputs messages through `ClientMachine.flush`, the requests to notify in ``to_notify`` and the
 sockets to replace in ``reopen``. ``now`` is monotonic time in seconds.
 
-Nothing is sent to a broker before it has acknowledged our INFORM: only then are its store, its
-epoch and its maximum frame length known. Whenever a broker acknowledges an INFORM, all requests in
-flight there are sent again: the broker refuses to do anything twice.
+Nothing is sent to a broker before it has acknowledged the client's INFORM: only then are its store,
+its epoch and its maximum frame length known. Whenever a broker acknowledges an INFORM, all requests
+in flight there are sent again: the broker refuses to do anything twice.
 
-Of the brokers of a shared store only the owner is sent requests. When one of them says that there
-is an owner with a higher epoch, the requests are taken from the one before, and the new one is
-informed, over a connection of its own if its address is none of those that were given.
+Of the brokers of a shared store only the owner gets requests. When one of them reports an owner
+with a higher epoch, the requests are unassigned from the previous one, and the client sends an
+INFORM to the new one, over a new connection if its address is not among the given ones.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ __all__ = ["NAMED", "ClientMachine"]
 
 logger = logging.getLogger(__name__)
 
-#: Operations that ask a broker about itself: the only one of a client answers them as a standby.
-_OF_ITSELF = frozenset({"ping", "status"})
+#: Calls about the broker itself: the client's only broker answers them even as a standby.
+_STANDBY_CALLS = frozenset({"ping", "status"})
 
-#: Seconds after which a request is sent again that was refused with ``no-owner``.
+#: Seconds after which a request that was refused with ``no-owner`` is sent again.
 NO_OWNER_RETRY = 0.2
 
-#: Seconds between two handshakes with a broker that refuses.
+#: Seconds between two handshakes with a broker that refuses them.
 RETRY = 1.0
 
 #: `BrokerConnection.last_error` of an owner at an address that was not given.
@@ -83,14 +83,14 @@ class ClientMachine:
     Args:
         addresses: Addresses of the brokers; new jobs go to the first that is ready.
         session: Id of this run of the client.
-        name: Its name, for people.
+        name: Its name in listings.
         heartbeat: Seconds between heartbeats while requests are in flight.
         heartbeat_timeout: Seconds of silence, while requests are in flight, after which a broker
-            is dead.
-        role: What it informs as: ``client`` or ``scheduler``.
+            counts as dead.
+        role: The role in its INFORM: ``client`` or ``scheduler``.
         legacy: The brokers are routers of EventMQ 0.3: a client sends them no INFORM, which they
-            would not answer, and takes each for ready. Schedulers they do answer.
-        keys: For CURVE: an owner at an address of its own must have one of their keys.
+            would not answer, and treats each as ready. They do answer schedulers.
+        keys: CURVE keys; an owner at an address that was not given must have one of them.
     """
 
     def __init__(
@@ -105,16 +105,16 @@ class ClientMachine:
         legacy: bool = False,
         keys: ClientKeys | None = None,
     ) -> None:
-        #: Those of the addresses, then at most one for each store whose owner has another one.
+        #: Those of the given addresses, then at most one per store for an owner at another address.
         self.connections = [BrokerConnection(i, at, role=role) for i, at in enumerate(addresses)]
-        #: Indexes of brokers whose socket is to be closed and opened anew, or opened.
+        #: Indexes of brokers whose socket has to be opened, or closed and opened again.
         self.reopen: list[int] = []
         self._alone = self.connections[0] if len(self.connections) == 1 else None
         self._keys = keys
         self._owners = Owners()
         #: Store id -> the connection to its owner at an address that was not given.
         self._extra: dict[str, BrokerConnection] = {}
-        #: When requests that were refused with ``no-owner`` are sent again.
+        #: Time at which requests that were refused with ``no-owner`` are sent again.
         self._retry_at = NEVER
         #: SCHEDULE and UNSCHEDULE from brokers, for a scheduler; None if it does not listen.
         self.schedule_requests: deque[Schedule] | None = None
@@ -141,7 +141,7 @@ class ClientMachine:
     def forget(self, call: PendingCall) -> None:
         """End a call whose further answers are not needed.
 
-        A call that is not in flight here is left alone: a forked child may drop one of its parent.
+        A call that is not in flight here is ignored: a forked child may drop one of its parent.
         """
         if call.done:
             return
@@ -156,7 +156,7 @@ class ClientMachine:
             self._forget_at(connection, call)
 
     def credit(self, call: PendingCall) -> None:
-        """Tell the broker how many parts of a stream were read."""
+        """Report to the broker how many parts of a stream were read."""
         if self._in_flight.find(call.id) is call and call.assigned_to != NO_BROKER and call.sent:
             self._credit_at(self.connections[call.assigned_to], call)
 
@@ -164,7 +164,7 @@ class ClientMachine:
         connection.unsent.append(OutgoingMessage(credit_frames(self.message_id(), call)))
 
     def keepalive(self, unix: float) -> PendingRequest:
-        """Return a request that never ends: while it is open, heartbeats go both ways."""
+        """Return a request that never ends: while it is open, both sides send heartbeats."""
         message_id = self.message_id()
         return PendingRequest(Heartbeat(message_id, f"{unix:.2f}").frames(), id=message_id)
 
@@ -180,7 +180,7 @@ class ClientMachine:
                 connection.unsent.append(OutgoingMessage(Kbai(self.message_id()).frames()))
 
     def abandon(self, reason: str) -> None:
-        """Settle all requests as failed, for a reason."""
+        """Fail all requests, with a reason."""
         self._in_flight.abandon(reason)
 
     # Transport events
@@ -200,15 +200,15 @@ class ClientMachine:
         if not connection.retry_at:
             connection.last_error = LOST
         if self._legacy:
-            self._release(connection, now)  # nothing else tells whether it is there
+            self._release(connection, now)  # nothing else shows whether it is alive
         else:
             self._inform(connection, now)
 
     def restored(self, index: int, now: float) -> None:
-        """Handle a connection that came back: ask for a new socket.
+        """Handle a connection that came back: request a new socket.
 
-        This one has the routing id of the connection that was lost. A broker that has not noticed
-        the loss would not receive from it.
+        The old one has the routing id of the lost connection. A broker that has not noticed the
+        loss would not receive from it.
         """
         connection = self.connections[index]
         if connection.disconnected and index not in self.reopen:
@@ -219,9 +219,9 @@ class ClientMachine:
 
     # hot loop: python -m benchmarks enqueue_one
     def flush(self, index: int, send: Callable[[Sequence[bytes]], bool], now: float) -> bool:
-        """Send what is queued for a broker; return False if the socket is full before the end.
+        """Send the queue of a broker; return False if the socket is full before its end.
 
-        What gets no receipt has ended then: one-way messages, and jobs for legacy brokers.
+        Messages without a receipt then end: one-way messages, and jobs for legacy brokers.
         """
         connection = self.connections[index]
         unsent = connection.unsent
@@ -241,7 +241,7 @@ class ClientMachine:
         return True
 
     def received(self, index: int, frames: Sequence[bytes], now: float) -> None:
-        """Handle a message from a broker. Raises nothing: a bad message is logged and dropped."""
+        """Handle a message from a broker. Never raises: a bad message is logged and dropped."""
         connection = self.connections[index]
         connection.last_received = now
         try:
@@ -296,7 +296,7 @@ class ClientMachine:
                 self._inform(connection, now)
 
     def next_tick(self) -> float:
-        """Return when `tick` has something to do next, or `NEVER`."""
+        """Return the time at which `tick` has something to do next, or `NEVER`."""
         due = self._in_flight.next_deadline
         due = min(due, self._retry_at)
         for connection in self.connections:
@@ -332,9 +332,9 @@ class ClientMachine:
     # Choice of a broker
 
     def _choose(self, request: PendingRequest) -> BrokerConnection | None:
-        """Return the ready connection that a request may go to.
+        """Return the ready connection that a request may use.
 
-        Where no broker knows an owner, it is a standby that has not said yet why.
+        If no broker knows an owner, this is a standby that has not given a reason yet.
         """
         store = ""
         if type(request) is PendingCall and request.target != NO_BROKER:
@@ -344,7 +344,7 @@ class ClientMachine:
             store = request.store or self._store_at(target)
         elif (
             type(request) is PendingCall
-            and request.name in _OF_ITSELF
+            and request.name in _STANDBY_CALLS
             and self._alone is not None
             and self._alone.phase is ConnectionPhase.STANDBY
         ):
@@ -366,14 +366,14 @@ class ClientMachine:
         return None
 
     def _store_at(self, connection: BrokerConnection) -> str:
-        """Return the id of a broker's store; of one not heard of yet, the store others share."""
+        """Return the id of a broker's store; if it is not known yet, the store of the others."""
         if connection.features is None:
             shared = (c.store for c in self.connections if c.ready and c.owner is not None)
             return next(shared, connection.store)
         return connection.store
 
     def _assign(self, request: PendingRequest, now: float) -> None:
-        """Assign a request to a broker, or leave it until one is ready."""
+        """Assign a request to a broker, or leave it unassigned until one is ready."""
         connection = self._choose(request)
         if connection is None:
             return
@@ -390,7 +390,7 @@ class ClientMachine:
             self._assign(request, now)
 
     def _release(self, connection: BrokerConnection, now: float) -> None:
-        """Take all requests from a broker that is not ready, and assign them to others."""
+        """Unassign all requests from a broker that is not ready, and assign them to others."""
         connection.phase = ConnectionPhase.INFORMING
         self._in_flight.release_all(connection)
         self._assign_all(now)
@@ -406,7 +406,7 @@ class ClientMachine:
     def _unconfirmed(
         self, connection: BrokerConnection, pending: PendingSubmit, now: float
     ) -> None:
-        """Settle a job that was sent to a broker without FEATURES, from which no receipt comes."""
+        """Settle a job that was sent to a broker without FEATURES, which sends no receipts."""
         pending.confirmed = False
         self._on_receipt(pending, None, now)
         if not connection.warned:
@@ -418,7 +418,7 @@ class ClientMachine:
             )
 
     def refused(self, index: int, last_error: str, now: float) -> None:
-        """Handle a failed handshake; its reason goes into the errors of requests."""
+        """Handle a failed handshake; errors of requests name its reason."""
         connection = self.connections[index]
         connection.last_error = last_error
         connection.retry_at = connection.retry_at or now + RETRY
@@ -444,7 +444,7 @@ class ClientMachine:
         pending = self._in_flight.find(ack.acked)
         if type(pending) is PendingSubmit:
             if pending.count and ack.extra:
-                if self._is_late(connection, pending):
+                if self._is_outdated(connection, pending):
                     return
                 pending.refused = decode_exceptions(ack.extra)
             pushed = connection if connection.ready and not ack.extra else None
@@ -452,7 +452,7 @@ class ClientMachine:
         elif ack.acked == connection.inform_id and not connection.informed:
             features = Features.parse(str(ack.extra, "utf-8")) if ack.extra else None
             if connection.named_store not in {"", features and features.store}:
-                connection.last_error = f"it has not the store {connection.named_store}"
+                connection.last_error = f"it does not have the store {connection.named_store}"
                 return
             connection.features = features
             connection.phase = ConnectionPhase.READY
@@ -463,52 +463,54 @@ class ClientMachine:
                 self._follow(connection, connection.owner, now)
             self._assign_all(now)
 
-    def _on_owner(self, connection: BrokerConnection, said: OwnerInfo | None, now: float) -> None:
-        """Handle what a HEARTBEAT says about the owner of a shared store."""
-        if said is None or said == connection.owner or not connection.informed:
+    def _on_owner(
+        self, connection: BrokerConnection, owner_info: OwnerInfo | None, now: float
+    ) -> None:
+        """Handle the information of a HEARTBEAT about the owner of a shared store."""
+        if owner_info is None or owner_info == connection.owner or not connection.informed:
             return
-        connection.owner = said
+        connection.owner = owner_info
         connection.last_error = ""
-        self._follow(connection, said, now)
-        if self._owners.owns(said):
+        self._follow(connection, owner_info, now)
+        if self._owners.owns(owner_info):
             self._inform(connection, now)
         else:
             self._assign_all(now)
 
-    def _follow(self, connection: BrokerConnection, said: OwnerInfo, now: float) -> None:
-        """Take the requests from brokers that do not own the store, and connect to its owner.
+    def _follow(self, connection: BrokerConnection, owner_info: OwnerInfo, now: float) -> None:
+        """Unassign the requests from brokers that do not own the store, and connect to its owner.
 
         Args:
-            connection: The connection to the broker that says who that is.
-            said: What it says.
+            connection: The connection to the broker that reported the owner.
+            owner_info: Its report.
             now: The time.
         """
-        owner, connection.passes = self._owners.learn(said), False
+        owner, connection.passes = self._owners.learn(owner_info), False
         for other in self.connections:
-            if (other.ready or other.asked_why) and not self._owners.owns(other.owner):
+            if (other.ready or other.awaits_refusal) and not self._owners.owns(other.owner):
                 other.phase = ConnectionPhase.STANDBY
                 self._in_flight.release_all(other)
-        known = {other.address for other in self.connections}
-        if not owner.address or owner.address in known or self._owners.owns(said):
+        addresses = {other.address for other in self.connections}
+        if not owner.address or owner.address in addresses or self._owners.owns(owner_info):
             return
-        if any(other.ready and other.store == said.store_id for other in self.connections):
-            return  # it has another name for it
-        if why := untrusted(self._keys, owner.key):
+        if any(other.ready and other.store == owner_info.store_id for other in self.connections):
+            return  # the owner is connected under another address
+        if reason := untrusted(self._keys, owner.key):
             connection.passes = True
-            connection.last_error = f"the owner is {owner.address}, but {why}"
+            connection.last_error = f"the owner is {owner.address}, but {reason}"
             logger.warning("broker %s: %s", connection.address, connection.last_error)
             return
-        extra = self._extra.get(said.store_id)
+        extra = self._extra.get(owner_info.store_id)
         if extra is None:
             extra = BrokerConnection(len(self.connections), "", role=connection.role)
-            extra.named_store = said.store_id
-            self._extra[said.store_id] = extra
+            extra.named_store = owner_info.store_id
+            self._extra[owner_info.store_id] = extra
             self.connections.append(extra)
         extra.address, extra.server_key = owner.address, owner.key
         self._drop(extra, now, NAMED)
 
     def _on_kbai(self, connection: BrokerConnection, now: float) -> None:
-        """Leave a broker that is shutting down; ask it again after an interval."""
+        """Stop using a broker that is shutting down; send it INFORM again after an interval."""
         connection.last_error = "it is shutting down"
         self._release(connection, now)
         connection.inform.sent = now
@@ -520,8 +522,8 @@ class ClientMachine:
 
         Args:
             pending: The submission.
-            connection: Where its result will be pushed if it was asked for, None where the broker
-                pushes none.
+            connection: The connection over which its result will be pushed if it was requested,
+                None if the broker pushes none.
             now: The time.
         """
         pushed = connection if pending.asks_for_result else None
@@ -529,7 +531,7 @@ class ClientMachine:
             self._in_flight.add(call)
             if pushed is not None and call.subject not in self._in_flight.pushed:
                 self._in_flight.expect_push(call, pushed, now)
-            else:  # it comes not at all, or once and another call has it
+            else:  # not pushed, or only to another call
                 self._assign(call, now)
 
     def _on_reply(self, reply: Reply, now: float) -> None:
@@ -584,15 +586,15 @@ class ClientMachine:
         request = self._in_flight.find(error.request)
         if request is not None and error.code == "no-owner":
             self._on_no_owner(connection, request, error, now)
-        elif request is not None and not self._is_late(connection, request):
+        elif request is not None and not self._is_outdated(connection, request):
             subject = request.subject if type(request) is PendingCall else request.id
             self._in_flight.end(request, refusal(error.code, error.text, subject))
 
-    def _is_late(self, connection: BrokerConnection, request: PendingRequest) -> bool:
+    def _is_outdated(self, connection: BrokerConnection, request: PendingRequest) -> bool:
         """Return whether a refusal comes from an owner before the one that has the request.
 
-        Or will have it: that one decides, and may have stored a job already. What an owner before
-        has stored is stored, whenever its receipt comes.
+        The later owner decides, and may have stored a job already. What an earlier owner has stored
+        is stored, whenever its receipt arrives.
         """
         elsewhere = request.assigned_to != connection.index
         return elsewhere and not self._owners.owns(connection.owner)
@@ -600,11 +602,11 @@ class ClientMachine:
     def _on_no_owner(
         self, connection: BrokerConnection, request: PendingRequest, error: Error, now: float
     ) -> None:
-        """Keep a request until there is an owner that takes it, or its deadline has passed."""
+        """Keep a request until an owner accepts it, or its deadline has passed."""
         if request.assigned_to == connection.index:
             connection.last_error = error.text
             self._in_flight.release(request)
-            if connection.ready or connection.passes:  # it knows more than it has said
+            if connection.ready or connection.passes:  # it may have learned of an owner since
                 self._retry_at = min(self._retry_at, now + NO_OWNER_RETRY)
             else:
                 self._assign(request, now)

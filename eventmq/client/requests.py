@@ -1,12 +1,12 @@
-"""What a client has under way: requests, each pending until it has ended, and its connections.
+"""Requests and connections of a client.
 
 A `PendingSubmit` is one REQUEST, with one job or a batch, until its receipt; a `PendingCall` is one
-CALL until its last answer; a `OneWayMessage` has ended when it was sent. A ``get`` with ``submit``
-is one exchange: the REQUEST asks for the result of its job, and the CALL is sent only where that
-does not come by itself. The runner calls ``notify`` in its thread when a request has news. Times
-are on the monotonic clock of the caller. `BrokerConnection` is the state of the connection to one
-broker, and `InFlightRequests` says which of them has which request. The functions at the end read
-the answers to ``get`` and ``stream``.
+CALL until its last answer; a `OneWayMessage` ends when it is sent. A ``get`` with ``submit`` is one
+exchange: the REQUEST asks for the result of its job, and the CALL is sent only if the result is not
+pushed. The runner calls ``notify`` in its thread when a request has news. Times are on the
+monotonic clock of the caller. `BrokerConnection` is the state of the connection to one broker, and
+`InFlightRequests` records which connection has which request. The functions at the end read the
+answers to ``get`` and ``stream``.
 """
 
 from __future__ import annotations
@@ -59,36 +59,36 @@ __all__ = [
     "take_answer",
 ]
 
-#: What a call that acts is done for, where that is a special case of the call; "" where it is not.
+#: The user's operation on whose behalf a call is made, if that is not the call itself; else "".
 OPERATION: ContextVar[str] = ContextVar("eventmq_operation", default="")
 
 #: No deadline.
 NEVER = float("inf")
 
-#: Index of the broker of a request that no broker has.
+#: Index of the broker of a request that is not assigned.
 NO_BROKER = -1
 
-#: Operations that the broker keeps answering until it is told to ``forget`` them.
+#: Calls that the broker keeps answering until it is told to ``forget`` them.
 UNTIL_FORGOTTEN = frozenset({"get", "stream", "subscribe"})
 
-#: Operations that are sent once only: the next owner would give the store up as well.
-_ONCE = frozenset({"handover"})
+#: Calls that are sent only once: the next owner would give up the store as well.
+_SENT_ONCE = frozenset({"handover"})
 
 #: `BrokerConnection.last_error` after the connection was lost.
 LOST = "the connection was lost"
 
-#: `BrokerConnection.unready_reason` of a broker that is reached and does not answer.
+#: `BrokerConnection.unready_reason` of a connected broker that does not answer.
 UNANSWERED = (
     "connected, and INFORM is not answered: the broker hangs or waits for its store, or it is a "
     "router of EventMQ 0.3, which answers none of a client: see the setting legacy_broker"
 )
 
-#: The end of the error text where no broker can be reached.
+#: The end of the error text if no broker can be reached.
 _HINT = 'start one with "eventmq broker"'
 
 
 def no_notify() -> None:
-    """Do nothing: the request is not waited for."""
+    """Do nothing: no caller waits for the request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,9 +96,9 @@ class OutgoingMessage:
     """A message to a broker, before and after it was sent.
 
     Attributes:
-        frames: From frame 0 on.
-        sent: When it was last handed to a connection, 0.0 before.
-        done: It has ended, or no longer needed: do not send it.
+        frames: All frames, from frame 0 on.
+        sent: Time at which it was last handed to a connection, 0.0 before.
+        done: It has ended, or is no longer needed: do not send it.
     """
 
     frames: list[bytes]
@@ -112,11 +112,11 @@ class PendingRequest(OutgoingMessage):
 
     Attributes:
         id: The message id.
-        deadline: When it fails.
+        deadline: Time at which it fails.
         notify: Called when it has an answer or has ended.
         assigned_to: Index of the broker that has it, or `NO_BROKER`.
-        error: Why it failed.
-        begun: It was handed to the I/O loop.
+        error: The error with which it failed.
+        started: It was handed to the I/O loop.
     """
 
     id: str = ""
@@ -124,11 +124,11 @@ class PendingRequest(OutgoingMessage):
     notify: Callable[[], None] = no_notify
     assigned_to: int = NO_BROKER
     error: Exception | None = None
-    begun: bool = False
+    started: bool = False
 
     @property
     def last_deadline(self) -> float:
-        """When it ends at the latest."""
+        """The latest time at which it ends."""
         return self.deadline
 
     def failure(self, reason: str) -> EventMQError:
@@ -147,11 +147,11 @@ class PendingSubmit(PendingRequest):
         refused: For a batch with a receipt: position -> (code, text).
         followers: Later submissions of the same id, ended together with this one.
         extension: The protocol extension that the broker must have, "" for none.
-        asks_for_result: The REQUEST asks the broker to push the result of its job, and so did
-            those that were sent for an earlier submission of the same id.
-        result: The ``get`` for the result of its job; None where only the receipt is waited for,
+        asks_for_result: The REQUEST asks the broker to push the result of its job, as did those
+            that were sent for an earlier submission of the same id.
+        result: The ``get`` for the result of its job; None if only the receipt is waited for,
             and after the receipt.
-        confirmed: False if it ended without a receipt: the broker gives none.
+        confirmed: False if it ended without a receipt: the broker sends none.
     """
 
     count: int = 0
@@ -175,17 +175,17 @@ class PendingCall(PendingRequest):
     """One CALL on its way to its last answer.
 
     Attributes:
-        name: Name of the operation, see `eventmq.wire.calls`.
+        name: Name of the call, see `eventmq.wire.calls`.
         arguments: Its arguments; for ``get`` without the ids.
         ids: For ``get``: the jobs that are not answered yet.
-        subject: The job id that error messages name.
+        subject: The job id for error messages.
         target: Index of the broker to ask, or `NO_BROKER` for any.
         store: Id of the store to ask while ``target`` is not connected, "" for none.
         answers: Answers that the caller has not read yet: rows of a ``get``, else results.
         limit: Maximum length of ``answers``, 0 for none; the oldest are dropped.
-        dropped: Number of answers dropped.
-        submit: For ``get``: the submission that comes before it, None for none and after the
-            receipt; ``target`` and ``store`` then say which broker has the job.
+        dropped: Number of dropped answers.
+        submit: For ``get``: the submission that precedes it, None for none and after the receipt;
+            ``target`` and ``store`` then identify the broker that has the job.
     """
 
     name: str = ""
@@ -201,7 +201,7 @@ class PendingCall(PendingRequest):
 
     @property
     def last_deadline(self) -> float:
-        """When it ends at the latest: a submission has a deadline of its own."""
+        """The latest time at which it ends: a submission has its own deadline."""
         return self.deadline if self.submit is None else max(self.deadline, self.submit.deadline)
 
     def encode(self) -> None:
@@ -224,17 +224,17 @@ class PendingCall(PendingRequest):
             return self.submit.failure(reason)
         if self.name != "get":
             return BrokerUnavailable(reason)
-        what = f"job {self.subject}" if self.subject else f"{len(self.ids)} jobs"
-        return ResultTimeout(f"{what} had not ended in time ({reason})", job_id=self.subject)
+        jobs = f"job {self.subject}" if self.subject else f"{len(self.ids)} jobs"
+        return ResultTimeout(f"{jobs} had not ended in time ({reason})", job_id=self.subject)
 
 
 @dataclass(slots=True, eq=False)
 class OneWayMessage(PendingRequest):
-    """A message without a receipt, such as PUBLISH; ended when it was sent."""
+    """A message without a receipt, such as PUBLISH; it ends when it is sent."""
 
 
 class News(NamedTuple):
-    """The next answers of calls that have begun: waited for until one has some, or has ended.
+    """The next answers of calls that have begun: wait until a call has answers, or has ended.
 
     Attributes:
         calls: The calls.
@@ -246,23 +246,23 @@ class News(NamedTuple):
 
     @property
     def ready(self) -> bool:
-        """Whether there are some."""
+        """Whether a call has answers, or has ended."""
         return any(call.answers or call.done for call in self.calls)
 
     def watch(self, notify: Callable[[], None]) -> None:
-        """Call a function, from any thread, whenever there are some."""
+        """Call a function, from any thread, whenever a call has answers or has ended."""
         for call in self.calls:
             call.notify = notify
 
 
 class ConnectionPhase(enum.Enum):
-    """How far the handshake of a connection is."""
+    """State of the handshake of a connection."""
 
-    #: INFORM is on its way; nothing else may be sent.
+    #: INFORM was sent or is about to be; no other message may be sent.
     INFORMING = "informing"
     #: The broker acknowledged the INFORM, and the connection was not lost since.
     READY = "ready"
-    #: The same, but another broker owns the store, as far as is known.
+    #: The INFORM is acknowledged, but another broker owns the store as far as is known.
     STANDBY = "standby"
 
 
@@ -272,28 +272,29 @@ class BrokerConnection:
 
     Attributes:
         index: Position in the list of brokers.
-        address: For people.
+        address: Its address, for messages.
         phase: `ConnectionPhase`.
         features: What the broker announced, None before that or if it is a legacy one.
         unsent: Messages that the socket has not accepted yet, in order.
         in_flight: Number of submissions and calls in flight at this broker.
-        busy_since: When the first of these began, or the socket was opened.
-        last_received: When a message last came from it.
-        last_sent: When a message was last sent to it.
+        busy_since: Time at which the first of these began, or the socket was opened.
+        last_received: Time of the last message from it.
+        last_sent: Time of the last message to it.
         inform: The last INFORM.
         inform_id: Its message id.
-        disconnected: The transport was lost and has not been seen to be back.
-        last_error: For people: why it does not answer, "" if that is not known.
-        role: What the client informs as.
-        retry_at: When a socket whose handshake failed is replaced: libzmq does not try again.
-        warned: The warning that no receipts come was logged.
-        doubted_since: When the first call was sent that waited in vain with nothing received since.
-        owner: What the broker last said about the owner of its store; None if that is not shared.
-        named_store: Id of the store that the broker must have, where another broker named its
+        disconnected: The transport was lost, and no reconnection was noticed.
+        last_error: The reason why it does not answer, as text, "" if that is not known.
+        role: The role in the client's INFORM.
+        retry_at: Time at which a socket is replaced whose handshake failed: libzmq does not retry.
+        warned: The warning about missing receipts was logged.
+        doubted_since: Time of the first unanswered call since the last message from it.
+        owner: The last information from the broker about the owner of its store; None if the store
+            is not shared.
+        named_store: Id of the store that the broker must have, if another broker named its
             address; else "".
-        server_key: The broker's public CURVE key in Z85, where another broker named it; else "".
-        passes: It is a standby whose owner this client may not connect to: it is sent calls and
-            one-way messages, which it passes on.
+        server_key: The broker's public CURVE key in Z85, if another broker named it; else "".
+        passes: It is a standby whose owner this client may not connect to: it gets calls and
+            one-way messages, and relays them to the owner.
     """
 
     index: int
@@ -330,13 +331,13 @@ class BrokerConnection:
 
     @property
     def ownerless(self) -> bool:
-        """Whether the broker is a standby that knows no owner, and has not said why."""
+        """Whether the broker is a standby that knows no owner, and has given no reason."""
         owner = self.owner if self.phase is ConnectionPhase.STANDBY else None
         return owner is not None and not owner.address and not self.last_error
 
     @property
-    def asked_why(self) -> bool:
-        """Whether a standby has requests, which it refuses with the reason that none owns it."""
+    def awaits_refusal(self) -> bool:
+        """Whether a standby has requests, which it will refuse with a reason."""
         return self.phase is ConnectionPhase.STANDBY and self.in_flight > 0
 
     @property
@@ -354,7 +355,7 @@ class BrokerConnection:
         return self.features is not None and extension in self.features.extensions
 
     def incompatibility(self, request: PendingRequest) -> Exception | None:
-        """Return the error of a request that this broker cannot take, None if it can."""
+        """Return the error of a request that this broker cannot handle, None if it can."""
         if type(request) is not OneWayMessage:
             extension = "call" if type(request) is PendingCall else ""
             if type(request) is PendingSubmit:
@@ -379,30 +380,30 @@ class BrokerConnection:
         msg = f"broker {self.address} is a legacy one, without FEATURES: "
         if extension in {"call", "late-ack"}:
             return f"{msg}it answers no calls, so states and results of jobs cannot be read"
-        what = "many jobs in one message" if extension == "batch" else f"a {extension}"
+        feature = "many jobs in one message" if extension == "batch" else f"a {extension}"
         return (
             f"{msg}it does not know the protocol extension {extension!r}; submit jobs one by "
-            f"one instead of {what}"
+            f"one instead of {feature}"
         )
 
     def _unreadable(self, request: PendingRequest) -> str:
         """Return the error text for a message that a legacy broker cannot read."""
-        what = f"the body of job {request.id}" if type(request) is PendingSubmit else "the body"
+        subject = f"the body of job {request.id}" if type(request) is PendingSubmit else "the body"
         return (
-            f"{what} is not UTF-8, and broker {self.address} is a legacy one, without FEATURES, "
+            f"{subject} is not UTF-8, and broker {self.address} is a legacy one, without FEATURES, "
             "which may end when it reads that: use serializer='json', or app.send_raw() with the "
             "text that its workers know"
         )
 
     def assume_legacy(self) -> None:
-        """Take the broker for a legacy one that is connected, without an INFORM."""
+        """Treat the broker as a legacy one that is connected, without an INFORM."""
         self.phase = ConnectionPhase.READY
         self.features = None
         self.unsent.clear()
         self.inform, self.inform_id = OutgoingMessage([]), ""
 
     def begin_inform(self, message_id: str, features: str) -> None:
-        """Replace what is unsent by an INFORM."""
+        """Replace unsent messages by an INFORM."""
         self.phase = ConnectionPhase.INFORMING
         self.unsent.clear()
         self.inform_id = message_id
@@ -423,21 +424,19 @@ class BrokerConnection:
 
     @property
     def unready_reason(self) -> str:
-        """Why it is not ready, for people."""
+        """The reason why it is not ready, as text."""
         if self.phase is ConnectionPhase.STANDBY and self.owner is not None:
             owner = self.owner.address
-            where = f"the owner is {owner}" if owner else "no owner is known"
-            return f"a standby; {self.last_error or where}"
+            owner_text = f"the owner is {owner}" if owner else "no owner is known"
+            return f"a standby; {self.last_error or owner_text}"
         if not self.inform.sent or self.ready or self.last_error not in {"", LOST}:
             return self.last_error or "no connection"
         return "connected, and INFORM is not answered" if self.role != "client" else UNANSWERED
 
     def next_heartbeat(self, interval: float) -> float | None:
-        """Return when to send the next HEARTBEAT or INFORM, None if none is needed."""
+        """Return the time of the next HEARTBEAT or INFORM, None if none is needed."""
         if self.ready and self.features is None and self.role == "client":
-            return (
-                None  # the published document asks for none of a client, and no answer is awaited
-            )
+            return None  # the published document requires none of a client; no answer is pending
         if self.ready:
             return self.last_sent + interval if self.in_flight else None
         if self.phase is ConnectionPhase.STANDBY:
@@ -445,22 +444,22 @@ class BrokerConnection:
         return self.inform.sent + interval if self.inform.sent else None
 
     def dead_at(self, heartbeat_timeout: float) -> float | None:
-        """Return when its silence means that it is dead, None if no message is expected."""
+        """Return the time at which its silence means that it is dead, None if none is expected."""
         expected: float = self.in_flight
         if self.phase is not ConnectionPhase.READY:
             expected = self.inform.sent
-            if self.phase is ConnectionPhase.STANDBY:  # since the first HEARTBEAT in vain
+            if self.phase is ConnectionPhase.STANDBY:  # since the first unanswered HEARTBEAT
                 expected = self.busy_since > self.last_received
         return max(self.last_received, self.busy_since) + heartbeat_timeout if expected else None
 
-    def left_unanswered(
+    def is_unresponsive(
         self, request: PendingRequest, now: float, *, heartbeat: float, heartbeat_timeout: float
     ) -> bool:
-        """Return whether the timeout of a request shows that the broker is not there.
+        """Return whether the timeout of a request shows that the broker is dead.
 
-        A broker answers most messages within a heartbeat. One that waits for what has not happened
-        yet, such as the end of a job, it answers only then: so the broker is in doubt from the
-        first of these on, and dead if nothing came from it for the heartbeat timeout.
+        A broker answers most messages within a heartbeat, but some only when an event has happened,
+        such as the end of a job. The broker is in doubt from the first of these on, and dead if
+        nothing was received from it for the heartbeat timeout.
         """
         if self.last_received > request.sent:
             return False
@@ -474,11 +473,11 @@ class BrokerConnection:
 class InFlightRequests:
     """Requests in flight by message id, in the order in which they began.
 
-    A request whose id is in flight already becomes a follower: it ends with the first
-    (single flight). If the first times out, the oldest follower is the new leader.
+    A request whose id is in flight already becomes a follower: it ends with the first one
+    (single flight). If the first one times out, the oldest follower is the new leader.
 
     Args:
-        connections: By index, as requests name them.
+        connections: The connections by index.
     """
 
     def __init__(self, connections: Sequence[BrokerConnection]) -> None:
@@ -486,9 +485,9 @@ class InFlightRequests:
         self._open: dict[str, PendingRequest] = {}
         #: Requests with an answer or an end that their callers have not been notified of.
         self.to_notify: list[PendingRequest] = []
-        #: When the first of them times out.
+        #: Time at which the first of them times out.
         self.next_deadline = NEVER
-        #: Job -> the ``get`` whose answer a broker pushes: no CALL was sent for it.
+        #: Job -> the ``get`` whose answer a broker pushes; no CALL was sent for it.
         self.pushed: dict[str, PendingCall] = {}
 
     def add(self, request: PendingRequest) -> bool:
@@ -509,7 +508,7 @@ class InFlightRequests:
         return self._open.get(message_id)
 
     def unassigned(self) -> list[PendingRequest]:
-        """Return the requests that no broker has."""
+        """Return the requests that are not assigned to a broker."""
         return [request for request in self._open.values() if request.assigned_to == NO_BROKER]
 
     def assign(self, request: PendingRequest, connection: BrokerConnection, now: float) -> None:
@@ -519,28 +518,28 @@ class InFlightRequests:
         connection.unsent.append(request)
 
     def expect_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
-        """Assign a ``get`` to a broker that pushes the result; if it gets lost, it is asked for."""
+        """Assign a ``get`` to a broker that pushes the result; if it is lost, the CALL is sent."""
         call.assigned_to = connection.index
         connection.assign(now)
         self.pushed[call.subject] = call
 
     def release(self, request: PendingRequest) -> None:
-        """Take a request from its broker."""
+        """Unassign a request from its broker."""
         if request.assigned_to != NO_BROKER:
             self._connections[request.assigned_to].in_flight -= 1
             request.assigned_to = NO_BROKER
 
     def release_all(self, connection: BrokerConnection) -> None:
-        """Take all requests from a broker, but those that no other one may be sent."""
+        """Unassign all requests from a broker, except those that no other may get."""
         connection.unsent.clear()
         for request in self._open.values():
             if request.assigned_to == connection.index:
-                if request.sent and type(request) is PendingCall and request.name in _ONCE:
+                if request.sent and type(request) is PendingCall and request.name in _SENT_ONCE:
                     continue
                 self.release(request)
 
     def end(self, request: PendingRequest, error: Exception | None) -> list[PendingCall]:
-        """End a request, with its followers; return the calls for results that now begin."""
+        """End a request and its followers; return the calls for results that now begin."""
         del self._open[request.id]
         self._end(request, error)
         if type(request) is not PendingSubmit or not (request.followers or request.result):
@@ -562,7 +561,7 @@ class InFlightRequests:
             del self.pushed[request.subject]
 
     def _end_submit(self, pending: PendingSubmit, error: Exception | None) -> PendingCall | None:
-        """Return the call for the result of a job, None without one; with an error it ends too."""
+        """Return the call for the result of a job, None without one; an error ends it too."""
         call, pending.result = pending.result, None
         if call is None:
             return None
@@ -574,14 +573,14 @@ class InFlightRequests:
         return call
 
     def abandon_result(self, pending: PendingSubmit) -> None:
-        """Ask for the result of a job no more; the submission goes on."""
+        """Stop waiting for the result of a job; the submission continues."""
         call, pending.result = pending.result, None
         if call is not None:
             call.submit = None
             self._end(call, None)
 
     def _end_by(self, pending: PendingSubmit, error: Exception) -> None:
-        """End a submission by an error, with the call for its result."""
+        """End a submission with an error, and the call for its result."""
         self._end(pending, error)
         self._end_submit(pending, error)
 
@@ -596,12 +595,12 @@ class InFlightRequests:
 
         Args:
             now: The time.
-            heartbeat: Seconds in which a live broker answers a message.
-            heartbeat_timeout: Seconds in which it sends something.
+            heartbeat: Seconds within which a live broker answers a message.
+            heartbeat_timeout: Seconds within which it sends some message.
 
         Returns:
-            The brokers that owe an answer for so long and sent nothing else since, and the new
-            leaders, which need a broker.
+            The brokers whose answer is overdue by that and that sent nothing else since, and the
+            new leaders, which need a broker.
         """
         silent, new_leaders = set(), []
         for request in list(self._open.values()):
@@ -613,7 +612,7 @@ class InFlightRequests:
                 request, PendingSubmit | PendingCall
             ):
                 connection = self._connections[request.assigned_to]
-                if connection.left_unanswered(
+                if connection.is_unresponsive(
                     request, now, heartbeat=heartbeat, heartbeat_timeout=heartbeat_timeout
                 ):
                     silent.add(connection.index)
@@ -643,7 +642,7 @@ class InFlightRequests:
         leader, *leader.followers = request.followers
         leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
         if request.sent and not request.asks_for_result:
-            leader.asks_for_result = False  # the receipt may be that of the earlier REQUEST
+            leader.asks_for_result = False  # the receipt may belong to the earlier REQUEST
         self._open[request.id] = leader
         self._end_by(request, error)
         return [leader]
@@ -652,8 +651,8 @@ class InFlightRequests:
         if request.assigned_to != NO_BROKER:
             connection = self._connections[request.assigned_to]
             if connection.features is None and not request.sent:
-                what = f"{connection.address} ({connection.unready_reason})"
-                return f"nothing could be sent to broker {what} in time"
+                broker = f"{connection.address} ({connection.unready_reason})"
+                return f"nothing could be sent to broker {broker} in time"
             return f"no answer from broker {connection.address} in time"
         reasons = ", ".join(f"{c.address} ({c.unready_reason})" for c in self._connections)
         if any(connection.owner is not None for connection in self._connections):
@@ -668,9 +667,9 @@ class InFlightRequests:
 
 
 def add_rows(call: PendingCall, rows: object) -> None:
-    """Add the rows of a ``get`` to its answers, without those that it has already."""
+    """Add the rows of a ``get`` to its answers, except those that it has already."""
     if not isinstance(rows, list):
-        raise ProtocolError("the answer to get is no list", code="bad-body")
+        raise ProtocolError("the answer to get is not a list", code="bad-body")
     for row in map(read_row, rows):
         if row[0] in call.ids:
             call.ids.discard(row[0])
@@ -695,7 +694,7 @@ def read_answer(reply: Reply) -> Any:
     """Return a batch (head, bytes), the end (head, row), or the first answer, a map.
 
     Raises:
-        ProtocolError: It is none of them.
+        ProtocolError: It is malformed.
     """
     outcome = reply.outcome or ""
     if outcome.startswith(PART):
@@ -711,6 +710,6 @@ def read_answer(reply: Reply) -> Any:
 
 
 def credit_frames(message_id: str, call: PendingCall) -> list[bytes]:
-    """Return the CREDIT of a call, whose arguments say which parts were read."""
+    """Return the CREDIT of a call, whose arguments have the number of parts that were read."""
     delivery, taken = call.arguments["delivery"], call.arguments["taken"]
     return Credit(message_id, call.id, str(delivery), str(taken)).frames()

@@ -1,4 +1,4 @@
-"""Submits jobs: encodes them, with the middlewares around, sends them and waits for receipts.
+"""Submission of jobs: encodes them within the middlewares, sends them and waits for receipts.
 
 `Submitter` is what tasks use. A `SubmitBatch` collects jobs for one submission at its exit. Many
 jobs travel as an `eventmq.client.bulk.BulkSubmit`. `LineageMarker` adds the headers that name the
@@ -56,8 +56,8 @@ logger = logging.getLogger(__name__)
 #: Maximum number of messages without a receipt at a time: enough to keep the broker busy.
 IN_FLIGHT = 4
 
-#: Seconds up to which the timeout of a call, or of its submission, is too short for a receipt that
-#: comes late: a second, and as much for its way.
+#: Largest timeout, in seconds, of a call or its submission that is too short for a late receipt: a
+#: second, and as much for its transport.
 LATE_RECEIPT = 2.0
 
 
@@ -65,11 +65,11 @@ class Submitter:
     """Submits jobs of one app. Thread-safe.
 
     Args:
-        runner: Talks to the brokers.
+        runner: Exchanges messages with the brokers.
         results: Result client of the handles.
         ids: Makes job ids.
         timeout: Seconds to wait for a receipt.
-        middleware: Outermost first; only its ``submit`` is used.
+        middleware: Middlewares, the outermost first; only ``submit`` is used.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class Submitter:
     def asubmit(
         self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str | None = None
     ) -> Pending[Job[Any]]:
-        """Do the same as `submit` in a coroutine.
+        """Do the same as `submit`, in a coroutine.
 
-        What middlewares do after ``proceed`` runs before the receipt.
+        The code of middlewares after ``proceed`` runs before the receipt.
         """
         batch = open_batch(self)
         entries: list[tuple[Job[Any], EncodedJob]] = []
@@ -138,22 +138,22 @@ class Submitter:
     ) -> Pending[Job[Any]]:
         """Submit one job and wait for its end, in one exchange; `Job.get` then has its result.
 
-        What middlewares do after ``proceed`` runs before it is sent. If one returns the handle of
-        another job, the end of that one is waited for.
+        The code of middlewares after ``proceed`` runs before the job is sent. If a middleware
+        returns the handle of another job, the call waits for the end of that one.
 
         Args:
             template: As for `submit`.
             args: Positional arguments.
             kwargs: Keyword arguments.
-            job_id: The id of the job, made here if None.
-            timeout: Seconds for all of it, as in `Job.get`.
+            job_id: The id of the job; made here if None.
+            timeout: Total seconds, as in `Job.get`.
 
         Raises:
             NotAllowed: A batch is open, or a middleware returned no handle; nothing was sent.
             SerializationError: The arguments cannot be encoded.
             BrokerUnavailable: When it is waited for: there was no receipt in time.
             SubmitError: When it is waited for: the broker refused the job.
-            ResultTimeout: When it is waited for: the job had not ended in time.
+            ResultTimeout: When it is waited for: the job did not end in time.
         """
         if open_batch(self) is not None:
             raise NotAllowed(
@@ -177,29 +177,33 @@ class Submitter:
                     continue
                 end = self._results.end_of(job, timeout, self._pending_call(encoded, seconds))
                 yield from self._results.ending(job, end, timeout)
-            own = self._results.made(job)
-            if own and job.row is not None:
+            has_row = self._results.owns(job)
+            if has_row and job.row is not None:
                 return job
-            left = None if seconds is None else max(deadline - self._runner.clock.monotonic(), 0.0)
-            if own:
-                yield from self._results.ending(job, self._results.end_of(job, left), timeout)
-            else:  # of another app, or of a kind of its own
-                yield partial(job.get, left)
+            remaining = (
+                None if seconds is None else max(deadline - self._runner.clock.monotonic(), 0.0)
+            )
+            if has_row:
+                yield from self._results.ending(job, self._results.end_of(job, remaining), timeout)
+            else:  # a handle of another app, or of another type
+                yield partial(job.get, remaining)
             return job
 
         return self._runner.run(steps())
 
     def _pending_call(self, encoded: EncodedJob, seconds: float | None) -> PendingSubmit:
         """Return the REQUEST for a job and its result."""
-        # Where either has to come sooner than a late receipt, the receipt comes at once.
-        late = all(each is None or each > LATE_RECEIPT for each in (seconds, self._timeout))
-        pending = self._pending_submit(encoded, LATE_ACK if late else ACK_AND_REPLY_REQUESTED)
+        # If either has to arrive before a late receipt would, request the receipt at once.
+        late_receipt = all(each is None or each > LATE_RECEIPT for each in (seconds, self._timeout))
+        pending = self._pending_submit(
+            encoded, LATE_ACK if late_receipt else ACK_AND_REPLY_REQUESTED
+        )
         pending.extension = "late-ack"
         pending.asks_for_result = True
         return pending
 
     def submit_raw(self, encoded: EncodedJob) -> Pending[Job[Any]]:
-        """Submit a body as it is, without serializer and middleware."""
+        """Submit a body unchanged, without serializer and middleware."""
         encoded = with_lineage(encoded)
         job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
         batch = open_batch(self)
@@ -216,7 +220,7 @@ class Submitter:
     def track(
         self, encoded: EncodedJob, on_end: Callable[[Job[Any], Exception | None], None]
     ) -> Job[Any]:
-        """Submit a body as it is, and call back when the job has ended or could not be submitted.
+        """Submit a body unchanged, and call back when the job has ended or was not submitted.
 
         Args:
             encoded: The job.
@@ -240,9 +244,9 @@ class Submitter:
         batch: SubmissionBatch | None = None,
         waits_for: Sequence[str] = (),
     ) -> Job[Any]:
-        """Run the middlewares; inside of them encode the job and pass it to ``sink``.
+        """Run the middlewares; inside them encode the job and pass it to ``sink``.
 
-        What ``sink`` does, such as sending it and waiting for the receipt, is done on return.
+        On return ``sink`` has finished, including any sending and waiting for the receipt.
         """
         job_id = job_id or self._ids.new()
         template = self.mark(template)
@@ -259,7 +263,7 @@ class Submitter:
         return proceed(submission)  # type: ignore[no-any-return]
 
     def _pending_submit(self, encoded: EncodedJob, requested: str = ACK_REQUESTED) -> PendingSubmit:
-        """Return the REQUEST for a job; a graph has no result of its own to be asked for."""
+        """Return the REQUEST for a job; a graph has no result of its own to request."""
         deadline = self._runner.deadline(self._timeout)
         if encoded.headers.startswith("nodes:"):
             return PendingSubmit(
@@ -385,7 +389,7 @@ class Submitter:
         kwargs: Mapping[str, Any],
         shared: SubmissionBatch,
     ) -> BulkSource:
-        """Return where the jobs come from; ``shared`` is for those that join no open batch."""
+        """Return the source of the jobs; ``shared`` is for those outside an open batch."""
         calls = list(calls)
         batch = open_batch(self)
         if batch is not None:
@@ -408,11 +412,11 @@ class Submitter:
     def send_bulk(
         self, source: BulkSource, shared: SubmissionBatch | None = None
     ) -> Pending[list[Job[Any]]]:
-        """Send many jobs in parts, several at a time, the first of them at once.
+        """Send many jobs in parts, several at a time; the first ones at once.
 
         Args:
             source: The jobs.
-            shared: What middlewares know of them together.
+            shared: State that middlewares share for these jobs.
 
         Raises:
             BrokerUnavailable: The client was closed; nothing was sent.
@@ -441,10 +445,10 @@ class Submitter:
             try:
                 self._runner.begin(part.pending)
             except BrokerUnavailable as error:  # the client was closed
-                if not bulk.begun:
+                if not bulk.started:
                     raise
                 part.pending.done, part.pending.error = True, error
-            bulk.begun = True
+            bulk.started = True
             open_parts.append(part)
 
     def _bulk_submit(self, source: BulkSource) -> BulkSubmit:
@@ -454,7 +458,7 @@ class Submitter:
 
 @contextmanager
 def _reported(batch: SubmissionBatch, *, end: bool = True) -> Iterator[None]:
-    """Tell middlewares of an exception in a ``with`` block; of its end as well, unless told."""
+    """Report an exception of a ``with`` block to middlewares; also its end, if ``end`` is true."""
     try:
         yield
     except BaseException as error:
@@ -481,7 +485,7 @@ def _proceed(
 ) -> Job[Any]:
     """Encode the job that the innermost middleware passed on."""
     encoded = template.write(submission.job_id, submission.args, submission.kwargs)
-    if submission.headers:  # to make headers and their text anew would take 40 us
+    if submission.headers:  # making headers and their text again takes 40 us
         text = add_headers(encoded.headers, submission.headers.items())
         encoded = encoded._replace(headers=text)
     return sink(encoded, JobOrigin(submission.task, sent=False, results=template.results))
@@ -501,7 +505,7 @@ class SubmitBatch:
         self.submitter = submitter
         self.outer: SubmitBatch | None = None
         self.closed = False
-        #: What middlewares know of its jobs together.
+        #: State that middlewares share for its jobs.
         self.shared = SubmissionBatch()
         self._entries: list[tuple[Job[Any], EncodedJob]] = []
         self._token: Token[SubmitBatch | None] | None = None
@@ -540,7 +544,7 @@ class SubmitBatch:
         await self._leave(error)
 
     def _leave(self, error: BaseException | None) -> Pending[list[Job[Any]]]:
-        """Close the batch; begin to send its jobs, unless it failed or is part of another one."""
+        """Close the batch; send its jobs, unless it failed or is part of another batch."""
         self.closed = True
         if self._token is not None:
             _innermost.reset(self._token)
@@ -570,11 +574,11 @@ class LineageMarker:
     """Adds to templates the lineage of jobs that a running job submits. Thread-safe."""
 
     def __init__(self) -> None:
-        #: A task often submits many jobs of one template: (running job, template, marked).
+        #: (running job, template, marked template); a task often submits many jobs of one template.
         self._last: tuple[JobContext, Template, Template] | None = None
 
     def mark(self, template: Template) -> Template:
-        """Return the template with the lineage of the running job, as it is without one."""
+        """Return the template with the lineage of the running job; unchanged outside a job."""
         job = current.get(None)
         if job is None:
             return template
@@ -588,9 +592,9 @@ class LineageMarker:
 
 
 def with_lineage(encoded: EncodedJob) -> EncodedJob:
-    """Return a job that has no template, with the lineage of the running job.
+    """Return a job without a template, with the lineage of the running job added.
 
-    A graph stays as it is: the jobs in it have the headers.
+    A graph is unchanged: the jobs in it have the headers.
     """
     job = current.get(None)
     if job is None or encoded.headers.startswith("nodes:"):
@@ -600,7 +604,7 @@ def with_lineage(encoded: EncodedJob) -> EncodedJob:
 
 
 def _lacking(headers: Headers, job: JobContext) -> dict[str, str]:
-    """Return the lineage headers for a job of a running one that its caller did not set."""
+    """Return the lineage headers for a submitted job that its caller did not set."""
     explicit = dict(headers.extra)
     return {name: value for name, value in job.lineage().items() if name not in explicit}
 
@@ -608,16 +612,16 @@ def _lacking(headers: Headers, job: JobContext) -> dict[str, str]:
 class TrackedJob:
     """Submits one job and reports its end; no thread waits for it.
 
-    For programs that have very many open jobs and a loop of their own, such as gateways.
+    For programs with very many open jobs and their own event loop, such as gateways.
 
-    All but `begin` runs in whichever thread drives the client's I/O loop.
+    All methods except `begin` run in the thread that drives the client's I/O loop.
 
     Args:
-        job: Its handle; its ``row`` is set when the job has ended.
+        job: Its handle; ``row`` of the handle is set when the job has ended.
         call: The call for its end, with its submission.
         results: The result client of the handle.
-        on_end: Called once, with the job and the error that kept it from being submitted or its
-            end from being known, else None; must not block.
+        on_end: Called once, with the job and None, or with the error because of which it was not
+            submitted or its end is not known; must not block.
     """
 
     __slots__ = ("_call", "_ended", "_job", "_on_end", "_results")
@@ -637,7 +641,7 @@ class TrackedJob:
         self._ended = False
 
     def begin(self) -> None:
-        """Submit the job; any thread.
+        """Submit the job; from any thread.
 
         Raises:
             BrokerUnavailable: The client was closed.

@@ -1,4 +1,4 @@
-"""Templates of jobs: what the jobs of one task and one set of options share, encoded once."""
+"""Templates of jobs: the part that jobs of one task and one set of options share, encoded once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ACK_AND_REPLY_REQUESTED", "ACK_REQUESTED", "LATE_ACK", "EncodedJob",
 
 
 #: What a REQUEST asks for: the receipt at once; the result as well; the result, and the receipt
-#: only if that takes longer than a second.
+#: only if the result takes longer than a second.
 ACK_REQUESTED, ACK_AND_REPLY_REQUESTED, LATE_ACK = (
     "ack-requested",
     "ack-requested,reply-requested",
@@ -30,7 +30,7 @@ ACK_REQUESTED, ACK_AND_REPLY_REQUESTED, LATE_ACK = (
 
 
 class EncodedJob(NamedTuple):
-    """One job ready to be sent; ``headers`` does not say what it asks of the broker."""
+    """One job ready to be sent; ``headers`` has no request for a receipt or result."""
 
     id: str
     queue: str
@@ -51,12 +51,12 @@ class Template:
     Attributes:
         queue: Name of the queue.
         headers: The headers of every job.
-        text: The same as text.
+        text: The headers as text.
         encode: Method of the serializer.
         now: Reads Unix time.
         expires_in: Seconds until a job expires, counted from its submission; 0.0 for never.
         key: Makes the unique key of a job from its arguments, None for no key.
-        limit_key: Makes the key of its limits in the same way.
+        limit_key: Makes the key of its limits from its arguments, None for no key.
         results: Converts results; None leaves them as they were serialised.
     """
 
@@ -84,7 +84,7 @@ class Template:
 
     @property
     def keyed(self) -> bool:
-        """Whether the headers of each job are its own."""
+        """Whether each job has its own headers."""
         return self.key is not None or self.limit_key is not None
 
     def write(self, job_id: str, args: Any, kwargs: Mapping[str, Any]) -> EncodedJob:
@@ -105,10 +105,10 @@ class Template:
         body, signature = self.encode([args, kwargs], envelope)
         text = self.text
         if signature:
-            # The time of creation travels where it is signed, and only there: a header text that
-            # differs from job to job costs the broker and the worker more than the job itself.
-            own = replace(headers, created=now, expires=expires, signature=signature)
-            text = format_headers(own)
+            # The time of creation travels only in signed jobs: a header text that differs from job
+            # to job costs the broker and the worker more than the job itself.
+            job_headers = replace(headers, created=now, expires=expires, signature=signature)
+            text = format_headers(job_headers)
         elif self.expires_in or self.keyed:
             text = format_headers(replace(headers, expires=expires))
         return EncodedJob(job_id, self.queue, text, body)
@@ -133,6 +133,6 @@ class Template:
             yield job_id, encoded.headers, encoded.body
 
     def extended(self, extra: Mapping[str, str]) -> Template:
-        """Return the template with more headers, as a middleware adds them."""
+        """Return the template with more headers, for example from a middleware."""
         headers = replace(self.headers, extra=(*self.headers.extra, *extra.items()))
         return replace(self, headers=headers, text=format_headers(headers))

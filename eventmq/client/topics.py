@@ -1,4 +1,4 @@
-"""Topics: published messages reach the present subscribers, and are not stored."""
+"""Topics: published messages reach the current subscribers, and are not stored."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TopicClient:
         reader: Decodes messages.
         serializer: Returns the content type and the serializer of published values.
         new_id: Makes message ids.
-        timeout: Seconds to hand a message to a broker.
+        timeout: Seconds to hand a message to a connection.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class TopicClient:
         self._timeout = timeout
 
     def publish(self, topic: str, value: object) -> Pending[None]:
-        """Publish a value; it is done when a connection has taken the message.
+        """Publish a value; the operation ends when a connection has accepted the message.
 
         Raises:
             SerializationError: The value cannot be encoded.
-            BrokerUnavailable: While waiting: no broker could be reached in time.
+            BrokerUnavailable: When it is waited for: no broker could be reached in time.
         """
         return self._runner.send(self._encode(topic, value))
 
@@ -99,7 +99,7 @@ class TopicClient:
         return OneWayMessage(frames, id=message_id, deadline=self._runner.deadline(self._timeout))
 
     def subscribe(self, topics: tuple[str, ...]) -> Subscription:
-        """Return a subscription; it collects from now on."""
+        """Return a subscription, which collects messages from now on."""
         return Subscription(self._runner, self._reader, topics, timeout=self._timeout)
 
 
@@ -107,8 +107,8 @@ class Subscription:
     """Endless iterator over published messages, for ``for`` and ``async for``.
 
     Use it in a ``with`` block, or `close` it; entering the block waits until the broker has
-    confirmed the subscription. It lasts over restarts of the broker; messages published while there
-    is no connection are missed.
+    confirmed the subscription. It survives restarts of the broker; messages that are published
+    while there is no connection are missed.
 
     Attributes:
         dropped: Number of messages dropped because they were not read in time.
@@ -174,7 +174,7 @@ class Subscription:
         return message
 
     def _confirming(self) -> Steps[None]:
-        """Return the steps to the broker's confirmation."""
+        """Return the steps until the broker confirms the subscription."""
         if not (yield News((self._call,), self._timeout)):
             self.close()
             raise BrokerUnavailable(_UNCONFIRMED)

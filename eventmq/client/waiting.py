@@ -1,4 +1,4 @@
-"""Waits for many jobs at once; the brokers push their ends as they come."""
+"""Waits for many jobs at once; the brokers push their ends as they happen."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Completed", "Waited", "wait"]
 
-#: Maximum number of open calls, of 1,000 jobs each: a broker bounds what a peer waits for.
+#: Maximum number of open calls, of 1,000 jobs each: brokers limit the jobs that a peer waits for.
 MAX_OPEN_CALLS = 50
 
 
 class Waited(NamedTuple):
-    """What ``app.wait`` returns: the jobs that have ended and the others, each in their order."""
+    """Result of ``app.wait``: the jobs that have ended and the others, each in their order."""
 
     done: list[Job[Any]]
     pending: list[Job[Any]]
@@ -34,14 +34,14 @@ class Waited(NamedTuple):
 class Completed:
     """Iterates over jobs as they end; for ``for`` and ``async for``, once.
 
-    A job that no broker knows counts as ended: its `get` raises `JobNotFound`. Iterating raises
+    A job that no broker knows counts as ended: its `get` raises `JobNotFound`. The iteration raises
     `ResultTimeout` after the timeout and `BrokerUnavailable` if a broker cannot be asked.
 
     Args:
         jobs: Handles.
         results: Their result client.
         timeout: Seconds for all of them together.
-        explain: `ResultTimeout` has a diagnosis of the first of the others, for which the
+        explain: Add a diagnosis of the first unfinished job to `ResultTimeout`, for which the
             broker is asked.
     """
 
@@ -61,11 +61,11 @@ class Completed:
         self._handles: dict[str, list[Job[Any]]] = {}
         #: Jobs that have ended and were not yielded yet.
         self._ended: deque[Job[Any]] = deque()
-        #: Ids that no call has, by (broker, store).
+        #: Ids that are in no call yet, by (broker, store).
         self._remaining: dict[tuple[int, str], list[str]] = {}
         #: Open calls by id.
         self._open: dict[str, PendingCall] = {}
-        #: When the timeout has passed, None before the first `next`.
+        #: Deadline of the iteration, None before the first `next`.
         self._deadline: float | None = None
         for job in jobs:
             self._add(job)
@@ -82,7 +82,7 @@ class Completed:
             self._remaining.setdefault((origin.broker, origin.store), []).append(job.id)
 
     def _begin_calls(self) -> None:
-        """Begin the calls that may begin now."""
+        """Begin calls, up to `MAX_OPEN_CALLS`."""
         if self._deadline is None:
             self._deadline = self._runner.deadline(self._timeout)
         while self._remaining and len(self._open) < MAX_OPEN_CALLS:
@@ -141,12 +141,12 @@ class Completed:
         return self._ended.popleft() if self._ended else None
 
     def close(self) -> None:
-        """Ask for no more answers."""
+        """Stop waiting for the remaining jobs."""
         for call in self._open.values():
             self._runner.forget(call)
 
     def _first_remaining(self) -> Job[Any] | None:
-        """Return a job that has not ended, if the error should have a diagnosis."""
+        """Return a job that has not ended, if the error needs a diagnosis."""
         jobs = next(iter(self._handles.values()), None)
         return jobs[0] if jobs and self._explain else None
 

@@ -113,8 +113,8 @@ def test_a_schedule_is_made_run_switched_and_removed(running: Shell) -> None:
     assert running.run("unschedule", "weekly").returncode == 0
     assert "weekly" not in listing(running)
     for command in (("schedules", "remove"), ("unschedule",), ("schedules", "run")):
-        code, said = refused(running, *command, "weekly")
-        assert (code, "no schedule 'weekly'" in said) == (4, True)
+        code, message = refused(running, *command, "weekly")
+        assert (code, "no schedule 'weekly'" in message) == (4, True)
 
 
 def test_one_that_fires_so_often_is_gone_then(running: Shell) -> None:
@@ -127,13 +127,13 @@ def test_one_that_fires_so_often_is_gone_then(running: Shell) -> None:
     ("arguments", "problem"),
     [
         (("--every", "0s"), "an interval of 0 s is not allowed"),
-        (("--every", "soon"), "right is 30s, 5m, 2h or 1d"),
+        (("--every", "soon"), "write 30s, 5m, 2h or 1d"),
         (("--cron", "0 0 30 2 *"), "month 2 never has a day 30"),
         (("--cron", "0 0 * * *", "--tz", "Europe/Pari"), "did you mean 'Europe/Paris'"),
         (("--every", "5s", "--tz", "UTC"), "an interval has no zone"),
         (("--at", "2030-01-01T09:00"), "has no time zone"),
         (("--at", "2020-01-01T09:00+00:00"), "would never fire"),
-        (("--at", "tomorrow"), "is no time"),
+        (("--at", "tomorrow"), "is not a time"),
         ((), "name one of --every, --cron and --at"),
         (("--every", "5s", "--cron", "* * * * *"), "name one of --every, --cron and --at"),
         (("--every", "5s", "--run-count", "0"), "a whole number from 1"),
@@ -142,16 +142,16 @@ def test_one_that_fires_so_often_is_gone_then(running: Shell) -> None:
 def test_what_is_wrong_is_said_in_one_line(
     running: Shell, app: EventMQ, arguments: tuple[str, ...], problem: str
 ) -> None:
-    code, said = refused(running, "schedule", "x", "shop.total", "[1]", *arguments)
-    assert (code, problem in said) == (2, True), said
+    code, message = refused(running, "schedule", "x", "shop.total", "[1]", *arguments)
+    assert (code, problem in message) == (2, True), message
     assert "x" not in {schedule.name for schedule in app.schedules.list()}
 
 
 def test_a_task_that_the_app_has_not_is_wrong_usage(running: Shell) -> None:
-    code, said = refused(running, "schedule", "-A", "shop", "x", "totl", "--every", "5s")
-    assert (code, "did you mean" in said) == (2, True)
-    code, said = refused(running, "schedule", "-A", "shop", "x", "total", "--every", "5s")
-    assert (code, "missing a required argument" in said) == (2, True)
+    code, message = refused(running, "schedule", "-A", "shop", "x", "totl", "--every", "5s")
+    assert (code, "did you mean" in message) == (2, True)
+    code, message = refused(running, "schedule", "-A", "shop", "x", "total", "--every", "5s")
+    assert (code, "missing a required argument" in message) == (2, True)
 
 
 def test_a_moment_takes_its_zone_from_tz(running: Shell) -> None:
@@ -164,8 +164,8 @@ def test_a_moment_takes_its_zone_from_tz(running: Shell) -> None:
 
 
 def test_a_beat_needs_an_app(running: Shell) -> None:
-    code, said = refused(running, "beat")
-    assert (code, "a scheduler needs an app" in said) == (2, True)
+    code, message = refused(running, "beat")
+    assert (code, "a scheduler needs an app" in message) == (2, True)
 
 
 def test_without_a_broker_it_says_so(running: Shell) -> None:

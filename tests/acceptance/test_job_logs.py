@@ -76,8 +76,8 @@ def app(shell: Shell) -> Iterator[EventMQ]:
 def said(text: str) -> list[str]:
     """Return what a log says without the times, and without tracebacks."""
     made = re.compile(r"20[0-9-]+ [0-9:,]+ ([A-Z]+ +[\w.]+: .*)|(attempt \d:|\[.*\])")
-    found = (made.fullmatch(line) for line in text.splitlines())
-    return [match[1] or match[2] for match in found if match]
+    matches = (made.fullmatch(line) for line in text.splitlines())
+    return [match[1] or match[2] for match in matches if match]
 
 
 def test_each_job_has_its_own_log(shell: Shell, app: EventMQ) -> None:
@@ -207,8 +207,8 @@ def test_log_handlers_that_raise_fail_no_job_and_are_named_once(tmp_path: Path, 
         assert broker.stop() == 0
         # The manager, the process that forks others, and those; each handler in each once.
         assert 1 <= broker.said.count("RuntimeError: no such file") <= 2
-        assert 2 <= worker.said.count("it says so once: RuntimeError: no such file") <= 6
-        assert 1 <= worker.said.count("it says so once: OSError: [Errno 28]") <= 4
+        assert 2 <= worker.said.count("this is reported once: RuntimeError: no such file") <= 6
+        assert 1 <= worker.said.count("this is reported once: OSError: [Errno 28]") <= 4
         assert "Logging error" not in worker.said + broker.said
         assert worker.said.count("INFO:shop.mail:to 49") == 1
     finally:

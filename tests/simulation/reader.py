@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from eventmq.client.handle import _NOTHING, JobStream
+from eventmq.client.handle import _NO_PART, JobStream
 from eventmq.client.requests import PendingCall
 from eventmq.errors import EventMQError, StreamRestarted
 from eventmq.wire.outcomes import EndRow
@@ -51,7 +51,7 @@ class Reader:
             except EventMQError as error:
                 self._end(f"{type(error).__name__}: {error}")
                 return
-            if part is _NOTHING:
+            if part is _NO_PART:
                 if self._stream._done:
                     self._end("done")
                 return

@@ -73,7 +73,7 @@ def test_keys_are_never_overwritten(broker: Cli) -> None:
     for arguments in (["web"], ["--broker"]):
         code, message = broker.error("keys", "new", *arguments)
         assert 2 == code
-        assert "there already; keys are never overwritten" in message
+        assert "exists already; keys are never overwritten" in message
     (broker.folder / "web.key").unlink()
     assert "never overwritten" in broker.error("keys", "new", "web")[1]
     assert before == (broker.folder / "web.key_secret").read_bytes()
@@ -121,7 +121,7 @@ def test_a_revoked_client_is_gone(broker: Cli) -> None:
     assert [] == broker.json("keys", "list", "--json")
     code, message = broker.error("keys", "revoke", "web")
     assert 4 == code
-    assert "no client is named 'web'" in message
+    assert "there is no client 'web'" in message
 
 
 @pytest.mark.parametrize("name", ["../broker", "/etc/passwd", "we*", ".", ""])
@@ -147,7 +147,7 @@ def test_only_a_client_is_revoked(broker: Cli, name: str) -> None:
         (["authorize", "web.key", "--role", "client", "--data-dir", "x"], "keys new --broker"),
         (["new"], "name the pair"),
         (["new", "web", "--broker"], "--broker needs neither a name"),
-        (["new", "a/b"], "'a/b' is no name"),
+        (["new", "a/b"], "'a/b' is not a name"),
         (["new", "x", "--dir", "nowhere"], "nowhere/x.key_secret cannot be made"),
     ],
 )  # fmt: skip

@@ -331,7 +331,7 @@ def test_a_broker_with_another_store_is_not_taken_for_the_owner(owner: OwnerInfo
     net.answer(wrong)
     job = net.submit("a")
     net.advance(5.0)
-    assert f"{ELSEWHERE} (it has not the store s1)" in reason(job)
+    assert f"{ELSEWHERE} (it does not have the store s1)" in reason(job)
     assert wrong.jobs == {}
 
 
