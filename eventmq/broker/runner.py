@@ -1,13 +1,14 @@
 """Runs a broker: the sockets, the store and the clock around `BrokerCore`, in one thread.
 
-A broker of a shared store has a `Candidate` (`eventmq.broker.ownership`): while that does not own
-the store, a core without one registers peers and says who does.
+A broker of a shared store has a `Candidate` (`eventmq.broker.ownership`). While it does not own the
+store, its core has no store: it registers peers and tells them who the owner is.
 
-One tick: read everything readable, decide, send what needs no commit, commit once, settle, send
-the rest, decide again about what the commit brought. The stop order is: KBAI to all peers, the
-deferred sends, sockets (with a linger), then the store, so that no receipt of a committed job is
-lost. Beside `BrokerRunner` are what it alone uses: `Observers` (the hook
-``eventmq_job_event``, on its own thread) and `CoalescedSends`.
+In one tick the runner reads every readable message, decides, sends the messages that need no
+commit, commits once, settles, decides again about the effects of the commit, and sends the other
+messages. The stop order is: KBAI to all peers, the deferred sends, the sockets (with a linger),
+then the store, so that no receipt of a committed job is lost. This module also has two helpers of
+`BrokerRunner`: `Observers` (the hook ``eventmq_job_event``, on its own thread) and
+`CoalescedSends`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from eventmq.store.reads import EventRow
     from eventmq.store.recovery import Recovered
 
-    _Question = Callable[[BrokerCore], Any]
+    _Query = Callable[[BrokerCore], Any]
 
 __all__ = [
     "MAX_DELAY",
@@ -75,35 +76,35 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Batches of events that wait for the thread; the broker keeps the others.
+#: Batches of events that wait for the thread of observers; the store keeps the others.
 _MAX_WAITING = 4
 
-#: Seconds that a broker which stops waits for observers.
+#: Seconds that a stopping broker waits for observers.
 _CLOSE_TIMEOUT = 5.0
 
-#: Seconds that a message waits for another one to the same peer: little beside the 5 s after which
-#: a reply without an ACK is sent again.
+#: Seconds that a message may wait for another one to the same peer. This is short compared with the
+#: 5 s after which a reply without an ACK is sent again.
 MAX_DELAY = 0.01
 
 _NEVER = float("inf")
 
 _IN = int(zmq.POLLIN)
 
-#: Messages of one socket that a tick reads at most.
+#: Largest number of messages of one socket that a tick reads.
 READ_AT_MOST = 1000
 
-#: Seconds between two checks that the store is still there, at most.
+#: Longest time in seconds between two checks that the store still exists.
 VERIFY_EVERY = 1.0
 
-#: Seconds after which the clocks are stored if no other write has been.
+#: Seconds after which the clocks are stored if no other commit has stored them.
 KEEP_TIME = 10.0
 
-#: Upper bounds in seconds of the buckets of how long commits take.
+#: Upper bounds of the buckets of commit times, in seconds.
 COMMIT_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 )  # fmt: skip
 
-#: Seconds that a monitor waits for the figures of the broker.
+#: Seconds that the metrics page waits for the broker.
 METRICS_TIMEOUT = 3.0
 
 #: Seconds that the address of the PUB socket may take to become free.
@@ -114,9 +115,9 @@ class Observers:
     """Calls a function with each event, in order, on a thread of its own.
 
     Args:
-        function: Called with each event; it raises nothing.
+        function: Called with each event; must not raise.
         broker_id: Id of the broker's store in its events.
-        last: Number of the event before the first one to pass on.
+        last: Number of the last event that the function is not called with.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Observers:
         return True
 
     def close(self) -> None:
-        """Wait up to `_CLOSE_TIMEOUT` seconds until the function has got every event."""
+        """Wait up to `_CLOSE_TIMEOUT` seconds until the function was called with every event."""
         try:
             self._rows.put(None, timeout=_CLOSE_TIMEOUT)
             self._thread.join(_CLOSE_TIMEOUT)
@@ -160,11 +161,11 @@ class Observers:
 
 
 class CoalescedSends:
-    """Holds messages back until another one goes to the same peer, for one wakeup instead of two.
+    """Holds messages back until another one is sent to the same peer, to wake that peer only once.
 
     Attributes:
-        flush_at: Monotonic time at which `release` returns all that is held back.
-        waiting: The messages that are held back, by peer.
+        flush_at: Monotonic time at which `release` returns all held messages.
+        waiting: The held messages by peer.
     """
 
     __slots__ = ("flush_at", "waiting")
@@ -174,7 +175,7 @@ class CoalescedSends:
         self.waiting: dict[Key, list[DeferredSend]] = {}
 
     def release(self, sends: list[DeferredSend], now: float) -> list[DeferredSend]:
-        """Return the messages to send now; those that were held back come last.
+        """Return the messages to send now; held messages come last.
 
         Args:
             sends: New messages, in order.
@@ -199,25 +200,25 @@ class CoalescedSends:
 
 
 class BrokerRunner:
-    """A broker. ``bind``, then ``run`` in a thread of your choice; ``stop`` from anywhere.
+    """A broker. Call ``bind``, then ``run`` in any thread; call ``stop`` from any thread.
 
     Args:
         store: The queue store, not opened yet.
-        limits: The bounds.
+        limits: The limits of the broker.
         routing: Chooses among workers.
         queue_order: Makes the queue order of a worker session.
-        binds: Port name (``main worker admin publish subscribe``) to address.
-        clock: Reads time.
-        context: A ZeroMQ context to use, else one of its own.
-        version: Reported to peers that ask.
-        durability: Of receipts, reported to them too.
-        insecure: Allow addresses that other machines can reach, without CURVE.
-        keys_dir: Directory of the keys (`eventmq.wire.zap_thread`); CURVE is on with it.
-        expect_store: Id that the store must have; empty: any.
-        advertise: Address that peers are told of a shared store's owner; empty: the main address.
+        binds: Port name (``main worker admin publish subscribe``) -> address.
+        clock: Reads the time.
+        context: The ZeroMQ context; None makes one.
+        version: Version of this software, reported to peers.
+        durability: Durability of receipts, reported to peers.
+        insecure: Allow addresses that other machines can reach without CURVE.
+        keys_dir: Directory of the keys (`eventmq.wire.zap_thread`), which turn CURVE on.
+        expect_store: Required id of the store, "" for any.
+        advertise: Address of this broker for peers of a shared store, "" for the main address.
     """
 
-    #: Set before `bind`: called with each event, on a thread of its own.
+    #: Called with each event, on a thread of its own. Set it before `bind`.
     observer: Callable[[Mapping[str, Any]], None] | None = None
     _observers: Observers | None = None
     _stopping = False
@@ -253,9 +254,9 @@ class BrokerRunner:
         self._keys_dir = keys_dir
         self._expected = expect_store
         self._advertise = advertise
-        self._candidate: Candidate | None = None  # made by bind, where the store is shared
+        self._candidate: Candidate | None = None  # made by bind, if the store is shared
         self._handed_over: list[tuple[Key, str]] = []
-        self._relays: Relays | None = None  # made by bind, as well
+        self._relays: Relays | None = None  # made with the candidate
         self._authenticator: Authenticator | None = None
         self._links: dict[str, Link] = {}
         self._connections = Connections(self._connection_lost)
@@ -265,17 +266,17 @@ class BrokerRunner:
         self._wakeup: Wakeup | None = None  # made by bind
         self._keeper = Timekeeper()
         self._keep_at = self._jumped = 0.0
-        #: Tells a service manager what this broker does; it gets a sign of life from each loop.
+        #: Reports the state of this broker to a service manager; each loop sends a sign of life.
         self.notifier = Notifier({})
         self._commits = Histogram(COMMIT_BUCKETS)
-        #: What other threads want of the core, each with where to put it.
-        self._questions: queue.SimpleQueue[tuple[_Question, queue.SimpleQueue[Any]]] = (
+        #: Queries of other threads to the core, each with the queue for its answer.
+        self._queries: queue.SimpleQueue[tuple[_Query, queue.SimpleQueue[Any]]] = (
             queue.SimpleQueue()
         )
 
     @property
     def role(self) -> str:
-        """What this broker does now, for people."""
+        """Role of this broker now, as text for people."""
         owner, at = self.core.state.owner, self.addresses.get("main", "")
         if owner is None:
             return f"serves at {at}"
@@ -286,11 +287,11 @@ class BrokerRunner:
     # Start and stop
 
     def bind(self) -> None:
-        """Bind all sockets, then open the store and recover, or stand by where another owns it.
+        """Bind all sockets, then open the store and recover, or stand by if another broker owns it.
 
         Raises:
-            BindError: An address is taken or malformed, or the main one is a wildcard, and it is
-                not said what peers of a shared store are told.
+            BindError: An address is in use or malformed; or the main one is a wildcard, the store
+                is shared, and ``advertise`` is empty.
             KeyFileError: The broker's own key cannot be used.
             NotAllowed: An address is not loopback, there are no keys and ``insecure`` is not set;
                 or an unauthorised key was let in.
@@ -356,21 +357,21 @@ class BrokerRunner:
             self.core.events.observe = self._observers.put
 
     def _observe(self, core: BrokerCore) -> None:
-        """Let a core say what is measured outside of it."""
+        """Connect a core to the metrics that are measured outside of it."""
         state = core.state
         state.commits, state.store_gauges = self._commits, self.store.gauges
         if self._candidate is not None:
             state.without_owner = self._candidate.without_owner
 
     def _keep(self, keeper: Timekeeper) -> None:
-        """Go by the time of a store."""
+        """Use the time of a store."""
         self._keeper, self._jumped, self._keep_at = keeper, 0.0, 0.0
-        if keeper.store_time is None:  # of a store that keeps no time
+        if keeper.store_time is None:  # the store keeps no time
             clock = self._clock
             keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), None)
 
     def _make_authenticator(self) -> Authenticator | None:
-        """Return the authenticator, None where every local peer may do everything."""
+        """Return the authenticator, None if every local peer may do everything."""
         ring = None if self._keys_dir is None else KeyRing(self._keys_dir, Grant.read)
         rate = self._limits.max_message_rate
         if ring is None and not rate and all(map(is_local, self._binds.values())):
@@ -417,18 +418,20 @@ class BrokerRunner:
         if self._wakeup is not None:
             self._wakeup.set()
 
-    def ask(self, question: Callable[[BrokerCore], Any], timeout: float) -> Any:
-        """Return what a function returns for the core, called between two messages.
+    def ask(self, query: Callable[[BrokerCore], Any], timeout: float) -> Any:
+        """Call a function with the core between two messages; return its result.
+
+        Do not call this from the thread of the broker itself.
 
         Args:
-            question: Called in the thread of the broker; it must be quick and change nothing.
-            timeout: Seconds to wait for that. Not from the thread of the broker itself.
+            query: Called in the thread of the broker; must be quick and change nothing.
+            timeout: Seconds to wait for the result.
 
         Raises:
-            TimeoutError: The broker did nothing for so long, or has ended.
+            TimeoutError: The broker was busy for this time, or has ended.
         """
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._questions.put((question, answer))
+        self._queries.put((query, answer))
         if self._wakeup is not None:
             self._wakeup.set()
         try:
@@ -440,7 +443,7 @@ class BrokerRunner:
         """Return what the CALL ``metrics`` answers, from any other thread.
 
         Raises:
-            EventMQError: The broker is busy with one thing for too long, or has ended.
+            EventMQError: The broker was busy for `METRICS_TIMEOUT`, or has ended.
         """
         try:
             figures: Mapping[str, Any] = self.ask(
@@ -450,18 +453,18 @@ class BrokerRunner:
             raise EventMQError(str(error)) from error
         return figures
 
-    def _answer(self, wakeup: Wakeup) -> None:
-        wakeup.clear()  # first: what is asked from now on sets it again
-        while not self._questions.empty():
-            question, answer = self._questions.get()
-            answer.put(question(self.core))
+    def _answer_queries(self, wakeup: Wakeup) -> None:
+        wakeup.clear()  # first, since later queries set it again
+        while not self._queries.empty():
+            query, answer = self._queries.get()
+            answer.put(query(self.core))
 
     def run(self) -> None:
         """Serve until `stop` or a DISCONNECT is carried out; then release everything.
 
         Raises:
-            StoreError: The store cannot be written, or is not where it was opened any more. What
-                was acknowledged before is on disk.
+            StoreError: The store cannot be written, or was moved or deleted. All acknowledged jobs
+                are on disk.
         """
         assert self._wakeup is not None  # noqa: S101 - made by bind
         self._items.append((self._wakeup.fd, _IN))
@@ -482,16 +485,16 @@ class BrokerRunner:
             self._close()
 
     def _end_commits(self, candidate: Candidate | None) -> None:
-        """Commit what is left, and give a shared store up."""
+        """Commit the remaining writes, and give a shared store up."""
         try:
             self._commit()
-            self.core.events.read_for_observers()  # of what is on disk only now
+            self.core.events.read_for_observers()  # the events of the commit before
             self._keep_time()
             self._commit()
         except (Fenced, Unknown) as error:
             if candidate is None:
                 raise
-            logger.warning("what was not committed yet is not: %s", error)
+            logger.warning("the last writes were not committed: %s", error)
         else:
             if candidate is not None:
                 candidate.release()
@@ -515,7 +518,7 @@ class BrokerRunner:
             self._replace_core(candidate, standby=True)
 
     def _serve(self, candidate: Candidate) -> None:
-        """Be a standby or the owner, whatever comes, until `stop` or a DISCONNECT."""
+        """Run as standby or as owner, in turn, until `stop` or a DISCONNECT."""
         while not self._stopping and not self.core.done:
             try:
                 if self.core.standby:
@@ -545,29 +548,29 @@ class BrokerRunner:
             relays.tick(clock.monotonic(), clock.now(), interval, core.state.peers)
             self._answer_handover(candidate)
             self._send_deferred()
-            due = min(watch.next_at - clock.boottime(), self.notifier.every)
-            wait = max(0.0, min(interval / 4, due))
+            remaining = min(watch.next_at - clock.boottime(), self.notifier.every)
+            wait = max(0.0, min(interval / 4, remaining))
             fd = candidate.fileno()
-            beside = relays.sockets if fd is None else [fd, *relays.sockets]
-            items = [*self._items, *((source, _IN) for source in beside)]
+            more = relays.sockets if fd is None else [fd, *relays.sockets]
+            items = [*self._items, *((source, _IN) for source in more)]
             ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
             if fd in ready:
                 candidate.check_freed()
             now = self._now()
-            away, boot = keeper.boot - boot, keeper.boot
-            if away - wait > interval:
-                core.shift(now, away)
+            elapsed, boot = keeper.boot - boot, keeper.boot
+            if elapsed - wait > interval:
+                core.shift(now, elapsed)
             relays.read(ready, clock.monotonic())
             if self._read(ready, now):
                 core.idle(now)
             self._send_deferred()
 
     def _pass_back(self, key: Key, frames: list[bytes]) -> None:
-        """Send a peer what the owner has sent it."""
+        """Send a message of the owner to a peer."""
         self.core.state.deferred_sends.append(DeferredSend(key, frames))
 
     def _take_over(self, candidate: Candidate) -> bool:
-        """Open the store that was claimed, with a new core; return whether that succeeded."""
+        """Open the claimed store with a new core; return whether that succeeded."""
         try:
             recovered = self._open_store()
         except (Fenced, Unknown) as error:
@@ -583,7 +586,7 @@ class BrokerRunner:
         recovered: Recovered | None = None,
         standby: bool = False,
     ) -> None:
-        """Begin anew with what the store has, or as a standby; peers are asked to inform again."""
+        """Start with a new core, recovered or as a standby; ask peers to inform again."""
         old, self.core = self.core, self._new_core()
         self._observe(self.core)
         self.core.schedules.check = old.schedules.check
@@ -610,7 +613,7 @@ class BrokerRunner:
         self._answer_handover(candidate)
 
     def _hand_over(self, candidate: Candidate) -> None:
-        """Give the store up, with all that it has promised so far sent, and stand by."""
+        """Commit and send all that is pending, give the store up, and stand by."""
         self._handed_over += self.core.state.handover
         self.core.waiters.send_receipts(float("inf"))
         self._commit()
@@ -620,7 +623,7 @@ class BrokerRunner:
         self._replace_core(candidate, standby=True)
 
     def _answer_handover(self, candidate: Candidate) -> None:
-        """Tell who asked for it that another broker has taken over, or that none has."""
+        """Answer the calls ``handover`` when another broker has taken over, or none has."""
         info, state = candidate.info, self.core.state
         if not info.address:
             return
@@ -630,8 +633,8 @@ class BrokerRunner:
                 text = f"no other broker took the store over within {HANDOVER:g} s"
                 answer = Error(state.message_id(), call, "no-standby", text)
             else:
-                taken = pack({"owner": info.address, "epoch": info.epoch})
-                answer = Reply(state.message_id(), taken, call)
+                owner = pack({"owner": info.address, "epoch": info.epoch})
+                answer = Reply(state.message_id(), owner, call)
             state.deferred_sends.append(DeferredSend(key, answer.frames()))
         self._handed_over.clear()
 
@@ -666,30 +669,30 @@ class BrokerRunner:
         while not self._stopping and not core.done and not handover:
             wait, before = 0.0, read_now()
             if not core.has_writes:
-                due = min(coalesced.flush_at, verify_at) - clock.monotonic()
-                wait = max(0.0, min(core.next_tick(before) - before, due))
+                remaining = min(coalesced.flush_at, verify_at) - clock.monotonic()
+                wait = max(0.0, min(core.next_tick(before) - before, remaining))
             ready = zmq_poll(items, int(wait * 1000) + (1 if wait else 0))
             now = read_now()
-            away, boot = keeper.boot - boot, keeper.boot
+            elapsed, boot = keeper.boot - boot, keeper.boot
             if (monotonic := clock.monotonic()) >= verify_at:
                 verify_at = monotonic + verify_every
                 self._verify()
                 self.notifier.turn(monotonic)
-            if away - wait > interval:
-                core.shift(now, away)
+            if elapsed - wait > interval:
+                core.shift(now, elapsed)
             all_read = self._read({source for source, _ in ready}, now)
             core.decide(now, caught_up=all_read)
             if now >= self._keep_at:
                 self._keep_time()
             if core.has_writes:
-                self._send_deferred()  # messages that need no disk do not wait for it
+                self._send_deferred()  # messages that need no commit do not wait for it
                 self._commit()
                 self._send_deferred()
                 core.decide(read_now(), caught_up=False)
             self._send_deferred()
 
     def _verify(self) -> None:
-        """Check that the store is still there, and still owned where it is shared."""
+        """Check that the store still exists; renew the lease of a shared one."""
         self.store.verify()
         if self.store.ownership is not None:
             self.store.ownership.renew()
@@ -707,12 +710,12 @@ class BrokerRunner:
         return now
 
     def _jump(self) -> None:
-        """Move every deadline: store time went on at once, and no peer was silent meanwhile."""
+        """Move every deadline by a jump of store time, during which no peer was silent."""
         seconds, self._jumped = self._keeper.jumped - self._jumped, self._keeper.jumped
         self.core.jump(seconds)
 
     def _keep_time(self) -> None:
-        """Store the clocks if no commit has done so for a while."""
+        """Store the clocks if no commit has stored them for `KEEP_TIME`."""
         self._keep_at = self._keeper.now + KEEP_TIME
         if self._stopping or self.core.done or self._keeper.unsaved_for >= KEEP_TIME:
             self.core.state.write(KeepTime(), lambda _: None)
@@ -720,12 +723,12 @@ class BrokerRunner:
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
         if (wakeup := self._wakeup) is not None and wakeup.fd in ready:
-            self._answer(wakeup)
+            self._answer_queries(wakeup)
         for name, link in self._links.items():
             if link.monitor_fd in ready:
                 self._connections.read(name)
         if self._authenticator is not None:
-            return self._read_known(self._authenticator, ready, now)
+            return self._read_authenticated(self._authenticator, ready, now)
         core = self.core
         all_read = True
         for name, link in self._links.items():
@@ -741,14 +744,14 @@ class BrokerRunner:
                 all_read = False
         return all_read
 
-    def _read_known(
+    def _read_authenticated(
         self, authenticator: Authenticator, ready: Container[object], now: float
     ) -> bool:
-        """Do the same through the authenticator."""
+        """Read the readable sockets through the authenticator; see `_read`."""
         authenticator.refresh(now, self._reopen_pub)
         readable = [(name, link) for name, link in self._links.items() if link.socket in ready]
-        rest = [authenticator.read(name, link, READ_AT_MOST, now) for name, link in readable]
-        return all(rest)
+        all_read = [authenticator.read(name, link, READ_AT_MOST, now) for name, link in readable]
+        return all(all_read)
 
     def _reopen_pub(self) -> None:
         """Disconnect all subscribers, since one key was revoked; the others reconnect."""
@@ -769,17 +772,17 @@ class BrokerRunner:
                 zmq_poll([], 10)
 
     def _commit(self) -> None:
-        entries, settle = self.core.take_batch()
-        if not entries:
+        writes, settle = self.core.take_batch()
+        if not writes:
             return
         began = self._clock.monotonic()
-        self.store.submit(entries)
+        self.store.submit(writes)
         write_results = self.store.finished()
         while not write_results:
             self._wait_for_store()
             write_results = self.store.finished()
         self._commits.add(max(0.0, self._clock.monotonic() - began))
-        if self._keeper.jumped != self._jumped:  # the store has read the clocks, too
+        if self._keeper.jumped != self._jumped:  # the store reads the clocks as well
             self._jump()
         for write_result in write_results:
             settle(write_result)
@@ -798,7 +801,7 @@ class BrokerRunner:
             sends = coalesced.release(sends, float("inf") if last else self._clock.monotonic())
         if authenticator is not None and sends:
             self._connections.read_all()
-        # Peers whose pipe is full: later messages must not overtake those that were not sent.
+        # Peers whose pipe is full: no later message may overtake one that was not sent.
         full: set[Key] = set()
         for message in sends:
             key = message.key

@@ -1,8 +1,9 @@
 """State that the parts of the broker share: queues, peers, sessions, write batch, deferred sends.
 
 Writes, reads and messages are only queued here: the runner commits and sends at the end of a tick.
-Nothing that depends on the disk is sent before it is there: such a message is sent by the settle
-callback of its write. `State.send` outside of one is for what needs no disk, such as HEARTBEAT.
+A message that depends on a write is sent by the settle callback of the write, so never before the
+write is on disk. Call `State.send` elsewhere only for messages that need no write, such as
+HEARTBEAT.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ __all__ = ["FULL", "DeferredSend", "SingleWrite", "State", "fields_of"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: What peers are told where the disk has no space, as code and text.
+#: Code and text of the ERROR when the disk is full.
 FULL = ("store-full", "the disk is full; nothing was stored")
 
 
 def nothing() -> None:
-    """Do nothing, in the place of an ``undo`` that is not needed."""
+    """Do nothing: the ``undo`` of a write that needs none."""
 
 
 def fields_of(job: JobRecord) -> tuple[str, str, str, int]:
-    """Return what a line of the log about a job has as fields (`eventmq.text.log_about`)."""
+    """Return the fields of a log line about a job (`eventmq.text.log_about`)."""
     return job.id, parse_headers(job.headers).task, job.queue, job.attempt
 
 
 class DeferredSend(NamedTuple):
-    """A message to send; ``lease`` is undone if it cannot be sent.
+    """A message to send. If it cannot be sent, ``lease`` is undone.
 
-    With ``coalesce`` it may wait for another one to the same peer (`eventmq.broker.runner`).
+    With ``coalesce`` it may wait for another message to the same peer (`eventmq.broker.runner`).
     """
 
     key: Key
@@ -71,11 +72,11 @@ class State:
 
     limits: Limits
     version: str
-    #: The setting: where a job is when its receipt is sent.
+    #: The setting ``durability``: where a job is stored when its receipt is sent.
     durability: str = ""
-    #: Store time (`eventmq.timekeeping`), which everything here goes by that is not ``wall``.
+    #: Store time (`eventmq.timekeeping`): the unit of all times here except ``wall``.
     now: float = 0.0
-    #: Knows by how much wall time is ahead of store time.
+    #: Knows how far wall time is ahead of store time.
     keeper: Timekeeper = field(default_factory=Timekeeper)
     started: float = 0.0
     epoch: int = 0
@@ -87,24 +88,25 @@ class State:
     #: Returns why a shared store cannot be used now, "" where it can; a standby sets it.
     unavailable_reason: Callable[[], str] = field(default=lambda: "")
     addresses: dict[str, str] = field(default_factory=dict)
-    #: Name of a CALL -> what answers it, given peer, message id and arguments: each part of the
-    #: broker adds its own.
+    #: Name of a CALL -> its handler, called with peer, message id and arguments. Each part of the
+    #: broker adds its handlers.
     calls: dict[str, Callable[[Peer, str, Mapping[str, Any]], None]] = field(default_factory=dict)
-    #: Returns how many bytes wait for peers that have not read them; the runner sets it.
+    #: Returns how many bytes wait for all peers; the runner sets it.
     unread_bytes: Callable[[], int] = field(default=lambda: 0)
-    #: Of the jobs; the store counts there.
+    #: Metrics of the jobs, which the store counts.
     metrics: JobMetrics = field(default_factory=JobMetrics)
-    #: How long commits took; the runner sets it, and counts.
+    #: Durations of commits; the runner sets and updates it.
     commits: Histogram = field(default_factory=lambda: Histogram(()))
-    #: Returns what the store measures of itself, by name; the runner sets it.
+    #: Returns the gauges of the store by name; the runner sets it.
     store_gauges: Callable[[], Mapping[str, float]] = field(default=dict)
-    #: Returns for how many seconds a shared store was seen to have no owner; the runner sets it.
+    #: Returns the seconds for which a shared store was seen without a live owner; the runner sets
+    #: it.
     without_owner: Callable[[], float] = field(default=lambda: 0.0)
     queues: dict[str, Queue] = field(default_factory=dict)
-    #: Peer, or owner of its key -> queues that it named first and that nothing else uses.
+    #: Maker (`Peer.maker`) -> number of queues that it created and that no other peer uses.
     made: Counter[object] = field(default_factory=Counter)
     subqueue_counts: SubqueueCounts = field(default_factory=SubqueueCounts)
-    #: Queues that may have jobs to dispatch, or to read from the store.
+    #: Queues that may have jobs to dispatch, in memory or in the store.
     busy: dict[str, Queue] = field(default_factory=dict)
     peers: dict[Key, Peer] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
@@ -116,36 +118,36 @@ class State:
     waiters: dict[str, list[tuple[Peer, str]]] = field(default_factory=dict)
     #: Job id -> peer whose REQUEST has reply-requested.
     reply_to: dict[str, Peer] = field(default_factory=dict)
-    #: Job id -> sessions that refused it: they do not know its task.
+    #: Job id -> ids of the sessions that have refused it, since they do not know its task.
     refusals: dict[str, set[str]] = field(default_factory=dict)
     #: Jobs that may have killed a worker.
     suspects: Suspects = field(default_factory=Suspects)
     #: Task -> measured seconds per job.
     run_times: dict[str, float] = field(default_factory=dict)
-    #: The jobs without guarantee; those that wait or are leased are in ``jobs`` as well.
+    #: The jobs without guarantee; waiting and leased ones are in ``jobs`` as well.
     transient: TransientJobs = field(init=False)
     limiters: Limiters = field(default_factory=Limiters)
     next_seq: int = 1
     next_ready_at: float | None = None
-    #: Wall time at which the first job that is known to have an expiry may not start any more.
+    #: Wall time of the first known expiry of a job.
     next_expiry: float | None = None
-    #: Whether there are graphs, and when the first deadline of a part of one is.
+    #: Whether there are graphs; and the time of the first deadline of a part of one.
     graphs: bool = False
     next_deadline: float | None = None
     counters: Counter[str] = field(default_factory=Counter)
     #: Former workers -> how many jobs were assigned to them.
     assigned_to_former: dict[str, int] = field(default_factory=dict)
     closing: bool = False
-    #: Peers, with their calls, that asked for another broker to take the store over.
+    #: Peers and message ids of the calls ``handover``.
     handover: list[tuple[Key, str]] = field(default_factory=list)
-    #: No dispatch before this time: the disk had no space just now.
+    #: No dispatch before this time, since the disk is full.
     hold_until: float = 0.0
     deferred_sends: list[DeferredSend] = field(default_factory=list)
-    #: Receipts of jobs: they are sent last, so that the chunks of the jobs do not wait for them.
+    #: Receipts of jobs; they are sent last, so that chunks do not wait for them.
     receipts: list[DeferredSend] = field(default_factory=list)
-    #: Ends of jobs without guarantee, whose events are written soon.
+    #: Ends of jobs without guarantee whose events are not written yet.
     ends: list[Finished] = field(default_factory=list)
-    #: Why writes are undone, as code and text of an ERROR.
+    #: Code and text of the ERROR while writes are undone.
     failure: tuple[str, str] = FULL
     _batch: list[Write] = field(default_factory=list)
     _settles: list[Callable[[Any], None]] = field(default_factory=list)
@@ -159,7 +161,7 @@ class State:
 
     @property
     def wall(self) -> float:
-        """Guarded wall time: for times that came as Unix time, and for what people read."""
+        """Guarded wall time, for times given as Unix time and for times that people read."""
         return self.now + self.keeper.ahead
 
     # Out
@@ -174,7 +176,7 @@ class State:
         self._message = old._message
 
     def send(self, peer: Peer, frames: list[bytes]) -> None:
-        """Queue a message in the deferred sends, unless the peer is to notice by silence."""
+        """Queue a message in the deferred sends, unless the peer is muted."""
         if peer.muted:
             return
         peer.sent = self.now
@@ -185,13 +187,13 @@ class State:
         self.send(peer, Ack(self.message_id(), acked, extra).frames())
 
     def ack_answer(self, peer: Peer, acked: str) -> None:
-        """Queue the ACK of an answer of a worker, which has no use for it by itself."""
+        """Queue the ACK of an answer of a worker; it may wait for another message."""
         peer.sent = self.now
         frames = Ack(self.message_id(), acked).frames()
         self.deferred_sends.append(DeferredSend(peer.key, frames, coalesce=True))
 
     def receipt(self, peer: Peer, acked: str, extra: bytes | None = None) -> None:
-        """Queue the ACK of a REQUEST, which goes after everything else of the tick."""
+        """Queue the ACK of a REQUEST, which is sent after all other messages of the tick."""
         if peer.muted:
             return
         peer.sent = self.now
@@ -208,7 +210,7 @@ class State:
     def error(self, peer: Peer, request: str, code: str, text: str) -> None:
         """Queue an ERROR if the peer can read it; count it and log the first per peer."""
         self.counters[f"errors.{code}"] += 1
-        if not peer.warned and code != "duplicate":  # that a key is taken is no fault
+        if not peer.warned and code != "duplicate":  # a used unique key is no fault of the peer
             peer.warned = True
             logger.warning("message of peer %s refused: %s: %s", peer.key, code, text)
         if peer.reads_errors:
@@ -225,9 +227,9 @@ class State:
         """Queue a write, or a read, until the end of the tick.
 
         Args:
-            write: What the store is to do.
-            settle: Called with its write result once it is on disk.
-            undo: Called where it could not be written.
+            write: The write or read.
+            settle: Called with its write result after the commit.
+            undo: Called if the commit failed or the store refused the write.
         """
         self._batch.append(write)
         self._settles.append(settle)
@@ -242,24 +244,24 @@ class State:
         return lambda: self.error(peer, request, *self.failure)
 
     def tell_refused(self, peer: Peer, request: str, first: int) -> None:
-        """See that a peer is told where the store refuses what its message wants.
+        """Make writes without an ``undo`` send the peer an ERROR if the store refuses them.
 
         Args:
-            peer: Who waits for an answer.
-            request: Id of the message.
-            first: Place of the first write for it; those behind it are for it too.
+            peer: The peer that waits for an answer.
+            request: Id of its message.
+            first: Index of the first write for the message; all later ones are for it too.
         """
 
         def undo() -> None:
-            if self.failure != FULL:  # what is read is read again then
+            if self.failure != FULL:  # if the disk is full, reads are repeated
                 self.error(peer, request, *self.failure)
 
-        for place in range(first, len(self._undos)):
-            if self._undos[place] is nothing:
-                self._undos[place] = undo
+        for index in range(first, len(self._undos)):
+            if self._undos[index] is nothing:
+                self._undos[index] = undo
 
     def write_first(self, write: Write, undo: Callable[[], None]) -> None:
-        """Add a write about how things were when this tick began, before all others of it."""
+        """Queue a write before all others of this tick: it describes the state at its beginning."""
         self._batch.insert(0, write)
         self._settles.insert(0, lambda _: None)
         self._undos.insert(0, undo)
@@ -296,13 +298,13 @@ class State:
         return queue
 
     def queue_refusal(self, name: str, peer: Peer, kind: str, more: int) -> str:
-        """Return why a peer may not begin a queue, "" where it may.
+        """Return why a peer may not create a queue, "" if it may.
 
         Args:
-            name: Of a queue that there is not.
-            peer: Who names it.
-            kind: What the peer is, for the text.
-            more: How many it begins with the same message, beside this one.
+            name: Name of the new queue.
+            peer: The peer.
+            kind: Kind of the peer, for the text.
+            more: Number of other queues that it creates with the same message.
         """
         limits = self.limits
         ends = f"queues that stay empty and are not served go after {limits.empty_queue_ttl:g} s"
@@ -321,7 +323,7 @@ class State:
         return ""
 
     def begin_queues(self, names: Iterable[str], peer: Peer) -> None:
-        """Make the queues that a peer names first; `queue_refusal` has nothing against them."""
+        """Make the new queues among ``names``; call `queue_refusal` before."""
         maker = peer.maker
         for name in names:
             if name not in self.queues:
@@ -329,7 +331,7 @@ class State:
                 self.made[maker] += 1
 
     def disown(self, queue: Queue) -> None:
-        """Count a queue no more to who has named it first."""
+        """Stop counting a queue for its maker."""
         maker, queue.maker = queue.maker, None
         if maker is not None:
             self.made[maker] -= 1
@@ -342,12 +344,12 @@ class State:
         del self.queues[queue.name]
         self.metrics.forget_queue(queue.name)
         for session in self.sessions.values():
-            session.blocked.pop(queue.name, None)  # its version begins anew
+            session.blocked.pop(queue.name, None)  # a new queue starts with version 0
 
     def enqueue(self, job: JobRecord) -> None:
-        """Put a queued job that is not leased into its window, or leave it to the store.
+        """Put a queued job that is not leased into its window, or leave it in the store.
 
-        A job without guarantee is in no store: it always goes into the window.
+        A job without guarantee is not in the store, so it always goes into the window.
         """
         if self.keep_out(job):
             return
@@ -363,7 +365,7 @@ class State:
             self.jobs.pop(displaced.id, None)
 
     def keep_out(self, job: JobRecord) -> bool:
-        """Return whether a job must wait in the store: one without guarantee has its id."""
+        """Return whether a job must wait in the store, since a transient job has its id."""
         other = self.transient.jobs.get(job.id)
         if other is None or other is job:
             return False
@@ -380,17 +382,17 @@ class State:
         self.ends.append(row)
 
     def withdraw(self, jobs: Iterable[JobRecord], end: JobState) -> list[JobRecord]:
-        """Take jobs that the store has ended out of their queues; return the leased ones.
+        """Remove jobs that the store has ended from their queues; return the leased ones.
 
         Args:
-            jobs: As they were.
+            jobs: The jobs, with their states before the end.
             end: The state in which they ended.
         """
         queues: dict[str, set[str]] = {}
         leased: list[JobRecord] = []
         for job in jobs:
             counts = self.queue(job.queue).counts
-            if job.state is JobState.DELAYED:  # who ends it takes it from the waiting ones
+            if job.state is JobState.DELAYED:  # `record_ends` subtracts it from the queued ones
                 counts.delayed -= 1
                 counts.queued += 1
             elif job.state is JobState.BLOCKED:
@@ -399,7 +401,7 @@ class State:
             live = None if self.keep_out(job) else self.jobs.get(job.id)
             if live is None:
                 continue
-            live.state = end  # whatever is on its way to disk: it does not go back
+            live.state = end  # a write in flight must not requeue it
             if job.id in self.running:
                 leased.append(job)
             else:
@@ -409,7 +411,7 @@ class State:
         return leased
 
     def count_waiting(self, job: JobRecord) -> None:
-        """Count a job to its queue that waits from now on, and record its times."""
+        """Count a job that waits from now on in its queue, and record its times."""
         counts = self.queue(job.queue).counts
         if job.expires and job.state is not JobState.BLOCKED:
             self.record_expiry(job)
@@ -435,9 +437,10 @@ class State:
             self.limiters.prune(self.now, waiting)
 
     def update_limits(self, headers: str, seq: int) -> None:
-        """Apply the limits in the headers of a job, if none is newer.
+        """Apply the limits in the headers of a job, unless a newer job has set others.
 
-        A job without limits, as one that is submitted by name, is under those of the others.
+        A job without limits in its headers, such as one submitted by name, obeys those of the other
+        jobs.
         """
         if "limit-" not in headers:
             return
@@ -458,9 +461,10 @@ class State:
             limiters.free(limiter)
 
     def _count_running(self, limiter: Limiter) -> None:
-        """Count the jobs that were leased before there was this limiter.
+        """Count the jobs that were leased before this limiter was made.
 
-        Those with a key never were: each of them has it in its headers.
+        There are none for a limiter with a key, since each job with the key has limits in its
+        headers.
         """
         if limiter.key.key:
             return
@@ -472,7 +476,7 @@ class State:
     def leased(
         self, job: JobRecord, entry: tuple[Session, Lease, int], *, again: bool = False
     ) -> None:
-        """Record that a job is leased; ``again`` if it was so in an earlier run of the broker."""
+        """Record that a job is leased; ``again`` if an earlier run of the broker leased it."""
         self.running[job.id] = entry
         self.queues[job.queue].running += 1
         if self.limiters.of or self.limiters.of_queues:
@@ -482,7 +486,7 @@ class State:
     def leased_all(
         self, queue: Queue, jobs: Sequence[JobRecord], session: Session, lease: Lease
     ) -> None:
-        """Record that jobs of a queue are leased, in the order of a chunk."""
+        """Record that the jobs of a chunk are leased."""
         running = self.running
         for position, job in enumerate(jobs):
             running[job.id] = (session, lease, position)
@@ -497,7 +501,7 @@ class State:
         return frozenset(job.seq for job in jobs if job is not None)
 
     def released(self, job: JobRecord, *, unstarted: bool = False) -> bool:
-        """Record that a job is not leased any more; return whether it was."""
+        """Record that a job is no longer leased; return whether it was."""
         if self.running.pop(job.id, None) is None:
             return False
         self.queues[job.queue].running -= 1
@@ -513,7 +517,7 @@ class State:
 
 
 class SingleWrite:
-    """A write, or a read, of which only one at a time is in flight.
+    """Queues writes, or reads, of which only one may be in flight at a time.
 
     Args:
         state: The memory of the broker.
@@ -534,7 +538,7 @@ class SingleWrite:
         settle: Callable[[Any], None],
         undo: Callable[[], None] = lambda: None,
     ) -> None:
-        """Queue a write as `State.write` does; it is in flight until it is settled or undone."""
+        """Queue a write as `State.write` does. It is in flight until it is settled or undone."""
         self.busy = True
 
         def settled(write_result: Any) -> None:
