@@ -80,8 +80,8 @@ def fire_times(system: System) -> list[float]:
 
 
 def gaps(system: System) -> set[float]:
-    found = fire_times(system)
-    return {round(b - a, 3) for a, b in pairwise(found)}
+    times = fire_times(system)
+    return {round(b - a, 3) for a, b in pairwise(times)}
 
 
 def test_each_fire_time_fires_once_while_beats_are_killed(system: System) -> None:
@@ -119,8 +119,8 @@ def test_a_beat_takes_over_within_two_seconds(system: System) -> None:
     died = time.time()
     before = last()
     until(lambda: last() > before, "the next fire time")
-    taken = time.time() - max(died, before + INTERVAL)
-    assert taken < 2.5  # 2 s, and what these processes take on a busy machine
+    took = time.time() - max(died, before + INTERVAL)
+    assert took < 2.5  # 2 s, and what these processes take on a busy machine
     second.send_signal(signal.SIGTERM)
     assert second.wait(10) == 0
 
@@ -182,8 +182,8 @@ def test_schedules_of_clients_survive_everything(system: System) -> None:
 
 def legacy_schedules(system: System) -> list[Schedule]:
     """Return the schedules that are not of the beat's code."""
-    found = system.apps[0].schedules.list() if system.apps else system.app().schedules.list()
-    return [schedule for schedule in found if schedule.source == "wire"]
+    schedules = system.apps[0].schedules.list() if system.apps else system.app().schedules.list()
+    return [schedule for schedule in schedules if schedule.source == "wire"]
 
 
 def test_a_schedule_of_a_legacy_client_is_fired_for_a_legacy_worker(system: System) -> None:

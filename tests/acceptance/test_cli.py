@@ -82,8 +82,8 @@ def test_the_ready_line_of_a_broker_has_the_real_addresses(shell: Shell) -> None
     assert ["main", "admin", "store", "epoch"] == list(ready)
     assert ready["main"] != FREE
     assert "1" == ready["epoch"]
-    said = shell.json("ping", "--broker", ready["main"])
-    assert (ready["store"], 1) == (said["store"], said["epoch"])
+    answer = shell.json("ping", "--broker", ready["main"])
+    assert (ready["store"], 1) == (answer["store"], answer["epoch"])
     assert (shell.folder / ".eventmq" / "queue.sqlite").exists()
 
 
@@ -116,7 +116,7 @@ def test_a_broker_keeps_its_store_over_a_restart(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["--bind", "nonsense"], 2, "'bind' has the value 'nonsense'"),
         (["--bind", "tcp://0.0.0.0:0"], 1, "say --insecure"),
@@ -129,10 +129,10 @@ def test_a_broker_keeps_its_store_over_a_restart(shell: Shell) -> None:
         (["-A", "nowhere"], 2, "there is no module 'nowhere'"),
     ],
 )
-def test_a_broker_that_cannot_start_says_why(shell: Shell, arguments, code, said) -> None:
-    found, message = shell.error("broker", "--bind", FREE, *arguments)
-    assert code == found
-    assert said in message
+def test_a_broker_that_cannot_start_says_why(shell: Shell, arguments, code, expected) -> None:
+    actual_code, message = shell.error("broker", "--bind", FREE, *arguments)
+    assert code == actual_code
+    assert expected in message
 
 
 def test_a_port_in_use_is_named(shell: Shell) -> None:
@@ -199,21 +199,21 @@ def test_a_worker_waits_for_a_broker_that_is_not_there_yet(shell: Shell) -> None
 
 
 def test_a_worker_lets_a_running_job_end_at_sigterm(shell: Shell) -> None:
-    _, note, worker = started_job(shell, "1")
+    _, path, worker = started_job(shell, "1")
     assert 0 == worker.stop(signal.SIGTERM)
-    assert "done" == note.read_text()
+    assert "done" == path.read_text()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_second_signal_stops_a_worker_at_once_and_says_what_that_broke_off(
     shell: Shell, pool: str
 ) -> None:
-    job, note, worker = started_job(shell, "600", pool)
+    job, path, worker = started_job(shell, "600", pool)
     worker.process.send_signal(signal.SIGTERM)
     while "ending" not in worker.line(err=True):
         continue
     assert 0 == worker.stop(signal.SIGTERM)
-    assert "started" == note.read_text()
+    assert "started" == path.read_text()
     (line,) = [line for line in worker.said.splitlines() if "stopped at once" in line]
     assert " WARNING " in line
     assert line.endswith(f"aborted 1 running job, which will run again: {job} (shop.slow)")
@@ -225,16 +225,16 @@ def started_job(shell: Shell, seconds: str, pool: str = "prefork"):
     options = ("-A", "shop", "--broker", address, "-c", "1", "--pool", pool)
     worker = shell.start("worker", *options)
     worker.ready()
-    note = shell.folder / "note"
-    call = ("call", "-A", "shop", "slow", f'"{note}"', seconds, "--broker", address)
+    path = shell.folder / "note"
+    call = ("call", "-A", "shop", "slow", f'"{path}"', seconds, "--broker", address)
     job = shell.output(*call).strip()
-    while not note.exists() or "started" != note.read_text():
+    while not path.exists() or "started" != path.read_text():
         shell.output("ping", "--broker", address)
-    return job, note, worker
+    return job, path, worker
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         ([], 2, "-A module[:attribute]"),
         (["-A", "shap"], 2, "did you mean 'shop'?"),
@@ -244,11 +244,11 @@ def started_job(shell: Shell, seconds: str, pool: str = "prefork"):
         (["-A", "shop", "-I", "nowhere"], 2, "-I nowhere"),
     ],
 )
-def test_a_worker_that_cannot_start_says_why(shell: Shell, arguments, code, said) -> None:
+def test_a_worker_that_cannot_start_says_why(shell: Shell, arguments, code, expected) -> None:
     done = shell.run("-q", "worker", "--broker", NOBODY, *arguments)
     assert code == done.returncode
     assert 1 == len(done.stderr.splitlines()), done.stderr
-    assert said in done.stderr
+    assert expected in done.stderr
 
 
 def test_what_fails_in_a_child_is_logged_like_the_rest(shell: Shell) -> None:
@@ -272,9 +272,9 @@ def test_what_a_task_logs_at_info_is_shown_with_its_job(shell: Shell, pool: str)
     job = json.loads(shell.output("call", *options, "audible", "--wait"))
     worker.stop()
     (line,) = [line for line in worker.said.splitlines() if "loud enough" in line]
-    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    timestamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
     where = re.escape(f"shop.till [shop.audible {job} attempt 1]")
-    assert re.fullmatch(f"{stamp} INFO    {where}: loud enough", line)
+    assert re.fullmatch(f"{timestamp} INFO    {where}: loud enough", line)
     assert "too quiet" not in worker.said
 
 
@@ -335,8 +335,8 @@ def test_dev_writes_json_that_names_the_process(shell: Shell) -> None:
     dev = shell.start("dev", *options)
     dev.ready()
     assert 0 == dev.stop(signal.SIGINT)
-    said = dev.said.split("hi\n", 1)[1]  # dev itself imports the app before it has a log
-    lines = [json.loads(line) for line in said.splitlines() if line[:6] != "ready "]
+    output = dev.said.split("hi\n", 1)[1]  # dev itself imports the app before it has a log
+    lines = [json.loads(line) for line in output.splitlines() if line[:6] != "ready "]
     assert {"broker", "worker", "beat", "dev"} <= {line["process"] for line in lines}
     assert ("worker", "hi") in {(line["process"], line["message"]) for line in lines}
 

@@ -160,11 +160,11 @@ def named(lines: str) -> list[Requirement]:
     return [Requirement(line) for line in lines.splitlines() if line and line[0] != "#"]
 
 
-def installed(wanted: list[Requirement]) -> set[str]:
+def installed(requirements: list[Requirement]) -> set[str]:
     """Return the normal names of distributions that are wanted, and of those that they want."""
     names, done = set(), set()
-    while wanted:
-        requirement = wanted.pop()
+    while requirements:
+        requirement = requirements.pop()
         if str(requirement) in done:
             continue
         done.add(str(requirement))
@@ -174,7 +174,7 @@ def installed(wanted: list[Requirement]) -> set[str]:
             for each in map(Requirement, further):
                 extras = ["", *requirement.extras]
                 if not each.marker or any(each.marker.evaluate({"extra": e}) for e in extras):
-                    wanted.append(each)
+                    requirements.append(each)
     return names
 
 
@@ -192,11 +192,11 @@ def test_all_libraries_of_the_package_are_protected() -> None:
     """Also what they import themselves, with the extras for users and what a Spark Connect adds."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    wanted = [*named(config["options"]["install_requires"]), Requirement("pyspark[connect]")]
+    requirements = [*named(config["options"]["install_requires"]), Requirement("pyspark[connect]")]
     for extra, lines in config["options.extras_require"].items():
         if extra not in {"bench", "test", "test-core", "lint", "types", "docs", "dev"}:
-            wanted += named(lines)
-    modules = modules_of(installed(wanted))
+            requirements += named(lines)
+    modules = modules_of(installed(requirements))
     assert {"zmq", "mdurl", "markupsafe", "numpy", "dateutil", "py4j", "google", "grpc"} <= modules
     assert modules - LIBRARIES == set()
 

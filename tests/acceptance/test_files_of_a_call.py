@@ -15,17 +15,17 @@ def test_the_files_of_each_process_are_printed_and_counted() -> None:
         capture_output=True, text=True, timeout=DEADLINE, check=True,
     )  # fmt: skip
     files: dict[str, set[str]] = {}
-    said: dict[str, int] = {}
+    documented: dict[str, int] = {}
     role = ""
     for line in run.stdout.splitlines():
         if heading := re.match(r"(\w+): (\d+)", line):
             role = heading[1]
-            said[role], files[role] = int(heading[2]), set()
+            documented[role], files[role] = int(heading[2]), set()
         else:
             files[role].add(line.strip())
-    every = {file for found in files.values() for file in found}
+    every = {file for names in files.values() for file in names}
     files["all"] = every
-    assert {role: len(found) for role, found in files.items()} == said
+    assert {role: len(names) for role, names in files.items()} == documented
     # One that cannot be left out of each.
     assert "task/task.py" in files["client"]
     assert "broker/core.py" in files["broker"]

@@ -99,13 +99,13 @@ def run(system: System, script: str, *, head: str = HEAD) -> dict[str, Any]:
         timeout=DEADLINE,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    said: dict[str, Any] = json.loads(ended.stdout)
-    return said
+    answer: dict[str, Any] = json.loads(ended.stdout)
+    return answer
 
 
 def test_others_run_while_a_greenlet_waits(system: System) -> None:
     """For a result of a job that takes a second: the others have a hundred turns, and no gap."""
-    said = run(
+    answer = run(
         system,
         """
         work.delay(0).get()
@@ -117,14 +117,14 @@ def test_others_run_while_a_greenlet_waits(system: System) -> None:
         say(value=value, again=again, beats=beat.beats, longest=beat.longest)
         """,
     )
-    assert (said["value"], said["again"]) == (1, 2)
-    assert said["beats"] > 50
-    assert said["longest"] < 0.5
+    assert (answer["value"], answer["again"]) == (1, 2)
+    assert answer["beats"] > 50
+    assert answer["longest"] < 0.5
 
 
 def test_many_greenlets_submit_and_wait_at_once(system: System) -> None:
     """Each has its own result; they share one connection, and the eight jobs run side by side."""
-    said = run(
+    answer = run(
         system,
         """
         def one(number):
@@ -139,14 +139,14 @@ def test_many_greenlets_submit_and_wait_at_once(system: System) -> None:
         say(found=found, done=len(done), pending=len(pending), ended=sorted(ended))
         """,
     )
-    assert said["found"] == list(range(24))
-    assert (said["done"], said["pending"]) == (300, 0)
-    assert said["ended"] == list(range(300))
+    assert answer["found"] == list(range(24))
+    assert (answer["done"], answer["pending"]) == (300, 0)
+    assert answer["ended"] == list(range(300))
 
 
 def test_streams_topics_and_limits_of_time(system: System) -> None:
     """What waits for several answers, or for none in time, holds nobody up either."""
-    said = run(
+    answer = run(
         system,
         """
         beat = Beat()
@@ -164,13 +164,13 @@ def test_streams_topics_and_limits_of_time(system: System) -> None:
         say(received=received, late=late, message=message, value=value, longest=beat.longest)
         """,
     )
-    assert said.pop("longest") < 0.5
-    assert said == {"received": [0, 1, 2, 3, 4], "late": True, "message": "hello", "value": 3}
+    assert answer.pop("longest") < 0.5
+    assert answer == {"received": [0, 1, 2, 3, 4], "late": True, "message": "hello", "value": 3}
 
 
 def test_without_a_broker_the_error_comes_in_time(system: System) -> None:
     """The caller gets it, and the others go on meanwhile."""
-    said = run(
+    answer = run(
         system,
         """
         lost = EventMQ("lost", broker="tcp://127.0.0.1:9", submit_timeout=0.5)
@@ -183,14 +183,14 @@ def test_without_a_broker_the_error_comes_in_time(system: System) -> None:
         say(error=error, beats=beat.beats, longest=beat.longest)
         """,
     )
-    assert said["error"]
-    assert said["beats"] > 20
-    assert said["longest"] < 0.4
+    assert answer["error"]
+    assert answer["beats"] > 20
+    assert answer["longest"] < 0.4
 
 
 def test_an_app_may_be_older_than_the_greenlets(system: System) -> None:
     """As where a server loads it before it forks what runs greenlets."""
-    said = run(
+    answer = run(
         system,
         """
         import eventmq, sys
@@ -207,12 +207,12 @@ def test_an_app_may_be_older_than_the_greenlets(system: System) -> None:
         """,
         head="",
     )
-    assert said == {"turns": 6, "values": [4, 4, 4]}
+    assert answer == {"turns": 6, "values": [4, 4, 4]}
 
 
 def test_what_needs_threads_says_so(system: System) -> None:
     """A worker whose app's module calls ``patch_all``, and a broker in the process itself."""
-    said = run(
+    answer = run(
         system,
         """
         from eventmq import NotAllowed
@@ -222,7 +222,7 @@ def test_what_needs_threads_says_so(system: System) -> None:
             say(error=str(error))
         """,
     )
-    assert "the broker of 'memory://' needs threads" in said["error"]
+    assert "the broker of 'memory://' needs threads" in answer["error"]
     (system.folder / "patched.py").write_text(HEAD.partition("import json")[0] + APP)
     worker = subprocess.run(
         [sys.executable, "-m", "eventmq", "worker", "-A", "patched", "--broker", system.address],

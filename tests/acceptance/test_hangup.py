@@ -81,10 +81,10 @@ def log(system: System, name: str = "worker") -> str:
 
 def start_gated(system: System) -> tuple[Job[Any], Path]:
     """Start a job that runs until its gate is there."""
-    gate = system.folder / "gate"
-    job = send(system, "gated", str(gate))
+    release = system.folder / "gate"
+    job = send(system, "gated", str(release))
     until(lambda: system.noted(1), "the job runs")
-    return job, gate
+    return job, release
 
 
 def hang_up(process: Process) -> None:
@@ -96,11 +96,11 @@ def test_a_worker_finishes_what_runs_and_goes_on_with_new_code(system: System, p
     """In the same process: a supervisor sees nothing of it."""
     system.broker()
     worker = system.worker("--pool", pool)
-    job, gate = start_gated(system)
+    job, release = start_gated(system)
     deploy(system, "VERSION = 1", "VERSION = 2")
     hang_up(worker)
     until(lambda: "ending: no new jobs" in log(system), "it takes no more jobs")
-    gate.touch()
+    release.touch()
     assert 1 == job.get(timeout=DEADLINE)
     system.ready(worker)
     assert 2 == send(system, "version").get(timeout=DEADLINE)
@@ -136,11 +136,11 @@ def test_a_worker_that_is_stopped_while_it_restarts_ends(system: System) -> None
     """SIGTERM after SIGHUP is the first one: what runs may finish."""
     system.broker()
     worker = system.worker()
-    job, gate = start_gated(system)
+    job, release = start_gated(system)
     hang_up(worker)
     until(lambda: "ending: no new jobs" in log(system), "it takes no more jobs")
     worker.send_signal(signal.SIGTERM)
-    gate.touch()
+    release.touch()
     assert 1 == job.get(timeout=DEADLINE)
     assert 0 == worker.wait(DEADLINE)
 
@@ -203,14 +203,14 @@ class OnTerminal(Process):
     """A command that has a terminal of its own, which `hang_up` closes."""
 
     def __init__(self, system: System, *arguments: str) -> None:
-        self.terminal, theirs = pty.openpty()
+        self.terminal, child_end = pty.openpty()
         environment = {**os.environ, "RECORD": str(system.record), "WHO": "terminal"}
         super().__init__(
             [sys.executable, "-c", ON_ITS_TERMINAL, "-m", "eventmq", *arguments],
-            stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            stdin=child_end, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             cwd=system.folder, env=environment,
         )  # fmt: skip
-        os.close(theirs)
+        os.close(child_end)
         system.processes.append(self)
         system.ready(self)
 
@@ -240,9 +240,9 @@ def test_what_runs_ends_before_a_worker_whose_terminal_was_closed(system: System
     """Its child processes get the same signal."""
     system.broker()
     worker = OnTerminal(system, "worker", "-A", "survivor", "--broker", system.address)
-    job, gate = start_gated(system)
+    job, release = start_gated(system)
     worker.hang_up()
-    gate.touch()
+    release.touch()
     assert 1 == job.get(timeout=DEADLINE)
     assert 0 == worker.wait(DEADLINE)
     assert 1 == system.record.read_text().count("start gated")

@@ -49,12 +49,12 @@ def test_a_job_past_its_timeout_fails_after_its_retries_and_the_others_run(
     system.broker()
     system.worker("--pool", pool, "--max-abandoned", "9")
     task = slow(system.app())
-    late = task.options(timeout=0.3, retries=1).delay(1, 6.0)
+    timed_out = task.options(timeout=0.3, retries=1).delay(1, 6.0)
     fine = task.map([(number, 0.01) for number in range(2, 40)])
     assert [job.get(timeout=DEADLINE) for job in fine] == list(range(2, 40))
     with pytest.raises(TimeLimitExceeded, match=r"its timeout of 0\.3 s"):
-        late.get(timeout=DEADLINE)
-    assert (late.info()["state"], late.info()["attempt"]) == ("failed", 2)
+        timed_out.get(timeout=DEADLINE)
+    assert (timed_out.info()["state"], timed_out.info()["attempt"]) == ("failed", 2)
     assert system.executed()["1"] == 0 or pool == "threads"
 
 
@@ -74,12 +74,12 @@ def test_thousands_of_coroutines_wait_in_one_worker(system: System) -> None:
     system.worker("--pool", "asyncio", "-c", "1000")
     task = slow(system.app(), "nap")
     began = time.monotonic()
-    late = task.options(timeout=1.0).delay(-1, 60.0)
+    timed_out = task.options(timeout=1.0).delay(-1, 60.0)
     soft = task.options(soft_timeout=0.5).delay(-2, 60.0)
     jobs = task.map([(number, 0.5) for number in range(2000)])
     assert [job.get(timeout=DEADLINE) for job in jobs] == list(range(2000))
     with pytest.raises(TimeLimitExceeded):
-        late.get(timeout=DEADLINE)
+        timed_out.get(timeout=DEADLINE)
     assert soft.get(timeout=DEADLINE) == "soft"
     assert time.monotonic() - began < DEADLINE / 2, "one after the other they take 1,000 s"
 

@@ -71,15 +71,15 @@ class System(Shell):
 
     def lines(self, job_id: str) -> list[tuple[str, str, int]]:
         """Return the lines about a job: whose, level and attempt, and check their other fields."""
-        found = []
+        lines = []
         for name, program in zip(("broker", "worker"), self.both, strict=True):
             for line in said(program):
                 if job_id in line["message"] or line.get("job_id") == job_id:
                     assert line["job_id"] == job_id, line
                     assert line["task"].startswith("shop."), line
                     assert line["queue"] == "default", line
-                    found.append((name, line["level"], line["attempt"]))
-        return found
+                    lines.append((name, line["level"], line["attempt"]))
+        return lines
 
     def close(self) -> None:
         self.app.close()
@@ -99,14 +99,14 @@ def system(tmp_path: Path) -> Iterator[System]:
 
 def test_each_decision_about_a_job_is_one_line_with_its_fields(system: System) -> None:
     app = system.app
-    fine, failed, late, died = (
+    fine, failed, timed_out, died = (
         app.send("shop.fine"),
         app.send("shop.fail", retries=1),
         app.send("shop.sleep", (60,), timeout=0.3, retries=1),
         app.send("shop.die"),
     )
     fine.get(timeout=40)
-    for job in (failed, late, died):
+    for job in (failed, timed_out, died):
         with pytest.raises(JobFailed):
             job.get(timeout=40)
     again = app.send("shop.fail")
@@ -128,7 +128,9 @@ def test_each_decision_about_a_job_is_one_line_with_its_fields(system: System) -
     tried_again = [("worker", "warning", 1), ("worker", "error", 2)]
     assert system.lines(fine.id) == []
     assert system.lines(failed.id) == tried_again
-    assert system.lines(late.id) == tried_again, "what was stopped at its timeout is not said twice"
+    assert system.lines(timed_out.id) == tried_again, (
+        "what was stopped at its timeout is not said twice"
+    )
     assert system.lines(died.id) == [("broker", "error", 1), *[("worker", "error", 1)] * 3]
     assert system.lines(again.id) == [("broker", "info", 1), ("worker", "error", 1)]
     assert system.lines(expired.id) == [("broker", "info", 1)]

@@ -122,14 +122,14 @@ def test_cancel_retry_and_purge_survive_a_broker_that_is_killed(system: System) 
             for n in range(start, start + 1000):
                 system.app.send("shop.order", (n,), queue="bulk")
 
-    told: list[Exception] = []
-    waiter = threading.Thread(target=lambda: told.append(_get(running)))
+    errors: list[Exception] = []
+    waiter = threading.Thread(target=lambda: errors.append(_get(running)))
     waiter.start()
     system.output("cancel", waiting[0].id)  # while the slow one is before it
     assert running.cancel("the shop is closed")
     waiter.join(DEADLINE)
-    assert [type(error) for error in told] == [JobCancelled]
-    assert "the shop is closed" in str(told[0])
+    assert [type(error) for error in errors] == [JobCancelled]
+    assert "the shop is closed" in str(errors[0])
     (system.folder / "stock").touch()
     purge = system.start("purge", "bulk", "--json")
     until(lambda: system.queue("bulk")["waiting"] < count, "the purge has begun")
@@ -220,9 +220,9 @@ def test_the_last_failed_are_retried_by_number(system: System) -> None:
     (system.folder / "stock").touch()
     assert {"queued": 1} == system.json("failed", "retry", "--queue", "orders", "--limit", "1")
     system.output("drain", "orders", "--timeout", str(DEADLINE))
-    left = system.json("failed", "list")
+    remaining = system.json("failed", "list")
     assert ["ValueError: no stock for 1", "ValueError: no stock for 0"] == [
-        row["error"] for row in left
+        row["error"] for row in remaining
     ]
     assert "2 jobs dropped" in system.output("failed", "drop", "--all")
     assert [] == system.json("failed", "list")

@@ -77,6 +77,6 @@ def test_inputs_are_exact_whoever_is_killed_while_they_are_fetched(system: Syste
     assert job.info()["delivery"] == 2
     counted = {name: n for name, n in system.executed().items() if name.startswith("measure")}
     assert counted == {"measure broker": 1, "measure worker": 1}
-    left = lambda: list(system.folder.glob("eventmq-inputs-*/[0-9a-f]*"))  # noqa: E731
-    until(lambda: not left(), "what was fetched is removed")
+    files = lambda: list(system.folder.glob("eventmq-inputs-*/[0-9a-f]*"))  # noqa: E731
+    until(lambda: not files(), "what was fetched is removed")
     assert len(list(system.folder.glob("eventmq-inputs-*"))) == 1

@@ -35,9 +35,9 @@ PROGRAMS = {
 
 def blocks(page: Path = README) -> list[tuple[str, str, str]]:
     """Return kind, name and code of the marked blocks, in order."""
-    found = MARKED.finditer(page.read_text(encoding="utf-8"))
+    matches = MARKED.finditer(page.read_text(encoding="utf-8"))
     return [
-        (m["kind"], m["name"], re.sub(r"^ {4}", "", m["code"], flags=re.MULTILINE)) for m in found
+        (m["kind"], m["name"], re.sub(r"^ {4}", "", m["code"], flags=re.MULTILINE)) for m in matches
     ]
 
 

@@ -98,23 +98,23 @@ def test_delays_expiry_and_keys_survive(system: System) -> None:
     broker = system.broker()
     app, tasks = client(system)
     work = tasks["work"]
-    due = time.time() + 2.5
+    due_at = time.time() + 2.5
     later = work.options(countdown=2.5).delay("later")
-    late = work.options(expires=0.5).delay("late")
+    expired = work.options(expires=0.5).delay("late")
     first = work.options(unique="k").delay("unique")
     crash(system, broker)
     with pytest.raises(DuplicateJob) as caught:
         work.options(unique="k").delay("again")
     assert caught.value.job_id == first.id
     assert later.state == "delayed"
-    until(lambda: time.time() > due - 1.5, "the expiry has passed")
+    until(lambda: time.time() > due_at - 1.5, "the expiry has passed")
     system.worker()
     with pytest.raises(JobExpired):
-        late.get(timeout=DEADLINE)
+        expired.get(timeout=DEADLINE)
     assert first.get(timeout=DEADLINE) == "unique"
     assert later.get(timeout=DEADLINE) == "later"
     info = app.job(later.id).info()
-    assert 0.0 <= info["started"] - due < 2.0
+    assert 0.0 <= info["started"] - due_at < 2.0
     assert system.executed() == {"later": 1, "unique": 1}
 
 

@@ -82,10 +82,10 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 def test_every_step_of_the_page_works_and_says_what_it_shows(hosts: Hosts) -> None:
     text = PAGE.read_text(encoding="utf-8")
-    found = BLOCK.findall(text)
-    assert len(found) == text.count(".. code-block::")
-    expected, said = [], []
-    for _, caption, block in found:
+    blocks = BLOCK.findall(text)
+    assert len(blocks) == text.count(".. code-block::")
+    expected, actual = [], []
+    for _, caption, block in blocks:
         code = re.sub("^    ", "", block, flags=re.MULTILINE).strip() + "\n"
         if caption:
             hosts.write(caption, code)
@@ -93,10 +93,10 @@ def test_every_step_of_the_page_works_and_says_what_it_shows(hosts: Hosts) -> No
         for line in code.splitlines():
             host, prompt, command = line.partition("$ ")
             if prompt:
-                said += hosts.type_in(host, command).splitlines()
+                actual += hosts.type_in(host, command).splitlines()
             else:
                 expected.append(line)
-    assert expected == [line for line in said if not line.startswith(("paused", "resumed"))]
+    assert expected == [line for line in actual if not line.startswith(("paused", "resumed"))]
     _check_the_end(hosts)
 
 

@@ -87,9 +87,9 @@ class Sentry:
         self.dsn = ""
 
     def add(self, body: bytes) -> None:
-        found = [item.get_event() for item in Envelope.deserialize(body).items]
+        events = [item.get_event() for item in Envelope.deserialize(body).items]
         with self._lock:
-            self._events += [event for event in found if event]
+            self._events += [event for event in events if event]
 
     def events(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -214,10 +214,10 @@ def test_events_and_breadcrumbs_of_a_task_are_those_of_its_job(
         job.get(timeout=DEADLINE)
     fail(system, "more.log_and_fail")
     end(worker)
-    *told, logged = sentry.events()
+    *reported, logged = sentry.events()
     assert logged["logentry"]["message"] == "three", "and no second event of the exception"
     assert logged["tags"]["task"] == "more.log_and_fail"
-    events = {event["message"]: event for event in told}
+    events = {event["message"]: event for event in reported}
     assert set(events) == {"one", "two"}
     for job, text in zip(jobs, ("one", "two"), strict=True):
         assert events[text]["tags"] == tags_of(job.id, "more.tell", 1)

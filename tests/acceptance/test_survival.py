@@ -74,14 +74,14 @@ def test_nothing_is_lost_when_the_broker_is_killed_in_the_middle(system: System)
 
 def running(app: EventMQ) -> set[str]:
     """Return the ids of the jobs that the broker has given to workers and has no answer for."""
-    found: set[str] = set()
+    ids: set[str] = set()
     cursor = ""
     while True:
         page = app.ask("jobs", {"state": "running", "cursor": cursor, "limit": MAX_ROWS})
-        found |= {row["id"] for row in page["jobs"]}
+        ids |= {row["id"] for row in page["jobs"]}
         cursor = page["cursor"]
         if not cursor:
-            return found
+            return ids
 
 
 def test_the_jobs_of_a_killed_worker_run_elsewhere(system: System) -> None:
@@ -201,8 +201,8 @@ def test_weights_hold_when_jobs_suddenly_take_longer(system: System) -> None:
     until(lambda: len(system.executed()) == 800, "the short jobs ran, and were measured")
     run(0.02, "long", 400)
     until(lambda: len(system.executed()) >= 800 + 160, "160 of the long jobs ran")
-    begun = [number for number in system.started() if number.startswith("long")][:160]
-    emails = sum(number.startswith("long-email") for number in begun)
+    started = [number for number in system.started() if number.startswith("long")][:160]
+    emails = sum(number.startswith("long-email") for number in started)
     assert 100 <= emails <= 140, emails
 
 
@@ -230,9 +230,9 @@ def test_results_survive_a_restart_of_the_broker(system: System) -> None:
     app = system.app()
     early = task(app, "work").delay(1)
     assert early.get(timeout=DEADLINE) == 1
-    late = task(app, "slow").delay(9000, 2.0)
+    last = task(app, "slow").delay(9000, 2.0)
     until(lambda: "9000" in system.started(), "the job runs")
-    jobs = [late, *submit(app, 3000)]
+    jobs = [last, *submit(app, 3000)]
     waited: list[Any] = []
     waiting = threading.Thread(target=lambda: waited.extend(app.wait(jobs, timeout=DEADLINE)))
     waiting.start()
@@ -241,6 +241,6 @@ def test_results_survive_a_restart_of_the_broker(system: System) -> None:
     system.broker()
     waiting.join(DEADLINE)
     assert waited == [jobs, []]
-    assert late.get(timeout=DEADLINE) == 9000
+    assert last.get(timeout=DEADLINE) == 9000
     assert early.get(timeout=DEADLINE) == 1
     assert system.executed()["9000"] == 1

@@ -53,12 +53,12 @@ def test_a_child_says_which_task_it_runs_while_it_does(system: System) -> None:
     system.broker()
     system.worker("-c", "1")
     app = system.app()
-    gate = system.folder / "gate"
-    job = app.send("survivor.gated", (str(gate),))
+    release = system.folder / "gate"
+    job = app.send("survivor.gated", (str(release),))
     until(lambda: system.noted(1), "the job runs")
     (pid,) = map(int, system.executed())
     until(lambda: title(pid) == "eventmq: child survivor.gated", "its title")
-    gate.touch()
+    release.touch()
     job.get(timeout=DEADLINE)
     until(lambda: title(pid) == "eventmq: child", "it is idle")
     app.send("survivor.work", (1,)).get(timeout=DEADLINE)

@@ -96,10 +96,10 @@ def test_json_lines_of_worker_and_broker_have_standard_names(system: System) -> 
         return [line for line in lines("worker.log") if line["logger"] == "shop.mail"]
 
     until(spoken, "the task's line")
-    (said,) = spoken()
+    (line,) = spoken()
     assert ("spoken: hello", "survivor.speak", "default", 1) == tuple(
-        said[name] for name in ("message", "task", "queue", "attempt")
+        line[name] for name in ("message", "task", "queue", "attempt")
     )
-    assert 32 == len(said["job_id"])
+    assert 32 == len(line["job_id"])
     for line in (*lines("worker.log"), *lines("broker.log")):
         assert {"time", "level", "logger", "message"} <= line.keys()

@@ -143,7 +143,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, clock):
     db = connect(tmp_path / "other", busy=0.0)
     db.execute("CREATE TABLE t (x)")
     db.close()
-    with pytest.raises(StoreError, match="is no schedule file of EventMQ"):
+    with pytest.raises(StoreError, match="is not a schedule file of EventMQ"):
         SqliteSchedules(tmp_path / "other", clock)
 
 

@@ -102,11 +102,11 @@ class TestDill(SerializerSuite):
     def test_a_signature_of_a_later_time_is_refused(self):
         """It would be taken for longer than signatures may; clocks differ by minutes at most."""
         now = self.clock.now()
-        for ahead, taken in ((300.0, True), (301.0, False), (1e9, False)):
+        for ahead, accepted in ((300.0, True), (301.0, False), (1e9, False)):
             envelope = replace(self.envelope(), created=now + ahead)
             data, signature = self.make().encode([1], envelope)
             signed = replace(envelope, signature=signature)
-            if taken:
+            if accepted:
                 assert self.make().decode(data, signed) == [1]
             else:
                 with pytest.raises(SignatureError, match="ahead of this clock"):

@@ -221,8 +221,8 @@ def _outcomes_stay() -> Iterator[None]:
         all_periods = self.periods
         self.periods = {n: name for n, name in all_periods.items() if n not in old_periods}
         before = drop(self, at)
-        left = {*old_periods, *self.periods}
-        self.periods = {n: name for n, name in all_periods.items() if n in left}
+        remaining = {*old_periods, *self.periods}
+        self.periods = {n: name for n, name in all_periods.items() if n in remaining}
         return before
 
     _kept: dict[int, list[int]] = {}
@@ -499,7 +499,7 @@ FAULTS |= {
         "tests/unit/worker/test_owner.py", "test_a_chunk_of_a_lower_epoch_is_ignored",
     ),
     "any broker that says so is the owner": Fault(
-        bug(Owners, "owns", lambda _: lambda self, said: said is None or said.role == ACTIVE),
+        bug(Owners, "owns", lambda _: lambda self, info: info is None or info.role == ACTIVE),
         "tests/unit/client/test_owners.py", "test_a_lower_epoch_is_not_followed",
     ),
     "an owner is trusted without its key": Fault(

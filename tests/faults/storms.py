@@ -165,8 +165,8 @@ class Audit:
                 FROM pg_logical_slot_peek_changes('audit', NULL, NULL)
                 WHERE data LIKE 'message: transactional: 1 prefix: audit,%'"""
             for xid, data in connection.execute(query):
-                said = re.sub(r".* content:", "", data, count=1)
-                transactions.setdefault(xid, []).append(said)
+                content = re.sub(r".* content:", "", data, count=1)
+                transactions.setdefault(xid, []).append(content)
         return judge(list(transactions.values()))
 
 
@@ -177,18 +177,18 @@ def judge(transactions: list[list[str]]) -> tuple[int, int, list[str]]:
         transactions: What each has said, in the order of their commits.
     """
     owner, epoch, claims, wrong = "", 0, 0, []
-    for number, said in enumerate(transactions):
+    for number, contents in enumerate(transactions):
         allowed = {owner}
-        for words in map(str.split, said):
+        for words in map(str.split, contents):
             if words[0] == "claim":
                 owner = words[2] if len(words) > 2 else ""
                 claims += bool(owner)
                 if int(words[1]) < epoch or (owner and int(words[1]) == epoch):
-                    wrong.append(f"transaction {number} claims {said}, after epoch {epoch}")
+                    wrong.append(f"transaction {number} claims {contents}, after epoch {epoch}")
                 epoch = int(words[1])
                 allowed.add(owner)
-        if any(text.startswith("write ") and text[6:] not in allowed for text in said):
-            wrong.append(f"transaction {number} in epoch {epoch} of {owner}: {set(said)}")
+        if any(text.startswith("write ") and text[6:] not in allowed for text in contents):
+            wrong.append(f"transaction {number} in epoch {epoch} of {owner}: {set(contents)}")
     return len(transactions), claims, wrong
 
 
@@ -378,15 +378,15 @@ class Storms(System):
 
     def owner(self) -> str:
         """Return the address of the owner, once there is one."""
-        found: list[str] = []
+        addresses: list[str] = []
 
         def owned() -> bool:
             with contextlib.suppress(psycopg.Error):
-                found[:] = [row[0] for row in self.sql("SELECT address FROM eventmq.lease")]
-            return any(found)
+                addresses[:] = [row[0] for row in self.sql("SELECT address FROM eventmq.lease")]
+            return any(addresses)
 
         until(owned, "a broker owns the store")
-        return found[0]
+        return addresses[0]
 
     def _session(self) -> tuple[int, str, str]:
         """Return process id, state and what it waits for of the owner's session."""
@@ -402,16 +402,16 @@ class Storms(System):
         """Do something to one of them; return the seconds until a job of then has a receipt."""
         self.owner()
         heal: list[Callable[[], object]] = []
-        begun = getattr(self, f"_{fault}")(heal) or time.monotonic()
-        seconds = self._probe(fault, begun)
+        start = getattr(self, f"_{fault}")(heal) or time.monotonic()
+        seconds = self._probe(fault, start)
         for step in heal:
             step()
         return seconds
 
-    def _probe(self, fault: str, begun: float) -> float:
+    def _probe(self, fault: str, start: float) -> float:
         number = PROBES + len(self._probes)
         self._probes[number] = self._app.send("survivor.work", (number, 0.0)).id
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         self.struck[fault] += 1
         self.taken[fault].append(seconds)
         return seconds
@@ -421,10 +421,10 @@ class Storms(System):
         self.ready(self.brokers[address])
 
     def _kill_owner(self, heal: list[Callable[[], object]]) -> float:
-        owner, begun = self.owner(), time.monotonic()
+        owner, start = self.owner(), time.monotonic()
         self.brokers[owner].kill9()
         heal.append(lambda: self._restart(owner))
-        return begun
+        return start
 
     def _end_owner(self, heal: list[Callable[[], object]]) -> None:
         owner = self.owner()
@@ -440,10 +440,10 @@ class Storms(System):
 
     def _stop_owner(self, heal: list[Callable[[], object]]) -> float:
         """Anywhere."""
-        owner, begun = self.brokers[self.owner()], time.monotonic()
+        owner, start = self.brokers[self.owner()], time.monotonic()
         owner.freeze()
         heal.append(lambda: owner.send_signal(signal.SIGCONT))
-        return begun
+        return start
 
     def _stop_in_transaction(self, heal: list[Callable[[], object]]) -> None:
         """In the middle of a pipeline: the server waits for what comes next."""
@@ -491,10 +491,10 @@ class Storms(System):
         self.server.start()
 
     def _kill_worker(self, heal: list[Callable[[], object]]) -> None:
-        place = self.chance.randrange(len(self.workers))
-        self._killed.add(self.workers[place].who)
-        self.workers[place].kill9()
-        self.workers[place] = self.worker()
+        index = self.chance.randrange(len(self.workers))
+        self._killed.add(self.workers[index].who)
+        self.workers[index].kill9()
+        self.workers[index] = self.worker()
 
     @contextlib.contextmanager
     def _commits_hang(self, *, back: bool = True) -> Iterator[int]:
@@ -580,7 +580,7 @@ class Storms(System):
             replica.stop()
             receipts = self._receipts()
             until(lambda: self._receipts() > receipts + 50, "receipts that the replica lacks")
-        begun = time.monotonic()
+        start = time.monotonic()
         self.server.kill()
         # Receipts of before are on their way, too; what is sent from here on meets no server.
         self.exposed = {n for client in self.clients for n in range(client.first, client.next)}
@@ -591,7 +591,7 @@ class Storms(System):
         if self._durability == "replicated":
             self._replicas = f"{replica.name}_of"
             replica.replica(self._replicas, synchronous=True)
-        return self._probe("fail_over", begun)
+        return self._probe("fail_over", start)
 
     # The end
 

@@ -277,8 +277,10 @@ def half_done(broker: Broker) -> list[str]:
     ids = submit(broker, Group((a, b)) | c)
     broker.worker(window=1, session="w0")
     [(chunk, index)] = chunks(broker.dispatched[:1])
-    places = [entry.id for entry in index.entries]
-    broker.answer(b"worker", chunk, [row(places.index(ids[0]), result=b"a", content_type="json")])
+    index_ids = [entry.id for entry in index.entries]
+    broker.answer(
+        b"worker", chunk, [row(index_ids.index(ids[0]), result=b"a", content_type="json")]
+    )
     broker.dispatched.clear()
     return ids
 

@@ -131,25 +131,25 @@ def ended(system: System, broker: Process) -> str:
     return errors[0]
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_no_receipt_is_given_for_a_job_in_removed_files(system: System, harm: str) -> None:
+@pytest.mark.parametrize("damage", HARMS)
+def test_no_receipt_is_given_for_a_job_in_removed_files(system: System, damage: str) -> None:
     """Under load, each confirmed job is in the original files."""
     broker = system.broker()
     submitter = Submitter(system)
     submitter.start(50)
-    links = HARMS[harm](system.folder / "data")
+    links = HARMS[damage](system.folder / "data")
     assert ended(system, broker).startswith(SENTENCE)
     confirmed = submitter.join()
     assert len(confirmed) >= 50
     assert set(confirmed) <= stored(links)
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_an_idle_broker_notices_removed_files_too(system: System, harm: str) -> None:
+@pytest.mark.parametrize("damage", HARMS)
+def test_an_idle_broker_notices_removed_files_too(system: System, damage: str) -> None:
     """It checks once a second, so that the next client is not served from removed files."""
     broker = system.broker()
     system.app().ask("ping")  # its first commit, of its addresses, is done
-    HARMS[harm](system.folder / "data")
+    HARMS[damage](system.folder / "data")
     assert ended(system, broker).startswith(SENTENCE)
 
 

@@ -116,9 +116,9 @@ def test_an_error_ends_the_broker_and_nothing_is_lost(
 ) -> None:
     """An error of any read, write, sync or truncate, while the store is opened and later."""
     every, _ = calls
-    places = _places(every, fault)
-    assert len(places) > 30
-    assert all(fail_each(folder, every, places, fault))
+    positions = _places(every, fault)
+    assert len(positions) > 30
+    assert all(fail_each(folder, every, positions, fault))
 
 
 @pytest.mark.parametrize("kind", ["sync", "truncate", "size", "delete"])
@@ -126,8 +126,8 @@ def test_an_error_of_a_rare_call_ends_the_broker_too(
     folder: Path, calls: tuple[Sequence[Call], int], kind: str
 ) -> None:
     every, _ = calls
-    places = [n for n, call in enumerate(every) if call.kind == kind and can_fail(call, "EIO")]
-    assert all(fail_each(folder, every, places[:: 1 + len(places) // 8], "EIO"))
+    positions = [n for n, call in enumerate(every) if call.kind == kind and can_fail(call, "EIO")]
+    assert all(fail_each(folder, every, positions[:: 1 + len(positions) // 8], "EIO"))
 
 
 @pytest.mark.parametrize("fault", sorted(FULL))
@@ -136,9 +136,9 @@ def test_a_broker_survives_a_full_disk(
 ) -> None:
     """Jobs that do not fit are refused and sent again, and the broker runs on."""
     every, opening = calls
-    places = _places(every, fault, opening)
-    assert len(places) > 20
-    assert not any(fail_each(folder, every, places, fault))
+    positions = _places(every, fault, opening)
+    assert len(positions) > 20
+    assert not any(fail_each(folder, every, positions, fault))
 
 
 def test_a_broker_survives_a_disk_that_stays_full_for_a_while(
@@ -161,9 +161,9 @@ def test_a_store_that_takes_any_error_for_a_full_disk_is_found(
     """Its broker runs on after a failed sync."""
     every, opening = calls
     sync = Call("sync", "log", moves=False)
-    places = [n for n, call in enumerate(every) if n >= opening and call == sync][:5]
-    assert fail_each(folder, every, places, "EIO") == [True] * 5
-    assert not all(fail_each(folder, every, places, "EIO", AlwaysFullStore))
+    positions = [n for n, call in enumerate(every) if n >= opening and call == sync][:5]
+    assert fail_each(folder, every, positions, "EIO") == [True] * 5
+    assert not all(fail_each(folder, every, positions, "EIO", AlwaysFullStore))
 
 
 # The order of sync and receipt

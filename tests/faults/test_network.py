@@ -19,5 +19,5 @@ def test_nothing_is_lost_when_the_network_breaks(tmp_path: Path) -> None:
         outcomes = [network.strike(fault, 0.7) for fault in FAULTS]
         lost, _ = network.finish()
     assert lost == set()
-    late = [outcome for outcome in outcomes if outcome.served > SERVING]
-    assert late == []
+    slow = [outcome for outcome in outcomes if outcome.served > SERVING]
+    assert slow == []

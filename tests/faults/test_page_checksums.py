@@ -213,10 +213,10 @@ def replace(path: Path, page: int, content: bytes) -> None:
 def test_a_page_whose_copy_in_the_log_is_good_is_no_damage(killed: Path, torn: bool) -> None:
     """The page in the file is never read. An interrupted checkpoint leaves such pages."""
     path, log = killed / FILE_NAME, log_of(killed).read_bytes()
-    places = {page: 56 + n * (24 + PAGE) for n, (page, _) in enumerate(frames_of(killed))}
+    offsets = {page: 56 + n * (24 + PAGE) for n, (page, _) in enumerate(frames_of(killed))}
     for page in in_both(killed):
         if torn:
-            replace(path, page, log[places[page] :][: PAGE // 2])
+            replace(path, page, log[offsets[page] :][: PAGE // 2])
         else:
             flip(path, page)
     assert bad_pages(path) == []

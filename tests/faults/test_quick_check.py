@@ -105,8 +105,8 @@ def test_the_check_ends_at_its_time_limit_and_names_unchecked_tables(
 class LimitedClock:
     """Clock by which the time limit is over at its n-th reading."""
 
-    def __init__(self, late: float) -> None:
-        self._late = late
+    def __init__(self, delay: float) -> None:
+        self._late = delay
         self.count = -1  # the first reading is that of the start
 
     def monotonic(self) -> float:

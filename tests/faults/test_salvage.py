@@ -207,15 +207,15 @@ def test_rows_whose_key_has_two_columns_are_kept_as_they_are(tmp_path: Path) -> 
     run_script(script, 200)
     script.close()
     done = SqliteTools(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
-    found = []
+    ids = []
     for folder in ("data", "new"):
         with closing(connect(tmp_path / folder / FILE_NAME, busy=0.0)) as db:
             tables = ("attempts", "job_logs")
             rows = [all_rows(db, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
-        found.append(rows)
+        ids.append(rows)
     assert done.lost == []
-    assert found[0] == found[1]
-    assert all(len(rows) > 3 for rows in found[0])
+    assert ids[0] == ids[1]
+    assert all(len(rows) > 3 for rows in ids[0])
 
 
 def test_commits_in_the_log_are_kept(tmp_path: Path) -> None:

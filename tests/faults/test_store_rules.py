@@ -67,9 +67,9 @@ def test_a_rule_that_is_broken_is_named(folder: Path, sql: str) -> None:
         add_checksums(db)
         [bucket] = map(bucket_name, buckets(db))
         assert change(db, sql.replace("BUCKET", bucket)) > 0, "the store has none of these"
-    found = audit(folder)
-    assert BROKEN[sql] in {finding.check for finding in found}
-    assert all(finding.found and finding.means for finding in found)
+    problems = audit(folder)
+    assert BROKEN[sql] in {finding.check for finding in problems}
+    assert all(finding.found and finding.means for finding in problems)
 
 
 def test_every_rule_is_tried() -> None:

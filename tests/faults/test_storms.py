@@ -94,9 +94,9 @@ def test_two_releases_run_side_by_side(tmp_path: Path, home: Home) -> None:
         storms.later |= set(storms.brokers)
         storms.strike("kill_owner")
         assert storms.run("store", "contract").returncode == 0
-        late = storms.run("broker", "--bind", "tcp://127.0.0.1:0", later=False)
-        assert late.returncode == 1
-        assert "start the later EventMQ" in " ".join(late.stderr.split())
+        standby = storms.run("broker", "--bind", "tcp://127.0.0.1:0", later=False)
+        assert standby.returncode == 1
+        assert "start the later EventMQ" in " ".join(standby.stderr.split())
         storms.strike("kill_owner")
         outcome = storms.finish()
     assert (outcome.lost, outcome.wrong) == ([], [])

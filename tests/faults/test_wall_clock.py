@@ -519,18 +519,18 @@ def test_jobs_from_after_the_start_are_shown_with_their_own_times(off: Off) -> N
 def test_the_commit_that_moves_waiting_jobs_records_it(off: Off) -> None:
     """If the machine dies right after it, nothing is moved a second time."""
     broker = off.broker
-    due = broker.call("info", id=off.fresh[2])["due"]
+    due_at = broker.call("info", id=off.fresh[2])["due"]
     broker.keeper.accept()
     broker.keep()
     broker.store.close()
     broker.start()
     assert broker.status() == {}
-    assert broker.call("info", id=off.fresh[2])["due"] == pytest.approx(due, abs=2.0)
+    assert broker.call("info", id=off.fresh[2])["due"] == pytest.approx(due_at, abs=2.0)
 
 
 def test_a_commit_that_fails_moves_nothing(off: Off) -> None:
     broker, begin = off.broker, off.broker.now()
-    due = broker.call("info", id=off.fresh[2])["due"]
+    due_at = broker.call("info", id=off.fresh[2])["due"]
     broker.keeper.accept()
     broker.store._db.set_commit_hook(lambda: True)  # it is rolled back
     broker.store.submit([KeepTime()])
@@ -539,7 +539,7 @@ def test_a_commit_that_fails_moves_nothing(off: Off) -> None:
     assert broker.now() == begin
     broker.go(5.0)  # the next commit does
     assert broker.status() == {}
-    assert broker.call("info", id=off.fresh[2])["due"] == pytest.approx(due, abs=2.0)
+    assert broker.call("info", id=off.fresh[2])["due"] == pytest.approx(due_at, abs=2.0)
 
 
 def test_added_time_ends_no_lease_of_a_beat(off: Off) -> None:

@@ -111,12 +111,12 @@ class Visitors:
 
     @staticmethod
     def _hear(connection: socket.socket, word: bytes) -> None:
-        heard = b""
-        while word not in heard:
+        received = b""
+        while word not in received:
             piece = connection.recv(4096)
             if not piece:
-                raise ConnectionError(f"the broker closed before it said {word!r}: {heard!r}")
-            heard += piece
+                raise ConnectionError(f"the broker closed before it said {word!r}: {received!r}")
+            received += piece
 
     def leave(self) -> None:
         """Close the connections of all visitors that stay. Idempotent."""

@@ -81,9 +81,9 @@ class OriginalRouter:
         end = time.monotonic() + seconds
         with self._changed:
             while True:
-                found = [message[1:] for message in self.got if message[0] == "REQUEST"]
-                if len(found) >= count:
-                    return found
+                requests = [message[1:] for message in self.got if message[0] == "REQUEST"]
+                if len(requests) >= count:
+                    return requests
                 assert self._changed.wait(end - time.monotonic()), f"it got {self.got}"
                 assert not self.ended, self.ended
 

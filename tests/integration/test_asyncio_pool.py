@@ -153,39 +153,39 @@ def test_a_job_does_not_find_the_context_of_the_one_before_it(start):
 
 def test_coroutines_share_one_thread_and_functions_run_beside_it(start, tmp_path):
     driver = start(3)
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)), slot=0)
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)), slot=0)
     driver.assign(2, call("add", 1, 2), call("where"), slot=1)
     driver.assign(3, call("where"), slot=2)
     assert driver.until_answered(2, 2) == [3, "eventmq-loop"]
     assert driver.until_answered(3, 1) == ["eventmq-loop"]
-    gate.touch()
+    release.touch()
     driver.until_answered(1, 1)
 
 
 def test_no_more_functions_run_at_once_than_there_are_threads(start, tmp_path):
     driver = start(3, threads=1)
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)), slot=0)
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)), slot=0)
     wait_for((tmp_path / "gate.runs").exists)
     driver.assign(2, call("noop"), slot=1)
     driver.assign(3, call("nap", 0.0), slot=2)
     driver.until_answered(3, 1)
     assert driver.pool.running(1) is None, "its time has not started"
-    gate.touch()
+    release.touch()
     driver.until_answered(2, 1)
 
 
 def test_a_function_that_waits_for_a_thread_can_be_given_up(start, tmp_path):
     driver = start(2, threads=1)
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)), slot=0)
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)), slot=0)
     wait_for((tmp_path / "gate.runs").exists)
     driver.assign(2, call("add", 1, 1), slot=1)
     wait_for(lambda: driver.pool.slot_of(2, 0) == 1)
     driver.assign(3, call("nap", 0.0), slot=0)
     driver.pool.kill(1)
-    gate.touch()
+    release.touch()
     driver.until_answered(3, 1)
     driver.assign(4, call("add", 2, 2), slot=1)
     assert driver.until_answered(4, 1) == [4]
@@ -194,14 +194,14 @@ def test_a_function_that_waits_for_a_thread_can_be_given_up(start, tmp_path):
 
 def test_a_thread_that_is_given_up_is_replaced(start, tmp_path):
     driver = start(2, threads=1)
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)), slot=0)
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)), slot=0)
     wait_for((tmp_path / "gate.runs").exists)
     driver.pool.kill(0)
     assert driver.pool.abandoned == 1
     driver.assign(2, call("add", 2, 2), slot=0)
     assert driver.until_answered(2, 1) == [4]
-    gate.touch()
+    release.touch()
     wait_for(lambda: driver.pool.abandoned == 0)
 
 
@@ -244,13 +244,13 @@ def test_what_is_broken_off_at_the_end_is_no_failure(start, caplog):
 
 def test_a_coroutine_that_will_not_end_is_counted_as_abandoned(start, tmp_path):
     driver = start()
-    gate = tmp_path / "gate"
-    driver.assign(1, call("cling", str(gate)))
+    release = tmp_path / "gate"
+    driver.assign(1, call("cling", str(release)))
     wait_for((tmp_path / "gate.runs").exists)
     driver.pool.kill(0)
     assert driver.pool.abandoned == 0, "it may be ending"
     wait_for(lambda: driver.pool.abandoned == 1)
-    gate.touch()
+    release.touch()
     wait_for(lambda: driver.pool.abandoned == 0)
     driver.assign(2, call("nap", 0.0))
     driver.until_answered(2, 1)

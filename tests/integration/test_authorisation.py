@@ -80,9 +80,9 @@ class Neighbours:
 
 @pytest.fixture
 def neighbours(house: House) -> Neighbours:
-    found = Neighbours(house)
-    found.work()
-    return found
+    neighbours = Neighbours(house)
+    neighbours.work()
+    return neighbours
 
 
 # Keys
@@ -346,8 +346,8 @@ def test_a_result_is_read_by_whose_key_submitted_it(house: House, restarted: boo
         assert "not-allowed" == _reads(house, name, job)
         for what in ("state", "cancel"):
             assert "not-allowed" == call(house.peer(name), what, ids=[job])
-        for asked in ({}, {"args": True}, {"logs": True}):
-            assert "not-allowed" == call(house.peer(name), "info", id=job, **asked)
+        for options in ({}, {"args": True}, {"logs": True}):
+            assert "not-allowed" == call(house.peer(name), "info", id=job, **options)
     for name in ("alice", "root"):
         assert BODY == call(house.peer(name), "info", id=job, args=True)["body"]
     _work_off(house, b'{"value": "hers"}')

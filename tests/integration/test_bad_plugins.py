@@ -150,7 +150,7 @@ OF_OPTIONS = ("unknown option", "wrong option")
 @pytest.mark.parametrize("name", BAD)
 def test_one_sentence_names_plugin_distribution_problem_and_remedy(start, name):
     """Switching it off is no remedy for a wrong option: its name would be unknown then."""
-    code, settings, said = BAD[name]
+    code, settings, expected = BAD[name]
     exit_code, stdout, lines = start(code, settings)
     remedy = "see [eventmq.plugins.wanting] of eventmq.toml" if name in OF_OPTIONS else OFF
-    assert (exit_code, stdout, lines) == (1, "", [f"error: {said}; {remedy}"])
+    assert (exit_code, stdout, lines) == (1, "", [f"error: {expected}; {remedy}"])

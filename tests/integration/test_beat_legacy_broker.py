@@ -42,8 +42,8 @@ class RawBroker:
     def expect(self, command: bytes, within: float = DEADLINE) -> list[bytes] | None:
         """Return the next message of this command, None if there is none in time."""
         end = time.monotonic() + within
-        while (left := end - time.monotonic()) > 0:
-            if not self.socket.poll(min(200, int(left * 1000) + 1)):
+        while (remaining := end - time.monotonic()) > 0:
+            if not self.socket.poll(min(200, int(remaining * 1000) + 1)):
                 continue
             self.peer, *frames = self.socket.recv_multipart()
             for frame in (self.peer, *frames):

@@ -56,11 +56,11 @@ class Running:
         """Return what the file has of the clocks."""
         db = connect(self.folder / FILE_NAME, busy=5.0, read_only=True)
         try:
-            found = read_clock(SqliteRows(db, ()).values().get("clock"))
+            clock = read_clock(SqliteRows(db, ()).values().get("clock"))
         finally:
             db.close()
-        assert found is not None
-        return found
+        assert clock is not None
+        return clock
 
 
 @pytest.fixture
@@ -129,8 +129,8 @@ def test_a_step_is_logged_shown_and_accepted(
     lines = cli.run("status", "--broker", broker.address).stdout.splitlines()
     (line,) = (line for line in lines if "clock" in line)
     assert line.startswith("attention: clock: step 172800 s, counts_in ")
-    said = cli.json("clock", "accept", "--json", "--broker", broker.address)
-    assert said == {"unconfirmed": 0.0, "step": 2 * DAY}
+    answer = cli.json("clock", "accept", "--json", "--broker", broker.address)
+    assert answer == {"unconfirmed": 0.0, "step": 2 * DAY}
     until(lambda: "+2.0 days, and that counts now" in " ".join(told))
     assert broker.stored().guarded == clock.now()
     assert not any(cli.json("status", "--json", "--broker", broker.address)["clock"].values())
@@ -145,8 +145,8 @@ def test_a_week_off_is_shown_and_accepted_and_no_peer_is_judged_for_it(
     shown = cli.json("status", "--json", "--broker", broker.address)
     assert shown["clock"]["unconfirmed"] == WEEK - AT_ONCE
     assert "7.0 days of that do not count yet" in " ".join(told)
-    said = cli.run("clock", "accept", "--broker", broker.address).stdout
-    assert [line.split()[0] for line in said.splitlines()] == ["unconfirmed", "step"]
+    output = cli.run("clock", "accept", "--broker", broker.address).stdout
+    assert [line.split()[0] for line in output.splitlines()] == ["unconfirmed", "step"]
     shown = cli.json("status", "--json", "--broker", broker.address)
     assert not any(shown["clock"].values())
     assert shown["now"] == pytest.approx(clock.now())

@@ -45,9 +45,9 @@ def test_a_callback_takes_more_than_a_message_may_have(pool: str) -> None:
             return len(data) + sum(more)
 
         members = [fill.s(1), group([fill.s(n) for n in (2, 3, 4)]), fill.s(5)]
-        found = chord(members, measure.s()).delay().get(timeout=20)
+        value = chord(members, measure.s()).delay().get(timeout=20)
         two, three, four = ([n, 60_000] for n in (2, 3, 4))
-        assert found == [[1, 60_000], [two, three, four], [5, 60_000]]
+        assert value == [[1, 60_000], [two, three, four], [5, 60_000]]
         short = chain(chord([fill.s(7), fill.s(8)], join.s()), size.s(1))
         assert short.delay().get(timeout=20) == 120_001
 

@@ -220,8 +220,8 @@ def test_disconnect_lets_pending_jobs_complete(
     admin.send(b"DISCONNECT")
     worker.expect(b"KBAI")
     worker.expect(b"KBYE")
-    late = other.send(b"REQUEST", b"default", b"guarantee", BODY)
-    assert other.expect(b"ERROR")[4:6] == [late, b"closing"]
+    after = other.send(b"REQUEST", b"default", b"guarantee", BODY)
+    assert other.expect(b"ERROR")[4:6] == [after, b"closing"]
     assert worker.all_within(0.7) == []
     worker.send(b"REPLY", b'{"value": 3}', job)
     assert client.expect(b"REPLY")[4:] == [b'{"value": 3}', job]

@@ -100,8 +100,8 @@ def test_publishing_is_not_answered_unless_that_was_asked_for(
     publisher = connect(broker["publish"])
     publisher.send(b"PUBLISH", b"news", b"body")
     publisher.send(b"PUBLISH", b"news", b"", b"body")
-    asked = publisher.send(b"PUBLISH", b"news", b"ack-requested", b"body")
-    assert publisher.expect(b"ACK")[4] == asked
+    request = publisher.send(b"PUBLISH", b"news", b"ack-requested", b"body")
+    assert publisher.expect(b"ACK")[4] == request
     assert publisher.silent(0.1)
 
 
@@ -113,8 +113,8 @@ def test_the_publish_port_is_for_publishing(broker: BrokerProcess, connect: Conn
 
 def test_a_topic_without_subscribers_is_no_error(broker: BrokerProcess, connect: Connect) -> None:
     publisher = connect(broker["publish"])
-    asked = publisher.send(b"PUBLISH", b"nobody", b"ack-requested", b"body")
-    assert publisher.expect(b"ACK")[4] == asked
+    request = publisher.send(b"PUBLISH", b"nobody", b"ack-requested", b"body")
+    assert publisher.expect(b"ACK")[4] == request
 
 
 def test_subscribers_find_the_broker_again_after_kill_9(

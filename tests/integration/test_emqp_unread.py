@@ -88,16 +88,16 @@ def test_a_client_that_asks_and_never_reads_does_not_fill_the_broker(
     lazy.inform(b"client", b"", FEATURES)
     before = broker.peak()
     os.kill(broker.pid, signal.SIGSTOP)
-    asked = [ask(lazy, job) for _ in range(TIMES)]
+    requests = [ask(lazy, job) for _ in range(TIMES)]
     os.kill(broker.pid, signal.SIGCONT)
     for _ in range(20):
         ping(neighbour)
     ask(neighbour, job)
     assert SIZE < len(neighbour.expect(b"REPLY")[4])
     assert broker.peak() - before < BOUND + MARGIN
-    heard = [lazy.expect(b"REPLY") for _ in asked]
-    assert [frames[5] for frames in heard] == asked
-    assert {len(frames[4]) > SIZE for frames in heard} == {True}
+    replies = [lazy.expect(b"REPLY") for _ in requests]
+    assert [frames[5] for frames in replies] == requests
+    assert {len(frames[4]) > SIZE for frames in replies} == {True}
 
 
 def test_a_subscriber_that_never_reads_is_told_to_inform_again_behind_what_waits(
@@ -117,18 +117,18 @@ def test_a_subscriber_that_never_reads_is_told_to_inform_again_behind_what_waits
         assert SIZE < len(neighbour.expect(b"REPLY")[4])
     assert broker.peak() - before < BOUND + MARGIN
     assert warnings(broker) == 1
-    heard = []
-    while not heard or heard[-1][2] != b"ERROR":
+    messages = []
+    while not messages or messages[-1][2] != b"ERROR":
         frames = lazy.receive()
         assert frames is not None, "it was not told"
-        heard.append(frames)
-    assert heard[-1][5] == b"inform-again"
-    assert BOUND / 2 < sum(len(frames[4]) for frames in heard)
+        messages.append(frames)
+    assert messages[-1][5] == b"inform-again"
+    assert BOUND / 2 < sum(len(frames[4]) for frames in messages)
     while lazy.receive(0.1) is not None:
         pass
     lazy.inform(b"client", b"", FEATURES)
-    asked = lazy.send(b"CALL", b"subscribe", topics)
-    assert lazy.expect(b"REPLY")[5] == asked
+    request = lazy.send(b"CALL", b"subscribe", topics)
+    assert lazy.expect(b"REPLY")[5] == request
     publisher.send(b"PUBLISH", b"news", b"again")
     assert b"again" in lazy.expect(b"REPLY")[4]
 
@@ -147,16 +147,16 @@ def test_a_worker_that_does_not_read_keeps_no_jobs_from_another(
     worker.inform(b"worker", b'[[10, "large"]]')
     for _ in range(40):
         worker.send(b"READY")
-    taken = set()
-    while len(taken) < 15:  # the other has room for some ten of the forty
-        taken.add(worker.expect(b"REQUEST")[3])
+    ids = set()
+    while len(ids) < 15:  # the other has room for some ten of the forty
+        ids.add(worker.expect(b"REQUEST")[3])
     assert warnings(broker)
     end = time.monotonic() + DEADLINE
-    while taken != jobs:
+    while ids != jobs:
         assert time.monotonic() < end, "some are lost"
         for peer in (lazy, worker):
-            heard = peer.all_within(0.05)
-            taken |= {frames[3] for frames in heard if frames[2] == b"REQUEST"}
+            messages = peer.all_within(0.05)
+            ids |= {frames[3] for frames in messages if frames[2] == b"REQUEST"}
 
 
 def test_peers_that_ask_and_never_read_do_not_fill_the_broker_together(
@@ -185,8 +185,8 @@ def test_peers_that_ask_and_never_read_do_not_fill_the_broker_together(
         waits = msgpack.unpackb(status_of(neighbour))["unread_bytes"]
         assert SUM / 3 < waits <= SUM
         for peer in lazy[:3]:
-            heard = [len(peer.expect(b"REPLY")[4]) > SIZE / 6 for _ in range(EACH)]
-            assert heard == [True] * EACH
+            sizes = [len(peer.expect(b"REPLY")[4]) > SIZE / 6 for _ in range(EACH)]
+            assert sizes == [True] * EACH
     finally:
         for peer in lazy:
             peer.close()

@@ -240,11 +240,11 @@ def test_no_heartbeats_are_sent_beside_other_commands(
     interval = 0.6
     broker = start_broker(heartbeat_interval=interval, lease_interval=interval)
     worker, client = connect(broker["main"]), connect(broker["main"])
-    due = time.monotonic()
+    due_at = time.monotonic()
     worker.inform(b"worker")
     worker.expect(b"HEARTBEAT")
     for _ in range(15):
-        last, due = due, time.monotonic()
+        last, due_at = due_at, time.monotonic()
         client.send(b"REQUEST", b"default", b"", BODY)
         worker.send(b"READY")
         frames = worker.receive()
@@ -255,7 +255,7 @@ def test_no_heartbeats_are_sent_beside_other_commands(
         assert frames[2] == b"REQUEST"
         worker.send(b"REPLY", b"1", frames[3])
         worker.socket.poll(80)
-    assert worker.receive(0) is None or time.monotonic() - due >= interval
+    assert worker.receive(0) is None or time.monotonic() - due_at >= interval
 
 
 def test_any_command_counts_as_a_heartbeat(start_broker: StartBroker, connect: Connect) -> None:

@@ -33,7 +33,7 @@ def test_jobs_and_their_results_survive_the_end_of_the_owner(
 ) -> None:
     """Whatever the order of the addresses: what waits, what runs and who waits for it goes on."""
     both = shop.broker(), shop.broker()
-    addresses = [both[place] for place in order]
+    addresses = [both[index] for index in order]
     app = shop.app(*addresses)
     shop.work(shop.app(*addresses))
     running = app.send("hold", (1,))
@@ -145,11 +145,13 @@ def test_an_owner_whose_key_is_not_configured_is_not_used(
         key_file=str(tmp_path / "peer.key_secret"),
     )  # fmt: skip
     known = keys["first"].broker[0].decode()
-    said = f"the owner is {first}, but its public key {known} is not in broker_key_file: add its"
+    expected = (
+        f"the owner is {first}, but its public key {known} is not in broker_key_file: add its"
+    )
     with pytest.raises(BrokerUnavailable) as raised:
         app.send("note", (1,))
-    assert said in str(raised.value)
-    assert said in caplog.text
+    assert expected in str(raised.value)
+    assert expected in caplog.text
 
 
 def test_while_no_broker_owns_the_store_a_call_waits_until_its_deadline(shop: Shop) -> None:

@@ -71,10 +71,10 @@ def test_told_so_a_job_is_sent_and_nothing_is_waited_for(
 ) -> None:
     """The log says once what that means, and the handle says it of its job."""
     app = make(router, legacy_broker=True)
-    begun = time.monotonic()
+    start = time.monotonic()
     with caplog.at_level(logging.WARNING):
         jobs = [app.send_raw("default", PLAIN) for _ in range(3)]
-    assert time.monotonic() - begun < SOON
+    assert time.monotonic() - start < SOON
     requests = router.requests(3)
     assert [[job.id, "default", PLAIN.decode()] for job in jobs] == [
         [id, queue, body] for id, queue, _, body in requests
@@ -85,21 +85,21 @@ def test_told_so_a_job_is_sent_and_nothing_is_waited_for(
     assert "it gives no receipts" in record.getMessage()
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("warned", [True, False])
 def test_a_job_in_json_goes_to_a_broker_without_features(
-    router: OriginalRouter, document: OriginalRouter, make: MakeApp, told: bool
+    router: OriginalRouter, document: OriginalRouter, make: MakeApp, warned: bool
 ) -> None:
     """Which one that acknowledges our INFORM says by itself."""
-    broker = router if told else document
-    app = make(broker, serializer="json", legacy_broker=told)
+    broker = router if warned else document
+    app = make(broker, serializer="json", legacy_broker=warned)
 
     @app.task(name="shop.add")
     def add(a: int, b: int) -> int:
         return a + b
 
-    begun = time.monotonic()
+    start = time.monotonic()
     job = add.delay(1, 2)
-    assert time.monotonic() - begun < SOON
+    assert time.monotonic() - start < SOON
     assert not job.confirmed
     [[id, queue, headers, body]] = broker.requests(1)
     assert [id, queue] == [job.id, "default"]
@@ -141,14 +141,14 @@ def test_what_cannot_be_known_is_said_at_once(router: OriginalRouter, make: Make
     """States and results stay there; nothing waits for them in vain."""
     app = make(router, legacy_broker=True)
     job = app.send_raw("default", PLAIN)
-    begun = time.monotonic()
-    questions: list[Callable[[], object]] = [
+    start = time.monotonic()
+    operations: list[Callable[[], object]] = [
         job.get, lambda: job.state, job.cancel, lambda: app.ask("status"),
     ]  # fmt: skip
-    for question in questions:
+    for operation in operations:
         with pytest.raises(ProtocolError, match=r"legacy one.*it answers no calls"):
-            question()
-    assert time.monotonic() - begun < SOON
+            operation()
+    assert time.monotonic() - start < SOON
     assert router.commands() <= {"REQUEST"}
 
 

@@ -101,10 +101,10 @@ def publisher(peer: Peer) -> Any:
     """Return a function that publishes and waits for the ACK of it, where that was possible."""
 
     def publish(topic: str, body: bytes) -> None:
-        said = peer.tell(Publish(peer.new_id(), topic, "ack-requested", body))
+        answer = peer.tell(Publish(peer.new_id(), topic, "ack-requested", body))
         peer.until(
             lambda m: (
-                (isinstance(m, Ack) and m.acked == said)
+                (isinstance(m, Ack) and m.acked == answer)
                 or (isinstance(m, Error) and m.code in {"no-owner", "inform-again"})
             )
         )
@@ -147,12 +147,12 @@ def addresses(runners: list[BrokerRunner]) -> list[str]:
 
 def test_an_app_with_several_brokers_gets_each_message_once(brokers: Brokers) -> None:
     runners = [brokers.start(binds=BINDS) for _ in range(2)]
-    told = brokers.peer(runners[1])
-    told.inform()
+    peer = brokers.peer(runners[1])
+    peer.inform()
     app = EventMQ("shop", broker=addresses(runners), submit_timeout=DEADLINE)
     with app, app.subscribe("news") as news:
         for number in range(5):
-            publisher(told)("news", b"%d" % number)
+            publisher(peer)("news", b"%d" % number)
             app.publish("news", number)
         got = [next(news).value for _ in range(10)]
         assert sorted(got, key=str) == sorted([b"%d" % n for n in range(5)] + [*range(5)], key=str)
@@ -256,15 +256,15 @@ def test_what_was_passed_on_is_refused_by_a_standby(brokers: Brokers) -> None:
     assert error[4:6] == [call, b"no-owner"]
 
 
-@pytest.mark.parametrize("trouble", ["no descriptor", "no address"])
+@pytest.mark.parametrize("problem", ["no descriptor", "no address"])
 def test_a_standby_that_cannot_connect_to_the_owner_goes_on(
-    brokers: Brokers, caplog: pytest.LogCaptureFixture, trouble: str
+    brokers: Brokers, caplog: pytest.LogCaptureFixture, problem: str
 ) -> None:
     """Its peers may have taken all descriptors that a process may have."""
-    first = brokers.start(advertise="tcp://nowhere" if trouble == "no address" else "")
+    first = brokers.start(advertise="tcp://nowhere" if problem == "no address" else "")
     second = brokers.start()
     assert second._relays is not None
-    if trouble == "no descriptor":
+    if problem == "no descriptor":
         second._relays._context = FullContext()  # type: ignore[assignment]
     peer = brokers.peer(second)
     peer.inform()
@@ -274,7 +274,7 @@ def test_a_standby_that_cannot_connect_to_the_owner_goes_on(
     assert peer.call("status")["role"] == "standby"
     assert brokers.peer(first).call("queues") == []
     [warning] = [each for each in caplog.messages if "can be passed on" in each]
-    assert ("Too many open files" if trouble == "no descriptor" else "nvalid") in warning
+    assert ("Too many open files" if problem == "no descriptor" else "nvalid") in warning
 
 
 def test_what_waits_for_an_owner_that_cannot_be_reached_is_bounded(
@@ -288,8 +288,8 @@ def test_what_waits_for_an_owner_that_cannot_be_reached_is_bounded(
     peers = [brokers.peer(second) for _ in range(3)]
     for peer in peers:
         peer.inform()
-        told = [peer.tell(Publish(peer.new_id(), "t", "", bytes(MIB))) for _ in range(6)]
-        error = peer.until(lambda m: isinstance(m, Error) and m.request == told[-1])  # noqa: B023 - called here
+        answers = [peer.tell(Publish(peer.new_id(), "t", "", bytes(MIB))) for _ in range(6)]
+        error = peer.until(lambda m: isinstance(m, Error) and m.request == answers[-1])  # noqa: B023 - called here
         assert isinstance(error, Error)
         assert error.code == "no-owner"
     assert 0 < second._total.used <= 8 * MIB
@@ -421,9 +421,9 @@ def actors(monkeypatch: pytest.MonkeyPatch) -> Actors:
 
     def read(kind: str) -> list[tuple[Any, Any]]:
         until(lambda: any(event["kind"] == kind for event in events), f"an event {kind}")
-        found = [event for event in events if event["kind"] == kind]
+        matching = [event for event in events if event["kind"] == kind]
         events.clear()
-        return [(event.get("operation"), event.get("actor")) for event in found]
+        return [(event.get("operation"), event.get("actor")) for event in matching]
 
     return read
 

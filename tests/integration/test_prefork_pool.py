@@ -107,23 +107,23 @@ def test_many_jobs_in_many_chunks_are_each_answered_once(driver):
 
 
 def test_outcomes_do_not_wait_for_a_long_neighbour(driver, tmp_path):
-    gate = tmp_path / "gate"
-    driver.assign(1, *[NOOP] * 5, call("hold", str(gate)), NOOP)
+    release = tmp_path / "gate"
+    driver.assign(1, *[NOOP] * 5, call("hold", str(release)), NOOP)
     driver.until_answered(1, 5)
     assert len(driver.rows[1]) == 5
-    gate.touch()
+    release.touch()
     driver.until_answered(1, 7)
 
 
 def test_it_says_since_when_a_job_runs(driver, tmp_path):
     assert driver.pool.running(0) is None
     before = time.monotonic()
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)))
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)))
     driver.until(lambda: driver.pool.running(0) is not None)
     assert before <= driver.pool.running(0).since <= time.monotonic()
     assert driver.pool.running(1) is None
-    gate.touch()
+    release.touch()
     driver.until_answered(1, 1)
     driver.until(lambda: driver.pool.running(0) is None)
 
@@ -140,11 +140,11 @@ def test_a_task_that_forks_and_returns_twice_is_answered_once(driver):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_whole_group_does_not_interrupt_a_job(driver, tmp_path, signum):
     """The manager alone acts on it, and lets running jobs end."""
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)))
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)))
     wait_for((tmp_path / "gate.runs").exists)
     os.kill(pids_of(driver.pool)[0], signum)
-    gate.touch()
+    release.touch()
     driver.until_answered(1, 1)
     assert driver.rows[1][0].kind == OK
     assert driver.deaths == []
@@ -154,8 +154,8 @@ def test_a_signal_to_the_whole_group_does_not_interrupt_a_job(driver, tmp_path, 
 
 
 def test_what_has_not_started_is_taken_back(driver, tmp_path):
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)), *[NOOP] * 9)
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)), *[NOOP] * 9)
     driver.assign(2, *[NOOP] * 5)
     wait_for((tmp_path / "gate.runs").exists)
     assert driver.pool.take_back(0) == 14
@@ -163,7 +163,7 @@ def test_what_has_not_started_is_taken_back(driver, tmp_path):
     driver.assign(3, call("echo", "later"))
     assert driver.pool.take_back(0) == 1
     driver.assign(4, call("echo", "last"))
-    gate.touch()
+    release.touch()
     assert driver.until_answered(4, 1) == ["last"]
     assert {chunk: len(rows) for chunk, rows in driver.rows.items()} == {1: 1, 4: 1}
 
@@ -176,8 +176,8 @@ def test_the_race_for_a_job_has_one_winner(driver):
         driver.assign(chunk, *[NOOP] * count)
         for _ in range(dice.randrange(0, 3000)):
             pass
-        taken = driver.pool.take_back(0)
-        assert driver.positions(chunk, count - taken) == list(range(count - taken))
+        withdrawn = driver.pool.take_back(0)
+        assert driver.positions(chunk, count - withdrawn) == list(range(count - withdrawn))
     assert driver.deaths == []
 
 
@@ -282,15 +282,15 @@ def test_a_child_that_is_stopped_is_killed_and_its_job_named(driver):
 
 def test_a_child_that_is_stopped_and_goes_on_is_left_alone(driver, tmp_path):
     """As by Ctrl-Z and `fg`."""
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)))
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)))
     wait_for((tmp_path / "gate.runs").exists)
     for _ in range(3):
         os.kill(pids_of(driver.pool)[0], signal.SIGSTOP)
         wait_for(lambda: stopped(pids_of(driver.pool)[0]))
         os.kill(pids_of(driver.pool)[0], signal.SIGCONT)
         wait_for(lambda: not stopped(pids_of(driver.pool)[0]))
-    gate.touch()
+    release.touch()
     driver.until_answered(1, 1)
     assert driver.deaths == []
 
@@ -401,13 +401,13 @@ def test_a_child_is_killed_before_its_process_id_is_known(driver):
 
 def test_a_signal_to_the_group_cancels_no_job_that_was_not_cancelled(driver, tmp_path):
     """Nor one that runs after another job of its process was."""
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)))
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)))
     wait_for((tmp_path / "gate.runs").exists)
     driver.pool.interrupt(0, 1, 1)
     driver.pool.interrupt(0, 2, 0)
     os.kill(pids_of(driver.pool)[0], signal.SIGTERM)
-    gate.touch()
+    release.touch()
     driver.until_answered(1, 1)
     assert driver.rows[1][0].kind == OK
 
@@ -474,13 +474,13 @@ def test_what_a_worn_child_left_can_be_taken_back(tmp_path):
     pool.start()
     try:
         driver = Driver(pool)
-        gate = tmp_path / "gate"
-        driver.assign(1, NOOP, call("hold", str(gate)), NOOP, NOOP)
+        release = tmp_path / "gate"
+        driver.assign(1, NOOP, call("hold", str(release)), NOOP, NOOP)
         driver.assign(2, NOOP)
         wait_for(lambda: driver.poll() or (tmp_path / "gate.runs").exists())
         assert pool.take_back(0) == 3
         driver.assign(3, call("echo", 1), NOOP)
-        gate.touch()
+        release.touch()
         assert driver.until_answered(3, 2) == [1, None]
         assert driver.positions(1, 2) == [0, 1]
         assert 2 not in driver.rows

@@ -107,24 +107,24 @@ def test_ten_thousand_jobs_are_waited_for_together(app):
 
 def test_jobs_come_in_the_order_of_their_ends(app):
     """Also those that had ended before anybody asked."""
-    gates = [threading.Event() for _ in range(4)]
+    events = [threading.Event() for _ in range(4)]
 
     @app.task(name="turn", ignore_result=True)
     def turn(number):
-        gates[number].wait(20)
+        events[number].wait(20)
 
     jobs = [turn.delay(number) for number in range(4)]
     ended = app.as_completed(jobs, timeout=20)
     order = [2, 0, 3, 1]
     for number in order[:2]:
-        gates[number].set()
+        events[number].set()
         app.wait([app.job(jobs[number].id)], timeout=20)
-    found = []
+    outcomes = []
     for job in ended:
-        found.append(jobs.index(job))
-        if len(found) >= 2 and len(found) < 4:
-            gates[order[len(found)]].set()
-    assert found == order
+        outcomes.append(jobs.index(job))
+        if len(outcomes) >= 2 and len(outcomes) < 4:
+            events[order[len(outcomes)]].set()
+    assert outcomes == order
 
 
 def test_without_such_a_backend_the_failure_says_what_would_take_it():
@@ -141,8 +141,8 @@ def test_the_examples_of_the_page_about_results_run():
     sys.modules["results_page"] = module  # where the client looks for the exception
     try:
         for block in blocks:
-            place = "\n" * page[: page.index(block)].count("\n")
-            code = compile(place + textwrap.dedent(block), "results.rst", "exec")
+            padding = "\n" * page[: page.index(block)].count("\n")
+            code = compile(padding + textwrap.dedent(block), "results.rst", "exec")
             exec(code, vars(module))
     finally:
         vars(module)["app"].close()

@@ -200,8 +200,8 @@ def test_peers_are_told_the_key_of_the_owner(brokers: Brokers, tmp_path: Path) -
     assert other.inform() == OwnerInfo(1, "standby", address, key, "s1")
     peer.receipt(peer.submit())
     assert peer.call("handover").code == "not-allowed"
-    taken = brokers.peer(first, one.of("admin")).call("handover")
-    assert taken == {"owner": second.addresses["main"], "epoch": 2}
+    answer = brokers.peer(first, one.of("admin")).call("handover")
+    assert answer == {"owner": second.addresses["main"], "epoch": 2}
     other.until(is_again)
     assert other.inform().key == two.broker[0].decode()
     other.receipt(other.submit())

@@ -45,23 +45,23 @@ def test_many_jobs_are_each_answered_once(driver):
 
 
 def test_outcomes_do_not_wait_for_a_long_neighbour(driver, tmp_path):
-    gate = tmp_path / "gate"
-    driver.assign(1, *[NOOP] * 5, call("hold", str(gate)))
+    release = tmp_path / "gate"
+    driver.assign(1, *[NOOP] * 5, call("hold", str(release)))
     driver.until_answered(1, 5)
     assert driver.pool.running(0) is not None
-    gate.touch()
+    release.touch()
     driver.until_answered(1, 6)
     driver.until(lambda: driver.pool.running(0) is None)
 
 
 def test_what_has_not_started_is_taken_back(driver, tmp_path):
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)), *[NOOP] * 9)
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)), *[NOOP] * 9)
     driver.assign(2, *[NOOP] * 5)
     wait_for((tmp_path / "gate.runs").exists)
     assert driver.pool.take_back(0) == 14
     driver.assign(3, call("echo", "last"))
-    gate.touch()
+    release.touch()
     assert driver.until_answered(3, 1) == ["last"]
     assert {chunk: len(rows) for chunk, rows in driver.rows.items()} == {1: 1, 3: 1}
 
@@ -73,8 +73,8 @@ def test_the_race_for_a_job_has_one_winner(driver):
         driver.assign(chunk, *[NOOP] * count)
         for _ in range(dice.randrange(0, 3000)):
             pass
-        taken = driver.pool.take_back(0)
-        assert driver.positions(chunk, count - taken) == list(range(count - taken))
+        withdrawn = driver.pool.take_back(0)
+        assert driver.positions(chunk, count - withdrawn) == list(range(count - withdrawn))
 
 
 def test_a_task_that_would_end_the_process_ends_its_job_only(driver):
@@ -87,10 +87,10 @@ def test_stop_waits_for_what_runs_and_keeps_its_outcome(tmp_path):
     pool = make_pool()
     pool.start()
     driver = Driver(pool)
-    gate = tmp_path / "gate"
-    driver.assign(1, call("hold", str(gate)), NOOP)
+    release = tmp_path / "gate"
+    driver.assign(1, call("hold", str(release)), NOOP)
     wait_for((tmp_path / "gate.runs").exists)
-    opener = threading.Timer(0.1, gate.touch)
+    opener = threading.Timer(0.1, release.touch)
     opener.start()
     pool.stop(10.0)
     opener.join()

@@ -244,20 +244,20 @@ class Store:
 
     def tell(self, *brokers):
         """Let brokers, or all of them, say who the owner is."""
-        said = OwnerInfo(self.epoch, STANDBY, self.owner.address, "", "x")
+        info = OwnerInfo(self.epoch, STANDBY, self.owner.address, "", "x")
         for broker in brokers or self.brokers:
             role = ACTIVE if broker is self.owner else STANDBY
             features = Features(epoch=self.epoch, store="x", max_frame=1 << 20)
-            broker.features = replace(features, owner=said._replace(role=role))
+            broker.features = replace(features, owner=info._replace(role=role))
 
     def until(self, condition):
         """Serve both until something is so; return what is so."""
         deadline = time.monotonic() + PATIENCE
-        while not (found := condition()):
+        while not (result := condition()):
             assert time.monotonic() < deadline, [broker.messages for broker in self.brokers]
             for broker in self.brokers:
                 broker.listen()
-        return found
+        return result
 
     def served(self, broker):
         """Wait until the worker takes jobs of a broker; return its last INFORM as a worker."""
@@ -353,8 +353,8 @@ def test_an_owner_at_another_address_gives_the_jobs(store, start, caplog):
 
 
 def test_an_owner_whose_key_is_not_known_is_not_connected_to(store, start, caplog):
-    said = OwnerInfo(4, STANDBY, store.a.address, "k" * 40, "x")
-    store.b.features = replace(store.b.features, owner=said)
+    info = OwnerInfo(4, STANDBY, store.a.address, "k" * 40, "x")
+    store.b.features = replace(store.b.features, owner=info)
     start(threads(), [store.b.address], **QUICK)
     store.until(lambda: "but it has a CURVE key and this peer has none: set key_f" in caplog.text)
     store.until(lambda: len([m for m in store.b.messages if isinstance(m, commands.Inform)]) > 3)

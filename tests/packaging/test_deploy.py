@@ -128,28 +128,28 @@ def test_peers_are_told_the_addresses_of_the_pods() -> None:
     line = container["args"]
     assert f"tcp://$(POD).{service}:{PORT}" == line[line.index("--advertise") + 1]
     assert "POD" == container["env"][0]["name"]
-    told = [f"tcp://{name}-{n}.{service}:{PORT}" for n in range(brokers["spec"]["replicas"])]
+    addresses = [f"tcp://{name}-{n}.{service}:{PORT}" for n in range(brokers["spec"]["replicas"])]
     for peer in ("eventmq-worker", "eventmq-beat"):
         [container] = PODS[peer]["spec"]["containers"]
-        assert [{"name": "EVENTMQ_BROKER", "value": ",".join(told)}] == container["env"]
+        assert [{"name": "EVENTMQ_BROKER", "value": ",".join(addresses)}] == container["env"]
 
 
 @pytest.mark.parametrize("each", OBJECTS, ids=lambda each: each["kind"])
 def test_selectors_find_their_pods(each: dict[str, Any]) -> None:
     selector = each["spec"].get("selector", each["spec"].get("podSelector"))
-    wanted = selector.get("matchLabels", selector).items()
+    selected = selector.get("matchLabels", selector).items()
     labels = [pod["metadata"]["labels"].items() for pod in PODS.values()]
-    assert [found for found in labels if wanted <= found], "of which there is one at least"
+    assert [pods for pods in labels if selected <= pods], "of which there is one at least"
 
 
 def test_the_network_lets_workers_and_beats_in() -> None:
     [policy] = [each for each in OBJECTS if each["kind"] == "NetworkPolicy"]
     rule, metrics = policy["spec"]["ingress"]
     assert {"ports": [{"port": METRICS_PORT}]} == metrics
-    wanted = [source["podSelector"]["matchLabels"].items() for source in rule["from"]]
+    allowed = [source["podSelector"]["matchLabels"].items() for source in rule["from"]]
     for name, pod in PODS.items():
         labels = pod["metadata"]["labels"].items()
-        assert any(each <= labels for each in wanted), name
+        assert any(each <= labels for each in allowed), name
 
 
 def test_grace_is_longer_than_what_it_is_for() -> None:
@@ -192,8 +192,8 @@ def test_containers_of_pods_may_do_nothing_else(name: str) -> None:
 def test_services_of_compose_may_do_nothing_else() -> None:
     """The database has what its image needs."""
     for name, service in SERVICES.items():
-        ours = service["image"] == "eventmq"
-        expected = (["ALL"], ["no-new-privileges:true"]) if ours else (None, None)
+        is_eventmq = service["image"] == "eventmq"
+        expected = (["ALL"], ["no-new-privileges:true"]) if is_eventmq else (None, None)
         assert expected == (service.get("cap_drop"), service.get("security_opt")), name
 
 

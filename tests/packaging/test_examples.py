@@ -149,11 +149,11 @@ def test_a_job_runs_through_the_plugins(installed, tmp_path):
 def test_the_listing_has_them_in_the_columns_of_the_built_in_plugins(installed, tmp_path):
     rows = json.loads(run(installed / "eventmq", "plugins", "--json", cwd=tmp_path))
     assert [list(row) for row in rows] == [COLUMNS] * len(rows)
-    found = {row["name"]: row for row in rows}
-    assert found["serializers.msgpack"]["origin"] == "built in"
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["serializers.msgpack"]["origin"] == "built in"
     origins = {row["origin"] for row in rows}
     assert {example.name for example in EXAMPLES} <= origins
-    assert found["json-zlib"] == {
+    assert by_name["json-zlib"] == {
         "name": "json-zlib",
         "version": "1.0.0",
         "origin": "eventmq-serializer-example",

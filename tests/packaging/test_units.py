@@ -83,6 +83,6 @@ def test_systemd_finds_little_exposed(unit: Path) -> None:
         ["systemd-analyze", "security", "--offline=true", str(unit)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    found = re.search(r"exposure level for \S+: ([0-9.]+)", done.stdout)
-    assert found is not None, done.stdout + done.stderr
-    assert float(found[1]) <= 2.0
+    match = re.search(r"exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert match is not None, done.stdout + done.stderr
+    assert float(match[1]) <= 2.0

@@ -150,7 +150,7 @@ SHAPED = st.one_of(
 SHAPELESS = st.one_of(
     st.lists(st.binary(max_size=9), max_size=20),
     st.builds(
-        lambda frames, place, junk: [*frames[:place], junk, *frames[place + 1 :]],
+        lambda frames, index, junk: [*frames[:index], junk, *frames[index + 1 :]],
         SHAPED, st.integers(0, 7), st.binary(max_size=4),
     ),
     st.builds(lambda frames, n: frames[:n], SHAPED, st.integers(0, 7)),

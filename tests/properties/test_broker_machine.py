@@ -132,10 +132,10 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: "failed" in self.confirmed.values())
     @rule(data=st.data(), swept=st.booleans())
-    def retry(self, data: st.DataObject, swept: bool) -> None:
+    def retry(self, data: st.DataObject, bulk: bool) -> None:
         """Queue failed jobs again, one or all."""
         failed = [job_id for job_id, state in self.confirmed.items() if state == "failed"]
-        if swept:
+        if bulk:
             self.generation += 1
             name = f"bulk{self.generation}"
             self.broker.call("bulk", client=b"boss", id=name, action="retry")
@@ -250,8 +250,8 @@ class BrokerMachine(RuleBasedStateMachine):
                     self.delivered(job_id, delivery, attempt)
             if worker.alive and number > worker.received:
                 worker.received = number
-                places = {i for i, (job_id, _, _) in enumerate(entries) if job_id}
-                worker.held[number] = Held(message, entries, places)
+                indexes = {i for i, (job_id, _, _) in enumerate(entries) if job_id}
+                worker.held[number] = Held(message, entries, indexes)
 
     def delivered(self, job_id: str, delivery: int, attempt: int) -> None:
         assert job_id in self.confirmed

@@ -69,8 +69,8 @@ def changes(name: str) -> list[datetime]:
 def shown(name: str, change: datetime) -> list[tuple[float, datetime]]:
     """Return (Unix time, what the clocks show) for each minute around a change."""
     zone, start = ZoneInfo(name), change.timestamp() - AROUND * 60
-    moments = [start + n * 60 for n in range(2 * AROUND)]
-    return [(at, datetime.fromtimestamp(at, zone).replace(tzinfo=None)) for at in moments]
+    times = [start + n * 60 for n in range(2 * AROUND)]
+    return [(at, datetime.fromtimestamp(at, zone).replace(tzinfo=None)) for at in times]
 
 
 def named(rows, missing):

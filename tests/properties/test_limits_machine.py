@@ -193,8 +193,8 @@ class LimitsMachine(RuleBasedStateMachine):
         if worker.identity not in self.connected():
             self.connect(name)
         number = data.draw(st.sampled_from(sorted(worker.held)))
-        places = sorted(worker.held[number][2])
-        self.say(worker, number, places[: data.draw(st.integers(1, len(places)))], kind)
+        positions = sorted(worker.held[number][2])
+        self.say(worker, number, positions[: data.draw(st.integers(1, len(positions)))], kind)
 
     def say(self, worker: Model, number: int, positions: list[int], kind: OutcomeKind) -> None:
         chunk, ids, missing = worker.held[number]

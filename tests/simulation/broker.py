@@ -193,7 +193,7 @@ class BrokerProcess(Process):
             if self.dies_sending == 0:
                 raise Crash
             self.dies_sending -= self.dies_sending > 0
-            trouble = self.network.send(message.key.identity, message.frames)
-            if trouble:
-                reachable = trouble == "full"
+            error = self.network.send(message.key.identity, message.frames)
+            if error:
+                reachable = error == "full"
                 self.core.not_sent(message, self._read_clocks(), reachable=reachable)

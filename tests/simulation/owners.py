@@ -157,8 +157,8 @@ class SharedBrokerProcess(BrokerProcess):
             core.receive("main", frames, now)
         core.idle(now)
         self._send()
-        due = candidate.watch.next_at - self.clock.boottime()
-        self._wait = max(TICK_TIME, min(self.limits.heartbeat_interval / 4, due))
+        delay = candidate.watch.next_at - self.clock.boottime()
+        self._wait = max(TICK_TIME, min(self.limits.heartbeat_interval / 4, delay))
         self.wake(self._wait)
 
     def _claim(self) -> None:

@@ -98,7 +98,10 @@ def _without_retries(original: Any) -> Any:
 def _short_count(original: Any) -> Any:
     def admit(self: Writes, write: Any) -> Any:
         write_result = original(self, write)
-        rows = [(left - 1, key) for key, left in self.store.scan("joins", ("key", "remaining"))]
+        rows = [
+            (remaining - 1, key)
+            for key, remaining in self.store.scan("joins", ("key", "remaining"))
+        ]
         self.store.update("joins", ("remaining",), [row for row in rows if row[0] > 0])
         return write_result
 
@@ -246,5 +249,5 @@ if __name__ == "__main__":
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.teeth", *sys.argv[1:]])
     logging.disable(logging.CRITICAL)
     for bug_name in sys.argv[1:] or BUGS:
-        found_by, text = find(bug_name)
-        print(f"{found_by}\t{bug_name}\t{text}", flush=True)
+        seed, text = find(bug_name)
+        print(f"{seed}\t{bug_name}\t{text}", flush=True)

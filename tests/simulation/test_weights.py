@@ -75,6 +75,6 @@ def test_a_queue_keeps_its_share_when_jobs_take_longer(
     Each slot runs one for 30 ms until then; it was 160 of the first queue in most of these cases.
     """
     queues = begun(slots, workers, before, after, tasks)
-    longest = max(len(list(run)) for _, run in groupby(queues))
+    max_run = max(len(list(run)) for _, run in groupby(queues))
     assert abs(queues.count("a") - RIGHT) <= 15
-    assert longest <= 40
+    assert max_run <= 40

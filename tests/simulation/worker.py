@@ -169,8 +169,8 @@ class WorkerProcess(Process):
             self._backlog.clear()
             self._main.close()
             if len(self.networks) > 1 and manager.idle and manager.session.owner is None:
-                place = self.networks.index(self._network) + 1
-                self._network = self.networks[place % len(self.networks)]
+                index = self.networks.index(self._network) + 1
+                self._network = self.networks[index % len(self.networks)]
             self._connect()
         wait = min(MAX_WAIT, manager.seconds_to_tick(now))
         for beside in self._beside:

@@ -137,14 +137,14 @@ class Process:
 
     def wake(self, delay: float = 0.0) -> None:
         """Schedule a tick, unless an earlier one is scheduled."""
-        due = max(self.world.now + delay, self._paused)
-        if self.alive and due < self._due:
-            self._due = due
+        due_at = max(self.world.now + delay, self._paused)
+        if self.alive and due_at < self._due:
+            self._due = due_at
             life = self._life
-            self.world.at(due, lambda: self._wake(life, due))
+            self.world.at(due_at, lambda: self._wake(life, due_at))
 
-    def _wake(self, life: int, due: float) -> None:
-        if not self.alive or life != self._life or due != self._due:
+    def _wake(self, life: int, due_at: float) -> None:
+        if not self.alive or life != self._life or due_at != self._due:
             return
         self._due = float("inf")
         if self._paused > self.world.now:

@@ -222,8 +222,8 @@ class FakeBroker:
 
     def confirm(self) -> Sent:
         """Return the receipts that were not sent yet: a second has passed."""
-        late, self.unconfirmed = self.unconfirmed, {}
-        return [(peer, Ack("b", job_id).frames()) for job_id, peer in late.items()]
+        unconfirmed, self.unconfirmed = self.unconfirmed, {}
+        return [(peer, Ack("b", job_id).frames()) for job_id, peer in unconfirmed.items()]
 
     def kinds(self) -> list[str]:
         """Return the commands that came, as words."""

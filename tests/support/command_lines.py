@@ -25,10 +25,10 @@ def resolve(words: Sequence[str]) -> tuple[click.Command, click.Context, list[st
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         if command is not program:
             context = click.Context(command, parent=context, info_name=name)
-        found, below, rest = command.resolve_command(context, rest)
-        assert found is not None
+        subname, below, rest = command.resolve_command(context, rest)
+        assert subname is not None
         assert below is not None
-        name, command = found, below
+        name, command = subname, below
     return command, context, rest
 
 

@@ -10,16 +10,16 @@ __all__ = ["instructions", "last_stage"]
 def instructions(text: str) -> list[tuple[str, str]]:
     """Return each instruction and what it says, in one line."""
     text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
-    found = []
+    result = []
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         if line.strip():
             name, _, rest = line.partition(" ")
-            found.append((name, rest.strip()))
-    return found
+            result.append((name, rest.strip()))
+    return result
 
 
 def last_stage(text: str) -> dict[str, str]:
     """Return the instructions of the stage that is the image; of several the last."""
-    found = instructions(text)
-    start = max(number for number, (name, _) in enumerate(found) if name == "FROM")
-    return dict(found[start:])
+    lines = instructions(text)
+    start = max(number for number, (name, _) in enumerate(lines) if name == "FROM")
+    return dict(lines[start:])

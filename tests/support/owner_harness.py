@@ -155,17 +155,17 @@ class Peer:
 
     def until_owner(self, fits: Callable[[OwnerInfo], bool]) -> OwnerInfo:
         """Return the next owner that a HEARTBEAT names and that fits."""
-        found: list[OwnerInfo] = []
+        infos: list[OwnerInfo] = []
 
         def read(message: Command) -> bool:
             if isinstance(message, Heartbeat) and message.status is not None:
                 owner = OwnerInfo.of_heartbeat(message.status)
                 if owner is not None and fits(owner):
-                    found.append(owner)
-            return bool(found)
+                    infos.append(owner)
+            return bool(infos)
 
         self.until(read)
-        return found[0]
+        return infos[0]
 
     def until_status(self, fits: Callable[[Any], bool]) -> None:
         """Ask for the status until it fits."""

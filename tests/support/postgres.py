@@ -90,11 +90,11 @@ def program(name: str, service: str = "postgresql") -> str:
     Raises:
         Unavailable: It is not installed.
     """
-    places = [*map(str, FOLDERS), os.environ.get("PATH", ""), "/usr/sbin"]
-    found = shutil.which(name, path=os.pathsep.join(places))
-    if found is None:
+    folders = [*map(str, FOLDERS), os.environ.get("PATH", ""), "/usr/sbin"]
+    path = shutil.which(name, path=os.pathsep.join(folders))
+    if path is None:
         raise Unavailable(f"needs {service}: {name} is not installed; on Debian it is in {service}")
-    return found
+    return path
 
 
 def other_user() -> list[str]:
@@ -273,9 +273,9 @@ class Server:
                 return
             self.home.ended(self._process)
             self._process = None
-            said = self.log.read_bytes()[shown:].decode(errors="replace")
-            if shown or "could not bind" not in said:
-                raise RuntimeError(f"PostgreSQL does not start: {said}")
+            text = self.log.read_bytes()[shown:].decode(errors="replace")
+            if shown or "could not bind" not in text:
+                raise RuntimeError(f"PostgreSQL does not start: {text}")
             self.port = free_port()  # taken in between, and nobody was told yet
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -334,20 +334,20 @@ class Server:
     def sql(self, statement: str, *values: object, database: str = "postgres") -> list[tuple]:
         """Run a statement; return its rows."""
         with self.connect(database) as connection:
-            found = connection.execute(statement, values or None)
-            return found.fetchall() if found.description else []
+            cursor = connection.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
 
     def new_database(self, options: str = "") -> str:
         """Make an empty database, whose text sorts as in English where it can; return its name.
 
         Args:
-            options: For ``CREATE DATABASE``, in the place of ours.
+            options: Options of ``CREATE DATABASE``, instead of the defaults.
         """
         name = f"test{next(self._names)}"
-        ours = "TEMPLATE template0"
+        defaults = "TEMPLATE template0"
         if self.sql("SHOW server_version_num")[0][0] >= "150000":
-            ours += " LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
-        self.sql(f"CREATE DATABASE {name} {options or ours}")
+            defaults += " LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+        self.sql(f"CREATE DATABASE {name} {options or defaults}")
         return name
 
     def drop_database(self, name: str) -> None:

@@ -33,10 +33,10 @@ DEADLINE = 40.0
 
 def program(name: str) -> str:
     """Return the path of ``prometheus`` or ``promtool``; without it the test is skipped."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         pytest.skip(f"needs prometheus: no {name} is installed")
-    return found
+    return path
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:

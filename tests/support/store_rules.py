@@ -40,10 +40,10 @@ __all__ = ["RULES", "audit", "audit_rows"]
 
 def audit(folder: Path) -> list[Finding]:
     """Return all that is wrong with the store in a data directory; no broker may have it open."""
-    found = fsck.SqliteTools(folder / FILE_NAME, durable=True).check()
+    problems = fsck.SqliteTools(folder / FILE_NAME, durable=True).check()
     with closing(open_to_read(folder / FILE_NAME)) as db:
         add_functions(db)
-        return [*found, *run(RULES, db)]
+        return [*problems, *run(RULES, db)]
 
 
 def audit_rows(db: apsw.Connection) -> Iterator[Finding]:
@@ -86,8 +86,8 @@ def _nameless(db: apsw.Connection) -> Iterator[str]:
 def _twice(db: apsw.Connection) -> Iterator[str]:
     """Yield ids that are in more than one place."""
     tables = ["jobs", "failed", *map(bucket_name, buckets(db))]
-    for place, table in enumerate(tables):
-        for other in tables[place + 1 :]:
+    for index, table in enumerate(tables):
+        for other in tables[index + 1 :]:
             sql = f"SELECT CAST(a.id AS BLOB) FROM {other} AS a JOIN {table} AS b ON b.id = a.id"
             yield from (f"{text_of(job_id)} ({table}, {other})" for (job_id,) in db.execute(sql))
 

@@ -76,14 +76,14 @@ def test_a_gateway_says_ready_serves_and_ends_at_sigterm(shell):
     ids=str,
 )
 def test_what_is_wrong_is_one_line(shell, arguments, code, text):
-    found, message = shell.error(*arguments)
-    assert code == found
+    actual_code, message = shell.error(*arguments)
+    assert code == actual_code
     assert text in message
 
 
 def test_an_address_that_is_taken_is_one_line(shell):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        address = f"tcp://127.0.0.1:{occupied.getsockname()[1]}"
         for name in ("emp", "mc0"):
             code, message = shell.error("gateway", name, "--bind", address)
             assert (1, True) == (code, f"cannot bind {address}" in message)
@@ -134,9 +134,9 @@ def test_requests_survive_restarts_of_gateway_and_broker(shell, context):
     brokers.stop(signal.SIGKILL)
     broker()
     shell.start("worker", "-A", "shop", "--broker", bind, "-Q", "turn:1", "-c", "1").ready()
-    heard = [client.next() for _ in range(20)]
+    replies = [client.next() for _ in range(20)]
     expected = [[b"MDPC02", b"\x03", b"turn", b"%d" % n, b"%d" % n, b"a"] for n in range(20)]
-    assert sorted(expected) == sorted(heard)
+    assert sorted(expected) == sorted(replies)
     client.close()
 
 
@@ -151,8 +151,8 @@ def publish_until_heard(shell, bind, client, value):
     expected = [b"", b"MESSAGE", b"TOPIC", b"news", b"", value.encode()]
     while time.monotonic() < deadline:
         shell.run("publish", "news", value, "--broker", bind)
-        while (heard := client.next(0.3)) is not None:
-            if heard == expected:
+        while (reply := client.next(0.3)) is not None:
+            if reply == expected:
                 return
     raise AssertionError(f"{value} was not heard within {DEADLINE} s")
 

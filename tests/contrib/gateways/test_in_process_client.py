@@ -58,17 +58,17 @@ def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
 def test_it_waits_while_another_thread_drives(farm):
     """A caller that waits for its receipt drives until it has it; then the client does."""
     loop = farm.app.components.client.runner.loop()
-    taken, release = threading.Event(), threading.Event()
+    accepted, release = threading.Event(), threading.Event()
 
     def drive():
         assert loop.attach()
-        taken.set()
+        accepted.set()
         release.wait(DEADLINE)
         loop.detach()
 
     thread = threading.Thread(target=drive)
     thread.start()
-    assert taken.wait(DEADLINE)
+    assert accepted.wait(DEADLINE)
     client = InProcessClient(farm.app)
     assert not client.poll_items(0.0)[0]
     release.set()

@@ -101,17 +101,17 @@ def test_a_store_that_cannot_be_read_is_named(
     broker.close()
     spoil(tmp_path / "data", statement)
     out = tmp_path / "journal"
-    code, said = failure(
+    code, message = failure(
         "journal", "--data-dir", str(tmp_path / "data"), "--out", str(out), "--once"
     )
     assert code == 1
-    assert text in said
+    assert text in message
     assert not out.exists()
 
 
 def test_a_folder_without_a_store_is_named(tmp_path: Path) -> None:
-    code, said = failure("journal", "--data-dir", str(tmp_path), "--once")
-    assert (code, said) == (
+    code, message = failure("journal", "--data-dir", str(tmp_path), "--once")
+    assert (code, message) == (
         1, f"error: there is no store in {tmp_path}: name the data directory of a broker\n",
     )  # fmt: skip
 
@@ -126,19 +126,19 @@ def test_without_pyarrow_one_sentence_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    code, said = failure("journal", "--data-dir", str(tmp_path), "--once")
-    assert (code, said) == (1, "error: eventmq journal needs pyarrow: pip install '.[spark]'\n")
+    code, message = failure("journal", "--data-dir", str(tmp_path), "--once")
+    assert (code, message) == (1, "error: eventmq journal needs pyarrow: pip install '.[spark]'\n")
 
 
 def test_a_broker_that_is_not_there_has_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVENTMQ_SUBMIT_TIMEOUT", "0.3")
-    code, said = failure(
+    code, message = failure(
         "journal", "--broker", "tcp://127.0.0.1:9", "--out", str(tmp_path / "j"), "--once"
     )
     assert code == 3
-    assert "--broker" in said
+    assert "--broker" in message
 
 
 # On a broker
@@ -186,7 +186,7 @@ def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
     broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing else stops: the events are sealed all the same."""
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
 
     class Away:
         answers = False
@@ -194,7 +194,7 @@ def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
         def ask(self, _: str, arguments: dict[str, Any]) -> dict[str, Any]:
             if not self.answers:
                 raise BrokerUnavailable("nobody is there")
-            told.append(arguments)
+            reports.append(arguments)
             return {"store": broker.core.state.store_id, "first": 1, "next": 2, "journal": "j",
                     "sealed": 1}  # fmt: skip
 
@@ -207,7 +207,7 @@ def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
     app.answers = True
     assert source.seal("j", 1)
     reader.close()
-    assert told == [{"journal": "j", "sealed": 1}]
+    assert reports == [{"journal": "j", "sealed": 1}]
     warnings = [record for record in caplog.records if record.levelname == "WARNING"]
     assert [record.getMessage() for record in warnings] == [
         "the broker keeps sealed events until it answers: nobody is there"
@@ -271,13 +271,13 @@ def test_no_event_is_lost_or_doubled_where_processes_are_killed(tmp_path: Path) 
         app = system.app()
         ids = []
         for part in range(4):
-            taker, _ = system.start(*journal)
+            second, _ = system.start(*journal)
             sent = [app.send("nobody.knows", (n,), queue="parked") for n in range(50)]
             ids += [job.id for job in sent]
             if part == 2:
                 broker.kill9()
                 broker = system.broker()
-            taker.kill9()
+            second.kill9()
         last, _ = system.start(*journal)
         until(lambda: list(tmp_path.glob("journal/_lock")), "the lock of the journal")
         last.terminate()

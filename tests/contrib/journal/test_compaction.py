@@ -134,12 +134,12 @@ def test_compaction_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None
 def test_what_is_forgotten_is_forgotten_by_both(broker: Broker, tmp_path: Path) -> None:
     """The journal begins later from then on; its newest file stays, since it says how far it is."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
-    begun = broker.clock.time // 3600 * 3600
+    hour = broker.clock.time // 3600 * 3600
     hourly(broker, out, 3)
     assert Compaction(out).run(broker.clock.time) == (6, 3)
     store = broker.core.state.store_id
-    assert forget(out, before=begun + 3599.0) == (0, {store: 1})
-    assert forget(out, before=begun + 3600.0) == (3, {store: 5})
+    assert forget(out, before=hour + 3599.0) == (0, {store: 1})
+    assert forget(out, before=hour + 3600.0) == (3, {store: 5})
     assert [row["seq"] for row in compacted(target)] == list(range(5, 13))
     assert len(list(out.glob("date=*/hour=*"))) == 2
     assert Compaction(out).run(broker.clock.time) == (0, 0)
@@ -150,11 +150,11 @@ def test_what_is_forgotten_is_forgotten_by_both(broker: Broker, tmp_path: Path) 
 def test_a_manifest_may_name_what_was_forgotten(broker: Broker, tmp_path: Path) -> None:
     """That of an earlier day was put back; the next compaction mends it."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
-    begun = broker.clock.time // 3600 * 3600
+    hour = broker.clock.time // 3600 * 3600
     hourly(broker, out, 3)
     Compaction(out).run(broker.clock.time)
     earlier = (target / "manifest.json").read_bytes()
-    forget(out, before=begun + 3600.0)
+    forget(out, before=hour + 3600.0)
     (target / "manifest.json").write_bytes(earlier)
     assert [file[1:3] for file in Catalog.read(FolderLocation(out)).files()] == [(5, 8), (9, 12)]
     assert Compaction(out).run(broker.clock.time) == (0, 0)
@@ -170,10 +170,10 @@ def test_a_large_file_that_is_gone_is_missed_where_its_events_are_not_forgotten(
     broker: Broker, tmp_path: Path
 ) -> None:
     out, target = tmp_path / "journal", tmp_path / "compacted"
-    begun = broker.clock.time // 3600 * 3600
+    hour = broker.clock.time // 3600 * 3600
     hourly(broker, out, 4)
     Compaction(out).run(broker.clock.time)
-    forget(out, before=begun + 3600.0)
+    forget(out, before=hour + 3600.0)
     for path in [large(target)[1], *sorted(out.glob("date=*/hour=*/*"))[2:4]]:
         path.unlink()
     with pytest.raises(StoreError, match=r"-9-12\.parquet is gone, and it is in the manifest"):
@@ -195,8 +195,8 @@ def test_what_was_removed_by_hand_is_missing_until_it_is_said(
         Compaction(out).run(broker.clock.time)
     result = command("journal", "forget", "--out", str(out))
     store = broker.core.state.store_id
-    said = f"removed 0 files\nthe events of the broker {store} begin with 5\n"
-    assert (result.exit_code, result.stdout) == (0, said)
+    expected = f"removed 0 files\nthe events of the broker {store} begin with 5\n"
+    assert (result.exit_code, result.stdout) == (0, expected)
     assert Compaction(out).run(broker.clock.time) == (0, 0)
     assert [row["seq"] for row in compacted(tmp_path / "compacted")] == list(range(5, 13))
 
@@ -205,12 +205,12 @@ def test_the_lines_of_a_seal_log_go_only_where_that_is_said(broker: Broker, tmp_
     """A copy elsewhere may keep the files, and need the lines."""
     out = tmp_path / "journal"
     hourly(broker, out, 2)
-    said = out / "_seals" / "trim.json"
+    record = out / "_seals" / "trim.json"
     forgotten = ("journal", "forget", "--out", str(out), "--before", "2100-01-01")
-    assert (command(*forgotten).exit_code, said.exists()) == (0, False)
+    assert (command(*forgotten).exit_code, record.exists()) == (0, False)
     assert command(*forgotten, "--trim-seals").exit_code == 0
-    assert json.loads(said.read_text()) == {broker.core.state.store_id: 7}
-    assert said.read_text() == said.with_name("begin.json").read_text()
+    assert json.loads(record.read_text()) == {broker.core.state.store_id: 7}
+    assert record.read_text() == record.with_name("begin.json").read_text()
 
 
 def sealed_late(broker: Broker, out: Path, target: Path) -> list[Path]:
@@ -286,14 +286,14 @@ def test_a_large_file_that_was_replaced_is_forgotten_with_its_hour(
 ) -> None:
     """Its events were promised to be gone; with no --before nothing is removed."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
-    begun = broker.clock.time // 3600 * 3600
+    hour = broker.clock.time // 3600 * 3600
     before = sealed_late(broker, out, target)
     broker.submit()
     drained(broker, out)
     store = broker.core.state.store_id
     assert forget(out) == (0, {store: 1})
     assert large(target) == before
-    assert forget(out, before=begun + 3600.0) == (4, {store: 3})
+    assert forget(out, before=hour + 3600.0) == (4, {store: 3})
     assert large(target) == []
 
 
@@ -321,12 +321,12 @@ def test_the_draft_of_a_compaction_that_was_killed_is_removed(
 ) -> None:
     """It has events, too: also those of an hour that is to be forgotten."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
-    begun = broker.clock.time // 3600 * 3600
+    hour = broker.clock.time // 3600 * 3600
     sealed_late(broker, out, target)
     hourly(broker, out, 2)
 
-    def killed(draft: Path, _: object) -> None:
-        draft.write_bytes(b"PAR1")
+    def killed(temporary: Path, _: object) -> None:
+        temporary.write_bytes(b"PAR1")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -339,7 +339,7 @@ def test_the_draft_of_a_compaction_that_was_killed_is_removed(
         Compaction(out).run(broker.clock.time)
         assert [row["seq"] for row in compacted(target)] == list(range(1, 11))
     else:
-        forget(out, before=begun + 7200.0)
+        forget(out, before=hour + 7200.0)
     assert not draft.exists()
     assert not list(target.glob("date=*/hour=*/_*"))
 
@@ -442,14 +442,14 @@ def test_nothing_is_written_where_there_is_nothing_to_compact(
     drained(broker, out)
     broker.clock.time += 3600.0
     monkeypatch.setattr(lock.os, "open", unwritable)
-    code, said = failure("journal", "compact", "--out", str(out))
-    assert (code, "Read-only file system" in said) == (1, True)
+    code, message = failure("journal", "compact", "--out", str(out))
+    assert (code, "Read-only file system" in message) == (1, True)
 
 
 def test_there_must_be_a_journal_to_compact(tmp_path: Path) -> None:
-    code, said = failure("journal", "compact", "--out", str(tmp_path / "none"))
-    assert (code, said.count("\n")) == (1, 1)
-    assert "there is no journal in" in said
+    code, message = failure("journal", "compact", "--out", str(tmp_path / "none"))
+    assert (code, message.count("\n")) == (1, 1)
+    assert "there is no journal in" in message
     (tmp_path / "manifest.json").write_text("[")
     with pytest.raises(StoreError, match="is not the manifest of a compaction"):
         Compaction(tmp_path, tmp_path).run(0.0)

@@ -328,9 +328,9 @@ def test_each_event_is_there_once_wherever_the_journal_is_killed(
         other.close()
         assert rows_in(folder / "out") == expected, place
         assert not list(folder.glob("out/date=*/hour=*/_*"))
-        found = inspect(Catalog.read(FolderLocation(folder / "out"), sealed=True))
-        assert (found.damage, found.unproven, found.missing) == ([], [], []), place
-        assert list(found.bounds.values()) == [(1, len(expected))], place
+        inspection = inspect(Catalog.read(FolderLocation(folder / "out"), sealed=True))
+        assert (inspection.damage, inspection.unproven, inspection.missing) == ([], [], []), place
+        assert list(inspection.bounds.values()) == [(1, len(expected))], place
     assert place > 20
 
 

@@ -132,9 +132,9 @@ def test_legacy_jobs_and_frames_are_decoded_as_their_workers_do(broker: Broker, 
     headers = f"task:{frames_task('echo')},content-type:{FRAMES_TYPE}"
     frames = Request(broker.new_id(), "default", headers, encode_frames([b"a", b"b"]))
     broker.tell(b"client", frames)
-    told: list[tuple[str, str, Any]] = []
-    drained(broker, out, redactor=redactor(lambda *given: told.append(given)))
-    assert told == [
+    calls: list[tuple[str, str, Any]] = []
+    drained(broker, out, redactor=redactor(lambda *given: calls.append(given)))
+    assert calls == [
         ("", "arguments", {"args": [1], "kwargs": {"a": 2}}),
         ("frames/echo", "arguments", {"args": [[b"a", b"b"]], "kwargs": {}}),
     ]
@@ -208,8 +208,8 @@ def test_the_columns_are_written_plainly_and_compaction_keeps_them(
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [r for r in caplog.records if r.name == "eventmq.journal"]
-    return [r.getMessage() for r in found if r.levelno >= logging.WARNING]
+    records = [r for r in caplog.records if r.name == "eventmq.journal"]
+    return [r.getMessage() for r in records if r.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize(
@@ -309,13 +309,13 @@ def test_what_cannot_be_decoded_is_null(
     broker: Broker, out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And the function is not asked."""
-    asked: list[object] = []
+    calls: list[object] = []
     bodies = [b"\xc1" + SECRET.encode(), pack([1]), pack({"args": 1, SECRET: 2}), pack([[1], 2])]
     for n, body in enumerate(bodies):
         message = Request(broker.new_id(), "default", f"task:t{n},content-type:msgpack", body)
         broker.tell(b"client", message)
-    drained(broker, out, redactor=redactor(lambda *given: asked.append(given)))
-    assert asked == []
+    drained(broker, out, redactor=redactor(lambda *given: calls.append(given)))
+    assert calls == []
     assert shown(out) == [(None, None)] * len(bodies)
     assert len(warnings(caplog)) == len(bodies)
     assert SECRET not in caplog.text
@@ -366,10 +366,10 @@ def test_a_chain_has_the_arguments_that_it_was_given(
             return x + y
 
         assert chain(add.s(1, 2), add.s(10)).delay().get(timeout=20) == 13
-        found = taken(app, out)
-    given = [arguments["args"] for arguments, _ in found if arguments is not None]
+        values = taken(app, out)
+    given = [arguments["args"] for arguments, _ in values if arguments is not None]
     assert given == [[1, 2], [10]]
-    assert [result for _, result in found if result is not None] == [3, 13]
+    assert [result for _, result in values if result is not None] == [3, 13]
 
 
 def test_signed_values_are_decoded_where_they_are_accepted(
@@ -388,9 +388,9 @@ def test_signed_values_are_decoded_where_they_are_accepted(
             return value, value
 
         assert double.delay({1, 2}).get(timeout=20) == ({1, 2}, {1, 2})
-        found = taken(app, out)
+        values = taken(app, out)
     expected = [str({"args": [{1, 2}], "kwargs": {}}), str(({1, 2}, {1, 2}))]
-    assert [value for pair in found for value in pair if value] == list(map(sorted, expected))
+    assert [value for pair in values for value in pair if value] == list(map(sorted, expected))
 
 
 @pytest.mark.parametrize(
@@ -446,8 +446,8 @@ def test_a_result_that_a_backend_keeps_is_not_fetched(
             return x + y
 
         assert add.delay(1, 2).get(timeout=20) == 3
-        found = taken(app, out)
-    assert found == [({"args": [1, 2], "kwargs": {}}, None), (None, None)]
+        values = taken(app, out)
+    assert values == [({"args": [1, 2], "kwargs": {}}, None), (None, None)]
     assert warnings(caplog) == []
 
 
@@ -478,14 +478,14 @@ def test_a_redactor_that_cannot_be_imported_is_named_at_the_start(
     """In one line, with the exit code of a wrong setting; nothing was written."""
     text = name if not code else module(code) + name
     monkeypatch.setenv("EVENTMQ_REDACTOR", text)
-    code_, said = failure(
+    code_, message = failure(
         "journal", "--data-dir", str(tmp_path / "data"), "--out", str(out), "--once"
     )
     assert code_ == 2
-    assert said.count("\n") == 1
-    assert "setting 'redactor'" in said
-    assert "EVENTMQ_REDACTOR" in said
-    assert words in said
+    assert message.count("\n") == 1
+    assert "setting 'redactor'" in message
+    assert "EVENTMQ_REDACTOR" in message
+    assert words in message
     assert not out.exists()
 
 
@@ -533,7 +533,7 @@ def test_the_redactor_of_the_page_runs_in_a_journal(tmp_path: Path, *, remote: b
     finally:
         system.stop()
     rows = rows_in(out)
-    found = {
+    lines = {
         job.id: [
             json.loads(event[name])
             for name in ("arguments", "result")
@@ -542,7 +542,7 @@ def test_the_redactor_of_the_page_runs_in_a_journal(tmp_path: Path, *, remote: b
         ]
         for job in jobs
     }
-    assert list(found.values()) == [
+    assert list(lines.values()) == [
         [{"items": 2, "voucher": True}, {"total": 7}],
         [{"items": 1, "voucher": False}, {"total": 5}],
         [],

@@ -107,11 +107,11 @@ def test_jobs_go_on_without_a_collector(system: System, monkeypatch: pytest.Monk
     assert worker.wait(DEADLINE) == 0
     log = (system.folder / "worker.log").read_text()
     assert log.count("Traceback") == 0
-    said = [line for line in log.splitlines() if "export" in line and "batch" in line]
+    lines = [line for line in log.splitlines() if "export" in line and "batch" in line]
     formats = ("Transient error", "Failed to export")
-    counts = [sum(text in line for line in said) for text in formats]
+    counts = [sum(text in line for line in lines) for text in formats]
     assert all(count <= 1 for count in counts), log
-    assert sum(counts) == len(said) > 0, log
+    assert sum(counts) == len(lines) > 0, log
 
 
 def test_an_exporter_says_once_that_its_collector_is_away(

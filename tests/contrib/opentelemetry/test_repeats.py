@@ -50,9 +50,9 @@ def test_a_clock_that_is_set_back_silences_nothing() -> None:
 def test_a_later_call_replaces_the_filter(name: str) -> None:
     limit_repeats(60.0)
     limit_repeats(30.0)
-    found = [each for each in logging.getLogger(name).filters if isinstance(each, RepeatFilter)]
-    assert len(found) == 1
-    assert found[0].interval == 30.0
+    filters = [each for each in logging.getLogger(name).filters if isinstance(each, RepeatFilter)]
+    assert len(filters) == 1
+    assert filters[0].interval == 30.0
 
 
 def test_loggers_of_other_exporters_that_are_there_already_have_it_too() -> None:

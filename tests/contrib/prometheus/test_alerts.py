@@ -169,11 +169,11 @@ def run(tmp_path: Path, tests: list[dict[str, Any]]) -> None:
     assert 0 == ran.returncode, ran.stdout
 
 
-def case(series: Sequence[str], *questions: dict[str, Any]) -> dict[str, Any]:
-    found = [re.fullmatch(r"(.*}) (.*)", each, re.DOTALL) for each in series]
-    pairs = [{"series": each[1], "values": each[2]} for each in found if each]
+def case(series: Sequence[str], *expectations: dict[str, Any]) -> dict[str, Any]:
+    matches = [re.fullmatch(r"(.*}) (.*)", each, re.DOTALL) for each in series]
+    pairs = [{"series": each[1], "values": each[2]} for each in matches if each]
     assert len(series) == len(pairs)
-    return {"interval": "1m", "input_series": pairs, "promql_expr_test": list(questions)}
+    return {"interval": "1m", "input_series": pairs, "promql_expr_test": list(expectations)}
 
 
 def test_every_alert_has_a_case() -> None:

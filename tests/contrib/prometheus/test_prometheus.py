@@ -175,15 +175,15 @@ def test_a_scrape_every_10_ms_asks_the_broker_once_a_second(
 ) -> None:
     """What is served in between is what was made: a flood costs the broker nothing."""
     monkeypatch.setattr(serving, "FRESH", 3600.0)
-    asked: list[int] = []
+    requests: list[int] = []
 
     def read() -> Mapping[str, Any]:
-        asked.append(1)
-        return {"worker": {"name": "w", "online": True, "used": 1, "slots": len(asked)}}
+        requests.append(1)
+        return {"worker": {"name": "w", "online": True, "used": 1, "slots": len(requests)}}
 
     url = start(read).url
     pages = {fetch(url) for _ in range(200)}
-    assert (1, 1) == (len(pages), len(asked))
+    assert (1, 1) == (len(pages), len(requests))
 
 
 def test_what_a_client_accepts_makes_no_more_pages(
@@ -191,11 +191,11 @@ def test_what_a_client_accepts_makes_no_more_pages(
 ) -> None:
     """One for each of two forms, whatever versions of them a client makes up."""
     monkeypatch.setattr(serving, "FRESH", 3600.0)
-    asked: list[int] = []
+    requests: list[int] = []
 
     def read() -> Mapping[str, Any]:
-        asked.append(1)
-        return {"worker": {"name": "w", "online": True, "used": 1, "slots": len(asked)}}
+        requests.append(1)
+        return {"worker": {"name": "w", "online": True, "used": 1, "slots": len(requests)}}
 
     url = start(read).url
     forms = ("application/openmetrics-text", "text/plain")
@@ -205,7 +205,7 @@ def test_what_a_client_accepts_makes_no_more_pages(
         request = urllib.request.Request(url, headers={"Accept": accept})
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             types.add(answer.headers["Content-Type"].partition(";")[0])
-    assert (set(forms), 2) == (types, len(asked))
+    assert (set(forms), 2) == (types, len(requests))
 
 
 def test_an_error_in_making_the_page_is_in_the_log(
@@ -219,23 +219,23 @@ def test_an_error_in_making_the_page_is_in_the_log(
     url = start(read).url
     with pytest.raises(OSError, match="closed"):
         fetch(url)
-    [said] = [each for each in caplog.records if each.name == "eventmq.metrics"]
-    assert "the metrics page could not be made" in said.getMessage()
+    [record] = [each for each in caplog.records if each.name == "eventmq.metrics"]
+    assert "the metrics page could not be made" in record.getMessage()
     assert "KeyError" in caplog.text
 
 
 def test_nothing_is_kept_for_a_collector_that_is_away(start: Callable[..., MetricsServer]) -> None:
     """Figures are read when somebody asks, and only then."""
-    asked: list[int] = []
+    requests: list[int] = []
 
     def read() -> Mapping[str, Any]:
-        asked.append(1)
+        requests.append(1)
         return {"worker": {"name": "w", "online": True, "used": 1, "slots": 1}}
 
     url = start(read).url
-    assert [] == asked
+    assert [] == requests
     fetch(url)
-    assert [1] == asked
+    assert [1] == requests
 
 
 def test_a_page_that_is_long_to_make_is_made_rarely(
@@ -244,15 +244,15 @@ def test_a_page_that_is_long_to_make_is_made_rarely(
     """It takes a twentieth of a processor at most."""
     monkeypatch.setattr(serving, "FRESH", 0.0)
     monkeypatch.setattr(serving, "SHARE", 1e9)
-    asked: list[int] = []
+    requests: list[int] = []
 
     def read() -> Mapping[str, Any]:
-        asked.append(1)
-        return {"worker": {"name": "w", "online": True, "used": 1, "slots": len(asked)}}
+        requests.append(1)
+        return {"worker": {"name": "w", "online": True, "used": 1, "slots": len(requests)}}
 
     url = start(read).url
     assert fetch(url) == fetch(url)
-    assert [1] == asked
+    assert [1] == requests
 
 
 def test_a_million_names_make_no_page_of_a_million_lines() -> None:
@@ -296,11 +296,11 @@ def test_a_broker_that_is_away_is_down_and_said_once(
         assert (0, 1) == (page.value("eventmq_up"), len(page.samples))
     away = False
     assert 1 == Page(fetch(url)).value("eventmq_worker_online", worker="w")
-    said = [each.message for each in caplog.records if "figures" in each.message]
+    messages = [each.message for each in caplog.records if "figures" in each.message]
     assert [
         "no figures for metrics, eventmq_up is 0: nobody there",
         "figures for metrics are available again",
-    ] == said
+    ] == messages
 
 
 def test_two_exporters_on_one_port(
@@ -323,9 +323,11 @@ def test_two_exporters_on_one_port(
     first.close()
     until(lambda: second.url, "the second has the address")
     assert 'worker="second"' in fetch(second.url)
-    said = [each.message for each in caplog.records if "not served" in each.message]
-    assert 1 == len(said)
-    assert re.fullmatch(rf"metrics are not served: cannot bind 127.0.0.1:{port}: .*again", said[0])
+    messages = [each.message for each in caplog.records if "not served" in each.message]
+    assert 1 == len(messages)
+    assert re.fullmatch(
+        rf"metrics are not served: cannot bind 127.0.0.1:{port}: .*again", messages[0]
+    )
 
 
 def test_a_server_that_never_got_its_address_ends_at_once() -> None:
@@ -489,14 +491,14 @@ def system(tmp_path: Path) -> Iterator[System]:
 def url_of(system: System, command: str) -> str:
     """Return where a process has said that it serves its metrics."""
     log = system.folder / f"{command}.log"
-    found: list[str] = []
+    names: list[str] = []
 
     def served() -> bool:
-        found[:] = re.findall(r"metrics are served at (\S+)", log.read_text())
-        return bool(found)
+        names[:] = re.findall(r"metrics are served at (\S+)", log.read_text())
+        return bool(names)
 
     until(served, f"the {command} says where its metrics are")
-    return found[-1]
+    return names[-1]
 
 
 def test_a_broker_and_a_worker_serve_their_own_page(system: System) -> None:
@@ -507,8 +509,8 @@ def test_a_broker_and_a_worker_serve_their_own_page(system: System) -> None:
     )  # fmt: skip
     system.address = line.split("main=")[1].split()[0]
     of_broker = url_of(system, "broker")
-    taken = of_broker.split("//")[1].partition("/")[0]
-    system.worker("--metrics-bind", taken)
+    address = of_broker.split("//")[1].partition("/")[0]
+    system.worker("--metrics-bind", address)
     app = system.app()
     assert 7 == app.send("survivor.work", (7,)).get(timeout=TIMEOUT)
     page = Page(fetch(of_broker))
@@ -517,7 +519,7 @@ def test_a_broker_and_a_worker_serve_their_own_page(system: System) -> None:
     )
     assert page.value("process_resident_memory_bytes")
     log = (system.folder / "worker.log").read_text()
-    assert 1 == log.count(f"metrics are not served: cannot bind {taken}")
+    assert 1 == log.count(f"metrics are not served: cannot bind {address}")
     system.worker("--metrics-bind", "127.0.0.1:0")
     page = Page(fetch(url_of(system, "worker")))
     [name] = [dict(labels)["worker"] for name, labels in page.samples if name.endswith("online")]
@@ -556,5 +558,5 @@ def test_a_broker_that_is_scraped_every_10_ms_goes_on(system: System) -> None:
         finally:
             ended.set()
             thread.join(TIMEOUT)
-    [taken] = seconds
-    assert 1 < len(pages) <= taken / serving.FRESH + 1, "one page a second at most"
+    [duration] = seconds
+    assert 1 < len(pages) <= duration / serving.FRESH + 1, "one page a second at most"

@@ -237,7 +237,7 @@ def test_every_alert_is_provoked_or_has_a_reason() -> None:
 def test_the_dashboard_has_a_panel_for_what_an_operator_asks() -> None:
     """Panels have an id of their own, do not overlap, and take the selected data source."""
     assert len(PANELS) == len({panel["id"] for panel in PANELS})
-    taken: set[tuple[int, int]] = set()
+    colored: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
         cells = {
@@ -246,8 +246,8 @@ def test_the_dashboard_has_a_panel_for_what_an_operator_asks() -> None:
             for y in range(at["y"], at["y"] + at["h"])
         }
         assert at["x"] + at["w"] <= 24
-        assert not taken & cells, panel["title"]
-        taken |= cells
+        assert not colored & cells, panel["title"]
+        colored |= cells
     sources = [each["datasource"] for panel in PANELS for each in (panel, *panel["targets"])]
     assert all(each == {"type": "prometheus", "uid": "${datasource}"} for each in sources)
 

@@ -88,12 +88,12 @@ class Followed(NamedTuple):
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The Java of these tests, also of the processes that they start."""
-    wanted = os.environ.get("EVENTMQ_TEST_JAVA", "packaged")
-    assert wanted in {"packaged", "system"}, "EVENTMQ_TEST_JAVA is packaged or system"
+    choice = os.environ.get("EVENTMQ_TEST_JAVA", "packaged")
+    assert choice in {"packaged", "system"}, "EVENTMQ_TEST_JAVA is packaged or system"
     with pytest.MonkeyPatch.context() as patch:
         # Tests ask little of much: a JVM that compiles less is there in a third of the time.
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        if wanted == "packaged":
+        if choice == "packaged":
             packaged = packaged_java()
             assert packaged is not None, "the extra test brings a Java: pip install -e '.[test]'"
             home = write_home(packaged, tmp_path_factory.mktemp("java"))
@@ -238,16 +238,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The first of them waits for the start of Spark. A limit that strikes while the JVM is asked
     something leaves a session that cannot go on.
     """
-    places = [place for place, item in enumerate(items) if item.path.parent == HERE]
-    ours = sorted((items[place] for place in places), key=turn)
-    for item in ours:
+    indexes = [index for index, item in enumerate(items) if item.path.parent == HERE]
+    items_here = sorted((items[index] for index in indexes), key=turn)
+    for item in items_here:
         if names_of(item) & {"spark", *BESIDE}:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
-    for place, item in zip(places, ours, strict=True):
-        items[place] = item
-    wanted = {name for item in ours for name in names_of(item)}
-    if ours:
-        ours[0].fixturenames[:0] = [name for name in BESIDE if name in wanted]
+    for index, item in zip(indexes, items_here, strict=True):
+        items[index] = item
+    fixtures = {name for item in items_here for name in names_of(item)}
+    if items_here:
+        items_here[0].fixturenames[:0] = [name for name in BESIDE if name in fixtures]
 
 
 def turn(item: pytest.Item) -> int:

@@ -24,17 +24,17 @@ def read(spark: SparkSession, journal: str) -> dict[str, Any]:
     spark.dataSource.register(EventMQDataSource)
     stream = spark.readStream.format("eventmq").option("journal", journal).load()
     query = stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
-    found = {
+    results = {
         "kind": type(spark).__module__,
         "source": spark.read.format("eventmq").load(journal).count(),
         "journal": read_journal(spark, journal).count(),
     }
     spark.conf.set("fs.viewfs.mounttable.connect.link./far", Path(journal).parent.as_uri())
     address = f"viewfs://connect/far/{Path(journal).name}"
-    found["address"] = read_journal(spark, address).count()
-    found["proven"] = gather(spark, address).files.unproven == []
+    results["address"] = read_journal(spark, address).count()
+    results["proven"] = gather(spark, address).files.unproven == []
     query.awaitTermination()
-    return {**found, "stream": spark.table("seen").count()}
+    return {**results, "stream": spark.table("seen").count()}
 
 
 def main(address: str, journal: str) -> None:

@@ -69,9 +69,9 @@ class Life:
         }  # fmt: skip
         self.events.append((self.now, row))
 
-    def wait(self, most: float) -> int:
+    def wait(self, limit: float) -> int:
         """Let some time pass, up to so many seconds; return the microseconds."""
-        passed = self.chance.randrange(1, max(2, round(most * _SECOND)))
+        passed = self.chance.randrange(1, max(2, round(limit * _SECOND)))
         self.now += passed
         return passed
 
@@ -90,13 +90,13 @@ class Life:
     def admit(self) -> None:
         self.tell("enqueued", bytes_in=self.chance.randrange(300))
 
-    def run(self, most: float = 1.0) -> Row:
+    def run(self, limit: float = 1.0) -> Row:
         """Wait for a worker and run; return the columns of an outcome."""
         ready = self.now
         self.wait(5.0)
         self.lease()
         started = self.now
-        ran = self.wait(most)
+        ran = self.wait(limit)
         return {
             **self.held(), "wait_us": started - ready, "run_us": ran, "started_us": started,
             "bytes_out": self.chance.randrange(900),
@@ -124,9 +124,9 @@ def retries(job: Life) -> None:
         outcome = {**job.run(), **job.fault()}
         if job.chance.random() < 0.5:
             del outcome["wait_us"]  # as in journals of before it was said
-        due = job.now + 2 * _SECOND
-        job.tell("retry", **outcome, due_us=due)
-        job.now = due
+        due_us = job.now + 2 * _SECOND
+        job.tell("retry", **outcome, due_us=due_us)
+        job.now = due_us
         job.attempt += 1
         job.tell("enqueued", attempt=job.attempt, delivery=job.delivery)
     job.chance.choice((succeeds, fails))(job)
@@ -179,8 +179,8 @@ def is_cancelled(job: Life) -> None:
 def expires(job: Life) -> None:
     """While it waits for a worker, or before it is ready."""
     job.wait(3.0)
-    due = {"due_us": job.now + _SECOND} if job.chance.random() < 0.3 else {}
-    job.tell("expired", attempt=job.attempt, delivery=job.delivery, **due)
+    due_column = {"due_us": job.now + _SECOND} if job.chance.random() < 0.3 else {}
+    job.tell("expired", attempt=job.attempt, delivery=job.delivery, **due_column)
 
 
 def is_submitted_again(job: Life) -> None:
@@ -255,13 +255,15 @@ class History:
     def rows(self) -> list[Row]:
         """What is in the journal; no job can be added from then on."""
         if self._rows is None:
-            told = sorted((event for job in self.jobs for event in job.events), key=lambda e: e[0])
+            events = sorted(
+                (event for job in self.jobs for event in job.events), key=lambda e: e[0]
+            )
             self._rows = [
                 {
                     "broker_id": self.broker_id, "seq": seq, "schema_version": SCHEMA_VERSION,
                     **row,
                 }
-                for seq, (_, row) in enumerate(told, self.first)
+                for seq, (_, row) in enumerate(events, self.first)
             ]  # fmt: skip
         return self._rows
 
@@ -281,27 +283,27 @@ class History:
         for row in after:
             row["seq"] += 1
         self.missing = {n + 1 if n > last else n for n in self.missing if not first <= n <= last}
-        told = {
+        gap_event = {
             "broker_id": self.broker_id, "seq": last + 1, "ts_us": at, "kind": "gap",
             "schema_version": SCHEMA_VERSION, "gap_first": first, "gap_last": last,
         }  # fmt: skip
-        self._rows = [*before, told, *after]
+        self._rows = [*before, gap_event, *after]
 
     def lease_twice(self, job: Life) -> None:
         """Let a second worker have had the job while the one that ended it had it."""
         end = next(row for row in reversed(self.rows) if row.get("job_id") == job.id)
-        begun = end["leased_us"]
+        start = end["leased_us"]
         other = {
-            **end, "kind": "leased", "ts_us": begun + 1, "leased_us": begun - 1,
+            **end, "kind": "leased", "ts_us": start + 1, "leased_us": start - 1,
             "worker_id": "other:1", "host": "other", "delivery": end["delivery"] + 1,
         }  # fmt: skip
         for name in ("wait_us", "run_us", "started_us", "bytes_out", "error_type"):
             other.pop(name, None)
-        place = self.rows.index(end)
-        for row in self.rows[place:]:
+        index = self.rows.index(end)
+        for row in self.rows[index:]:
             row["seq"] += 1
         other["seq"] = end["seq"] - 1
-        self.rows.insert(place, other)
+        self.rows.insert(index, other)
 
 
 def story(chance: Random, broker_id: str, *, jobs: int = 30, damage: bool = True) -> History:
@@ -312,8 +314,8 @@ def story(chance: Random, broker_id: str, *, jobs: int = 30, damage: bool = True
     if damage:
         for plant in (history.lose, history.gap):
             if chance.random() < 0.3 and history.rows:
-                place = chance.choice(history.rows)["seq"]
-                plant(place, place + chance.randrange(3))
+                seq = chance.choice(history.rows)["seq"]
+                plant(seq, seq + chance.randrange(3))
         if chance.random() < 0.3 and history.rows:
             history.rows.extend(dict(row) for row in chance.choices(history.rows, k=3))
     return history

@@ -28,32 +28,32 @@ def expired_waiting(row: Row) -> bool:
 
 
 def of_brokers(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
+    jobs: dict[str, list[Row]] = defaultdict(list)
     for row in once(rows):
-        found[row["broker_id"]].append(row)
-    return found
+        jobs[row["broker_id"]].append(row)
+    return jobs
 
 
 def holes(rows: list[Row]) -> tuple[set[int], set[int]]:
     """The numbers of one broker that are missing, and those that were dropped."""
     there = {row["seq"] for row in rows}
     absent = set(range(min(there), max(there) + 1)) - there
-    told = {
+    reported = {
         number
         for row in rows
         if row["kind"] == "gap"
         for number in range(row["gap_first"], row["gap_last"] + 1)
     }
-    return absent - told, absent & told
+    return absent - reported, absent & reported
 
 
 def jobs_of(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """The events of each job, without those that say nothing of its state."""
-    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    by_group: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in once(rows):
         if row["kind"] in TELLING:
-            found[row["broker_id"], row["job_id"]].append(row)
-    return found
+            by_group[row["broker_id"], row["job_id"]].append(row)
+    return by_group
 
 
 def state_of(
@@ -85,14 +85,14 @@ def double_leased(rows: Iterable[Row]) -> set[tuple[str, str]]:
 
 
 def is_double(job: list[Row]) -> bool:
-    begun = any(row["kind"] in {"enqueued", "delayed", "replayed"} for row in job)
+    admitted = any(row["kind"] in {"enqueued", "delayed", "replayed"} for row in job)
     held: dict[Any, tuple[int, int]] = {}
     ended = False
     for row in job:
         if ended and row["kind"] in {"enqueued", "delayed", "replayed"}:
             held, ended = {}, False
         leased = row.get("leased_us")
-        if ended and begun and (leased is not None or row["kind"] in ENDS):
+        if ended and admitted and (leased is not None or row["kind"] in ENDS):
             return True
         ended = ended or row["kind"] in ENDS
         if leased is None:

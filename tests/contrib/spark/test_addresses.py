@@ -97,9 +97,9 @@ def row_cut(path: Path) -> None:
 
 def newer_rows(path: Path) -> None:
     table = pq.ParquetFile(path).read()
-    place = table.column_names.index("schema_version")
+    column = table.column_names.index("schema_version")
     versions = pa.array([SCHEMA_VERSION + 1] * table.num_rows, pa.int32())
-    pq.write_table(table.set_column(place, table.schema.field(place), versions), path)
+    pq.write_table(table.set_column(column, table.schema.field(column), versions), path)
     newer(path)
 
 
@@ -116,7 +116,7 @@ def removed(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "expected"),
     [
         (emptied, "b-1-5.parquet: it is empty or torn, or no file of a journal"),
         (torn, "b-1-5.parquet: it is empty or torn, or no file of a journal"),
@@ -128,11 +128,11 @@ def removed(path: Path) -> None:
     ],
 )
 def test_what_is_an_error_in_a_folder_is_one_at_an_address(
-    spark: SparkSession, journal: Path, address: str, spoil: Callable[[Path], Any], said: str
+    spark: SparkSession, journal: Path, address: str, spoil: Callable[[Path], Any], expected: str
 ) -> None:
     [path] = journal.rglob("b-1-5.parquet")
     spoil(path)
-    with pytest.raises(JournalError, match=said):
+    with pytest.raises(JournalError, match=expected):
         read_journal(spark, address)
 
 
@@ -153,8 +153,8 @@ def test_what_was_compacted_is_read_at_an_address_too(
         if "hour=10" not in str(path):
             path.unlink()
     assert keys(read_journal(spark, address)) == [("b", n) for n in range(1, 31)]
-    code, found = audited(address)
-    assert (code, found["proven"], found["jobs"]) == (0, True, 30)
+    code, result = audited(address)
+    assert (code, result["proven"], result["jobs"]) == (0, True, 30)
     given = ["stream", "--journal", address, "--out", str(tmp_path / "out"), "--once"]
     done = CliRunner().invoke(group, given, standalone_mode=False)
     assert "lacks its beginning: the events 1 to 20" in str(done.exception)
@@ -175,10 +175,10 @@ def test_the_audit_looks_at_all_bytes_at_an_address(
     [path] = journal.rglob("b-11-15.parquet")
     whole = path.read_bytes()
     byte_flipped_in(path)
-    code, found = audited(address)
+    code, result = audited(address)
     assert code == 1
-    assert f"{address}/{path.relative_to(journal)} was altered" in " ".join(found["damage"])
+    assert f"{address}/{path.relative_to(journal)} was altered" in " ".join(result["damage"])
     path.write_bytes(whole)
     (journal / "_seals" / "b.jsonl").unlink()
-    code, found = audited(address)
-    assert (code, found["proven"], found["damaged"]) == (1, False, 0)
+    code, result = audited(address)
+    assert (code, result["proven"], result["damaged"]) == (1, False, 0)

@@ -50,13 +50,13 @@ def weeks(n: int, seed: int = 1) -> np.ndarray:
 
 def test_an_hour_with_far_more_jobs_is_found_and_said_why() -> None:
     ended = weeks(8)
-    place = 7 * WEEK + 9
-    ended[place] = 3_000
+    hour = 7 * WEEK + 9
+    ended[hour] = 3_000
     [row] = odd(frame_of(ended)).to_dict("records")
-    assert ("rate", MONDAY + place * HOUR_US, 3000.0, 7) == (
+    assert ("rate", MONDAY + hour * HOUR_US, 3000.0, 7) == (
         row["measure"], row["hour_us"], row["value"], row["weeks"],
     )  # fmt: skip
-    before = ended[9:place:WEEK]
+    before = ended[9:hour:WEEK]
     assert np.median(before) == row["median"]
     mad = np.median(np.abs(before - np.median(before)))
     spread = max(1.4826 * mad, np.sqrt(row["median"]), 0.05 * row["median"])
@@ -68,10 +68,10 @@ def test_an_hour_with_far_more_jobs_is_found_and_said_why() -> None:
 def test_an_hour_without_any_job_is_found() -> None:
     """No event tells of it: it is the row that is not there."""
     ended = weeks(6)
-    place = 5 * WEEK + 10
-    keep = np.arange(len(ended)) != place
+    hour = 5 * WEEK + 10
+    keep = np.arange(len(ended)) != hour
     [row] = odd(frame_of(ended, keep=keep)).to_dict("records")
-    assert (MONDAY + place * HOUR_US, 0.0) == (row["hour_us"], row["value"])
+    assert (MONDAY + hour * HOUR_US, 0.0) == (row["hour_us"], row["value"])
     assert "0 jobs ended, fewer than usual" in row["why"]
 
 
@@ -107,15 +107,15 @@ def test_chance_alone_gives_next_to_no_alarm(seed: int) -> None:
     ended = weeks(20, seed)
     failed = rng.binomial(ended, 0.02)
     wait = rng.lognormal(np.log(200_000), 0.3, len(ended))
-    found = odd(frame_of(ended, failed, wait))
-    assert len(found) <= 0.005 * 3 * len(ended)
+    rows = odd(frame_of(ended, failed, wait))
+    assert len(rows) <= 0.005 * 3 * len(ended)
 
 
 def test_no_hour_is_reported_without_history() -> None:
     ended = np.full(5 * WEEK, 100)
     ended[4 * WEEK - 1] = ended[5 * WEEK - 1] = 5_000
-    found = odd(frame_of(ended))
-    assert [MONDAY + (5 * WEEK - 1) * HOUR_US] == found["hour_us"].tolist()
+    rows = odd(frame_of(ended))
+    assert [MONDAY + (5 * WEEK - 1) * HOUR_US] == rows["hour_us"].tolist()
     assert [] == odd(frame_of(ended), min_history=5).to_dict("records")
 
 
@@ -145,21 +145,21 @@ def test_hours_are_those_of_the_events(spark: SparkSession) -> None:
     for week in range(6):
         for hour in (9, 10):
             n = 60 if week == 5 else 12
-            for place in range(n):
-                at = MONDAY + (week * WEEK + hour) * HOUR_US + place * 1_000_000
-                failed = place == 0
+            for index in range(n):
+                at = MONDAY + (week * WEEK + hour) * HOUR_US + index * 1_000_000
+                failed = index == 0
                 rows.append({
                     "broker_id": "b", "seq": len(rows) + 1, "ts_us": at, "schema_version": 1,
                     "kind": "failed" if failed else "succeeded", "task": "shop.send",
-                    "wait_us": place * 1_000,
+                    "wait_us": index * 1_000,
                 })  # fmt: skip
     later = {**rows[-1], "seq": len(rows) + 1, "ts_us": rows[-1]["ts_us"] + HOUR_US}
     events = frame(spark, [*rows, {**later, "kind": "enqueued"}])
-    found = {row["hour_us"]: row for row in hours(events).collect()}
-    assert 12 == len(found)
+    by_hour = {row["hour_us"]: row for row in hours(events).collect()}
+    assert 12 == len(by_hour)
     odd_one = MONDAY + (5 * WEEK + 10) * HOUR_US
-    assert (60, 1) == (found[odd_one]["ended"], found[odd_one]["failed"])
-    assert 5_000.0 == found[MONDAY + 9 * HOUR_US]["wait_us"]
+    assert (60, 1) == (by_hour[odd_one]["ended"], by_hour[odd_one]["failed"])
+    assert 5_000.0 == by_hour[MONDAY + 9 * HOUR_US]["wait_us"]
     chosen = between(anomaly(events), odd_one / 1e6, odd_one / 1e6 + 1).collect()
     assert [("shop.send", odd_one, "rate", 60.0)] == [
         (row["task"], row["hour_us"], row["measure"], row["value"]) for row in chosen

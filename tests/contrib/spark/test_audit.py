@@ -63,8 +63,8 @@ def test_each_job_of_any_history_is_judged_as_by_hand(events: DataFrame, told: l
     expected = oracle.states(told)
     assert set(expected.values()) == set(STATES), "a fate that is not there shows nothing"
     known = numbers(events)
-    found = job_states(events, known).select("broker_id", "job_id", "state").collect()
-    assert {(broker, job): state for broker, job, state in found} == expected
+    rows = job_states(events, known).select("broker_id", "job_id", "state").collect()
+    assert {(broker, job): state for broker, job, state in rows} == expected
     holes = {broker: oracle.holes(some) for broker, some in oracle.of_brokers(told).items()}
     assert {each.broker_id: each[2:] for each in known} == {
         broker: (len(missing), max(missing, default=0), max(dropped, default=0))
@@ -103,15 +103,15 @@ def test_what_is_planted_is_found_and_nothing_else(spark: SparkSession) -> None:
     ends = {row["job_id"]: row["seq"] for row in history.rows if row["kind"] == "succeeded"}
     for job in lost:
         history.lose(ends[job.id], ends[job.id])
-    found = audit(frame(spark, history.rows), stuck_after=20.0)
+    result = audit(frame(spark, history.rows), stuck_after=20.0)
     last = max(history.missing)
-    begun = {row["job_id"]: row["seq"] for row in reversed(history.rows)}
+    first_numbers = {row["job_id"]: row["seq"] for row in reversed(history.rows)}
     # What is silent may have ended in one of the missing events, if it began before.
-    stuck = {job.id for job in silent if begun[job.id] > last}
-    assert set(found.lost_ids) == {job.id for job in lost} | {job.id for job in silent} - stuck
-    assert set(found.stuck_ids) == stuck
-    assert set(found.double_leased_ids) == {job.id for job in double}
-    assert (found.missing_events, found.double_leased, found.clean) == (100, 100, False)
+    stuck = {job.id for job in silent if first_numbers[job.id] > last}
+    assert set(result.lost_ids) == {job.id for job in lost} | {job.id for job in silent} - stuck
+    assert set(result.stuck_ids) == stuck
+    assert set(result.double_leased_ids) == {job.id for job in double}
+    assert (result.missing_events, result.double_leased, result.clean) == (100, 100, False)
 
 
 def at(kind: str, second: float, **columns: Any) -> Row:
@@ -177,8 +177,8 @@ LEASES: dict[str, tuple[list[Row], bool]] = {
 
 def test_two_leases_at_once_are_found(spark: SparkSession) -> None:
     rows = []
-    for job_id, (told, _) in LEASES.items():
-        for row in told:
+    for job_id, (events_of, _) in LEASES.items():
+        for row in events_of:
             rows.append({
                 "broker_id": "b", "seq": len(rows) + 1, "schema_version": 1, "job_id": job_id,
                 **row,
@@ -187,9 +187,9 @@ def test_two_leases_at_once_are_found(spark: SparkSession) -> None:
     assert {job_id for _, job_id in oracle.double_leased(rows)} == expected
     events = frame(spark, rows)
     assert {row.job_id for row in double_leased(events).collect()} == expected
-    found = audit(events, listed=3)
-    assert set(found.double_leased_ids) <= expected
-    assert (found.double_leased, len(found.double_leased_ids)) == (len(expected), 3)
+    result = audit(events, listed=3)
+    assert set(result.double_leased_ids) <= expected
+    assert (result.double_leased, len(result.double_leased_ids)) == (len(expected), 3)
 
 
 # The command
@@ -206,8 +206,8 @@ def journal(tmp_path: Path) -> Path:
     one.job(waits, at=2.0)
     one.job(succeeds, at=300.0)
     victim = other.job(waits, at=4.0)
-    begun = next(row["seq"] for row in other.rows if row["job_id"] == victim.id)
-    other.lose(begun + 3, begun + 4)
+    first = next(row["seq"] for row in other.rows if row["job_id"] == victim.id)
+    other.lose(first + 3, first + 4)
     write_journal(tmp_path / "journal", [*one.rows, *other.rows], sealed=True)
     return tmp_path / "journal"
 
@@ -220,16 +220,16 @@ def test_the_command_prints_one_object_and_fails_where_something_is_wrong(
     spark: SparkSession, journal: Path, tmp_path: Path
 ) -> None:
     done = run("--journal", journal, "--json")
-    found = json.loads(done.stdout)
-    assert list(found) == [
+    result = json.loads(done.stdout)
+    assert list(result) == [
         "conclusion", "jobs", "succeeded", "failed", "cancelled", "expired", "waiting", "running",
         "stuck", "lost", "unknown", "double_leased", "orphans", "missing_events", "unknown_kinds",
         "conflicts", "damaged", "proven", "anchored", "stuck_ids", "lost_ids",
         "double_leased_ids", "orphan_ids", "damage", "unproven", "unanchored",
     ]  # fmt: skip
-    assert (found["missing_events"], found["stuck"], found["waiting"]) == (2, 1, 1)
-    assert found["stuck_ids"] == ["one-00000030"]
-    assert "other-00000030" in found["lost_ids"]
+    assert (result["missing_events"], result["stuck"], result["waiting"]) == (2, 1, 1)
+    assert result["stuck_ids"] == ["one-00000030"]
+    assert "other-00000030" in result["lost_ids"]
     assert done.return_value == 1
     for path in [*journal.rglob("other-*.parquet"), *journal.rglob("other.jsonl")]:
         path.unlink()
@@ -243,9 +243,9 @@ def test_queue_task_and_time_choose_jobs_but_all_numbers_count(
     spark: SparkSession, journal: Path
 ) -> None:
     since, until = START_US / 1e6 + 15.5, START_US / 1e6 + 25.5
-    found = json.loads(
+    result = json.loads(
         run("--journal", journal, "--json", "--since", since, "--until", until).stdout
     )
-    assert (found["jobs"], found["missing_events"]) == (20, 2)
-    found = json.loads(run("--journal", journal, "--json", "--queue", "none").stdout)
-    assert (found["jobs"], found["missing_events"]) == (0, 2)
+    assert (result["jobs"], result["missing_events"]) == (20, 2)
+    result = json.loads(run("--journal", journal, "--json", "--queue", "none").stdout)
+    assert (result["jobs"], result["missing_events"]) == (0, 2)

@@ -36,13 +36,13 @@ jobs = st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 900)), min_size=
 def plain(jobs: list[tuple[int, int]], slots: int) -> list[int]:
     """Play jobs through slots with nothing but a list of when each slot is free."""
     free = [0] * slots
-    found = []
+    results = []
     for ready, run in jobs:
         slot = min(range(slots), key=free.__getitem__)
         start = max(ready, free[slot])
         free[slot] = start + run
-        found.append(start - ready)
-    return found
+        results.append(start - ready)
+    return results
 
 
 def columns(jobs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -63,9 +63,9 @@ def test_the_least_number_of_slots_is_found_from_any_guess(
         return bool(np.percentile(plain(jobs, slots), 95) <= target)
 
     expected = next(slots for slots in range(1, len(jobs) + 1) if meets(slots))
-    found = min_slots(*columns(jobs), target, guess)
-    assert found is not None
-    assert (expected, plain(jobs, expected)) == (found[0], found[1].tolist())
+    result = min_slots(*columns(jobs), target, guess)
+    assert result is not None
+    assert (expected, plain(jobs, expected)) == (result[0], result[1].tolist())
 
 
 def test_a_target_that_no_number_of_slots_meets_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_worker_is_busy_as_long_as_its_slots_are() -> None:
 def plain_runs(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Return broker, job, attempt, queue, ready and start of each run, without Spark."""
     ready: dict[tuple[str, str], int] = {}
-    found = []
+    runs = []
     for row in sorted(rows, key=lambda row: (row["broker_id"], row["seq"])):
         key = (row["broker_id"], row.get("job_id", ""))
         if row.get("started_us") is not None and row.get("run_us") is not None:
@@ -142,10 +142,10 @@ def plain_runs(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
             if row.get("wait_us") is not None:
                 since = row["started_us"] - row["wait_us"]
             since = min(since, row["started_us"])
-            found.append((*key, row["attempt"], row["queue"], since, row["started_us"]))
+            runs.append((*key, row["attempt"], row["queue"], since, row["started_us"]))
         if row["kind"] in {"enqueued", "lease_lost", "handed_back", "replayed"}:
             ready[key] = row["ts_us"]
-    return sorted(found)
+    return sorted(runs)
 
 
 @pytest.fixture(scope="module")
@@ -197,25 +197,25 @@ def test_the_runs_are_those_of_the_events(
 def test_queues_and_workers_are_those_of_plain_runs(
     events: DataFrame, told: list[dict[str, Any]]
 ) -> None:
-    found = {
+    rows = {
         (row["queue"], row["slots"], row["what"]): row.asDict()
         for row in capacity.capacity(events, target_p95=2.0, slots=[7]).collect()
     }
     runs = plain_runs(told)
-    assert {"default", "email"} == {queue for queue, _, _ in found}
+    assert {"default", "email"} == {queue for queue, _, _ in rows}
     for queue in ("default", "email"):
         waited = [started - ready for *_, name, ready, started in runs if name == queue]
         [row] = [
-            row for (name, _, what), row in found.items() if (name, what) == (queue, "recorded")
+            row for (name, _, what), row in rows.items() if (name, what) == (queue, "recorded")
         ]
         assert len(waited) == row["jobs"]
         assert np.percentile(waited, 99) / 1e6 == pytest.approx(row["wait_p99_s"])
         assert np.sum(waited) / 1e6 / row["jobs"] * row["rate"] == pytest.approx(row["waiting"])
         [needed] = [
-            row for (name, _, what), row in found.items() if (name, what) == (queue, "needed")
+            row for (name, _, what), row in rows.items() if (name, what) == (queue, "needed")
         ]
         assert (
-            needed["wait_p95_s"] <= 2.0 < found[queue, needed["slots"] - 1, "what-if"]["wait_p95_s"]
+            needed["wait_p95_s"] <= 2.0 < rows[queue, needed["slots"] - 1, "what-if"]["wait_p95_s"]
         )
     names = {row.get("worker_id") for row in told if row.get("started_us") is not None}
     busy = {row["worker"]: row for row in capacity.workers(events).collect()}

@@ -30,14 +30,14 @@ SKEW = {"host0": 0.0, "host1": 3.0, "host2": -60.0}
 
 def skewed(rows: list[Row]) -> list[Row]:
     """Return events as they are if the clocks of hosts are wrong."""
-    found = []
+    result = []
     for row in rows:
         if row.get("started_us") is not None:
             off = round(SKEW[row["host"]] * 1_000_000)
-            found.append({**row, "started_us": row["started_us"] + off})
+            result.append({**row, "started_us": row["started_us"] + off})
         else:
-            found.append(row)
-    return found
+            result.append(row)
+    return result
 
 
 def test_a_clock_that_is_ahead_or_behind_is_found_and_one_that_is_right_is_not(
@@ -46,23 +46,23 @@ def test_a_clock_that_is_ahead_or_behind_is_found_and_one_that_is_right_is_not(
     """Of fifty brokers whose workers are right, and one whose are not."""
     clean = [row for history in examples(50, jobs=12) for row in history.rows]
     wrong = skewed(story(Random(5), "wrong", jobs=60, damage=False).rows)
-    found = {
+    rows = {
         (row.broker_id, row.host): row for row in clocks(frame(spark, [*clean, *wrong])).collect()
     }
-    assert {row.clock for (broker, _), row in found.items() if broker != "wrong"} == {"right"}
-    assert {host: found["wrong", host].clock for host in SKEW} == {
+    assert {row.clock for (broker, _), row in rows.items() if broker != "wrong"} == {"right"}
+    assert {host: rows["wrong", host].clock for host in SKEW} == {
         "host0": "right", "host1": "ahead", "host2": "behind",
     }  # fmt: skip
     for host in SKEW:
         runs = [row for row in wrong if row.get("started_us") and row["host"] == host]
-        row = found["wrong", host]
+        row = rows["wrong", host]
         early = max(run["leased_us"] - run["started_us"] for run in runs) / 1e6
-        late = max(run["started_us"] + run["run_us"] - run["ts_us"] for run in runs) / 1e6
+        late_s = max(run["started_us"] + run["run_us"] - run["ts_us"] for run in runs) / 1e6
         assert row.runs == len(runs)
         assert row.early_s == pytest.approx(max(early, 0.0))
-        assert row.late_s == pytest.approx(max(late, 0.0))
-    assert found["wrong", "host1"].late_s == pytest.approx(3.0)
-    assert found["wrong", "host2"].early_s == pytest.approx(60.0)
+        assert row.late_s == pytest.approx(max(late_s, 0.0))
+    assert rows["wrong", "host1"].late_s == pytest.approx(3.0)
+    assert rows["wrong", "host2"].early_s == pytest.approx(60.0)
 
 
 def test_no_clock_is_wrong_after_a_restart_or_a_pause_of_the_broker(
@@ -83,8 +83,8 @@ def test_no_clock_is_wrong_after_a_restart_or_a_pause_of_the_broker(
         broker.ready(b"worker", 1, chunk)
     drained(broker, tmp_path / "journal")
     broker.close()
-    [found] = clocks(read_journal(spark, tmp_path / "journal")).collect()
-    assert (found.host, found.runs, found.early_s, found.clock) == ("host", 2, 0.0, "right")
+    [row] = clocks(read_journal(spark, tmp_path / "journal")).collect()
+    assert (row.host, row.runs, row.early_s, row.clock) == ("host", 2, 0.0, "right")
 
 
 def test_the_audit_warns_of_clocks_and_the_command_shows_them(

@@ -31,7 +31,7 @@ def test_the_readers_work_with_spark_connect(connect: str, tmp_path: Path) -> No
         timeout=TIMEOUT - 20, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(done.stdout.splitlines()[-1])
     n = len({(row["broker_id"], row["seq"]) for row in rows})
-    assert found.pop("kind") == "pyspark.sql.connect.session"
-    assert found == {"source": n, "journal": n, "stream": n, "address": n, "proven": True}
+    assert result.pop("kind") == "pyspark.sql.connect.session"
+    assert result == {"source": n, "journal": n, "stream": n, "address": n, "proven": True}

@@ -101,16 +101,16 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 
 
 def replaced(table: pa.Table, name: str, values: Any) -> pa.Table:
-    place = table.column_names.index(name)
-    return table.set_column(place, table.schema.field(name), pa.array(values, table[name].type))
+    column = table.column_names.index(name)
+    return table.set_column(column, table.schema.field(name), pa.array(values, table[name].type))
 
 
-def edited(name: str, place: int, value: Any) -> Callable[[pa.Table], pa.Table]:
+def edited(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
     """Return what puts another value into one row."""
 
     def edit(table: pa.Table) -> pa.Table:
         values = table[name].to_pylist()
-        values[place] = value
+        values[row] = value
         return replaced(table, name, values)
 
     return edit
@@ -232,8 +232,8 @@ def footer_flipped(journal: Path) -> str:
     """In the name of a column that may be missing: the rest can be read as before."""
     path = path_of(journal, 23)
     data = path.read_bytes()
-    place = data.rindex(b"\x05queue") if b"\x05queue" in data else data.rindex(b"queue")
-    path.write_bytes(data[:place] + data[place:].replace(b"queue", b"quoue", 1))
+    offset = data.rindex(b"\x05queue") if b"\x05queue" in data else data.rindex(b"queue")
+    path.write_bytes(data[:offset] + data[offset:].replace(b"queue", b"quoue", 1))
     return "-23-32.parquet was altered"
 
 
@@ -304,8 +304,8 @@ def overlap_with_other_content(journal: Path) -> str:
 
 
 def newer_version(journal: Path) -> str:
-    said = {"eventmq.schema_version": "99"}
-    rewrite(path_of(journal, 23), lambda table: table.replace_schema_metadata(said))
+    metadata = {"eventmq.schema_version": "99"}
+    rewrite(path_of(journal, 23), lambda table: table.replace_schema_metadata(metadata))
     return "-23-32.parquet is of a newer EventMQ"
 
 
@@ -357,27 +357,30 @@ BY_EVENTS: list[Plant] = [unknown_kind, overlap_with_other_content]
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_the_files_show_each_damage(journal: Path, plant: Plant) -> None:
     """Without Spark: by names, footers, checksums and the seal log."""
-    said = plant(journal)
-    found = looked_at(journal)
-    ranges = [f"the events {a} to {b} of the broker {broker}" for broker, a, b in found.missing]
-    assert found.damage
+    expected = plant(journal)
+    result = looked_at(journal)
+    ranges = [f"the events {a} to {b} of the broker {broker}" for broker, a, b in result.missing]
+    assert result.damage
     if plant not in BY_EVENTS:
-        assert any(said in each for each in (*found.damage, *ranges)), (*found.damage, *ranges)
+        assert any(expected in each for each in (*result.damage, *ranges)), (
+            *result.damage,
+            *ranges,
+        )
 
 
 @pytest.mark.parametrize("plant", ASKED, ids=lambda plant: plant.__name__)
 def test_the_audit_names_each_damage(spark: SparkSession, journal: Path, plant: Plant) -> None:
-    said = plant(journal)
-    code, found = command(journal)
+    expected = plant(journal)
+    code, result = command(journal)
     assert code == 1
-    assert any(said in each for each in found["damage"]), found["damage"]
-    assert found["damaged"] >= len(found["damage"]) >= 1
+    assert any(expected in each for each in result["damage"]), result["damage"]
+    assert result["damaged"] >= len(result["damage"]) >= 1
 
 
 def test_a_whole_journal_is_clean_and_that_is_proven(spark: SparkSession, journal: Path) -> None:
-    code, found = command(journal)
-    assert (code, found["proven"], found["damage"], found["unproven"]) == (0, True, [], [])
-    assert (found["jobs"], found["succeeded"]) == (23, 23)
+    code, result = command(journal)
+    assert (code, result["proven"], result["damage"], result["unproven"]) == (0, True, [], [])
+    assert (result["jobs"], result["succeeded"]) == (23, 23)
 
 
 def test_an_end_that_no_broker_was_asked_for_is_not_called_clean(
@@ -388,22 +391,26 @@ def test_an_end_that_no_broker_was_asked_for_is_not_called_clean(
     broker = log.stem
     path_of(journal, 43).unlink()
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
-    said = (
+    expected = (
         f"not anchored: the end of the events of the broker {broker}, number 42, was not compared "
         "with the broker's own: eventmq spark audit --broker tcp://HOST:PORT does that"
     )
-    code, found = command(journal)
-    assert (code, found["proven"], found["anchored"]) == (0, True, False)
-    assert found["conclusion"] == "complete as far as its own seals reach; not anchored"
-    assert found["unanchored"] == [said]
+    code, result = command(journal)
+    assert (code, result["proven"], result["anchored"]) == (0, True, False)
+    assert result["conclusion"] == "complete as far as its own seals reach; not anchored"
+    assert result["unanchored"] == [expected]
     given = ["audit", "--journal", str(journal)]
     shown = CliRunner().invoke(group, given, standalone_mode=False).stdout
-    assert said in shown
+    assert expected in shown
     assert "clean" not in shown
     blind = audit_journal(spark, journal)
     assert (blind.complete, blind.clean) == (True, False)
-    asked = audit_journal(spark, journal, sealed={broker: 46})
-    assert (asked.anchored, asked.conclusion, asked.missing_events) == (True, "not sound", 4)
+    anchored = audit_journal(spark, journal, sealed={broker: 46})
+    assert (anchored.anchored, anchored.conclusion, anchored.missing_events) == (
+        True,
+        "not sound",
+        4,
+    )
     other = audit_journal(spark, journal, sealed={"another": 1})
     assert (other.anchored, len(other.unanchored)) == (False, 1)
 
@@ -411,26 +418,26 @@ def test_an_end_that_no_broker_was_asked_for_is_not_called_clean(
 def test_a_whole_journal_whose_broker_was_asked_is_clean(
     spark: SparkSession, journal: Path
 ) -> None:
-    found = audit_journal(spark, journal, sealed={files_of(journal)[0].broker: 46})
-    assert (found.clean, found.conclusion, found.unanchored) == (True, "clean", ())
+    result = audit_journal(spark, journal, sealed={files_of(journal)[0].broker: 46})
+    assert (result.clean, result.conclusion, result.unanchored) == (True, "clean", ())
 
 
 # What cannot be known, and what is no damage
 
 
 def unproven(journal: Path) -> list[str]:
-    found = looked_at(journal)
-    assert (found.damage, found.missing) == ([], [])
-    return found.unproven
+    result = looked_at(journal)
+    assert (result.damage, result.missing) == ([], [])
+    return result.unproven
 
 
 def test_without_a_seal_log_nothing_is_proven(spark: SparkSession, journal: Path) -> None:
     """As of a journal of before: nothing is found, and that is no proof."""
     shutil.rmtree(journal / "_seals")
-    code, found = command(journal)
-    assert (code, found["proven"], found["damaged"]) == (1, False, 0)
-    [said] = found["unproven"]
-    assert said.startswith("there is no seal log of the broker")
+    code, result = command(journal)
+    assert (code, result["proven"], result["damaged"]) == (1, False, 0)
+    [reason] = result["unproven"]
+    assert reason.startswith("there is no seal log of the broker")
 
 
 def reopened(journal: Path) -> None:
@@ -446,12 +453,12 @@ def test_files_from_before_the_log_stay_unproven_until_they_are_forgotten(journa
     """A journal that goes on does not make them proven."""
     shutil.rmtree(journal / "_seals")
     reopened(journal)
-    [said] = unproven(journal)
-    assert said.endswith("up to 46 were sealed while there was no seal log")
+    [reason] = unproven(journal)
+    assert reason.endswith("up to 46 were sealed while there was no seal log")
     hour = path_of(journal, 23).parent
     assert forget(journal, before=hour_start(files_of(journal)[-1]))[0] == 3
     assert hour.is_dir()
-    assert unproven(journal) == [said]
+    assert unproven(journal) == [reason]
 
 
 def test_the_file_of_a_journal_that_was_killed_is_looked_at_without_the_log(journal: Path) -> None:
@@ -469,9 +476,9 @@ def test_the_file_of_a_journal_that_was_killed_is_looked_at_without_the_log(jour
     assert "a page is damaged" in looked_at(journal).damage[0]
     path.write_bytes(whole)
     log.write_text("".join(lines[:-2]))
-    [said] = unproven(journal)
-    assert "2 files of the broker" in said
-    assert "copy the log again, or start the journal once" in said
+    [reason] = unproven(journal)
+    assert "2 files of the broker" in reason
+    assert "copy the log again, or start the journal once" in reason
     reopened(journal)
     assert "up to 46 were sealed while" in unproven(journal)[0]
 
@@ -485,9 +492,9 @@ def test_a_journal_whose_newest_file_is_gone_goes_on_and_says_so(
     path.unlink()
     reopened(journal)
     assert "files with the events 43 to 46" in caplog.text
-    found = looked_at(journal)
-    assert found.damage == []
-    assert [each[1:] for each in found.missing] == [(43, 46)]
+    result = looked_at(journal)
+    assert result.damage == []
+    assert [each[1:] for each in result.missing] == [(43, 46)]
     path.write_bytes(whole)
     reopened(journal)
     assert unproven(journal) == []
@@ -502,8 +509,8 @@ def test_a_compacted_journal_is_proven_without_its_small_files(
     for first in (1, 11, 21, 23, 33):
         for path in journal.rglob(f"*-{first}-*.parquet"):
             path.unlink()
-    code, found = command(journal)
-    assert (code, found["jobs"], found["damage"]) == (0, 23, [])
+    code, result = command(journal)
+    assert (code, result["jobs"], result["damage"]) == (0, 23, [])
     large = path_of(journal, 1)
     assert large.parts[-4] == "compacted"
     data = large.read_bytes()
@@ -513,9 +520,9 @@ def test_a_compacted_journal_is_proven_without_its_small_files(
     rewrite(large, edited("run_us", 3, 77))
     assert "was altered" in looked_at(journal).damage[0]
     large.unlink()
-    found_now = looked_at(journal)
-    assert [each[1:] for each in found_now.missing] == [(1, 22)]
-    assert len(found_now.damage) == 3
+    later_result = looked_at(journal)
+    assert [each[1:] for each in later_result.missing] == [(1, 22)]
+    assert len(later_result.damage) == 3
 
 
 def test_a_journal_that_was_put_back_with_its_log_is_shown_by_the_broker(journal: Path) -> None:
@@ -526,8 +533,8 @@ def test_a_journal_that_was_put_back_with_its_log_is_shown_by_the_broker(journal
     assert unproven(journal) == []
     catalog = Catalog.read(FolderLocation(journal), sealed=True)
     [broker] = catalog.logs
-    found = inspect(catalog, {broker: 46, "other": 3})
-    assert found.missing == [*sorted([(broker, 43, 46), ("other", 1, 3)])]
+    inspection = inspect(catalog, {broker: 46, "other": 3})
+    assert inspection.missing == [*sorted([(broker, 43, 46), ("other", 1, 3)])]
 
 
 def test_a_journal_at_work_is_no_damage(journal: Path, tmp_path: Path) -> None:
@@ -541,25 +548,25 @@ def test_a_journal_at_work_is_no_damage(journal: Path, tmp_path: Path) -> None:
         path.unlink()
     log.write_text("".join(lines[:-3]))
 
-    def seal(number: int, *, noted: bool = True) -> None:
+    def seal(number: int, *, logged: bool = True) -> None:
         path = names[number]
         shutil.copy(later / path.relative_to(journal), path)
-        if noted:
+        if logged:
             log.write_text("".join(lines[: number - 2 or None]))
 
     class AtWork(FolderLocation):
         def paths(self) -> list[str]:
             seal(0)
-            seal(1, noted=False)
-            found = super().paths()
+            seal(1, logged=False)
+            paths = super().paths()
             seal(1)
             seal(2)
-            return found
+            return paths
 
     names[0].parent.mkdir(exist_ok=True)
-    found = inspect(Catalog.read(AtWork(journal), sealed=True))
-    assert (found.damage, found.unproven, found.missing) == ([], [], [])
-    assert [file.last for file in found.sound][-1] == 42
+    inspection = inspect(Catalog.read(AtWork(journal), sealed=True))
+    assert (inspection.damage, inspection.unproven, inspection.missing) == ([], [], [])
+    assert [file.last for file in inspection.sound][-1] == 42
 
 
 def test_where_a_log_begins_and_ends_is_known_without_reading_all_of_it(journal: Path) -> None:
@@ -615,9 +622,9 @@ def test_a_log_without_the_lines_of_forgotten_files_proves_the_others(
     assert (record.trimmed, record.begin, record.end, record.last) == (22, 1, 46, 46)
     assert (brief.head, brief.last, brief.end) == (record.head, record.last, record.end)
     assert record.valid == {numbers for numbers in whole.valid if numbers[0] >= 23}
-    found = looked_at(journal)
-    assert (found.damage, found.missing, unproven(journal)) == ([], [], [])
-    [(_, bounds)] = found.bounds.items()
+    result = looked_at(journal)
+    assert (result.damage, result.missing, unproven(journal)) == ([], [], [])
+    [(_, bounds)] = result.bounds.items()
     assert bounds == (23, 46)
 
 
@@ -663,7 +670,7 @@ def test_a_trimmed_log_that_is_damaged_is_found(
     journal: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Path], None]
 ) -> None:
     plant(trim(journal, monkeypatch))
-    assert any("of the seal log of the broker" in said for said in looked_at(journal).damage)
+    assert any("of the seal log of the broker" in text for text in looked_at(journal).damage)
 
 
 def test_what_was_forgotten_counts_as_missing_where_that_is_not_said(
@@ -684,8 +691,8 @@ def test_a_forgotten_file_that_comes_back_is_told(
     trim(journal, monkeypatch)
     back = path_of(sound, 1)
     shutil.copytree(back.parent, journal / Path(*back.parts[-3:-1]), dirs_exist_ok=True)
-    said = "-1-10.parquet is not in the seal log: files before that were forgotten there"
-    assert any(each.endswith(said) for each in looked_at(journal).damage)
+    expected = "-1-10.parquet is not in the seal log: files before that were forgotten there"
+    assert any(each.endswith(expected) for each in looked_at(journal).damage)
 
 
 def test_a_log_keeps_lines_that_are_needed_or_damaged(
@@ -746,20 +753,20 @@ def test_tables_refuse_a_journal_without_its_beginning(spark: SparkSession, jour
     """And a file that is not what its name says; by each way to read."""
     spark.dataSource.register(EventMQDataSource)
     first_file_deleted(journal)
-    said = "lacks its beginning: the events 1 to 10 of the broker"
-    with pytest.raises(JournalError, match=said):
+    expected = "lacks its beginning: the events 1 to 10 of the broker"
+    with pytest.raises(JournalError, match=expected):
         read_journal(spark, journal)
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match=expected):
         spark.read.format("eventmq").load(str(journal)).count()
-    with pytest.raises(JournalError, match=said):
+    with pytest.raises(JournalError, match=expected):
         sealed_files(str(journal))
     forget(journal)
     assert read_journal(spark, journal).count() == 36
     last_row_cut(journal)
-    said = "-43-46.parquet has 3 events, not 4 as its name says"
-    with pytest.raises(JournalError, match=said):
+    expected = "-43-46.parquet has 3 events, not 4 as its name says"
+    with pytest.raises(JournalError, match=expected):
         read_journal(spark, journal)
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match=expected):
         spark.read.format("eventmq").load(str(journal)).count()
 
 

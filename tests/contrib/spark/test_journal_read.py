@@ -60,11 +60,11 @@ def test_all_events_of_all_brokers_are_there_with_all_columns(
     write_journal(journal, rows, size=40)
     events = read_journal(spark, journal)
     assert events.columns == [column.name for column in COLUMNS]
-    found = {
+    by_file = {
         (row.broker_id, row.seq): {k: v for k, v in row.asDict().items() if v is not None}
         for row in events.collect()
     }
-    assert found == {(row["broker_id"], row["seq"]): row for row in rows}
+    assert by_file == {(row["broker_id"], row["seq"]): row for row in rows}
     assert sorted(map(tuple, frame(spark, rows).collect())) == sorted(map(tuple, events.collect()))
 
 
@@ -73,8 +73,8 @@ def test_events_that_are_in_two_files_are_there_once(spark: SparkSession, tmp_pa
     for numbers in (range(1, 101), range(50, 60), range(90, 120), range(200, 210)):
         write_journal(tmp_path, numbered("b", numbers))
     write_journal(tmp_path, numbered("other", range(95, 100)))
-    found = keys(read_journal(spark, tmp_path))
-    assert found == keys_of([
+    keys_read = keys(read_journal(spark, tmp_path))
+    assert keys_read == keys_of([
         *numbered("b", range(1, 120)), *numbered("b", range(200, 210)),
         *numbered("other", range(95, 100)),
     ])  # fmt: skip
@@ -185,8 +185,8 @@ def test_columns_that_an_earlier_version_did_not_have_are_null(
     pq.write_table(table.replace_schema_metadata({"eventmq.schema_version": "0"}), path)
     rows = read_journal(spark, tmp_path).orderBy("seq").collect()
     assert [row.leased_us for row in rows] == [None, None, None, 7, 7]
-    found = [(row.arguments, row.result) for row in rows]
-    assert found == [(None, None)] * 3 + [('{"n":1}', "2")] * 2
+    values = [(row.arguments, row.result) for row in rows]
+    assert values == [(None, None)] * 3 + [('{"n":1}', "2")] * 2
 
 
 def test_what_a_redactor_let_through_is_there_by_each_reader(
@@ -207,12 +207,12 @@ def test_what_a_redactor_let_through_is_there_by_each_reader(
     spark.dataSource.register(EventMQDataSource)
     source = spark.read.format("eventmq").load(str(journal))
     for events in (read_journal(spark, journal), source):
-        looked = events.orderBy("seq").selectExpr(
+        lines = events.orderBy("seq").selectExpr(
             "get_json_object(arguments, '$.args[0]')", "get_json_object(arguments, '$.note')",
             "get_json_object(result, '$.total')",
         )  # fmt: skip
         nothing = (None, None, None)
-        assert list(map(tuple, looked.collect())) == [
+        assert list(map(tuple, lines.collect())) == [
             ("1", "ü€😀", None), (None, None, "7"), nothing, nothing,
             ("5", "ü€😀", None), (None, None, "7"), ("7", "ü€😀", None), nothing,
         ]  # fmt: skip
@@ -253,8 +253,8 @@ def other_columns(path: Path) -> None:
 
 def other_types(path: Path) -> None:
     table = pq.ParquetFile(path).read()
-    place = table.column_names.index("seq")
-    pq.write_table(table.set_column(place, "seq", table["seq"].cast("string")), path)
+    column = table.column_names.index("seq")
+    pq.write_table(table.set_column(column, "seq", table["seq"].cast("string")), path)
 
 
 def newer(path: Path) -> None:
@@ -264,7 +264,7 @@ def newer(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "expected"),
     [
         (spoil_end, "torn"),
         (spoil_all, "torn"),
@@ -274,12 +274,12 @@ def newer(path: Path) -> None:
         (newer, "schema version 3, this one knows up to 2; update"),
     ],
 )
-def test_a_torn_or_foreign_file_is_named(tmp_path: Path, spoil: Any, said: str) -> None:
+def test_a_torn_or_foreign_file_is_named(tmp_path: Path, spoil: Any, expected: str) -> None:
     """By its path, before Spark reads anything."""
     write_journal(tmp_path, numbered("b", range(1, 301)), size=100)
     [path] = tmp_path.rglob("b-101-200.parquet")
     spoil(path)
-    with pytest.raises(JournalError, match=said) as caught:
+    with pytest.raises(JournalError, match=expected) as caught:
         read_journal(None, tmp_path)  # type: ignore[arg-type] # it does not come to that
     assert str(path) in str(caught.value)
 

@@ -292,13 +292,13 @@ def test_what_is_withdrawn_too_late_ends_the_slot() -> None:
     slot = SparkSlot(0, link)
     identity, token = slot.begin()
     slot.receive("hello", [token, 7])
-    for late in (0, 2):
+    for answer in (0, 2):
         slot.request_withdrawal()
         assert slot.withdrawing
         slot.cancel_withdrawal()
         assert not slot.withdrawing
         assert slot.ended == ""
-        slot.receive("taken", [1 + bool(late), late])
+        slot.receive("taken", [1 + bool(answer), answer])
     assert slot.ended
     assert [words[1:] for words in link.sent] == [
         ("take", 1), ("keep", 1), ("take", 2), ("keep", 2),

@@ -69,9 +69,9 @@ def starts(folder: Path, number: int) -> list[int]:
 def executor_of(pid: int) -> int:
     """Return the process of Spark above that of a job."""
     while pid > 1:
-        found = re.search(r"^PPid:\t(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-        assert found is not None
-        pid = int(found[1])
+        match = re.search(r"^PPid:\t(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        assert match is not None
+        pid = int(match[1])
         if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid
     raise AssertionError("it runs in no process of Spark")
@@ -83,7 +83,7 @@ def test_the_job_of_a_lost_executor_is_run_again_and_no_other(
 ) -> None:
     """The loss costs its job a delivery and no attempt; those behind it run once."""
     worker = app.make_worker(path="ward:app", pool="spark", concurrency=1)
-    told: dict[int, Any] = {}
+    results: dict[int, Any] = {}
 
     def go() -> None:
         try:
@@ -91,7 +91,7 @@ def test_the_job_of_a_lost_executor_is_run_again_and_no_other(
             until(lambda: starts(tmp_path, 0), "the job runs")
             os.kill(executor_of(starts(tmp_path, 0)[0]), signal.SIGKILL)
             for number, job in enumerate(jobs):
-                told[number] = (job.get(timeout=DEADLINE), job.info())
+                results[number] = (job.get(timeout=DEADLINE), job.info())
         finally:
             worker.stop()
 
@@ -99,8 +99,8 @@ def test_the_job_of_a_lost_executor_is_run_again_and_no_other(
     client.start()
     worker.run()  # here: a session of Spark is of the thread that has started it
     client.join(DEADLINE)
-    assert [value for value, _ in told.values()] == list(range(6))
+    assert [value for value, _ in results.values()] == list(range(6))
     assert len(set(starts(tmp_path, 0))) == 2
     assert [len(starts(tmp_path, number)) for number in range(1, 6)] == [1] * 5
-    assert told[0][1]["delivery"] == 2
-    assert {info["attempt"] for _, info in told.values()} == {1}
+    assert results[0][1]["delivery"] == 2
+    assert {info["attempt"] for _, info in results.values()} == {1}

@@ -90,11 +90,11 @@ def test_after_kills_the_journal_alone_agrees_with_the_clients(
     keeper.wait(DEADLINE)
     journal(system, "--once").wait(DEADLINE)  # what the other had not looked at yet
     with as_users():
-        code, found = audit(system.folder / "journal", "--broker", system.address)
+        code, result = audit(system.folder / "journal", "--broker", system.address)
     assert len({job.id for job in confirmed}) == JOBS
-    assert (found["jobs"], found["succeeded"]) == (JOBS, JOBS)
-    assert (code, found["proven"], found["damage"]) == (0, True, [])
-    assert (found["conclusion"], found["anchored"]) == ("clean", True)
+    assert (result["jobs"], result["succeeded"]) == (JOBS, JOBS)
+    assert (code, result["proven"], result["damage"]) == (0, True, [])
+    assert (result["conclusion"], result["anchored"]) == ("clean", True)
 
     # An earlier state of it, log and files, agrees with itself, and not with the broker.
     earlier = system.folder / "earlier"
@@ -104,17 +104,17 @@ def test_after_kills_the_journal_alone_agrees_with_the_clients(
     log.write_text("".join(lines))
     [path] = earlier.rglob(f"*-{json.loads(last)['first']}-*.parquet")
     path.unlink()
-    code, found = audit(earlier, "--broker", system.address)
+    code, result = audit(earlier, "--broker", system.address)
     first, end = json.loads(last)["first"], json.loads(last)["last"]
-    assert (code, found["missing_events"]) == (1, end - first + 1)
-    assert f"the events {first} to {end} of the broker" in found["damage"][0]
+    assert (code, result["missing_events"]) == (1, end - first + 1)
+    assert f"the events {first} to {end} of the broker" in result["damage"][0]
 
     # Then one event goes missing, and the audit must not agree any more.
     path = min((system.folder / "journal").rglob("*.parquet"))
     table = pq.ParquetFile(path).read()
     kinds = table["kind"].to_pylist()
-    place = next(n for n, kind in enumerate(kinds) if kind == "succeeded")
-    job_id = table["job_id"][place].as_py()
-    pq.write_table(pa.concat_tables([table[:place], table[place + 1 :]]), path)
-    code, found = audit(system.folder / "journal")
-    assert (code, found["missing_events"], found["lost_ids"]) == (1, 1, [job_id])
+    index = next(n for n, kind in enumerate(kinds) if kind == "succeeded")
+    job_id = table["job_id"][index].as_py()
+    pq.write_table(pa.concat_tables([table[:index], table[index + 1 :]]), path)
+    code, result = audit(system.folder / "journal")
+    assert (code, result["missing_events"], result["lost_ids"]) == (1, 1, [job_id])

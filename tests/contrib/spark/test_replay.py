@@ -43,11 +43,11 @@ def fill(data: Path) -> dict[tuple[str, str, str], list[str]]:
     store = SqliteStore(data, clock, durability="memory", reserve=0)
     store.open()
     store.submit([SealEvents("j", 0, 1.0, 0.0)])  # so that all of them are kept
-    factory, found = IdFactory(clock), {}
+    factory, by_kind = IdFactory(clock), {}
     for (queue, task, error), n in FAILED.items():
         now = clock.now()
-        first = 1 + sum(map(len, found.values()))
-        ids = found[queue, task, error] = factory.new_many(n)
+        first = 1 + sum(map(len, by_kind.values()))
+        ids = by_kind[queue, task, error] = factory.new_many(n)
         headers = f"task:{task},content-type:msgpack"
         jobs = [
             JobRecord(
@@ -63,7 +63,7 @@ def fill(data: Path) -> dict[tuple[str, str, str], list[str]]:
         store.submit([Admit(jobs), Finish(ends, now)])
     store.finished()
     store.close()
-    return found
+    return by_kind
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +110,8 @@ def replay(system: System, *arguments: str) -> Result:
 
 def counts(result: Result) -> dict[str, int]:
     assert result.exit_code == 0, result.stderr
-    found: dict[str, int] = json.loads(result.stdout)
-    return found
+    counts: dict[str, int] = json.loads(result.stdout)
+    return counts
 
 
 def test_a_dry_run_shows_the_jobs_and_does_nothing(
@@ -134,7 +134,7 @@ def test_failed_jobs_are_replayed_once_whoever_is_killed_when(
     first = counts(replay(system, *chosen))
     assert first == {"jobs": 130, "replayed": 130, "before": 0, "unknown": 0}
     notes = sorted((checkpoint / "done").glob("*.json"))
-    assert [note.name for note in notes] == [f"{n:06}.json" for n in range(4)]
+    assert [path.name for path in notes] == [f"{n:06}.json" for n in range(4)]
     # As if killed between the broker's answer and the note.
     notes[1].unlink()
     notes[3].unlink()

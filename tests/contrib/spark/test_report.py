@@ -55,12 +55,12 @@ class Plain:
         #: Queue, ready, start (None: never), end of each wait.
         self.waits: list[tuple[str, int, int | None]] = []
         self.runs: list[tuple[str, int, int]] = []
-        for told in self.jobs.values():
-            self._tell(told)
+        for job in self.jobs.values():
+            self._add(job)
 
-    def _tell(self, told: list[dict[str, Any]]) -> None:
+    def _add(self, rows: list[dict[str, Any]]) -> None:
         ready, ran, gone = None, False, None
-        for row in told:
+        for row in rows:
             ran = ran or row["kind"] == "leased"
             if row.get("started_us") is not None:
                 ran = True
@@ -74,16 +74,16 @@ class Plain:
             if row["kind"] in ENDS:
                 gone = row["ts_us"]
         if not ran and ready is not None:
-            self.waits.append((told[0]["queue"], ready, gone))
+            self.waits.append((rows[0]["queue"], ready, gone))
 
 
 def test_what_happened_when_is_what_the_events_say(
     events: DataFrame, rows: list[dict[str, Any]]
 ) -> None:
     first, last = (f(row["ts_us"] for row in rows) for f in (min, max))
-    found = timeline(events, first, last)
+    result = timeline(events, first, last)
     plain = Plain(rows)
-    times, width = [round(t * 1e6) for t in found["times"]], round(found["width"] * 1e6)
+    times, width = [round(t * 1e6) for t in result["times"]], round(result["width"] * 1e6)
     assert times[0] <= first < times[0] + width
     assert times[-1] <= last < times[-1] + width
     assert len(times) <= SPANS
@@ -94,12 +94,12 @@ def test_what_happened_when_is_what_the_events_say(
 
     names = {"succeeded": "succeeded", "failed": "failed", "retry": "tried again"}
     for kind, name in names.items():
-        assert counted({kind}) == found["ended"][name]
-    came = [sum(values) for values in zip(*found["came"].values(), strict=True)]
+        assert counted({kind}) == result["ended"][name]
+    came = [sum(values) for values in zip(*result["came"].values(), strict=True)]
     assert sum(came) == sum("bytes_in" in r and r["kind"] == "enqueued" for r in rows)
-    assert QUEUES + 1 == len(found["came"])
+    assert QUEUES + 1 == len(result["came"])
 
-    queue = next(iter(found["came"]))
+    queue = next(iter(result["came"]))
     for n, begin in enumerate(times):
         end = min(begin + width, last)
         # A job that starts within a span is looked at no more at the end of that span.
@@ -109,44 +109,44 @@ def test_what_happened_when_is_what_the_events_say(
             for name, ready, start in plain.waits
             if name == queue and ready < end and (start is None or start >= started)
         ]
-        assert found["ages"][queue][n] == pytest.approx(max(ages, default=0) / 1e6)
+        assert result["ages"][queue][n] == pytest.approx(max(ages, default=0) / 1e6)
         busy = sum(
-            max(0, min(end_, begin + width) - max(begun, begin))
-            for name, begun, end_ in plain.runs
+            max(0, min(end_, begin + width) - max(start, begin))
+            for name, start, end_ in plain.runs
             if name == queue
         )
-        assert found["working"][queue][n] == pytest.approx(busy / width)
+        assert result["working"][queue][n] == pytest.approx(busy / width)
         waits = sorted(s - r for _, r, s in plain.waits if s and begin <= s < begin + width)
         if n == 5:
-            p50 = found["waited"]["p50"][n]
+            p50 = result["waited"]["p50"][n]
             assert waits[0] / 1e6 <= p50 <= waits[-1] / 1e6
 
 
 def test_a_job_whose_end_may_be_missing_is_none_that_waits(spark: SparkSession) -> None:
     """Number 2 is not there: it may have been the end of "a", which stays out of the picture."""
-    told = [(1, "enqueued", "a", 0), (3, "enqueued", "b", 50), (4, "expired", "b", 100)]
+    rows = [(1, "enqueued", "a", 0), (3, "enqueued", "b", 50), (4, "expired", "b", 100)]
     made = [
         {
             "broker_id": "b0", "seq": seq, "ts_us": second * 1_000_000, "kind": kind,
             "job_id": job_id, "queue": "email", "schema_version": 1,
         }
-        for seq, kind, job_id, second in told
+        for seq, kind, job_id, second in rows
     ]  # fmt: skip
-    found = timeline(frame(spark, made), 0, 100_000_000)
-    assert found["ages"]["email"][-1] == 0.0
-    assert 50.0 - found["width"] <= max(found["ages"]["email"]) <= 50.0
+    result = timeline(frame(spark, made), 0, 100_000_000)
+    assert result["ages"]["email"][-1] == 0.0
+    assert 50.0 - result["width"] <= max(result["ages"]["email"]) <= 50.0
 
 
 def test_what_parts_share_is_what_each_has_on_its_own(events: DataFrame) -> None:
     """Runs and jobs are put together once; nothing of them is left afterwards."""
     queue = "email"
-    found = report(events, choice=Choice(queue=queue))
-    told = audit(events, listed=MAX_ROWS, queue=queue)
-    assert found["audit"] == {**told.as_dict(), "sound": told.sound}
+    result = report(events, choice=Choice(queue=queue))
+    expected = audit(events, listed=MAX_ROWS, queue=queue)
+    assert result["audit"] == {**expected.as_dict(), "sound": expected.sound}
     known = numbers(events)
     [level] = slo(events.where(events.queue == queue), Objective(), brokers=known).collect()
-    assert {name: found["slo"][0][name] for name in level.asDict()} == level.asDict()
-    assert found["whole"]["runs"] == executions(events).where(f"queue = '{queue}'").count()
+    assert {name: result["slo"][0][name] for name in level.asDict()} == level.asDict()
+    assert result["whole"]["runs"] == executions(events).where(f"queue = '{queue}'").count()
     session: Any = events.sparkSession
     assert len(session._jsc.sc().getRDDStorageInfo()) == 1  # the events of these tests
 

@@ -113,8 +113,8 @@ def test_what_comes_from_events_stays_text(name: str) -> None:
         (tag, set(attrs)) for tag, attrs in hostile.tags
     ]
     assert plain.style == hostile.style
-    said = [values for _, attrs in hostile.tags for values in attrs.values() if values]
-    assert not any("evil" in value or "alert" in value for value in said)
+    attribute_values = [values for _, attrs in hostile.tags for values in attrs.values() if values]
+    assert not any("evil" in value or "alert" in value for value in attribute_values)
     if name.isprintable():
         assert hostile.text.count(name) > 20
     assert "\x00" not in hostile.text
@@ -153,9 +153,9 @@ def test_the_page_says_what_is_wrong_and_what_is_not() -> None:
     report["audit"] |= dict.fromkeys(("damage", "unproven"), ())
     report |= {"anomalies": [], "failures": [], "more_anomalies": 0}
     short = {**report, "audit": {**report["audit"], "anchored": False, "unanchored": ("no end",)}}
-    said = " ".join(read(page(short, title="EventMQ", made=START)).text.split())
-    assert "Every job is accounted for, as far as the journal's own seals reach. Of 33" in said
-    assert "no end." in said
+    text = " ".join(read(page(short, title="EventMQ", made=START)).text.split())
+    assert "Every job is accounted for, as far as the journal's own seals reach. Of 33" in text
+    assert "no end." in text
     good = " ".join(read(page(report, title="EventMQ", made=START)).text.split())
     assert "Every job is accounted for. Of 33 jobs, 3 succeeded, 3 failed" in good
     assert "No attempt failed." in good
@@ -173,8 +173,8 @@ def test_without_jinja2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def bars(path: str) -> list[tuple[float, float]]:
     """Return bottom and top of each bar, from the bottom of the box."""
-    found = re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)H", path)
-    return [(SIZE - float(low), SIZE - float(high)) for low, high in found]
+    ends = re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)H", path)
+    return [(SIZE - float(low), SIZE - float(high)) for low, high in ends]
 
 
 def test_bars_stand_on_each_other() -> None:

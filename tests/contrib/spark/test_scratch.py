@@ -67,9 +67,9 @@ def test_the_folders_of_killed_processes_are_removed_and_no_others(owners: list[
         (owner.folder / "blockmgr-1" / "0c" / "shuffle").write_bytes(b"x")
     killed, *alive = owners
     killed.kill()
-    mine = make_scratch()
+    own = make_scratch()
     there = {path for path in scratch_root().iterdir() if path.is_dir()}
-    assert there == {mine, *(owner.folder for owner in alive)}
+    assert there == {own, *(owner.folder for owner in alive)}
     assert all((owner.folder / "blockmgr-1" / "0c" / "shuffle").exists() for owner in alive)
 
 
@@ -110,8 +110,8 @@ def test_what_a_killed_spark_leaves_is_removed_by_the_next_start(
     followed.kill_at_work()
     tmp = followed.folder / "tmp"
     monkeypatch.setattr(tempfile, "tempdir", str(tmp))
-    left = {path.name.partition("-")[0] for path in scratch_root().glob("*/*")}
-    assert left >= {"blockmgr", "artifacts"}
+    kinds = {path.name.partition("-")[0] for path in scratch_root().glob("*/*")}
+    assert kinds >= {"blockmgr", "artifacts"}
     assert {path.name.partition("-")[0] for path in tmp.iterdir()} == {"eventmq"}
-    mine = make_scratch()
-    assert [path for path in scratch_root().iterdir() if path.is_dir()] == [mine]
+    own = make_scratch()
+    assert [path for path in scratch_root().iterdir() if path.is_dir()] == [own]

@@ -173,10 +173,10 @@ def test_equal_rows_are_as_many_jobs(spark: SparkSession) -> None:
     def ids(rows: DataFrame, space: str = "q|1|t") -> list[str]:
         return sorted(row.job_id for row in with_ids(rows, space, 946_684_800_001).collect())
 
-    found = ids(rows)
-    assert len(set(found)) == 5
-    assert ids(rows.orderBy(f.desc("x")).repartition(3)) == found
-    assert not set(ids(rows, "q|2|t")) & set(found)
+    actual = ids(rows)
+    assert len(set(actual)) == 5
+    assert ids(rows.orderBy(f.desc("x")).repartition(3)) == actual
+    assert not set(ids(rows, "q|2|t")) & set(actual)
     layout = r"^00dc6acfac017[0-9a-f]{3}[89ab][0-9a-f]{15}$"
     assert (
         with_ids(rows, "q|1|t", 946_684_800_001).where(f.rlike("job_id", f.lit(layout))).count()

@@ -81,8 +81,8 @@ def test_key_material_is_refused_and_not_repeated(name: str) -> None:
 def test_names_of_options_have_no_case_and_a_path_is_a_journal() -> None:
     """As Spark hands them over."""
     assert read_options(ReadOptions, {"PATH": "j"}, subject="it").journal == "j"
-    found = read_options(WriteOptions, {"argcolumns": "a, b", "RATE": "5"}, subject="it")
-    assert (found.arguments, found.rate) == (("a", "b"), 5.0)
+    options = read_options(WriteOptions, {"argcolumns": "a, b", "RATE": "5"}, subject="it")
+    assert (options.arguments, options.rate) == (("a", "b"), 5.0)
     assert WriteOptions(queue="q", run_limit=3.0).call() == {"queue": "q", "timeout": 3.0}
 
 
@@ -127,9 +127,9 @@ def test_columns_are_keyword_arguments_unless_said_otherwise() -> None:
 
 def test_ids_of_rows_are_the_same_for_the_same_keys_and_no_others() -> None:
     """Whatever the types: a text is not a number, and 1 is not 1.0."""
-    moments = [datetime(2026, 1, 31, tzinfo=timezone.utc), datetime(2026, 1, 31)]  # noqa: DTZ001
+    times = [datetime(2026, 1, 31, tzinfo=timezone.utc), datetime(2026, 1, 31)]  # noqa: DTZ001
     values = [
-        1, "1", 1.0, True, "True", b"1", Decimal(1), Decimal("1.0"), date(2026, 1, 31), *moments,
+        1, "1", 1.0, True, "True", b"1", Decimal(1), Decimal("1.0"), date(2026, 1, 31), *times,
         [1], ["1"], {"a": 1}, {"a": "1"}, "(1,)", "", 2,
     ]  # fmt: skip
     ids = list(derived_ids("t", [values]))
@@ -189,18 +189,18 @@ def numbers(files: list[JournalFile]) -> set[tuple[str, int]]:
 
 @given(folders(), st.integers(1, 30))
 def test_each_event_is_read_once_however_batches_are_cut(
-    files: list[JournalFile], most: int
+    files: list[JournalFile], limit: int
 ) -> None:
     """Also where files overlap; a batch has no more than it may, and the last one the rest."""
     read: list[tuple[str, int]] = []
     offset: dict[str, int] = {}
-    while (end := latest(files, offset, most)) != offset:
+    while (end := latest(files, offset, limit)) != offset:
         batch = [
             (part.broker, n)
             for part in plan(files, offset, end)
             for n in range(part.first, part.last + 1)
         ]
-        assert 0 < len(batch) <= most
+        assert 0 < len(batch) <= limit
         read += batch
         offset = end
     assert sorted(read) == sorted(numbers(files))
@@ -321,7 +321,7 @@ def test_the_cause_of_an_error_of_spark_is_found_in_its_text() -> None:
     During handling of the above exception, another exception occurred:
     eventmq.errors.BrokerUnavailable: no broker could be reached in time
     JVM stacktrace: ..."""
-    found = map_error(RuntimeError(text))
-    assert isinstance(found, BrokerUnavailable)
-    assert str(found) == "no broker could be reached in time"
+    error = map_error(RuntimeError(text))
+    assert isinstance(error, BrokerUnavailable)
+    assert str(error) == "no broker could be reached in time"
     assert map_error(RuntimeError("java.lang.OutOfMemoryError: heap")) is None

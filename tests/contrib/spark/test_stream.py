@@ -61,12 +61,12 @@ def stream(journal: Path | str, out: Path, *arguments: str) -> Result:
 
 def expected(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], Counter[str]]:
     """Count events by minute, task and queue."""
-    found: dict[tuple[Any, ...], Counter[str]] = {}
+    by_key: dict[tuple[Any, ...], Counter[str]] = {}
     for row in rows:
         if row["kind"] == "gap":
             continue
         minute = datetime.fromtimestamp(row["ts_us"] // 60_000_000 * 60, timezone.utc)
-        counts = found.setdefault((minute, row.get("queue"), row.get("task") or ""), Counter())
+        counts = by_key.setdefault((minute, row.get("queue"), row.get("task") or ""), Counter())
         counts["events"] += 1
         counts["arrived"] += row["kind"] in {"enqueued", "delayed"} and "bytes_in" in row
         for name, kind in KINDS.items():
@@ -74,36 +74,40 @@ def expected(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], Counter[str]]:
         waited = row.get("wait_us")
         counts["starts"] += waited is not None or oracle.expired_waiting(row)
         counts["good"] += waited is not None and waited <= 2_000_000
-    return found
+    return by_key
 
 
 def table(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     rows = pq.read_table(out / "stats").to_pylist()
-    found = {(row["start"], row["queue"], row["task"]): row for row in rows}
-    assert len(found) == len(rows)
-    return found
+    by_key = {(row["start"], row["queue"], row["task"]): row for row in rows}
+    assert len(by_key) == len(rows)
+    return by_key
 
 
 def check(out: Path, rows: list[dict[str, Any]]) -> None:
-    found, wanted = table(out), expected(rows)
-    assert set(found) == set(wanted)
-    for key, counts in wanted.items():
+    actual, expected_rows = table(out), expected(rows)
+    assert set(actual) == set(expected_rows)
+    for key, counts in expected_rows.items():
         for name in ("events", "arrived", "starts", "good", *KINDS):
-            assert found[key][name] == counts[name], (key, name)
+            assert actual[key][name] == counts[name], (key, name)
 
 
 def check_waiting(
     out: Path, rows: list[dict[str, Any]], beside: Iterable[dict[str, Any]] = ()
 ) -> dict[str, tuple[int, float]]:
     """See that the table says of each queue what waits; return that."""
-    wanted = {queue: (each.jobs, each.seconds) for queue, each in oldest(rows, beside).items()}
-    found = {row["queue"]: row for row in pq.read_table(out / "slo").to_pylist()}
-    assert {q: (r["waiting"], r["oldest"]) for q, r in found.items() if r["waiting"]} == wanted
+    expected_waiting = {
+        queue: (each.jobs, each.seconds) for queue, each in oldest(rows, beside).items()
+    }
+    by_queue = {row["queue"]: row for row in pq.read_table(out / "slo").to_pylist()}
+    assert {
+        q: (r["waiting"], r["oldest"]) for q, r in by_queue.items() if r["waiting"]
+    } == expected_waiting
     newest = datetime.fromtimestamp(max(row["ts_us"] for row in rows) / 1e6, timezone.utc)
-    for queue, (_, seconds) in wanted.items():
-        ready = found[queue]["oldest_ready"]
+    for queue, (_, seconds) in expected_waiting.items():
+        ready = by_queue[queue]["oldest_ready"]
         assert (newest - ready).total_seconds() == pytest.approx(seconds, abs=1e-5)
-    return wanted
+    return expected_waiting
 
 
 def test_the_tables_count_every_event_once_over_restarts(
@@ -116,8 +120,8 @@ def test_the_tables_count_every_event_once_over_restarts(
     journal, out = tmp_path / "journal", tmp_path / "live"
     history = story(Random(3), "b", damage=False)
     unknown, known = history.job(waits, at=1.0), history.job(waits, at=290.0)
-    place = len(history.rows) * 3 // 4
-    history.gap(place, place + 2)
+    index = len(history.rows) * 3 // 4
+    history.gap(index, index + 2)
     rows = history.rows
     half = sorted(rows, key=lambda row: row["seq"])[: len(rows) // 2]
     write_journal(journal, half, size=7)
@@ -197,8 +201,8 @@ def test_a_stream_that_is_killed_goes_on_to_exact_counts(
     """With -9, while it has begun a batch that it has not noted; its JVM goes with it."""
     out = followed.folder / "out"
     followed.kill_at_work()
-    noted = sum(row["events"] for row in table(out).values())
-    assert 0 < noted < len(followed.rows), (followed.folder / "err").read_text()
+    total = sum(row["events"] for row in table(out).values())
+    assert 0 < total < len(followed.rows), (followed.folder / "err").read_text()
     assert stream(followed.folder / "journal", out).exit_code == 0
     check(out, followed.rows)
     assert check_waiting(out, followed.rows)
@@ -224,8 +228,8 @@ def test_only_what_is_chosen_is_counted_and_bad_input_is_named(
     for name, was, value in (("target", 2.0, 9.0), ("task", "shop.a", "shop.b")):
         result = stream(*given, f"--{name}", str(value))
         assert result.exit_code == 1
-        said = f"is of a stream with {name} {was}, not {value}: name another folder"
-        assert said in result.stderr
+        message = f"is of a stream with {name} {was}, not {value}: name another folder"
+        assert message in result.stderr
     [path] = list((tmp_path / "journal").glob("*/*/*"))[:1]
     path.write_bytes(b"PAR1")
     result = stream(tmp_path / "journal", tmp_path / "torn")
@@ -269,14 +273,14 @@ def minute(n: int, starts: int, good: int, queue: str = "q") -> dict[str, Any]:
 
 def test_burn_rates_are_of_the_last_minutes() -> None:
     rows = [minute(0, 100, 0), minute(55, 100, 95), minute(59, 100, 85), minute(59, 0, 0, "idle")]
-    idle, found = slo_rows(rows, rows[2]["start"], target=2.0, share=0.95)
-    assert found["burn_5m"] == pytest.approx(2.0)
-    assert (found["starts"], found["good"]) == (300, 180)
-    assert found["attainment"] == pytest.approx(0.6)
-    assert found["burn_1h"] == pytest.approx(8.0)
-    assert found["budget_left"] == pytest.approx(-7.0)
+    idle, levels = slo_rows(rows, rows[2]["start"], target=2.0, share=0.95)
+    assert levels["burn_5m"] == pytest.approx(2.0)
+    assert (levels["starts"], levels["good"]) == (300, 180)
+    assert levels["attainment"] == pytest.approx(0.6)
+    assert levels["burn_1h"] == pytest.approx(8.0)
+    assert levels["budget_left"] == pytest.approx(-7.0)
     assert (idle["queue"], idle["attainment"], idle["burn_5m"]) == ("idle", None, None)
-    assert {row["waiting"] for row in (idle, found)} == {None}
+    assert {row["waiting"] for row in (idle, levels)} == {None}
     assert burn_rate(10, 10, 0.95) == 0.0
     assert burn_rate(0, 0, 0.95) is None
 
@@ -286,6 +290,6 @@ def test_a_queue_in_which_jobs_only_wait_has_a_row() -> None:
     waiting = {"stuck": Oldest(3, 1_795_248_000_000_000, 7200.0)}
     rows = slo_rows([minute(0, 9, 9)], minute(0, 0, 0)["start"], target=2.0, share=0.95,
                     waiting=waiting)  # fmt: skip
-    found = {row["queue"]: (row["starts"], row["waiting"], row["oldest"]) for row in rows}
-    assert found == {"q": (9, 0, None), "stuck": (0, 3, 7200.0)}
+    by_queue = {row["queue"]: (row["starts"], row["waiting"], row["oldest"]) for row in rows}
+    assert by_queue == {"q": (9, 0, None), "stuck": (0, 3, 7200.0)}
     assert rows[1]["oldest_ready"] == datetime(2026, 11, 21, 8, tzinfo=timezone.utc)

@@ -82,11 +82,11 @@ def one_group(rows: list[Row], seconds: int) -> Row:
 
 
 def keyed(table: DataFrame) -> dict[Any, Row]:
-    found = {}
+    rows_by_key = {}
     for row in dicts(table):
         start = int(row.pop("start").replace(tzinfo=timezone.utc).timestamp())
-        found[start, row.pop("queue"), row.pop("task")] = row
-    return found
+        rows_by_key[start, row.pop("queue"), row.pop("task")] = row
+    return rows_by_key
 
 
 def check_slo(events: DataFrame, rows: list[Row]) -> None:
@@ -97,22 +97,22 @@ def check_slo(events: DataFrame, rows: list[Row]) -> None:
         for broker, some in oracle.of_brokers(rows).items()
     }
     for row in dicts(slo(events, objective)):
-        mine = [each for each in rows if each.get("queue") == row["queue"]]
-        starts = [each for each in mine if "wait_us" in each or oracle.expired_waiting(each)]
-        late = [each.get("wait_us", DAY) > 2_500_000 for each in starts]
+        of_queue = [each for each in rows if each.get("queue") == row["queue"]]
+        starts = [each for each in of_queue if "wait_us" in each or oracle.expired_waiting(each)]
+        too_late = [each.get("wait_us", DAY) > 2_500_000 for each in starts]
         assert row["starts"] == len(starts)
         if starts:
-            assert row["attainment"] == pytest.approx(1 - sum(late) / len(late))
-            assert row["budget_left"] == pytest.approx(1 - sum(late) / len(late) / 0.1)
+            assert row["attainment"] == pytest.approx(1 - sum(too_late) / len(too_late))
+            assert row["budget_left"] == pytest.approx(1 - sum(too_late) / len(too_late) / 0.1)
         for name, length in (("burn_5m", 300), ("burn_1h", 3600)):
             since = (now // 10 * 10 - length + 10) * 1e6
-            some = [is_late for each, is_late in zip(starts, late) if each["ts_us"] >= since]  # noqa: B905 - equal
+            some = [is_late for each, is_late in zip(starts, too_late) if each["ts_us"] >= since]  # noqa: B905 - equal
             assert row[name] == (pytest.approx(sum(some) / len(some) / 0.1) if some else None)
         ready = [
-            told[-1]["ts_us"]
-            for (broker, _), told in oracle.jobs_of(mine).items()
-            if told[-1]["kind"] in {"enqueued", "lease_lost", "handed_back", "replayed"}
-            and told[-1]["seq"] > absent[broker]
+            job[-1]["ts_us"]
+            for (broker, _), job in oracle.jobs_of(of_queue).items()
+            if job[-1]["kind"] in {"enqueued", "lease_lost", "handed_back", "replayed"}
+            and job[-1]["seq"] > absent[broker]
         ]
         assert row["waiting"] == len(ready)
         oldest = pytest.approx(now - min(ready) / 1e6, abs=1e-5) if ready else None
@@ -121,10 +121,10 @@ def check_slo(events: DataFrame, rows: list[Row]) -> None:
 
 def check_failures(events: DataFrame, rows: list[Row]) -> None:
     groups: dict[Any, list[Row]] = defaultdict(list)
-    begun: dict[Any, int] = {}
+    first_times: dict[Any, int] = {}
     for row in sorted(rows, key=lambda row: row["ts_us"]):
         if "job_id" in row:
-            begun.setdefault((row["task"], row["release"]), row["ts_us"])
+            first_times.setdefault((row["task"], row["release"]), row["ts_us"])
         if row["kind"] in {"failed", "retry"}:
             names = ("error_fingerprint", "error_type", "task", "release")
             groups[tuple(row[name] for name in names)].append(row)
@@ -136,23 +136,23 @@ def check_failures(events: DataFrame, rows: list[Row]) -> None:
     table = dicts(failures(events))
     assert [row["attempts"] for row in table] == sorted(map(len, groups.values()), reverse=True)
     for row in table:
-        mine = groups.pop((row["fingerprint"], row["error"], row["task"], row["release"]))
-        tried = [each for each in mine if each["kind"] == "retry"]
+        of_error = groups.pop((row["fingerprint"], row["error"], row["task"], row["release"]))
+        tried = [each for each in of_error if each["kind"] == "retry"]
         helped = [(e["broker_id"], e["job_id"], e["attempt"] + 1) in won for e in tried]
         others = [
             release for fingerprint, _, task, release in {*groups, *map(key_of, table)}
             if (fingerprint, task) == (row["fingerprint"], row["task"])
         ]  # fmt: skip
-        mine_begun = begun[row["task"], row["release"]]
-        first_of_task = min(us for (task, _), us in begun.items() if task == row["task"])
-        assert row["jobs"] == len({(each["broker_id"], each["job_id"]) for each in mine})
-        assert (row["failed"], row["retries"]) == (len(mine) - len(tried), len(tried))
+        first_time = first_times[row["task"], row["release"]]
+        first_of_task = min(us for (task, _), us in first_times.items() if task == row["task"])
+        assert row["jobs"] == len({(each["broker_id"], each["job_id"]) for each in of_error})
+        assert (row["failed"], row["retries"]) == (len(of_error) - len(tried), len(tried))
         assert row["retry_helped"] == (sum(helped) / len(tried) if tried else None)
-        assert micros(row["first_seen"]) == min(each["ts_us"] for each in mine)
-        assert micros(row["last_seen"]) == max(each["ts_us"] for each in mine)
+        assert micros(row["first_seen"]) == min(each["ts_us"] for each in of_error)
+        assert micros(row["last_seen"]) == max(each["ts_us"] for each in of_error)
         assert row["new"] == (
-            mine_begun > first_of_task
-            and all(begun[row["task"], other] >= mine_begun for other in others)
+            first_time > first_of_task
+            and all(first_times[row["task"], other] >= first_time for other in others)
         )
     assert not groups
 
@@ -171,11 +171,11 @@ def check_killers(events: DataFrame, rows: list[Row]) -> None:
         if row["kind"] == "lease_lost":
             groups[row["task"], row["release"]].append(row)
     for row in dicts(killers(events)):
-        mine = groups.pop((row["task"], row["release"]))
-        died = sum("error_type" in each for each in mine)
-        assert (row["deaths"], row["lost"], row["given_up"]) == (died, len(mine) - died, 0)
-        assert row["workers"] == len({each["worker_id"] for each in mine})
-        assert row["jobs"] == len({(each["broker_id"], each["job_id"]) for each in mine})
+        of_release = groups.pop((row["task"], row["release"]))
+        died = sum("error_type" in each for each in of_release)
+        assert (row["deaths"], row["lost"], row["given_up"]) == (died, len(of_release) - died, 0)
+        assert row["workers"] == len({each["worker_id"] for each in of_release})
+        assert row["jobs"] == len({(each["broker_id"], each["job_id"]) for each in of_release})
     assert not groups
 
 
@@ -232,17 +232,17 @@ def test_counts_of_two_parts_add_up(spark: SparkSession) -> None:
 def test_an_error_is_new_in_a_release_that_is_not_the_first(spark: SparkSession) -> None:
     """In the first one nothing is, and what an earlier one had is not."""
     rows = []
-    told = [("1.0", "old", 0), ("1.1", "old", 50), ("1.1", "fresh", 60), ("1.2", "fresh", 90)]
-    for n, (release, fingerprint, second) in enumerate(told, 1):
+    releases = [("1.0", "old", 0), ("1.1", "old", 50), ("1.1", "fresh", 60), ("1.2", "fresh", 90)]
+    for n, (release, fingerprint, second) in enumerate(releases, 1):
         rows.append({
             "broker_id": "b", "seq": n, "ts_us": START_US + second * 1_000_000, "kind": "failed",
             "job_id": str(n), "task": "t", "queue": "q", "release": release, "attempt": 1,
             "error_type": "E", "error_fingerprint": fingerprint, "schema_version": 1,
         })  # fmt: skip
-    found = {(row["release"], row["fingerprint"]): row["new"] for row in dicts(
+    by_error = {(row["release"], row["fingerprint"]): row["new"] for row in dicts(
         failures(frame(spark, rows))
     )}  # fmt: skip
-    assert found == {
+    assert by_error == {
         ("1.0", "old"): False, ("1.1", "old"): False, ("1.1", "fresh"): True,
         ("1.2", "fresh"): False,
     }  # fmt: skip

@@ -72,14 +72,14 @@ def chord() -> Story:
 
 
 def test_each_job_has_its_times_and_its_place() -> None:
-    found = hops(chord().rows)
-    assert ["head", "a", "b", "c", "total"] == list(found)
+    jobs = hops(chord().rows)
+    assert ["head", "a", "b", "c", "total"] == list(jobs)
     assert {"head": "", "a": "head", "b": "head", "c": "head", "total": "a"} == {
-        hop.id: hop.parent for hop in found.values()
+        hop.id: hop.parent for hop in jobs.values()
     }
-    assert (1_000_000, 2_000_000) == (found["head"].waited_us, found["head"].ran_us)
-    assert (2_000_000, 5_000_000) == (found["b"].waited_us, found["b"].ran_us)
-    assert {"succeeded"} == {hop.state for hop in found.values()}
+    assert (1_000_000, 2_000_000) == (jobs["head"].waited_us, jobs["head"].ran_us)
+    assert (2_000_000, 5_000_000) == (jobs["b"].waited_us, jobs["b"].ran_us)
+    assert {"succeeded"} == {hop.state for hop in jobs.values()}
 
 
 def test_the_critical_path_goes_over_the_member_that_ended_last() -> None:
@@ -131,8 +131,8 @@ def test_what_was_done_to_a_job_is_said_once() -> None:
         story.event(9, kind, "a", operation="retry", actor=None)
     [hop] = hops(story.rows).values()
     assert (["cancel by anna@host", "retry"], "queued") == (hop.acts, hop.state)
-    told = summarize("a", {"a": hop}, [])
-    assert "cancel by anna@host, retry" in "\n".join(line.plain for line in tree_lines(told))
+    trace = summarize("a", {"a": hop}, [])
+    assert "cancel by anna@host, retry" in "\n".join(line.plain for line in tree_lines(trace))
 
 
 def test_a_job_that_was_blocked_waits_from_when_it_was_released() -> None:
@@ -149,8 +149,8 @@ def test_what_has_not_ended_is_on_no_path() -> None:
     story = Story()
     story.event(0, "enqueued", "a")
     assert [] == critical(hops(story.rows))
-    told = summarize("a", hops(story.rows), [])
-    assert (None, {"queued": 1}) == (told["seconds"], told["states"])
+    trace = summarize("a", hops(story.rows), [])
+    assert (None, {"queued": 1}) == (trace["seconds"], trace["states"])
 
 
 def test_headers_that_go_in_a_circle_do_no_harm() -> None:
@@ -159,15 +159,15 @@ def test_headers_that_go_in_a_circle_do_no_harm() -> None:
     for job, parent in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "d"), ("e", "nobody")):
         story.event(0, "enqueued", job, parent_id=parent)
         story.ended(job, 1, 2, ready=0, parent_id=parent)
-    found = hops(story.rows)
-    assert {"d", "e"} <= {hop.id for hop in found.values() if not hop.parent}
+    jobs = hops(story.rows)
+    assert {"d", "e"} <= {hop.id for hop in jobs.values() if not hop.parent}
     assert lines(story, "a")
-    assert 5 == len(found)
+    assert 5 == len(jobs)
 
 
 def lines(story: Story, job: str) -> list[str]:
-    found = hops(story.rows)
-    return [line.plain for line in tree_lines(summarize(job, found, critical(found)))]
+    jobs = hops(story.rows)
+    return [line.plain for line in tree_lines(summarize(job, jobs, critical(jobs)))]
 
 
 def test_the_tree_says_each_job_on_a_line() -> None:
@@ -268,9 +268,9 @@ def test_runs_that_overlap_get_threads_of_their_own(runs: list[tuple[int, int, i
     for n, (ready, wait, run, worker) in enumerate(runs):
         parent = f"j{n // 2}" if n else None
         story.event(ready, "enqueued", f"j{n}", parent_id=parent)
-        begun = ready + wait
+        start = ready + wait
         story.ended(
-            f"j{n}", begun, begun + run, ready=ready, worker=f"{worker}:1", parent_id=parent
+            f"j{n}", start, start + run, ready=ready, worker=f"{worker}:1", parent_id=parent
         )
     trace = chrome_trace(hops(story.rows))
     check(trace)
@@ -289,9 +289,9 @@ def test_a_tree_is_found_from_any_of_its_jobs(spark: SparkSession) -> None:
     rows = [{**row, "schema_version": 1} for row in story.rows]
     events = frame(spark, rows).cache()
     trees = {"b": {"head", "a", "b", "c", "total"}, "middle": {"top", "middle", "low"}}
-    for asked, tree in trees.items():
+    for job_id, tree in trees.items():
         numbers = [row["seq"] for row in rows if row["job_id"] in tree]
-        assert numbers == [row["seq"] for row in events_of(events, asked)]
+        assert numbers == [row["seq"] for row in events_of(events, job_id)]
     assert 5 == len(events_of(events, "b", limit=4))
     with pytest.raises(JobNotFound, match="the journal has no event of a job nobody"):
         events_of(events, "nobody")

@@ -33,10 +33,10 @@ _RUNS = re.compile(r"^\.\. runs: (.+)\n\n\.\. code-block:: console\n\n   \$ (.+)
 def commands() -> dict[str, list[str]]:
     """Name -> words of the command that is shown there."""
     text = (ROOT / "docs" / _PAGE).read_text(encoding="utf-8")
-    found = {name: shlex.split(line) for name, line in _RUNS.findall(text)}
+    commands = {name: shlex.split(line) for name, line in _RUNS.findall(text)}
     shown = set(re.findall(r"^   \$ (?!pip )(.+)$", text, re.MULTILINE))
     assert shown == {line for _, line in _RUNS.findall(text)}, "a command is not run here"
-    return found
+    return commands
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_the_way_from_the_shop_to_the_report(
     check_report(json.loads(on_spark([*commands["report"], "--json"])), shell.folder)
 
 
-def check_report(found: dict[str, Any], folder: Path) -> None:
+def check_report(report: dict[str, Any], folder: Path) -> None:
     """Compare what a report says with the rows of the journal, and look at its page."""
     rows = [
         row
@@ -104,18 +104,18 @@ def check_report(found: dict[str, Any], folder: Path) -> None:
         for row in pq.ParquetFile(path).read().to_pylist()
     ]
     kinds = Counter(row["kind"] for row in rows)
-    assert len(rows) == found["events"]
-    assert len({row["job_id"] for row in rows}) == found["audit"]["jobs"]
-    assert kinds["succeeded"] == found["audit"]["succeeded"]
-    assert found["audit"]["sound"] is True
+    assert len(rows) == report["events"]
+    assert len({row["job_id"] for row in rows}) == report["audit"]["jobs"]
+    assert kinds["succeeded"] == report["audit"]["succeeded"]
+    assert report["audit"]["sound"] is True
     assert sum(row["started_us"] is not None for row in rows) == sum(
-        row["runs"] for row in found["tasks"]
+        row["runs"] for row in report["tasks"]
     )
-    assert kinds["retry"] == sum(row["retries"] for row in found["tasks"])
-    assert kinds["failed"] + kinds["retry"] == sum(row["attempts"] for row in found["failures"])
-    assert {"orders", "mail"} == {row["queue"] for row in found["slo"]}
-    came = sum(map(sum, found["timeline"]["came"].values()))
-    assert found["audit"]["jobs"] == came
+    assert kinds["retry"] == sum(row["retries"] for row in report["tasks"])
+    assert kinds["failed"] + kinds["retry"] == sum(row["attempts"] for row in report["failures"])
+    assert {"orders", "mail"} == {row["queue"] for row in report["slo"]}
+    came = sum(map(sum, report["timeline"]["came"].values()))
+    assert report["audit"]["jobs"] == came
     page = read((folder / "report.html").read_text(encoding="utf-8")).text
     assert "A busy shop" in page
     assert "Every job is accounted for, as far as the journal's own seals reach." in page
@@ -129,12 +129,12 @@ def test_the_way_from_the_demo_to_the_audit(
     monkeypatch.chdir(demo.folder)
     [shown] = demo.programs
     assert 0 == shown.wait(), shown.said
-    [kept] = (demo.folder / "tmp").iterdir()
+    [folder] = (demo.folder / "tmp").iterdir()
     journal = [
-        re.sub(r"/tmp/eventmq-demo-\w+", str(kept), w) for w in commands["journal of the demo"]
+        re.sub(r"/tmp/eventmq-demo-\w+", str(folder), w) for w in commands["journal of the demo"]
     ]
     assert journal != commands["journal of the demo"]
     demo.output(*journal[1:])
-    said = on_spark(commands["audit of the demo"])
+    output = on_spark(commands["audit of the demo"])
     for name in ("lost", "double_leased", "missing_events"):
-        assert re.search(rf"^{name} +0$", said, re.MULTILINE), said
+        assert re.search(rf"^{name} +0$", output, re.MULTILINE), output

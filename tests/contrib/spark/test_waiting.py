@@ -38,14 +38,14 @@ def oldest(rows: Iterable[Row], beside: Iterable[Row] = ()) -> dict[str, Oldest]
         broker: max((number for hole in holes(some) for number in hole), default=0)
         for broker, some in of_brokers([*rows, *beside]).items()
     }
-    found: dict[str, list[int]] = {}
+    by_queue: dict[str, list[int]] = {}
     for (broker, _), job in jobs_of(rows).items():
         if job[-1]["kind"] in READY and job[-1]["seq"] > absent[broker]:
-            found.setdefault(job[-1]["queue"], []).append(job[-1]["ts_us"])
+            by_queue.setdefault(job[-1]["queue"], []).append(job[-1]["ts_us"])
     now = max(row["ts_us"] for row in rows)
     return {
         queue: Oldest(len(times), min(times), (now - min(times)) / 1e6)
-        for queue, times in found.items()
+        for queue, times in by_queue.items()
     }
 
 
@@ -90,17 +90,17 @@ def test_it_is_right_after_each_batch_over_restarts(
     last = {broker: max(r["seq"] for r in rows if r["broker_id"] == broker) for broker in
             ("b0", "b1")}  # fmt: skip
     first = {broker: min(r["seq"] for r in rows if r["broker_id"] == broker) for broker in last}
-    found = query.make()
+    waiting = query.make()
     for n in range(1, 13):
         ends = {b: first[b] + (last[b] - first[b]) * n // 12 for b in last if n > 3 or b == "b0"}
         batch = query.go(ends)
-        found.advance(batch)
+        waiting.advance(batch)
         if chance.random() < 0.5:
-            found = query.make()
-            found.advance(batch)
-        assert found.queues() == oldest(query.seen())
+            waiting = query.make()
+            waiting.advance(batch)
+        assert waiting.queues() == oldest(query.seen())
     assert query.upto == last
-    assert any(found.queues().values()) or seed > 3
+    assert any(waiting.queues().values()) or seed > 3
 
 
 def line(n: int, kind: str, job: str = "", *, second: float, queue: str = "q") -> Row:
@@ -130,21 +130,21 @@ def test_a_job_whose_end_may_be_missing_is_forgotten_for_good(
         line(9, "succeeded", "j2", second=86_400),
     ]  # fmt: skip
     query = Query(tmp_path, rows, size=2)
-    found = query.make(**chosen)
-    assert found.advance(query.go({"b": 1}))
-    assert found.queues() == {"q": Oldest(1, START_US, 0.0)}
-    assert found.advance(query.go({"b": 6}))
-    assert "q" not in found.queues()
+    waiting = query.make(**chosen)
+    assert waiting.advance(query.go({"b": 1}))
+    assert waiting.queues() == {"q": Oldest(1, START_US, 0.0)}
+    assert waiting.advance(query.go({"b": 6}))
+    assert "q" not in waiting.queues()
     if chosen:
-        assert not found.advance(query.go({"b": 6}))
-    found = query.make(**chosen)
-    assert found.advance(query.go({"b": 6}))
-    assert "q" not in found.queues()
-    assert found.advance(query.go({"b": 9}))
-    assert found.queues()["q"] == Oldest(1, START_US + 70_000_000, 86_330.0)
-    found = query.make(**chosen)
-    found.advance(query.batch)
-    assert found.queues()["q"] == Oldest(1, START_US + 70_000_000, 86_330.0)
+        assert not waiting.advance(query.go({"b": 6}))
+    waiting = query.make(**chosen)
+    assert waiting.advance(query.go({"b": 6}))
+    assert "q" not in waiting.queues()
+    assert waiting.advance(query.go({"b": 9}))
+    assert waiting.queues()["q"] == Oldest(1, START_US + 70_000_000, 86_330.0)
+    waiting = query.make(**chosen)
+    waiting.advance(query.batch)
+    assert waiting.queues()["q"] == Oldest(1, START_US + 70_000_000, 86_330.0)
     assert "j1" not in pq.read_table(tmp_path / "_waiting.parquet")["job_id"].to_pylist()
 
 
@@ -158,21 +158,21 @@ def test_numbers_that_come_after_all_are_not_read_and_a_later_event_makes_a_job_
         {**line(1, "enqueued", "j1", second=5), "broker_id": "a"},
     ]  # fmt: skip
     query = Query(tmp_path, there)
-    found = query.make()
-    found.advance(query.go({"a": 1, "b": 5}))
+    waiting = query.make()
+    waiting.advance(query.go({"a": 1, "b": 5}))
     write_journal(tmp_path / "journal", [line(3, "enqueued", "j3", second=2),
                                          line(4, "enqueued", "j4", second=2)])  # fmt: skip
-    assert not found.advance(query.go({"a": 1, "b": 5}))
-    assert found.queues() == oldest(there) == {"q": Oldest(2, START_US + 5_000_000, 4.0)}
+    assert not waiting.advance(query.go({"a": 1, "b": 5}))
+    assert waiting.queues() == oldest(there) == {"q": Oldest(2, START_US + 5_000_000, 4.0)}
 
 
 def test_what_is_missing_after_the_chosen_time_changes_nothing_of_it(tmp_path: Path) -> None:
     query = Query(
         tmp_path, [line(1, "enqueued", "j1", second=0), line(4, "enqueued", "j2", second=9)]
     )
-    found = query.make(until=START_US / 1e6 + 5)
-    found.advance(query.go({"b": 4}))
-    assert found.queues() == {"q": Oldest(1, START_US, 0.0)}
+    waiting = query.make(until=START_US / 1e6 + 5)
+    waiting.advance(query.go({"b": 4}))
+    assert waiting.queues() == {"q": Oldest(1, START_US, 0.0)}
 
 
 def test_a_writing_that_takes_long_is_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,9 +182,9 @@ def test_a_writing_that_takes_long_is_rare(tmp_path: Path, monkeypatch: pytest.M
     for rest in (0.0, 1e9):
         monkeypatch.setattr(module, "_WRITE_EVERY", 0.0)
         monkeypatch.setattr(module, "_REST", rest)
-        found = query.make()
+        waiting = query.make()
         for n in range(1, 4):
-            found.advance(query.go({"b": n}))
+            waiting.advance(query.go({"b": n}))
         written.append(pq.read_table(tmp_path / "_waiting.parquet").num_rows)
         (tmp_path / "_waiting.parquet").unlink()
     assert written == [3, 1]
@@ -195,7 +195,7 @@ def test_only_jobs_that_wait_are_kept_and_only_what_came_is_read(tmp_path: Path)
     history = History("b", Random(1))
     for n in range(40):
         history.job(succeeds, at=n)
-    late = history.job(waits, at=500.0)
+    later_job = history.job(waits, at=500.0)
     query = Query(tmp_path, history.rows)
     n = len(query.rows) - 1
     query.make().advance(query.go({"b": n}))
@@ -204,9 +204,9 @@ def test_only_jobs_that_wait_are_kept_and_only_what_came_is_read(tmp_path: Path)
     for path in (tmp_path / "journal").glob("*/*/*"):
         if path.name != f"b-{n - n % 7 + 1}-{n + 1}.parquet":
             path.unlink()
-    found = query.make()
-    found.advance(query.go({"b": n + 1}))
-    assert found.queues() == {late.queue: Oldest(1, START_US + 500_000_000, 0.0)}
+    waiting = query.make()
+    waiting.advance(query.go({"b": n + 1}))
+    assert waiting.queues() == {later_job.queue: Oldest(1, START_US + 500_000_000, 0.0)}
 
 
 def test_the_oldest_is_found_where_the_clock_was_put_back(tmp_path: Path) -> None:
@@ -222,11 +222,11 @@ def test_the_oldest_is_found_where_the_clock_was_put_back(tmp_path: Path) -> Non
     ended = {"kind": "succeeded", "ts_us": START_US + 90_000_000}
     rows += [{**rows[2], **ended, "seq": 6}, {**rows[0], **ended, "seq": 7}]
     query = Query(tmp_path, rows)
-    found = query.make()
+    waiting = query.make()
     for n in range(1, 8):
-        found.advance(query.go({"b": n}))
-        assert found.queues() == oldest(query.seen())
-    assert found.queues()["q"] == Oldest(3, START_US + 60_000_000, 30.0)
+        waiting.advance(query.go({"b": n}))
+        assert waiting.queues() == oldest(query.seen())
+    assert waiting.queues()["q"] == Oldest(3, START_US + 60_000_000, 30.0)
 
 
 def test_only_what_is_chosen_waits(tmp_path: Path) -> None:
@@ -236,9 +236,9 @@ def test_only_what_is_chosen_waits(tmp_path: Path) -> None:
         history.job(waits if n % 2 else fails, at=2.0 * n)
     query = Query(tmp_path, history.rows)
     since, until = START_US + 20_000_000, START_US + 90_000_000
-    found = query.make(queue="email", task="shop.a", since=since / 1e6, until=until / 1e6)
-    found.advance(query.go({"b": len(query.rows)}))
+    waiting = query.make(queue="email", task="shop.a", since=since / 1e6, until=until / 1e6)
+    waiting.advance(query.go({"b": len(query.rows)}))
     some = [row for row in query.rows if since <= row["ts_us"] < until]
     chosen = [row for row in some if (row["queue"], row["task"]) == ("email", "shop.a")]
-    assert found.queues() == oldest(chosen, beside=some)
-    assert found.queues()["email"].jobs > 1
+    assert waiting.queues() == oldest(chosen, beside=some)
+    assert waiting.queues()["email"].jobs > 1

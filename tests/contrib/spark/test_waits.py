@@ -65,23 +65,23 @@ def journal(tmp_path: Path) -> Iterator[Path]:
 
 def test_stats_count_the_wait_of_every_attempt(spark: SparkSession, journal: Path) -> None:
     """Of an attempt that failed, too; a job of a chain waits from its release."""
-    found = {row.task: row for row in stats(read_journal(spark, journal), "hour").collect()}
-    assert set(found) == set(WAITED)
+    by_task = {row.task: row for row in stats(read_journal(spark, journal), "hour").collect()}
+    assert set(by_task) == set(WAITED)
     for task, waited in WAITED.items():
-        assert found[task].wait_p99 == pytest.approx(max(waited), rel=0.02), task
+        assert by_task[task].wait_p99 == pytest.approx(max(waited), rel=0.02), task
     middle = sum(WAITED["shop.add"]) / 2
-    assert found["shop.add"].wait_p50 == pytest.approx(middle, rel=0.02)
-    assert found["shop.add"].expired == 2
+    assert by_task["shop.add"].wait_p50 == pytest.approx(middle, rel=0.02)
+    assert by_task["shop.add"].expired == 2
 
 
 def test_slo_counts_attempts_and_jobs_that_expired_waiting(
     spark: SparkSession, journal: Path
 ) -> None:
     """One that was to be ready after it expired was late for none."""
-    [found] = slo(read_journal(spark, journal), Objective(share=0.9, within=TARGET)).collect()
-    late = [seconds > TARGET for waited in WAITED.values() for seconds in waited]
-    assert found.starts == len(late) + 1
-    assert found.attainment == pytest.approx(1 - (sum(late) + 1) / found.starts)
+    [row] = slo(read_journal(spark, journal), Objective(share=0.9, within=TARGET)).collect()
+    too_late = [seconds > TARGET for waited in WAITED.values() for seconds in waited]
+    assert row.starts == len(too_late) + 1
+    assert row.attainment == pytest.approx(1 - (sum(too_late) + 1) / row.starts)
 
 
 def test_a_stream_counts_the_same(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_runs_say_the_same_waits_in_their_events(spark: SparkSession, journal: P
     """So what is made of runs, `capacity` and the report, agrees with `stats`."""
     events = read_journal(spark, journal)
     assert events.where("run_us IS NOT NULL AND wait_us IS NULL").count() == 0
-    found: dict[str, list[float]] = {}
+    latencies: dict[str, list[float]] = {}
     for run in executions(events).orderBy("started_us").collect():
         assert run.ready_us == run.started_us - run.wait_us
-        found.setdefault(run.task, []).append(round(run.wait_us / 1e6, 3))
-    assert found == WAITED
+        latencies.setdefault(run.task, []).append(round(run.wait_us / 1e6, 3))
+    assert latencies == WAITED
     recorded = next(row for row in capacity(events).collect() if row.what == "recorded")
     assert recorded.wait_max_s == pytest.approx(7.0)

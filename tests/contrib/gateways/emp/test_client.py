@@ -199,7 +199,7 @@ def test_closing_ends_what_waits_for_a_connection(server, monkeypatch):
 
 
 def test_the_back_off_doubles_up_to_its_most():
-    for tries, longest in (
+    for tries, max_wait in (
         (0, MIN_BACKOFF),
         (1, 2 * MIN_BACKOFF),
         (3, 8 * MIN_BACKOFF),
@@ -207,8 +207,8 @@ def test_the_back_off_doubles_up_to_its_most():
         (10**6, MAX_BACKOFF),
     ):
         waits = [back_off(tries) for _ in range(50)]
-        assert longest / 2 <= min(waits)
-        assert max(waits) <= longest
+        assert max_wait / 2 <= min(waits)
+        assert max(waits) <= max_wait
         assert len(set(waits)) > 1, "clients do not come all at once"
 
 

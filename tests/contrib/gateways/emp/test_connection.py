@@ -279,16 +279,16 @@ def test_any_conversation_ends_by_the_rules(events):
     """Nothing is raised; after the end nothing is said, and the last word is an ERROR or none."""
     connection = open_one()
     now = 0.0
-    heard = []
+    received = []
     for event in events:
         if isinstance(event, float):
             now += event
             connection.tick(now)
         else:
             connection.receive(event if isinstance(event, bytes) else encode(event), now)
-        ended = bool(heard) and isinstance(heard[-1], (Error, Bye))
+        ended = bool(received) and isinstance(received[-1], (Error, Bye))
         new = said(connection)
         assert not (ended and new)
-        heard += new
+        received += new
         assert connection.wait(now) >= 0.0
-    assert connection.closed or not any(isinstance(message, Error) for message in heard)
+    assert connection.closed or not any(isinstance(message, Error) for message in received)

@@ -94,11 +94,11 @@ def test_a_malformed_message_is_error_1(text):
 def test_bytes_come_in_any_pieces():
     data = b"".join(encode(message) for message, _ in VECTORS)
     decoder = Decoder(1000)
-    found = []
-    for place in range(len(data)):
-        decoder.feed(data[place : place + 1])
-        found += decoder.messages()
-    assert [message for message, _ in VECTORS] == found
+    messages = []
+    for cut in range(len(data)):
+        decoder.feed(data[cut : cut + 1])
+        messages += decoder.messages()
+    assert [message for message, _ in VECTORS] == messages
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))

@@ -71,9 +71,9 @@ def test_echo_gives_the_data_back(client):
 
 def test_a_job_is_submitted_waited_for_and_looked_at(client):
     job_id = client.call("submit_job", {"task": "add", "args": [1], "kwargs": {"b": 4}})["job_id"]
-    found = client.call("get_job", {"job_id": job_id, "wait": 10})
+    job = client.call("get_job", {"job_id": job_id, "wait": 10})
     expected = {"job_id": job_id, "queue": "default", "task": "add", "state": "succeeded"}
-    assert {**expected, "result": 5} == {key: found[key] for key in [*expected, "result"]}
+    assert {**expected, "result": 5} == {key: job[key] for key in [*expected, "result"]}
 
 
 def test_a_job_id_makes_submitting_again_safe(client):
@@ -91,9 +91,9 @@ def test_a_job_for_later_is_delayed(client):
 
 def test_a_failed_job_says_why_when_it_is_looked_at(client):
     job_id = client.call("submit_job", {"task": "fail", "args": ["so"]})["job_id"]
-    found = client.call("get_job", {"job_id": job_id, "wait": 10})
-    assert ("failed", "so") == (found["state"], found["error"])
-    assert "builtins.ValueError" == found["error_type"]
+    job = client.call("get_job", {"job_id": job_id, "wait": 10})
+    assert ("failed", "so") == (job["state"], job["error"])
+    assert "builtins.ValueError" == job["error_type"]
 
 
 def test_bytes_are_text_or_base64(client):
@@ -276,11 +276,11 @@ def test_more_connections_than_the_limit_are_told_so(start):
 
 def test_pending_requests_are_answered_before_the_end(app):
     """The grace of a stop is for them; then comes BYE."""
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     @app.task(name="slow")
     def slow():
-        begun.set()
+        started.set()
         release.wait(DEADLINE)
         return "done"
 
@@ -288,7 +288,7 @@ def test_pending_requests_are_answered_before_the_end(app):
     (address,) = gateway.start()
     with RawEmp(address) as peer:
         peer.say(Request(1, encode_operation("slow")))
-        assert begun.wait(DEADLINE)
+        assert started.wait(DEADLINE)
         stopper = threading.Thread(target=gateway.stop, args=(DEADLINE,))
         stopper.start()
         release.set()

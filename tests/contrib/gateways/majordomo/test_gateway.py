@@ -129,9 +129,9 @@ def test_a_task_of_ours_answers_requests(farm, dealer):
     client = dealer(front)
     for number in range(20):
         ask(client, "turn", b"%d" % number, b"a", b"%d" % number)
-    heard = [client.next() for _ in range(20)]
+    replies = [client.next() for _ in range(20)]
     expected = [final("turn", b"%d" % n, b"%d" % n, b"a") for n in range(20)]
-    assert sorted(expected) == sorted(heard)
+    assert sorted(expected) == sorted(replies)
 
 
 def test_what_a_task_of_ours_yields_are_partials(farm, dealer):
@@ -211,14 +211,14 @@ def test_a_dead_workers_request_goes_to_another(farm, dealer):
     other = register(dealer, back, "echo")
     stop = threading.Event()
     with ExitStack() as stack:
-        heard = []
+        replies = []
 
         def live():
             while not stop.wait(0.1):
                 other.say(NAME, b"PING")
                 while (frames := other.next(0.01)) is not None:
                     if frames[1] == b"\x02":
-                        heard.append(frames)
+                        replies.append(frames)
                         answer(other, b"\x04", frames[2], frames[4], [b"done"])
 
         thread = threading.Thread(target=live)
@@ -226,7 +226,7 @@ def test_a_dead_workers_request_goes_to_another(farm, dealer):
         stack.callback(stop.set)
         thread.start()
         assert final("echo", b"1", b"done") == client.next()
-    assert 1 == len(heard)
+    assert 1 == len(replies)
 
 
 def test_a_worker_that_leaves_gives_its_request_back(farm, dealer):
@@ -283,9 +283,9 @@ def test_what_is_too_large_for_the_broker_is_a_final_that_says_so(farm, dealer):
     ask(client, "echo", b"2", b"x")
     address, id, _ = next_request(worker)
     answer(worker, b"\x04", address, id, [half, half])
-    heard = client.next()
-    assert final("echo", b"2", b"", b"ERROR", b"failed") == heard[:7]
-    assert b"the result has 18874379 bytes; the limit is 16777216" in heard[7]
+    reply = client.next()
+    assert final("echo", b"2", b"", b"ERROR", b"failed") == reply[:7]
+    assert b"the result has 18874379 bytes; the limit is 16777216" in reply[7]
 
 
 def test_a_restart_of_the_gateway_loses_nothing(farm, dealer):
@@ -312,14 +312,14 @@ def test_a_reply_comes_once_where_its_request_was_taken_for_one_of_an_earlier_ru
 
     async def slow_page(self, state, cursor):
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, asked.wait, DEADLINE)
-        found = await page(self, state, cursor)
-        if any(row["queue"] == "echo" for row in found["jobs"]):
+        await loop.run_in_executor(None, requested.wait, DEADLINE)
+        rows = await page(self, state, cursor)
+        if any(row["queue"] == "echo" for row in rows["jobs"]):
             seen.set()
             await loop.run_in_executor(None, go_on.wait, DEADLINE)
-        return found
+        return rows
 
-    asked = threading.Event()
+    requested = threading.Event()
     recovered = threading.Event()
     end = MajordomoMachine.recovered
     monkeypatch.setattr(MajordomoGateway, "_page", slow_page)
@@ -329,7 +329,7 @@ def test_a_reply_comes_once_where_its_request_was_taken_for_one_of_an_earlier_ru
     for number in (b"1", b"2"):
         ask(client, "echo", number, b"x")
         address, id, _ = next_request(worker)
-        asked.set()
+        requested.set()
         assert seen.wait(DEADLINE)
         answer(worker, b"\x04", address, id, [b"done"])
         assert final("echo", number, b"done") == client.next()
@@ -349,9 +349,9 @@ def test_an_emp_client_a_majordomo_worker_and_an_mc0_subscriber(farm, dealer):
         job_id = client.call("submit_job", {"queue": "echo", "frames": ["hello"]})["job_id"]
         address, id, body = next_request(worker)
         answer(worker, b"\x04", address, id, [body[0].upper()])
-        found = client.call("get_job", {"job_id": job_id, "wait": 10})
-        assert ("succeeded", ["HELLO"]) == (found["state"], found["result"])
-        client.call("publish", {"topic": "done", "value": found["result"][0]})
+        job = client.call("get_job", {"job_id": job_id, "wait": 10})
+        assert ("succeeded", ["HELLO"]) == (job["state"], job["result"])
+        client.call("publish", {"topic": "done", "value": job["result"][0]})
     assert [b"", b"MESSAGE", b"TOPIC", b"done", b"", b"HELLO"] == subscriber.next()
 
 
@@ -437,5 +437,5 @@ def test_a_client_that_never_reads_does_not_fill_the_gateway(farm, dealer, caplo
         neighbour.say_when_known(*request)
         assert [b"%d" % number] * 2 == neighbour.next()[3:5]
     assert 1 == caplog.text.count("slow to read")
-    heard = [int(lazy.next()[3]) for _ in range(count)]
-    assert list(range(count)) == sorted(heard)
+    lengths = [int(lazy.next()[3]) for _ in range(count)]
+    assert list(range(count)) == sorted(lengths)

@@ -162,9 +162,9 @@ class World:
         return self.heard()
 
     def heard(self):
-        found = [(frames[0], frames[2:]) for _, frames in self.machine.outbox]
+        messages = [(frames[0], frames[2:]) for _, frames in self.machine.outbox]
         self.machine.outbox.clear()
-        return found
+        return messages
 
     def wanted(self):
         done, self.done = self.done, []
@@ -255,8 +255,8 @@ def test_whether_a_service_is_there(world):
     """ZeroMQ RFC 8; one that no worker here serves is looked up."""
     world.say(W, b"\x01", b"echo")
     world.wanted()
-    found = world.ask(b"1", b"echo", service=b"mmi.service")
-    assert [(C, [b"\x03", b"mmi.service", b"1", b"200"])] == found
+    replies = world.ask(b"1", b"echo", service=b"mmi.service")
+    assert [(C, [b"\x03", b"mmi.service", b"1", b"200"])] == replies
     assert [] == world.ask(b"2", b"else", service=b"mmi.service")
     assert [("look up", "client-2", "else")] == world.wanted()
     world.machine.finished("client-2", [b"404"])
@@ -294,10 +294,10 @@ def test_a_peer_of_another_version_is_named_once(world, caplog, port, frames, ve
     for identity in (b"1", b"2", b"2"):
         assert [] == raw(world, port, identity, *frames)
     [record] = [r for r in caplog.records if r.levelname == "WARNING"]
-    said = record.getMessage()
-    assert f"on the {port} port for the service echo speaks {version}" in said
-    assert sign in said
-    assert "this gateway speaks the Majordomo draft 0.1" in said
+    message = record.getMessage()
+    assert f"on the {port} port for the service echo speaks {version}" in message
+    assert sign in message
+    assert "this gateway speaks the Majordomo draft 0.1" in message
     assert [] == world.wanted()
 
 

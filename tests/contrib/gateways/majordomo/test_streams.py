@@ -97,6 +97,6 @@ def test_partials_for_a_majordomo_client_need_no_reader_of_the_stream(farm, work
     address, id, _ = next_request(worker)
     say_parts(worker, address, id, WINDOW + 10)
     answer(worker, b"\x04", address, id, [b"end"])
-    heard = [client.next()[4] for _ in range(WINDOW + 10)]
-    assert [b"%d" % number for number in range(WINDOW + 10)] == heard
+    parts = [client.next()[4] for _ in range(WINDOW + 10)]
+    assert [b"%d" % number for number in range(WINDOW + 10)] == parts
     assert final("echo", b"1", b"end") == client.next()

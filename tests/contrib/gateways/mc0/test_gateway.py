@@ -96,9 +96,9 @@ def test_answers_are_the_next_frames_while_messages_come_in(dealer, address):
     for number in range(200):
         other.say("", "PUT", "TOPIC", "t", "", str(number))
         peer.say("", "NOOP", "ID", str(number))
-    heard = [peer.next() for _ in range(400)]
-    assert [b"%d" % n for n in range(200)] == [f[3] for f in heard if f[1] == b"OK"]
-    assert [b"%d" % n for n in range(200)] == [f[5] for f in heard if f[1] == b"MESSAGE"]
+    messages = [peer.next() for _ in range(400)]
+    assert [b"%d" % n for n in range(200)] == [f[3] for f in messages if f[1] == b"OK"]
+    assert [b"%d" % n for n in range(200)] == [f[5] for f in messages if f[1] == b"MESSAGE"]
 
 
 def test_thousands_of_malformed_messages_leave_it_serving(app, dealer, address):
@@ -152,10 +152,10 @@ def test_a_subscriber_that_never_reads_does_not_fill_the_gateway(start, dealer, 
         assert b"%d" % number == neighbour.next()[5]
     assert rss() - before < 4 * MIB + 64 * MIB + 20 * MIB  # with what waits for the broker
     assert 1 == caplog.text.count("slow to read")
-    heard = []
+    messages = []
     while (frames := lazy.next(0.2)) is not None:
-        heard.append(int(frames[5]))
-    assert sorted(set(heard)) == heard
-    assert 4 * MIB // size <= len(heard) < count // 2
+        messages.append(int(frames[5]))
+    assert sorted(set(messages)) == messages
+    assert 4 * MIB // size <= len(messages) < count // 2
     sender.say("", "PUT", "TOPIC", "t", "", "again")
     assert message("t", b"again") == lazy.next()

@@ -39,10 +39,10 @@ class World:
         return self.heard()
 
     def heard(self):
-        found = list(self.machine.outbox)
+        messages = list(self.machine.outbox)
         self.machine.outbox.clear()
-        assert all(port == "main" and frames[1] == b"" for port, frames in found)
-        return [(frames[0], frames[2:]) for _, frames in found]
+        assert all(port == "main" and frames[1] == b"" for port, frames in messages)
+        return [(frames[0], frames[2:]) for _, frames in messages]
 
     def wait(self, seconds):
         self.now += seconds
@@ -184,9 +184,9 @@ def test_the_sender_gets_its_copy_after_ok(world):
     """OK is the next frame after a request with an ID."""
     world.say(A, "SUB", "", "t")
     world.say(B, "SUB", "", "t")
-    heard = world.say(A, "PUT", "TOPIC", "t", "ID", "1", "", "x")
+    messages = world.say(A, "PUT", "TOPIC", "t", "ID", "1", "", "x")
     message = [b"MESSAGE", b"TOPIC", b"t", b"", b"x"]
-    assert [(B, message), (A, [b"OK", b"ID", b"1"]), (A, message)] == heard
+    assert [(B, message), (A, [b"OK", b"ID", b"1"]), (A, message)] == messages
 
 
 def test_a_duplicate_sub_gives_one_copy(world):
