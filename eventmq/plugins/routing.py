@@ -2,17 +2,18 @@
 
 A routing strategy chooses among the workers of a queue:
 
-- ``least-recently-used``, the default: the worker that waited longest for jobs gets the next ones.
-  It spreads work evenly and needs no measurement. Workers get one chunk each, round after round.
-- ``round-robin``: the workers of a queue get chunks in turn, in the order in which they came.
+- ``least-recently-used``, the default: the worker that has waited longest gets the next jobs. It
+  spreads work evenly and needs no measurement. Each worker gets one chunk per round.
+- ``round-robin``: the workers of a queue get chunks in turn, in the order in which they connected.
 - ``least-loaded``: the worker with the lowest load gets the next jobs. It balances workers with
   different numbers of slots, and jobs of very different run times.
-- ``sticky``: jobs with the same key go to the same worker, so that they meet warm caches.
+- ``sticky``: jobs with the same key go to the same worker, for example to use its caches.
 
 A queue order chooses among the queues of a worker:
 
-- ``weighted-fair``, the default: a queue of weight 40 gets four jobs for one of weight 10.
-- ``strict``: the heaviest queue that has jobs, always.
+- ``weighted-fair``, the default: a queue of weight 40 gets four jobs for each job of a queue of
+  weight 10.
+- ``strict``: always the queue of the largest weight that has jobs.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ __all__ = [
     "eventmq_routing_strategies",
 ]
 
-#: Sessions that are remembered; twice the peers that a broker serves by default. The oldest are
-#: forgotten first, and a forgotten session counts as unused, which it nearly is.
+#: Maximum number of sessions that are remembered: twice the peers that a broker serves by default.
+#: The least recently used ones are dropped first, and then count as never used.
 MAX_SESSIONS = 20_000
 
-#: Queues whose position is remembered; the least recently used start anew at the first worker.
+#: Maximum number of queues whose position is remembered; others start at the first worker.
 MAX_QUEUES = 10_000
 
-#: Points of a worker on the ring: the largest share is then within about 30 % of the average.
+#: Points of a worker on the hash ring. The largest share is then about 30 % above the average.
 POINTS = 64
 
-#: Rings and full workers that are remembered; the oldest are computed anew.
+#: Maximum number of cached rings, and of workers that are remembered as full.
 MAX_RINGS = 10_000
 
-#: Chunks that a worker may always hold, whatever the bound.
+#: Chunks that a worker may hold whatever the bound.
 FREE_CHUNKS = 2
 
-#: A chunk with less than this part of the jobs of the last one from its queue is so much smaller
-#: because each job takes so much longer.
+#: If a chunk has less than this part of the jobs of the last chunk from its queue, its jobs take
+#: longer than before.
 SHRUNK = 0.5
 
 
@@ -104,10 +105,10 @@ def _deal(workers: Sequence[WorkerView], n: int) -> list[str]:
 
 
 class RoundRobin:
-    """A `RoutingStrategy` with a turn per queue; O(workers + n).
+    """A `RoutingStrategy` with a position per queue; O(workers + n).
 
-    It counts places, not sessions: where workers come and go, or have no credit, the turn goes on
-    from the same place among those that are left.
+    The position is an index in the list of workers, not a session: after workers come, go or run
+    out of credit, the turn goes on at the same index among the others.
     """
 
     by_key = False
@@ -116,7 +117,7 @@ class RoundRobin:
         self._positions: dict[str, int] = {}
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
-        """Return up to ``n`` sessions, going round from where this queue's last turn ended."""
+        """Return up to ``n`` sessions in turn, from where the last call for the queue ended."""
         count = len(workers)
         index = self._positions.pop(queue, 0)
         credit = [worker.credit for worker in workers]
@@ -137,8 +138,8 @@ class RoundRobin:
 class LeastLoaded:
     """A `RoutingStrategy`; O(workers + n log workers).
 
-    A worker's load is the share of its credit that is in use. Among equals the first one changes
-    at every call, so that idle workers share few jobs.
+    A worker's load is the share of its credit that is in use. The order of workers with equal loads
+    rotates at every call, so that idle workers share few jobs evenly.
     """
 
     by_key = False
@@ -166,19 +167,19 @@ class LeastLoaded:
             _, rank, index, busy = loads[0]
             worker = workers[index]
             chosen.append(worker.session)
-            # At 1.0 it is full; those that are not come before it.
+            # A full worker has the load 1.0 and comes after all others.
             load = (busy + 1) / (worker.busy + worker.credit)
             heapreplace(loads, (load, rank, index, busy + 1))
         return chosen
 
 
 def _point(text: str) -> int:
-    """Return the point of a text on the ring; the same in every process."""
+    """Return the point of a text on a hash ring; the same in every process."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-class _Ring:
-    """The hash ring of a set of workers."""
+class _HashRing:
+    """Hash ring of a set of workers, for consistent hashing."""
 
     def __init__(self, sessions: tuple[str, ...]) -> None:
         self.sessions = sessions
@@ -192,7 +193,7 @@ class _Ring:
         self._indexes = [index for _, index in points]
 
     def walk(self, key: str) -> Iterator[int]:
-        """Yield the indexes of all workers, in ring order from a key."""
+        """Yield the indexes of all workers, in ring order from the point of a key."""
         start = bisect(self._points, _point(key))
         seen: set[int] = set()
         for index in (*self._indexes[start:], *self._indexes[:start]):
@@ -206,9 +207,10 @@ class Options:
     """Options of ``sticky``.
 
     Attributes:
-        header: Header whose value is the key; ``task`` keeps the jobs of a task together.
-        bound: A half full worker passes keys on while it holds more than the average times this.
-        timeout: Seconds that a key waits for a worker without credit.
+        header: Name of the header whose value is the key; with ``task``, the name of the task is.
+        bound: A worker that is at least half full passes keys on to the next one while it holds
+            more chunks than the average times this.
+        timeout: Seconds for which a key waits for a worker without credit.
     """
 
     header: str = "routing-key"
@@ -221,18 +223,17 @@ class Options:
 
 
 class Sticky:
-    """A `KeyedRouting`.
+    """A `KeyedRouting` by consistent hashing with bounded loads.
 
     The key is the value of a header, ``routing-key`` unless the option ``header`` names another
     one::
 
         report.apply_async((7,), headers={"routing-key": "tenant-7"})
 
-    Keys are spread by consistent hashing: a worker that comes or goes moves only the keys next to
-    it. Loads are bounded as in "Consistent Hashing with Bounded Loads" (Mirrokni, Thorup,
-    Zadimoghaddam, 2016): a worker that holds more than its share passes a key on to the next on the
-    ring, and so does one that had no credit for ``timeout`` seconds. Jobs without a key go to the
-    least loaded worker.
+    When a worker comes or goes, only the keys next to it on the ring move. Loads are bounded as in
+    "Consistent Hashing with Bounded Loads" (Mirrokni, Thorup, Zadimoghaddam, 2016): a worker that
+    holds more than its share passes a key on to the next worker on the ring. So does a worker
+    without credit for ``timeout`` seconds. Jobs without a key go to the least loaded worker.
     """
 
     by_key = True
@@ -242,18 +243,18 @@ class Sticky:
         self._header = options.header
         self._bound = options.bound
         self._timeout = options.timeout
-        self._others = LeastLoaded()
-        self._rings: dict[tuple[str, ...], _Ring] = {}
-        #: Session -> since when it has no credit.
+        self._unkeyed = LeastLoaded()
+        self._rings: dict[tuple[str, ...], _HashRing] = {}
+        #: Session -> time since which it has no credit.
         self._full: dict[str, float] = {}
         self._workers: Sequence[WorkerView] = ()
         self._updated_at = 0.0
-        self._ring = _Ring(())
+        self._ring = _HashRing(())
         self._max_busy = 0.0
 
     def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
-        """Return the least loaded sessions: for jobs without a key."""
-        return self._others.choose(queue, workers, n)
+        """Return the least loaded sessions, for jobs without a key."""
+        return self._unkeyed.choose(queue, workers, n)
 
     def key(self, queue: str, headers: str) -> str:
         """Return the value of the header, "" if the job has none."""
@@ -263,24 +264,24 @@ class Sticky:
         return next((value for name, value in parsed.extra if name == self._header), "")
 
     def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
-        """Return the first worker on the ring from the key on that can take it, None to wait."""
+        """Return the first session on the ring, from the key on, that can take it; None to wait."""
         if workers is not self._workers or now != self._updated_at:
             self._update(workers, now)
         spare: str | None = None
         for index in self._ring.walk(key):
             worker = workers[index]
-            half = worker.busy >= max(FREE_CHUNKS, worker.credit)
-            over = half and worker.busy + 1 > self._max_busy
+            half_full = worker.busy >= max(FREE_CHUNKS, worker.credit)
+            overloaded = half_full and worker.busy + 1 > self._max_busy
             if worker.credit > 0:
-                if not over:
+                if not overloaded:
                     return worker.session
                 spare = spare or worker.session
-            elif not over and now - self._full[worker.session] < self._timeout:
+            elif not overloaded and now - self._full[worker.session] < self._timeout:
                 return None
         return spare
 
     def _update(self, workers: Sequence[WorkerView], now: float) -> None:
-        """Compute what is the same for all keys: once for each list of workers."""
+        """Compute the values that are the same for all keys, once for each list of workers."""
         self._workers, self._updated_at = workers, now
         self._ring = self._ring_of(tuple([worker.session for worker in workers]))
         self._max_busy = self._bound * (sum([worker.busy for worker in workers]) + 1) / len(workers)
@@ -288,22 +289,22 @@ class Sticky:
         for worker in workers:
             if worker.credit > 0:
                 full.pop(worker.session, None)
-            elif full.get(worker.session, now + 1.0) > now:  # not known, or the clock went back
+            elif full.get(worker.session, now + 1.0) > now:  # not recorded, or the clock went back
                 full[worker.session] = now
         while len(full) > max(MAX_RINGS, len(workers)):
             del full[next(iter(full))]
 
-    def _ring_of(self, sessions: tuple[str, ...]) -> _Ring:
+    def _ring_of(self, sessions: tuple[str, ...]) -> _HashRing:
         ring = self._rings.get(sessions)
         if ring is None:
             if len(self._rings) * max(len(sessions), 1) > MAX_RINGS:
                 self._rings.clear()
-            ring = self._rings[sessions] = _Ring(sessions)
+            ring = self._rings[sessions] = _HashRing(sessions)
         return ring
 
 
 def make_sticky(context: PluginContext) -> RoutingStrategy:
-    """Return a strategy; raises `PluginError` for a wrong option."""
+    """Return the strategy ``sticky``; raises `PluginError` for a wrong option."""
     return Sticky(read_options(context, Options))
 
 
@@ -319,11 +320,11 @@ def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
 
 
 class WeightedFair:
-    """A `QueueOrder`; keeps one virtual time per queue of its session.
+    """A `QueueOrder` by start-time fair queueing; one object per session.
 
-    Start-time fair queueing by jobs: each queue has a virtual time that grows by jobs / weight, and
-    the queue with the least one is served. A queue that had no backlog for a while starts at the
-    virtual time of the one that was served last, so it neither loses its share nor saves one up.
+    Each queue has a virtual time, which grows by jobs / weight. The queue with the smallest virtual
+    time is served. A queue that had no backlog continues at the virtual time of the queue that was
+    served last, so it neither loses its share nor accumulates one.
     """
 
     def __init__(self) -> None:
@@ -333,7 +334,7 @@ class WeightedFair:
         self._steps: dict[str, float] = {}
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
-        """Return the queue with the least virtual time; of equals the heaviest, then the first."""
+        """Return the queue with the smallest virtual time; of equals the one of largest weight."""
         if len(queues) == 1:
             return queues[0][1]
         now, times = self._virtual_now, self._virtual_times
@@ -341,9 +342,10 @@ class WeightedFair:
         return best[1]
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
-        """Move the queue on by ``jobs`` / ``weight``; a weight below 1 counts as 1.
+        """Advance a queue by ``jobs`` / ``weight``; a weight below 1 counts as 1.
 
-        What was handed back moves it back, below the other queues too: it had a backlog all along.
+        Jobs that were handed back, a negative number, move it back, even before the other queues:
+        the queue had a backlog all the time.
         """
         times, now, step = self._virtual_times, self._virtual_now, jobs / max(weight, 1)
         if jobs > 0:
@@ -355,10 +357,11 @@ class WeightedFair:
             times[queue] = max(times.get(queue, now) + step, now)
 
     def _catch_up(self, now: float, part: float) -> None:
-        """Let the queues that are ahead be so by as many chunks as before, which shrank.
+        """Scale down the lead of the other queues when the chunks of a queue have shrunk.
 
-        What a queue got in a large chunk, of jobs as short as they were then, would else keep it
-        waiting for as many jobs of the others, however long they take now.
+        A queue's lead comes from a large chunk of short jobs. If jobs take longer now, it would
+        otherwise wait for as many jobs of the other queues, which take much longer. Its lead stays
+        the same in number of chunks.
         """
         if part < SHRUNK:
             times = self._virtual_times
@@ -370,7 +373,7 @@ class WeightedFair:
 class Strict:
     """A `QueueOrder` without memory.
 
-    **Warning**: a queue gets nothing for as long as a heavier one has jobs.
+    **Warning**: a queue gets nothing while a queue of larger weight has jobs.
     """
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
@@ -378,7 +381,7 @@ class Strict:
         return min((-weight, name) for weight, name in queues)[1]
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
-        """Do nothing: this order has no state."""
+        """Do nothing, since this order has no state."""
 
 
 @hookimpl

@@ -1,16 +1,16 @@
 """Built-in schedule stores.
 
-``broker``, the default: schedules live in the broker's own store. All beats and clients of a broker
-see the same ones, whatever host they are on.
+``broker``, the default, keeps schedules in the broker's own store. All beats and clients of a
+broker share them, on any host.
 
-``sqlite``: a file beside the beats of one host. It refuses a second host, since SQLite's locks do
-not hold across machines. After a minute without a sign of the first host another one may take over,
-for the file may have been moved.
+``sqlite`` keeps them in a file that the beats of one host share. It refuses beats of a second host,
+since SQLite's locks do not work across machines. If no beat of the first host has used the file for
+a minute, another host may take over, as the file may have been moved.
 
-``memory``: the same without a file, gone with the process, for tests and for a beat that has its
-schedules in code.
+``memory`` is the same without a file, for tests and for a beat whose schedules are in code. Its
+schedules end with the process.
 
-Their rows are those of `eventmq.engine.schedules`.
+The latter two use the tables of `eventmq.engine.schedules`.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ SCHEMA_VERSION = 1
 #: Stored in ``PRAGMA application_id``, marks the file as ours: "EVMS".
 APPLICATION_ID = 0x45564D53
 
-#: Seconds after which a host that was not heard of does not count any more.
+#: Seconds without use by a host after which another host may use the file.
 HOST_SILENCE = 60.0
 
-#: Seconds to wait for another beat's transaction.
+#: Seconds to wait for the transaction of another beat.
 BUSY = 5.0
 
-#: More schedules, or bytes, than a file can have.
+#: A limit above the number and bytes of schedules in any file.
 _ALL = 1 << 62
 
 _DDL = """CREATE TABLE IF NOT EXISTS beats (key TEXT PRIMARY KEY, value TEXT NOT NULL,
@@ -78,17 +78,17 @@ _DDL = """CREATE TABLE IF NOT EXISTS beats (key TEXT PRIMARY KEY, value TEXT NOT
 
 _TABLES = [statement for table in SCHEDULE_TABLES for statement in definitions(table)]
 
-#: Kept in ``beats``: tells apart files of development versions, which share a version number.
+#: Stored in ``beats``: distinguishes development versions, which share a version number.
 SCHEMA_HASH = definitions_hash(_DDL, *_TABLES)
 
 
 class SqliteSchedules:
-    """A `ScheduleStore` in an SQLite file, or in memory where ``path`` is None.
+    """A `ScheduleStore` in an SQLite file, or in memory if ``path`` is None.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         clock: Reads time.
-        host: Name of this machine.
+        host: Name of this machine, "" for its host name.
 
     Raises:
         StoreError: The file cannot be used, or a beat of another host uses it.
@@ -99,12 +99,12 @@ class SqliteSchedules:
         self._lock = threading.RLock()
         self._clock = clock
         self._host = host or socket.gethostname()
-        self._where = ":memory:" if path is None else str(path)
+        self._name = ":memory:" if path is None else str(path)
         try:
             if path is not None:
                 make_private_folder(path.parent)
                 make_private_file(path)
-            self._db = connect(self._where, busy=BUSY)
+            self._db = connect(self._name, busy=BUSY)
             try:
                 self._refuse_other()
                 self._prepare()
@@ -112,25 +112,25 @@ class SqliteSchedules:
                 self._db.close()
                 raise
         except (OSError, *UNREADABLE) as error:
-            raise StoreError(f"cannot open the schedules {self._where}: {error}") from error
+            raise StoreError(f"cannot open the schedules {self._name}: {error}") from error
 
     def _refuse_other(self) -> None:
-        """Refuse a file of another version, or of something else; nothing is written to it."""
+        """Refuse a file of another version or of another program, without writing to it."""
         db = self._db
-        # Read in this order: another beat may be making the tables, and sets the id with them.
-        there = first_row(db, "SELECT 1 FROM sqlite_master")
+        # Read in this order, since another beat may be creating the tables, together with the id.
+        has_tables = first_row(db, "SELECT 1 FROM sqlite_master")
         application, version = db.pragma("application_id"), db.pragma("user_version")
-        if not there and application in {0, APPLICATION_ID}:
+        if not has_tables and application in {0, APPLICATION_ID}:
             return
         if application != APPLICATION_ID:
-            raise StoreError(f"{self._where} is no schedule file of EventMQ: name another file")
-        made = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'beats'")
-        found = self._fact("schema")[0] if made else ""
-        if (version, found) != (SCHEMA_VERSION, SCHEMA_HASH):
+            raise StoreError(f"{self._name} is not a schedule file of EventMQ: name another file")
+        has_beats = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'beats'")
+        stored_hash = self._value("schema")[0] if has_beats else ""
+        if (version, stored_hash) != (SCHEMA_VERSION, SCHEMA_HASH):
             leave_log(db)
-            tables = f"table definitions {found}" if found else "no hash of its tables"
+            tables = f"table definitions {stored_hash}" if stored_hash else "no hash of its tables"
             raise StoreError(
-                f"{self._where} was made by another development version of EventMQ: it has version "
+                f"{self._name} was made by another development version of EventMQ: it has version "
                 f"{version} with {tables}, this EventMQ needs version {SCHEMA_VERSION} with table "
                 f"definitions {SCHEMA_HASH}; use the EventMQ that made it, or name another file "
                 "and define the schedules again"
@@ -146,26 +146,26 @@ class SqliteSchedules:
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self._store_fact("schema", SCHEMA_HASH, 0)
-            made = "INSERT OR IGNORE INTO beats VALUES ('identity', ?, 0)"
-            db.execute(made, (f"sqlite.{secrets.token_hex(8)}",))
-            self.identity = str(self._fact("identity")[0])
+            self._set_value("schema", SCHEMA_HASH, 0)
+            sql = "INSERT OR IGNORE INTO beats VALUES ('identity', ?, 0)"
+            db.execute(sql, (f"sqlite.{secrets.token_hex(8)}",))
+            self.identity = str(self._value("identity")[0])
             self._check_host()
 
-    # Who uses it
+    # The table of beats
 
-    def _fact(self, key: str) -> tuple[Any, Any]:
+    def _value(self, key: str) -> tuple[Any, Any]:
         sql = "SELECT value, until FROM beats WHERE key = ?"
         return first_row(self._db, sql, (key,)) or ("", 0.0)
 
-    def _store_fact(self, key: str, value: str, until: float) -> None:
+    def _set_value(self, key: str, value: str, until: float) -> None:
         self._db.execute("INSERT OR REPLACE INTO beats VALUES (?, ?, ?)", (key, value, until))
 
     def _check_host(self) -> None:
-        host, until = self._fact("host")
+        host, until = self._value("host")
         if host not in {"", self._host} and 0 < until - self._clock.now() <= HOST_SILENCE:
             raise StoreError(
-                f"the schedules {self._where} are used by a beat on host {host!r}, and this is "
+                f"the schedules {self._name} are used by a beat on host {host!r}, and this is "
                 f"{self._host!r}: the store 'sqlite' is for the beats of one host; use the "
                 "store 'broker', or stop the other and wait a minute"
             )
@@ -183,64 +183,64 @@ class SqliteSchedules:
                 self._db.execute("COMMIT")
             except UNREADABLE as error:
                 raise StoreError(
-                    f"the schedules {self._where} cannot be written: {error}"
+                    f"the schedules {self._name} cannot be written: {error}"
                 ) from error
 
     def lease(self, holder: str, seconds: float) -> SchedulerLease:
-        """Ask to be the one who fires.
+        """Acquire or renew the scheduler lease, unless another holder has it.
 
-        All who ask are on one machine: a lease lasts by the machine's boot time, whatever its wall
-        clock does; a reboot ends it.
+        All holders are on one machine, so a lease is measured by its boot time, not by its wall
+        clock; a reboot ends it.
         """
         clock = self._clock
         now, boot_id = clock.boottime(), clock.boot_id()
         with self._transaction() as table:
             self._check_host()
-            self._store_fact("host", self._host, clock.now() + HOST_SILENCE)
-            owner, until = self._fact("lease")
-            # Without a boot id, an end too far ahead is from an earlier boot.
-            over = self._fact("boot")[0] != boot_id or not now < until <= now + 2 * seconds
-            held = owner in {"", holder} or over
+            self._set_value("host", self._host, clock.now() + HOST_SILENCE)
+            owner, until = self._value("lease")
+            # Without a boot id, an end too far in the future is from an earlier boot.
+            expired = self._value("boot")[0] != boot_id or not now < until <= now + 2 * seconds
+            held = owner in {"", holder} or expired
             if held:
-                self._store_fact("boot", boot_id, 0.0)
-                self._store_fact("lease", holder, now + seconds)
+                self._set_value("boot", boot_id, 0.0)
+                self._set_value("lease", holder, now + seconds)
             return SchedulerLease(held, table.revision)
 
     def release(self, holder: str) -> None:
-        """Give the lease back."""
+        """Release the scheduler lease if ``holder`` has it."""
         with self._transaction():
-            if self._fact("lease")[0] == holder:
-                self._store_fact("lease", "", 0.0)
+            if self._value("lease")[0] == holder:
+                self._set_value("lease", "", 0.0)
 
     # Schedules
 
     def load(self, after: int = 0) -> Loaded:
-        """Return what changed after a revision."""
+        """Return the schedules that changed after a revision."""
         with self._transaction("BEGIN") as table:
             page = table.load(LoadSchedules(after, _ALL, max_bytes=_ALL))
         return Loaded(page.revision, read_rows(page.rows), page.gone, page.whole)
 
     def find(self, name: str) -> Schedule | None:
-        """Return a schedule by its name."""
+        """Return the schedule with a name, None if there is none."""
         with self._lock:
             return self._table.find(name)
 
     def save(self, changes: Sequence[tuple[Schedule, int | None]]) -> Saved:
         """Store each schedule whose version is the expected one."""
         with self._transaction() as table:
-            rows = [(pack_row(made.check()), version) for made, version in changes]
+            rows = [(pack_row(schedule.check()), version) for schedule, version in changes]
             codes, revision = table.save(rows)
             if "full" in codes:
                 raise QueueFull(f"the store has {MAX_SCHEDULES} schedules; remove some")
             return Saved([code == "done" for code in codes], revision)
 
     def advance(self, rows: Sequence[Progress]) -> Saved:
-        """Store the steps of schedules."""
+        """Store the progress of schedules."""
         with self._transaction() as table:
             return Saved(*table.advance(rows))
 
     def remove(self, name: str, expected: int | None) -> bool:
-        """Remove it if its version is ``expected``."""
+        """Remove a schedule if its version is ``expected``."""
         with self._transaction() as table:
             return table.remove(name, expected)[0]
 
@@ -254,9 +254,9 @@ class SqliteOptions:
     """Options of the store.
 
     Attributes:
-        path: The file.
+        path: Path of the file.
         url: ``sqlite:///path``, instead of a path.
-        host: Name of this machine, "" for what it calls itself.
+        host: Name of this machine, "" for its host name.
     """
 
     path: str = ".eventmq/schedules.sqlite"
@@ -265,45 +265,45 @@ class SqliteOptions:
 
 
 def make_sqlite_store(context: PluginContext) -> ScheduleStore:
-    """Return a store; raises `PluginError` for a wrong option."""
+    """Return the store ``sqlite``; raises `PluginError` for a wrong option."""
     options = read_options(context, SqliteOptions)
     url = options.url.partition("://")[2].removeprefix("/")
     return SqliteSchedules(Path(url or options.path), context.clock, host=options.host)
 
 
 def make_memory_store(context: PluginContext) -> ScheduleStore:
-    """Return a store; it has no options."""
+    """Return the store ``memory``, which has no options."""
     read_options(context, object)
     return SqliteSchedules(None, context.clock)
 
 
-# The broker's
+# The store of the broker
 
-
-#: Rows in one message.
+#: Maximum number of rows in one message.
 PAGE = 1000
 
-#: Bytes of definitions in one message, unless one alone has more.
+#: Maximum bytes of definitions in one message, unless one definition alone has more.
 PAGE_BYTES = 1024 * 1024
 
 
 class BrokerSchedules:
-    """A `ScheduleStore` that asks the broker.
+    """A `ScheduleStore` that keeps schedules in the broker, by its CALLs.
 
     Args:
         ask: `EventMQ.ask`.
         begin_ask: `EventMQ.begin_ask`.
     """
 
-    #: A broker keeps the schedules whose jobs it takes, so their ids are never another store's.
+    #: The same for all brokers: a broker gets the jobs of its own schedules only, so that ids made
+    #: from this cannot collide.
     identity = "broker"
 
     def __init__(self, ask: Ask, begin_ask: BeginAsk) -> None:
-        self._put = ask
-        self._begin = begin_ask
+        self._call = ask
+        self._begin_call = begin_ask
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        return self._answer(lambda: self._put(name, arguments))
+        return self._answer(lambda: self._call(name, arguments))
 
     @staticmethod
     def _answer(wait: Callable[[], Any]) -> Any:
@@ -318,34 +318,34 @@ class BrokerSchedules:
             ) from error
 
     def load(self, after: int = 0) -> Loaded:
-        """Return what changed after a revision."""
-        found: dict[str, Schedule] = {}
+        """Return the schedules that changed after a revision."""
+        schedules: dict[str, Schedule] = {}
         removed_names: dict[str, None] = {}
         whole = scan = after == 0
         while True:
             page = self._ask("schedules.list", {"after": after, "scan": scan, "limit": PAGE})
             if page["whole"]:
                 whole = scan = True
-                found.clear()
+                schedules.clear()
                 removed_names.clear()
-            for made in read_rows(page["rows"]):
-                found[made.name] = made
-                removed_names.pop(made.name, None)
+            for schedule in read_rows(page["rows"]):
+                schedules[schedule.name] = schedule
+                removed_names.pop(schedule.name, None)
             for name in page["gone"]:
-                found.pop(name, None)
+                schedules.pop(name, None)
                 removed_names[name] = None
             after = page["revision"]
             if not page["more"]:
-                return Loaded(after, list(found.values()), list(removed_names), whole)
+                return Loaded(after, list(schedules.values()), list(removed_names), whole)
 
     def find(self, name: str) -> Schedule | None:
-        """Return a schedule by its name."""
-        found = read_rows(self._ask("schedules.list", {"name": name})["rows"])
-        return found[0] if found else None
+        """Return the schedule with a name, None if there is none."""
+        schedules = read_rows(self._ask("schedules.list", {"name": name})["rows"])
+        return schedules[0] if schedules else None
 
     def save(self, changes: Sequence[tuple[Schedule, int | None]]) -> Saved:
-        """Store each if its version is the one beside it."""
-        rows = [(pack_row(made.check()), expected) for made, expected in changes]
+        """Store each schedule whose version is the expected one."""
+        rows = [(pack_row(schedule.check()), expected) for schedule, expected in changes]
         done: list[bool] = []
         revision, first = 0, 0
         while first < len(rows):
@@ -359,13 +359,13 @@ class BrokerSchedules:
         return Saved(done, revision)
 
     def advance(self, rows: Sequence[Progress]) -> Saved:
-        """Move schedules on."""
+        """Store the progress of schedules."""
         return self.begin_advance(rows)()
 
     def begin_advance(self, rows: Sequence[Progress]) -> Callable[[], Saved]:
-        """Begin to; what is returned waits until it is done."""
+        """Begin to store the progress of schedules; return a function that waits for the result."""
         pages = [
-            self._begin("schedules.advance", {"rows": rows[first : first + PAGE]})
+            self._begin_call("schedules.advance", {"rows": rows[first : first + PAGE]})
             for first in range(0, len(rows), PAGE)
         ]
         return partial(self._advanced, pages)
@@ -380,25 +380,25 @@ class BrokerSchedules:
         return Saved(done, revision)
 
     def remove(self, name: str, expected: int | None) -> bool:
-        """Remove it if its version is ``expected``."""
+        """Remove a schedule if its version is ``expected``."""
         return bool(self._ask("schedules.remove", {"name": name, "version": expected}))
 
     def lease(self, holder: str, seconds: float) -> SchedulerLease:
-        """Ask to be the one who fires."""
+        """Acquire or renew the scheduler lease, unless another holder has it."""
         return SchedulerLease(
             **self._ask("schedules.lease", {"holder": holder, "seconds": seconds})
         )
 
     def release(self, holder: str) -> None:
-        """Give the lease back."""
+        """Release the scheduler lease if ``holder`` has it."""
         self._ask("schedules.lease", {"holder": holder, "seconds": 0.0})
 
     def close(self) -> None:
-        """Do nothing: the connection is the app's."""
+        """Do nothing, since the app owns the connection."""
 
 
 def make_broker_store(context: PluginContext) -> ScheduleStore:
-    """Return a store; it has no options, and needs an app."""
+    """Return the store ``broker``, which has no options and needs an app."""
     read_options(context, object)
     if context.app is None:
         raise PluginError("it needs an app, to reach its broker")

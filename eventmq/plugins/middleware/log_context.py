@@ -1,12 +1,13 @@
-"""Middleware ``log-context``: log records made inside a task say which job they belong to.
+"""Middleware ``log-context``: adds the running job to log records.
 
 Every record of the process gets ``eventmq_job``, ``eventmq_task``, ``eventmq_queue`` and
-``eventmq_attempt``, empty outside of jobs, so one format serves clients and workers::
+``eventmq_attempt``. They are empty outside of jobs, so one format works for clients and workers::
 
     logging.basicConfig(format="%(message)s [%(eventmq_task)s %(eventmq_job)s]")
 
-The names have a prefix because logging refuses an ``extra=`` of a name that a record has already.
-It costs nothing per job: the record factory reads the running job when a record is made.
+The names have a prefix because logging refuses an ``extra=`` with a name that a record already has.
+The middleware costs nothing per job: the record factory reads the running job when a record is
+created.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["LogContext", "eventmq_middleware"]
 
 
 class _RecordFactory:
-    """Makes log records with the fields of the running job."""
+    """Creates log records with the fields of the running job."""
 
     def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
         self._make = make
@@ -41,10 +42,10 @@ class _RecordFactory:
 
 
 class LogContext:
-    """A `Middleware` without calls around jobs: it works where records are made.
+    """A `Middleware` that wraps no calls: it replaces the factory of log records.
 
-    The factory of log records belongs to the process, so making several of these, in one app or
-    many, changes nothing after the first.
+    The process has one such factory, so only the first of these objects, in one app or several, has
+    an effect.
     """
 
     def __init__(self) -> None:

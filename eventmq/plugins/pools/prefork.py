@@ -1,6 +1,6 @@
-"""The ``prefork`` pool: jobs run in child processes. The default on Linux and macOS.
+"""Pool ``prefork``: runs jobs in child processes. The default on Linux and macOS.
 
-`Options` are beside those that the app sets (``concurrency``, ``loader``, ``arguments``).
+In addition to `Options`, the app sets ``concurrency``, ``loader`` and ``arguments``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_command_options", "eventmq_worker_pools", "make_prefork_pool"]
 
-#: Default for the seconds within which the app is loaded: large ones take many.
+#: Default of ``start_timeout``, in seconds; large apps load slowly.
 START_TIMEOUT = 60.0
 
 
@@ -29,8 +29,9 @@ class Options:
 
     Attributes:
         start_timeout: Seconds within which the app must be loaded.
-        max_jobs_per_child: Jobs after which a process is replaced, between two of them; 0: never.
-        max_memory_per_child: MiB of memory after which it is; 0: never.
+        max_jobs_per_child: Number of jobs after which a child process is replaced; 0 for never.
+        max_memory_per_child: MiB of memory above which a child process is replaced between two
+            jobs; 0 for never.
     """
 
     start_timeout: float = option(START_TIMEOUT, gt=0)
@@ -43,7 +44,7 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
 
     Raises:
         PluginError: An option is wrong, or this system cannot fork.
-        SettingsError: It is not said where the app is.
+        SettingsError: The location of the app is not known.
     """
     if not hasattr(os, "fork"):
         raise PluginError("it needs fork, which this system has not; use --pool threads")
@@ -72,7 +73,7 @@ def eventmq_worker_pools() -> Mapping[str, Factory[WorkerPool]]:
 
 @hookimpl
 def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
-    """Provide what replaces a process."""
+    """Provide the options for replacing child processes."""
     return {
         "prefork": [
             CommandOption(

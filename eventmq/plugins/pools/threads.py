@@ -1,4 +1,4 @@
-"""The ``threads`` pool: jobs run in threads of the job manager's process, on any system.
+"""Pool ``threads``: runs jobs in threads of the job manager's process, on any system.
 
 The app sets its options, ``concurrency`` and ``executor``.
 """
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]
 
-#: Seconds for which an outcome waits for others before the job manager is notified.
+#: Minimum seconds between two notifications of the job manager while a slot has more jobs.
 NOTIFY_AFTER = 0.005
 
 
 class _SlotThread:
     """Thread of a slot, and the jobs that are assigned to it.
 
-    The thread pops the first job off the deque and runs it, `take_back` pops the last: the deque
-    decides who has a job, one at a time.
+    The thread pops the first job off the deque and runs it, `take_back` pops the last; as these
+    operations are atomic, each job is popped once.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class _SlotThread:
         executor.set_sink(self.sink)
         self._job_events: list[PoolEvent] = []
         self._jobs: deque[tuple[AssignedChunk, int]] = deque()
-        #: True for every chunk, False for the end.
+        #: True for each assigned chunk, False to end the thread.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        #: The job that it runs.
+        #: The running job, None if there is none.
         self.current: Running | None = None
-        #: Guards what `interrupt` and `abandon` decide about the job that runs.
+        #: Guards the running job against concurrent `interrupt` and `abandon`.
         self._lock = threading.Lock()
         self._abandoned = False
         self._wakeup = wakeup
@@ -93,27 +93,27 @@ class _SlotThread:
             return count
 
     def interrupt(self, chunk: int, position: int) -> None:
-        """Cancel a job, if it is the running one."""
+        """Cancel a job if it is running."""
         with self._lock:
             if self.current is not None and self.current[:2] == (chunk, position):
                 self.executor.cancel()
 
     def abandon(self) -> Running | None:
-        """Let the thread end after its job, whose outcome is dropped; return that job."""
+        """Let the thread end after its running job, and drop the outcome; return that job."""
         with self._lock:
             self._abandoned = True
             self._jobs.clear()
             if self.current is not None:
-                self.executor.cancel()  # best effort: a coroutine ends, and so the thread
+                self.executor.cancel()  # best effort: a coroutine then ends, and with it the thread
         self.end()
         return self.current
 
     def _serve(self) -> None:
         while self._calls.get():
-            self._work_off()
+            self._run_all()
         self.executor.close()
 
-    def _work_off(self) -> None:
+    def _run_all(self) -> None:
         while (job := self._next()) is not None:
             chunk, position = job
             row = self._run(chunk, position)
@@ -123,7 +123,7 @@ class _SlotThread:
                 if self._abandoned:
                     return
                 self._outcomes.add(chunk.number, row)
-            # The manager is notified after the last job, or from time to time.
+            # Notify the manager after the last job, or after `NOTIFY_AFTER`.
             now = time.monotonic()
             if not self._jobs or now - self._last_notified > NOTIFY_AFTER:
                 self._last_notified = now
@@ -162,7 +162,7 @@ class _SlotThread:
             self._wakeup.set()
 
     def take_events(self) -> list[PoolEvent]:
-        """Return what happened since the last call: first parts and progress, then outcomes."""
+        """Return the events since the last call: first parts and progress, then outcomes."""
         with self._lock:
             outcomes = self._outcomes.take()
         job_events = self._job_events[:]
@@ -176,10 +176,10 @@ class _SlotThread:
 class ThreadsPool:
     """Implements `eventmq.interfaces.WorkerPool` with threads.
 
-    A thread cannot be killed: one whose job must end, or still runs after the grace, is abandoned
-    and ends with its job or with the process. Its outcome is dropped. No exception is raised in a
-    thread from outside: PyThreadState_SetAsyncExc can hit any line, also one that releases a lock.
-    Tasks call ``current_job().check()``.
+    A thread cannot be killed. If its job must end, or still runs after the grace period, the thread
+    is abandoned: it ends with its job or with the process, and the outcome is dropped. Tasks can
+    call ``current_job().check()`` to end earlier. The pool raises no exception in a thread from
+    outside, since PyThreadState_SetAsyncExc can hit any line, even one that releases a lock.
 
     Args:
         concurrency: Number of slots.
@@ -204,16 +204,16 @@ class ThreadsPool:
         self._wakeup = Wakeup()
         self._state = "running"
         for number in range(self.slots):
-            self._threads.append(self._begin(number))
+            self._threads.append(self._start_thread(number))
 
-    def _begin(self, number: int) -> _SlotThread:
+    def _start_thread(self, number: int) -> _SlotThread:
         thread = _SlotThread(number, self._executor.for_slot(), self._wakeup, self._timer)
         thread.thread.start()
         return thread
 
     @property
     def abandoned(self) -> int:
-        """How many threads were abandoned and still run."""
+        """Number of abandoned threads that still run."""
         if self._abandoned:
             self._abandoned = [thread for thread in self._abandoned if thread.thread.is_alive()]
         return len(self._abandoned)
@@ -231,22 +231,22 @@ class ThreadsPool:
         return self._threads[slot].take_back()
 
     def running(self, slot: int) -> Running | None:
-        """Return the job that runs in the slot, None if none does."""
+        """Return the running job of a slot, None if there is none."""
         return self._threads[slot].current
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Cancel the job's coroutine, or let its next ``check()`` raise."""
+        """Cancel the coroutine of a job, or let its next ``check()`` raise."""
         self._threads[slot].interrupt(chunk, position)
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Pass the credit of its readers to a job that streams."""
+        """Pass credit of the readers of a stream to its job."""
         self._threads[slot].sink.credit(chunk, position, taken)
 
     def scale(self, slots: int) -> None:
-        """Do nothing: an idle slot costs next to nothing."""
+        """Do nothing, since an idle slot costs nearly nothing."""
 
     def kill(self, slot: int) -> None:
-        """Abandon the thread of a slot, which gets a new one."""
+        """Abandon the thread of a slot, and start a new one for the slot."""
         thread = self._threads[slot]
         running = thread.abandon()
         self._events += thread.take_events()
@@ -254,11 +254,11 @@ class ThreadsPool:
         reason = "its thread was abandoned"
         self._events.append(SlotDied(slot, chunk, position, reason))
         self._abandoned.append(thread)
-        self._threads[slot] = self._begin(slot)
+        self._threads[slot] = self._start_thread(slot)
         self._wakeup.set()
 
     def poll(self) -> list[PoolEvent]:
-        """Return what happened since the last call, per slot in order."""
+        """Return the events since the last call; those of a slot are in order."""
         if self._state == "running":
             self._wakeup.clear()
         events, self._events = self._events, []

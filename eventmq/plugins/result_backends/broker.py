@@ -16,21 +16,21 @@ __all__ = ["BrokerResults", "eventmq_result_backends"]
 
 
 class BrokerResults:
-    """A `ResultBackend` that is inline: it keeps nothing itself."""
+    """A `ResultBackend` that is inline: results are sent to the broker, not stored elsewhere."""
 
     inline = True
     local = False
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
-        """Return the data: the reference to it is itself."""
+        """Return the data, which is its own reference."""
         return data
 
     def get(self, reference: bytes) -> bytes:
-        """Raise `ResultUnavailable`: there are no references to what the broker keeps."""
+        """Raise `ResultUnavailable`, as results that the broker keeps have no references."""
         raise ResultUnavailable("a result that the broker keeps has no reference; ask the broker")
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing, since this backend has no resources."""
 
 
 make_backend = factory(BrokerResults)

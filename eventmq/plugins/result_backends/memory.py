@@ -1,7 +1,7 @@
-"""Result backend ``memory``: results stay in the process that made them.
+"""Result backend ``memory``: keeps results in the process that ran the job.
 
-For ``memory://`` apps and the threads pool, where client and worker are one process. Bounded in
-bytes: the results kept longest go first.
+It is for ``memory://`` apps and the pool ``threads``, where client and worker are one process. The
+total size is bounded: the oldest results are dropped first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryResults", "eventmq_result_backends"]
 
-#: Bytes of results that are kept, unless told.
+#: Default of ``max_bytes``.
 MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -30,7 +30,7 @@ class MemoryResults:
 
     Args:
         clock: Reads time.
-        max_bytes: Results beyond it push out the oldest.
+        max_bytes: Maximum bytes of all results; above it the oldest are dropped.
     """
 
     inline = False
@@ -40,7 +40,7 @@ class MemoryResults:
         self._monotonic = clock.monotonic
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._kept: dict[bytes, tuple[bytes, float]] = {}
+        self._results: dict[bytes, tuple[bytes, float]] = {}
         self._bytes = 0
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
@@ -53,17 +53,17 @@ class MemoryResults:
             )
         with self._lock:
             self._drop(reference)
-            self._kept[reference] = (data, self._monotonic() + ttl)
+            self._results[reference] = (data, self._monotonic() + ttl)
             self._bytes += len(data)
             while self._bytes > self._max_bytes:
-                self._drop(next(iter(self._kept)))
+                self._drop(next(iter(self._results)))
         return reference
 
     def get(self, reference: bytes) -> bytes:
         """Return a result that is still kept."""
         with self._lock:
-            data, until = self._kept.get(reference, (b"", 0.0))
-            if reference in self._kept and until > self._monotonic():
+            data, until = self._results.get(reference, (b"", 0.0))
+            if reference in self._results and until > self._monotonic():
                 return data
             self._drop(reference)
         job_id = reference.decode(errors="replace")
@@ -73,16 +73,16 @@ class MemoryResults:
         )
 
     def close(self) -> None:
-        """Do nothing: other users of the object go on."""
+        """Do nothing, since other apps may use the same object."""
 
     def _drop(self, reference: bytes) -> None:
-        data, _ = self._kept.pop(reference, (b"", 0.0))
+        data, _ = self._results.pop(reference, (b"", 0.0))
         self._bytes -= len(data)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the backend. ``max_bytes``: results beyond it push out the oldest."""
+    """Options of the backend. ``max_bytes``: maximum bytes of all results."""
 
     max_bytes: int = option(MAX_BYTES, ge=1)
 

@@ -1,12 +1,12 @@
-"""Result backend ``sqlite``: results in a file that the workers and clients of one host share.
+"""Result backend ``sqlite``: keeps results in a file that workers and clients of one host share.
 
-For results that are too large for the broker, or too many. The file is not the broker's: whoever
-can read it can read every result in it, whatever keys the broker asks for, so it is made for its
-owner only (mode 0600). SQLite's locks do not hold across machines: each host needs its own file,
-and its results are read on that host only.
+It is for results that are too large, or too many, for the broker. The broker's keys do not protect
+the file: any user who can read it can read all results, so it is created with mode 0600. SQLite's
+locks do not work across machines, so each host needs its own file, and results can be read on their
+host only.
 
-Results go when their time is up, and the ones with the least time left when the file is full; both
-happen while others are put.
+When a result is stored, expired results are deleted. If the file is full, the results that expire
+next are deleted as well.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ __all__ = ["SqliteResults", "eventmq_result_backends"]
 
 logger = logging.getLogger(__name__)
 
-#: Stored in ``PRAGMA user_version``, and what marks the file as ours: "EVMR".
+#: Stored in ``PRAGMA user_version`` and ``PRAGMA application_id`` ("EVMR").
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x45564D52
 
-#: Bytes of results in the file, unless told.
+#: Default of ``max_bytes``.
 MAX_BYTES = 16 * 1024**3
 
-#: Bytes of one result, unless told, and at most: SQLite's own limit is a thousand million.
+#: Default and upper bound of ``max_result``; SQLite's limit is 1,000,000,000 bytes.
 MAX_RESULT = 512 * 1024**2
 LARGEST = 1_000_000_000 - 1024
 
 #: Seconds to wait for the transaction of another process.
 BUSY = 30.0
 
-#: Seconds between two looks for results whose time is up.
-EVERY = 30.0
+#: Seconds between two searches for expired results.
+PRUNE_EVERY = 30.0
 
-#: Bytes of the write-ahead log that stay on disk when its content is in the file.
+#: Bytes to which SQLite truncates the write-ahead log after a checkpoint.
 WAL_BYTES = 64 * 1024**2
 
-#: Results that one transaction forgets at most.
+#: Maximum number of results that one transaction deletes.
 SLICE = 500
 
 _DDL = (
@@ -68,13 +68,13 @@ _DDL = (
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
-#: Connections that a forked child inherited: never closed, for that would free the parent's locks.
+#: Connections inherited by a fork. They are never closed, as that would free the parent's locks.
 _inherited: list[object] = []
 
 
 @dataclass(slots=True)
-class _Home:
-    """The connection of one process: it must not be carried over a fork."""
+class _ProcessConnection:
+    """The connection of one process; it must not be used after a fork."""
 
     pid: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -85,12 +85,12 @@ class SqliteResults:
     """A `ResultBackend` in an SQLite file. Opened at the first use, once per process.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         clock: Reads time.
-        durable: A result is on disk before its job has ended; else the last ones may be lost with
-            the machine's power, and never with a process.
-        max_bytes: Of the file; beyond it results with the least time left are forgotten.
-        max_result: Bytes of one result.
+        durable: Whether a result is synced to disk before its job ends. If not, a power failure of
+            the machine may lose the last results; the crash of a process never does.
+        max_bytes: Maximum bytes of the file; above it the results that expire next are deleted.
+        max_result: Maximum bytes of one result.
     """
 
     inline = False
@@ -111,15 +111,15 @@ class SqliteResults:
         self._durable = durable
         self._max_bytes = max_bytes
         self._max_result = min(max_result, LARGEST)
-        #: When to look for what may go, and bytes that were put since the last time.
-        self._look_at = 0.0
+        #: When to prune next, and bytes that were stored since the last time.
+        self._prune_at = 0.0
         self._written = 0
-        self._home = _Home()
+        self._connection = _ProcessConnection()
 
     def _now(self) -> float:
-        """Return the wall time, of which a step counts only after it has stood for a while.
+        """Return the guarded wall time: a step of the clock counts only after a while.
 
-        Threads that do so at once do no harm: a reading is as good as another.
+        Concurrent calls are harmless, since all readings are equally good.
         """
         self._guarded.advance(self._clock.now(), self._clock.boottime())
         return self._guarded.now
@@ -128,7 +128,7 @@ class SqliteResults:
         """Keep a result for ``ttl`` seconds; return its reference, made of the job's id.
 
         Raises:
-            ResultTooLarge: It is longer than ``max_result``.
+            ResultTooLarge: The result is longer than ``max_result``.
             ResultUnavailable: The file cannot be written.
         """
         if len(data) > self._max_result:
@@ -137,79 +137,80 @@ class SqliteResults:
                 f"{self._max_result} at most: its option max_result"
             )
         now = self._now()
-        home = self._here()
+        connection = self._process_connection()
         try:
-            with home.lock:
-                db = self._open(home)
+            with connection.lock:
+                db = self._open(connection)
                 db.execute(
                     "INSERT OR REPLACE INTO results (id, until, data) VALUES (?, ?, ?)",
                     (job_id, now + ttl, data),
                 )
                 self._written += len(data)
-                if now >= self._look_at or self._written > self._max_bytes // 16:
-                    self._look_at = now + EVERY if self._prune(db, now) else now
+                if now >= self._prune_at or self._written > self._max_bytes // 16:
+                    self._prune_at = now + PRUNE_EVERY if self._prune(db, now) else now
                     self._written = 0
         except (OSError, StoreError, *UNREADABLE) as error:
-            raise ResultUnavailable(f"{self._where} cannot be written: {error}") from error
+            raise ResultUnavailable(f"{self._description} cannot be written: {error}") from error
         return job_id.encode()
 
     def get(self, reference: bytes) -> bytes:
         """Return a result that is still kept.
 
         Raises:
-            ResultUnavailable: It is not, or the file is not on this host or cannot be read.
+            ResultUnavailable: The result is not kept any more, or the file is not on this host or
+                cannot be read.
         """
         if not self._path.exists():
             raise ResultUnavailable(
-                f"{self._where} are not on this host: the result backend 'sqlite' is for workers "
-                "and clients of one host that name the same file"
+                f"{self._description} are not on this host: the result backend 'sqlite' is for "
+                "workers and clients of one host that name the same file"
             )
         job_id = reference.decode(errors="replace")
-        home = self._here()
+        connection = self._process_connection()
         try:
-            with home.lock:
+            with connection.lock:
                 row = first_row(
-                    self._open(home),
+                    self._open(connection),
                     "SELECT data FROM results WHERE id = ? AND until > ?",
                     (job_id, self._now()),
                 )
         except (OSError, StoreError, *UNREADABLE) as error:
-            raise ResultUnavailable(f"{self._where} cannot be read: {error}") from error
+            raise ResultUnavailable(f"{self._description} cannot be read: {error}") from error
         if row is None:
             raise ResultUnavailable(
-                f"the result of job {job_id[:80]!r} is not among {self._where}, or no more"
+                f"the result of job {job_id[:80]!r} is not among {self._description}, or no more"
             )
         return bytes(row[0])
 
     def close(self) -> None:
         """Close the file. Idempotent; the next use opens it again."""
-        home = self._here()
-        with home.lock:
-            if home.db is not None:
-                home.db.close()
-                home.db = None
+        connection = self._process_connection()
+        with connection.lock:
+            if connection.db is not None:
+                connection.db.close()
+                connection.db = None
 
     # The file
 
     @property
-    def _where(self) -> str:
+    def _description(self) -> str:
         return f"the results in {self._path}"
 
-    def _here(self) -> _Home:
-        """Return the connection of this process."""
-        home = self._home
-        if home.pid != os.getpid():
-            _inherited.append(home)
-            home = self._home = _Home()
-        return home
+    def _process_connection(self) -> _ProcessConnection:
+        """Return the connection of this process; a new one after a fork."""
+        connection = self._connection
+        if connection.pid != os.getpid():
+            _inherited.append(connection)
+            connection = self._connection = _ProcessConnection()
+        return connection
 
-    def _open(self, home: _Home) -> apsw.Connection:
-        if home.db is None:
-            home.db = self._connect()
-        return home.db
+    def _open(self, connection: _ProcessConnection) -> apsw.Connection:
+        if connection.db is None:
+            connection.db = self._connect()
+        return connection.db
 
     def _connect(self) -> apsw.Connection:
-        if not self._path.exists():  # closing a file that is open already would free its locks
+        if not self._path.exists():  # creating it again would close it, and so free the locks on it
             make_private_folder(self._path.parent)
             make_private_file(self._path)
         db = connect(self._path.absolute(), busy=BUSY, create=False)
@@ -221,11 +222,13 @@ class SqliteResults:
         return db
 
     def _prepare(self, db: apsw.Connection) -> None:
-        # In this order: another process may be making the tables, and marks the file with them.
+        # Read in this order, since another process may be creating the tables with the id.
         tables = first_row(db, "SELECT 1 FROM sqlite_master")
         application, version = db.pragma("application_id"), db.pragma("user_version")
         if application not in {0, APPLICATION_ID} or (not application and tables):
-            raise ResultUnavailable(f"{self._path} has no results of EventMQ: name another file")
+            raise ResultUnavailable(
+                f"{self._path} is not a result file of EventMQ: name another file"
+            )
         if version > SCHEMA_VERSION:
             raise ResultUnavailable(
                 f"{self._path} has version {version}, this EventMQ knows up to {SCHEMA_VERSION}: "
@@ -240,28 +243,28 @@ class SqliteResults:
                 db.execute(statement)
 
     def _prune(self, db: apsw.Connection, now: float) -> bool:
-        """Forget some results that are over, or too many; return False if there may be more."""
+        """Delete some expired or surplus results; return False if there may be more."""
         sql = "DELETE FROM results WHERE id IN (SELECT id FROM results WHERE until <= ? LIMIT ?)"
-        over = change(db, sql, (now, SLICE))
+        expired = change(db, sql, (now, SLICE))
         excess = self._bytes(db) - self._max_bytes
         if excess > 0:
-            early = self._make_room(db, excess + self._max_bytes // 16)
-            what = "%d results in %s were forgotten before their time: it has its %d bytes"
-            logger.warning(what, early, self._path, self._max_bytes)
-        if over or excess > 0:
+            dropped = self._make_room(db, excess + self._max_bytes // 16)
+            message = "%d results in %s were deleted before they expired: its limit is %d bytes"
+            logger.warning(message, dropped, self._path, self._max_bytes)
+        if expired or excess > 0:
             all_rows(db, "PRAGMA incremental_vacuum(1000)")  # each row frees a page
-        return over < SLICE and excess <= 0
+        return expired < SLICE and excess <= 0
 
     @staticmethod
-    def _make_room(db: apsw.Connection, wanted: int) -> int:
-        """Forget the results with the least time left; return how many."""
+    def _make_room(db: apsw.Connection, size_to_free: int) -> int:
+        """Delete the results that expire next; return how many."""
         ids = []
         sql = "SELECT id, length(data) FROM results ORDER BY until LIMIT ?"
-        # All of them: a cursor that is left open is in the way of the transaction.
+        # Read all rows first: an open cursor would block the transaction.
         for job_id, size in all_rows(db, sql, (SLICE,)):
             ids.append((job_id,))
-            wanted -= size
-            if wanted <= 0:
+            size_to_free -= size
+            if size_to_free <= 0:
                 break
         db.execute("BEGIN IMMEDIATE")
         db.executemany("DELETE FROM results WHERE id = ?", ids)
@@ -270,19 +273,19 @@ class SqliteResults:
 
     @staticmethod
     def _bytes(db: apsw.Connection) -> int:
-        """Return how many bytes of the file are in use."""
+        """Return the used bytes of the file."""
         pages = db.pragma("page_count") - db.pragma("freelist_count")
         return int(pages * db.pragma("page_size"))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the backend; of a URL they are behind a ``?``, as in ``?durable=no``.
+    """Options of the backend; in a URL they follow a ``?``, as in ``?durable=no``.
 
     Attributes:
-        path: The file.
+        path: Path of the file.
         url: ``sqlite:///path``, instead of a path.
-        durable: As of `SqliteResults`, like the others.
+        durable: See `SqliteResults`, also for the other options.
     """
 
     path: str = ".eventmq/results.sqlite"

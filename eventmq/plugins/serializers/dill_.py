@@ -1,13 +1,14 @@
-"""Serializer ``dill``: almost any Python object, also functions and classes, signed.
+"""Serializer ``dill``: signed data with almost any Python object, including functions and classes.
 
 **Warning**: decoding runs code that the data names. So every body is signed with a key that only
-your own programs have, nothing is decoded whose signature is not right, and both sides must name
-``dill`` in ``accept_content``. Whoever has the key can run code in your workers and clients.
+your own programs have, data with a wrong signature is never decoded, and both sides must name
+``dill`` in ``accept_content``. Anyone who has the key can run code in your workers and clients.
 
-The signature is HMAC-SHA256 over id, content type, task, queue, time of creation, expiry and
-body, so a body cannot be moved to another job. Of a result it is id, content type, time and body:
-what whoever asks for it knows. To change the key, put the new one in front of
-``keys``: the first signs, all verify; take the old one out after ``signature_max_age``.
+The signature is HMAC-SHA256 over id, content type, task, queue, time of creation, expiry and body,
+so a body cannot be moved to another job. The signature of a result is over id, content type, time
+and body, the values that a client that asks for the result knows. To change the key, put the new
+one at the beginning of ``keys``: the first key signs, all keys verify. Remove the old key after
+``signature_max_age``.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Dill", "eventmq_serializers"]
 
-#: Seconds after which a signature is refused, unless told, and at most: a broker forgets ids of
-#: finished jobs after its dedupe window (a day by default), and what it forgot could be replayed.
+#: Default and upper bound of ``signature_max_age``, in seconds. A broker forgets the ids of ended
+#: jobs after its dedupe window (a day by default); after that, a body could be replayed.
 MAX_AGE = 86400.0
 
-#: Seconds that the clock of who signs may be ahead: what says that it was made later than that
-#: would be taken for longer than it may.
+#: Seconds by which the clock of the signer may be ahead. Data signed further in the future is
+#: refused, since it would be accepted for longer than ``signature_max_age``.
 SKEW = 300.0
 
-#: Shortest key in characters: 128 bits as hex digits.
-SHORTEST_KEY = 32
+#: Minimum length of a key in characters: 128 bits as hex digits.
+MIN_KEY_LENGTH = 32
 
-#: Levels of containers in which the value that cannot be encoded is looked for.
+#: Maximum depth of containers in which a value that cannot be encoded is searched.
 MAX_DEPTH = 32
 
 _HOW = (
@@ -56,7 +57,7 @@ class Dill:
     Args:
         library: The module dill.
         clock: Reads time.
-        keys: The first signs, all verify.
+        keys: Keys; the first signs, all verify.
         max_age: Seconds after which a signature is refused.
     """
 
@@ -72,14 +73,14 @@ class Dill:
         try:
             data = self._dumps(value)
         except Exception as error:  # pickling runs any code of the value's class
-            kind, path = self._culprit(value)
+            kind, path = self._find_unencodable(value)
             raise SerializationError(
                 f"dill cannot encode the {kind} at {path}: {type(error).__name__}: {error}"
             ) from error
         return data, _sign(self._keys[0], envelope, data)
 
-    def _culprit(self, value: object) -> tuple[str, str]:
-        """Return type and place of the innermost part that cannot be encoded by itself."""
+    def _find_unencodable(self, value: object) -> tuple[str, str]:
+        """Return type and path of the innermost value that cannot be encoded by itself."""
         path = "value"
         for _ in range(MAX_DEPTH):
             inner = next((c for c in children(value, path) if self._fails(c[1])), None)
@@ -99,8 +100,8 @@ class Dill:
         """Verify the signature and decode.
 
         Raises:
-            SignatureError: The signature is missing, wrong, too old or of a later time; nothing was
-            decoded.
+            SignatureError: The signature is missing, wrong, too old or from the future; nothing was
+                decoded.
         """
         self._verify(data, envelope)
         try:
@@ -115,9 +116,10 @@ class Dill:
         job = f"job {envelope.job_id!r}"
         if not envelope.signature:
             raise SignatureError(f"{job} has dill content without a signature")
-        given = envelope.signature.encode(errors="replace")
+        signature = envelope.signature.encode(errors="replace")
+        # Sign with all keys, also after a match, so that the time does not depend on the key.
         signed = [_sign(key, envelope, data).encode() for key in self._keys]
-        if not any(hmac.compare_digest(given, own) for own in signed):  # all of them, always
+        if not any(hmac.compare_digest(signature, expected) for expected in signed):
             raise SignatureError(f"{job}: the signature was made with another key or content")
         age = self._now() - envelope.created
         if not age <= self._max_age:
@@ -131,7 +133,7 @@ class Dill:
 
 
 def _sign(key: bytes, envelope: Envelope, data: bytes) -> str:
-    """Return the signature as hex digits; lengths before the parts keep them apart."""
+    """Return the signature as hex digits; each part is preceded by its length."""
     parts = [
         envelope.job_id.encode(),
         envelope.content_type.encode(),
@@ -153,8 +155,8 @@ class Options:
     """Options of the serializer.
 
     Attributes:
-        keys: The first signs, all verify.
-        keys_file: A file with more keys, one per line.
+        keys: Keys; the first signs, all verify.
+        keys_file: Path of a file with more keys, one per line.
         signature_max_age: Seconds after which a signature is refused.
     """
 
@@ -172,8 +174,8 @@ def _read_keys(options: Options) -> list[str]:
             raise PluginError(f"keys_file cannot be read: {error}") from error
     if not keys:
         raise PluginError(f"there is no key to sign with; {_HOW}")
-    if min(map(len, keys)) < SHORTEST_KEY:
-        raise PluginError(f"a key has less than {SHORTEST_KEY} characters; {_HOW}")
+    if min(map(len, keys)) < MIN_KEY_LENGTH:
+        raise PluginError(f"a key has less than {MIN_KEY_LENGTH} characters; {_HOW}")
     return keys
 
 

@@ -1,11 +1,11 @@
-"""The types that msgpack and json lack, and how both write them.
+"""Extended types: types that MessagePack and JSON lack, and how both serializers encode them.
 
-A type is found by exact match, so a subclass is refused instead of losing what it adds. A time
-with a zone keeps its offset, not the name of the zone. Tuples come back as lists, except where a
-list cannot be: as a key of a dict and inside a set, where lists come back as tuples.
+Types are matched exactly, so a subclass is refused and does not lose what it adds. A time with a
+zone keeps its offset, not the name of the zone. Tuples are decoded as lists. As keys of a dict and
+in a set, where lists are not possible, lists are decoded as tuples.
 
-What has a plain form (`eventmq.sdk.plain`) is written as that, and comes back as it: annotations of
-tasks turn it back.
+Values with a plain form (`eventmq.sdk.plain`) are encoded and decoded as that form; the annotations
+of a task convert them back.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = [
     "BY_TYPE",
     "Extension",
     "children",
-    "complaint",
+    "explain",
     "freeze",
 ]
 
 
 class Extension(NamedTuple):
-    """How one type is written: as plain data under a number (msgpack) or a word (json)."""
+    """Encoding of a type: as plain data with a code (msgpack) or a tag (json)."""
 
     type: type
     code: int
@@ -42,12 +42,12 @@ class Extension(NamedTuple):
 
 
 def freeze(value: Any) -> Any:
-    """Return the value with tuples for lists, so that it can be hashed."""
+    """Return the value with tuples in place of lists, so that it can be hashed."""
     return tuple(map(freeze, value)) if isinstance(value, list) else value
 
 
 def _members(value: Any) -> list[Any]:
-    """Return the members of a set, which are read as members of a set again."""
+    """Return the members of a set; raise TypeError if one would be decoded as a dict."""
     members = list(value)
     for member in members:
         if type(member) not in BY_TYPE and isinstance(_plain_or_none(member), dict):
@@ -56,7 +56,7 @@ def _members(value: Any) -> list[Any]:
     return members
 
 
-#: Codes and tags are part of the format: never change or reuse one.
+#: Codes and tags are part of the format: never change or reuse them.
 _EXTENSIONS = (
     Extension(datetime, 1, "datetime", datetime.isoformat, datetime.fromisoformat),
     Extension(date, 2, "date", date.isoformat, date.fromisoformat),
@@ -103,7 +103,7 @@ _KNOWN = (
 
 
 def _shown(value: object) -> str:
-    """Return the beginning of ``repr(value)``, or its type where that fails."""
+    """Return the beginning of ``repr(value)``, or the type of the value if that fails."""
     try:
         return f"{value!r:.40}"
     except Exception:  # noqa: BLE001 - a very long int, or a class of the user's
@@ -111,7 +111,7 @@ def _shown(value: object) -> str:
 
 
 def children(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield what a container has, with its place; for dicts the keys too."""
+    """Yield (path, value) for each item of a container; for dicts also the keys."""
     if isinstance(value, dict):
         for key, item in value.items():
             shown = _shown(key)
@@ -125,8 +125,8 @@ def children(value: object, path: str) -> Iterator[tuple[str, object]]:
             yield f"{path}, member {_shown(item)}", item
 
 
-def _wrong(value: object, path: str, outer: set[int]) -> Iterator[str]:
-    """Yield what cannot be written, in the order of the value: type, place and reason."""
+def _errors(value: object, path: str, outer: set[int]) -> Iterator[str]:
+    """Yield type, path and reason for each part of a value that cannot be encoded."""
     where = f"{type(value).__name__} at {path}"
     if isinstance(value, str):
         try:
@@ -138,8 +138,8 @@ def _wrong(value: object, path: str, outer: set[int]) -> Iterator[str]:
             yield f"{where}: it contains itself"
             return
         outer.add(id(value))
-        for place, item in children(value, path):
-            yield from _wrong(item, place, outer)
+        for inner, item in children(value, path):
+            yield from _errors(item, inner, outer)
         outer.discard(id(value))
     elif type(value) not in BY_TYPE and not isinstance(value, _PLAIN):
         simple = _plain_or_none(value)
@@ -149,16 +149,16 @@ def _wrong(value: object, path: str, outer: set[int]) -> Iterator[str]:
             yield f"{where}: it contains itself"
         else:
             outer.add(id(value))
-            yield from _wrong(simple, path, outer)
+            yield from _errors(simple, path, outer)
             outer.discard(id(value))
 
 
-def complaint(name: str, value: object, error: Exception) -> str:
-    """Return why a value cannot be written: the type and where it is, or else the error."""
+def explain(name: str, value: object, error: Exception) -> str:
+    """Return why a value cannot be encoded: type and path of the part, or else the error."""
     try:
-        wrong = next(_wrong(value, "value", set()), "")
+        error_text = next(_errors(value, "value", set()), "")
     except RecursionError:
-        wrong = f"{type(value).__name__} at value: it is nested too deeply"
-    if not wrong:
+        error_text = f"{type(value).__name__} at value: it is nested too deeply"
+    if not error_text:
         return f"{name} cannot encode this {type(value).__name__}: {error or 'nested too deeply'}"
-    return f"{name} cannot encode the {wrong}"
+    return f"{name} cannot encode the {error_text}"

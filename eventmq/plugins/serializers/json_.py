@@ -1,8 +1,8 @@
 """Serializer ``json``: text that people and other languages can read.
 
-Plain data is plain JSON. What JSON lacks is an object with the key ``$eventmq``, which names the
-type, and ``value``: ``{"$eventmq": "datetime", "value": "2026-01-01T00:00:00"}``. Tuples come
-back as lists, except as keys of dicts and in sets.
+Plain data is plain JSON. Other types are objects with the key ``$eventmq``, which names the type,
+and the key ``value``: ``{"$eventmq": "datetime", "value": "2026-01-01T00:00:00"}``. Tuples are
+decoded as lists, except as keys of dicts and in sets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SerializationError
-from eventmq.plugins.serializers.extended import BY_TAG, BY_TYPE, complaint, freeze
+from eventmq.plugins.serializers.extended import BY_TAG, BY_TYPE, explain, freeze
 from eventmq.sdk import factory, hookimpl, plain
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["Json", "eventmq_serializers"]
 
 _TAG = "$eventmq"
 
-#: Bits of the integers that are written as JSON numbers; longer ones get a tag.
+#: Maximum bits of integers that are written as JSON numbers; longer ones get a tag.
 _NUMBER_BITS = 64
 
 _WRITE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -35,14 +35,14 @@ class Json:
     """A `Serializer` for UTF-8 JSON."""
 
     def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
-        """Encode a value; raises `SerializationError` with the type and its place."""
+        """Encode a value; raises `SerializationError` with the type and path of the wrong part."""
         try:
             return _WRITE(_plain(value)).encode(), ""
         except (TypeError, ValueError, RecursionError) as error:
-            raise SerializationError(complaint("json", value, error)) from error
+            raise SerializationError(explain("json", value, error)) from error
 
     def decode(self, data: bytes, envelope: Envelope) -> Any:
-        """Decode what ``encode`` made, or any other JSON."""
+        """Decode the data of ``encode``, or any other JSON."""
         try:
             return _READ(data.decode())
         except Exception as error:
@@ -57,7 +57,7 @@ def _tagged(tag: str, value: object) -> dict[str, object]:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON can write it."""
+    """Return the value in the types of JSON."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_dict(value: dict[Any, Any]) -> dict[str, Any]:
-    """Return an object, or where its keys cannot be an object's, tagged pairs."""
+    """Return a dict as an object, or as tagged pairs if JSON cannot have its keys."""
     if _TAG not in value and all(isinstance(key, str) for key in value):
         return {key: _plain(item) for key, item in value.items()}
     return _tagged("dict", [[_plain(key), _plain(item)] for key, item in value.items()])
@@ -91,9 +91,9 @@ _TYPES: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _typed(found: dict[str, Any]) -> Any:
-    """Return what a tagged object stands for."""
-    return _TYPES[found[_TAG]](found["value"]) if _TAG in found else found
+def _typed(item: dict[str, Any]) -> Any:
+    """Return the value of a tagged object; other objects are returned unchanged."""
+    return _TYPES[item[_TAG]](item["value"]) if _TAG in item else item
 
 
 _READ = json.JSONDecoder(object_hook=_typed).decode

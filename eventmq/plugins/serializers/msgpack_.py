@@ -1,8 +1,8 @@
-"""Serializer ``msgpack``, the default: compact, fast, and read by every language.
+"""Serializer ``msgpack``, the default: compact, fast, and supported by most languages.
 
-It takes plain data, what has a plain form, and the types of
-`eventmq.plugins.serializers.extended` as MessagePack extension types. Tuples come back as lists,
-except as keys of dicts and in sets.
+It encodes plain data, values with a plain form, and the types of
+`eventmq.plugins.serializers.extended`, which become MessagePack extension types. Tuples are decoded
+as lists, except as keys of dicts and in sets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SerializationError
-from eventmq.plugins.serializers.extended import BY_CODE, BY_TYPE, complaint, freeze
+from eventmq.plugins.serializers.extended import BY_CODE, BY_TYPE, explain, freeze
 from eventmq.sdk import factory, hookimpl, plain
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Msgpack", "eventmq_serializers"]
 
-#: Sets within sets; each level costs the decoder 40 KiB of stack, so a bound is needed.
+#: Maximum depth of sets within sets. Each level needs 40 KiB of stack to decode.
 MAX_DEPTH = 16
 
 
 class Msgpack:
-    """A `Serializer`. The library is imported when one is made."""
+    """A `Serializer` for MessagePack. The library is imported when an object is created."""
 
     def __init__(self) -> None:
         import msgpack
@@ -38,14 +38,14 @@ class Msgpack:
         self._hook = self._hooks(MAX_DEPTH)
 
     def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
-        """Encode a value; raises `SerializationError` with the type and its place."""
+        """Encode a value; raises `SerializationError` with the type and path of the wrong part."""
         try:
             return self._pack(value, default=self._default), ""
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise SerializationError(complaint("msgpack", value, error)) from error
+            raise SerializationError(explain("msgpack", value, error)) from error
 
     def decode(self, data: bytes, envelope: Envelope) -> Any:
-        """Decode what ``encode`` made."""
+        """Decode the data of ``encode``."""
         try:
             return self._unpack(data, ext_hook=self._hook, strict_map_key=False)
         except TypeError:
@@ -54,7 +54,7 @@ class Msgpack:
             raise _unreadable(data, error) from error
 
     def _decode_keys(self, data: bytes) -> Any:
-        """Decode data with a dict whose keys are lists: they were tuples."""
+        """Decode data with a dict whose keys are lists; they were encoded as tuples."""
         try:
             return self._unpack(
                 data, ext_hook=self._hook, strict_map_key=False, object_pairs_hook=_frozen_keys
@@ -63,7 +63,7 @@ class Msgpack:
             raise _unreadable(data, error) from error
 
     def _defaults(self, depth: int) -> Callable[[Any], Any]:
-        """Return what packs a value that MessagePack lacks, with ``depth`` levels to go."""
+        """Return a function that packs extended types, up to ``depth`` levels deep."""
         return partial(self._write, [self._defaults(depth - 1)] if depth else [])
 
     def _write(self, inner: Sequence[Callable[[Any], Any]], value: object) -> Any:
@@ -75,7 +75,7 @@ class Msgpack:
         return self._extend(extension.code, self._pack(extension.encode(value), default=inner[0]))
 
     def _hooks(self, depth: int) -> Callable[[int, bytes], Any]:
-        """Return what reads an extension type, with ``depth`` levels to go."""
+        """Return a function that unpacks extension types, up to ``depth`` levels deep."""
         return partial(self._read, [self._hooks(depth - 1)] if depth else [])
 
     def _read(self, inner: Sequence[Callable[[int, bytes], Any]], code: int, data: bytes) -> Any:

@@ -100,7 +100,7 @@ def test_a_full_file_forgets_what_has_the_least_time_left(make, caplog):
     assert backend.get(references[70]) == b"x" * 10_000
     with pytest.raises(ResultUnavailable, match="or no more"):
         backend.get(references[0])
-    assert "forgotten before their time: it has its 400000 bytes" in caplog.text
+    assert "deleted before they expired: its limit is 400000 bytes" in caplog.text
 
 
 def test_a_result_beyond_its_limit_is_refused(make):
@@ -132,8 +132,8 @@ def test_a_url_has_options_too(make):
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("CREATE TABLE jobs (id)", "has no results of EventMQ: name another file"),
-        ("PRAGMA application_id = 7", "has no results of EventMQ: name another file"),
+        ("CREATE TABLE jobs (id)", "is not a result file of EventMQ: name another file"),
+        ("PRAGMA application_id = 7", "is not a result file of EventMQ: name another file"),
         (
             f"PRAGMA application_id = {sqlite.APPLICATION_ID}; PRAGMA user_version = 9",
             "has version 9, this EventMQ knows up to 1: use the newer",

@@ -1,6 +1,6 @@
-"""The ``asyncio`` pool: thousands of waiting jobs in one event loop. For ``async def`` tasks.
+"""Pool ``asyncio``: runs thousands of ``async def`` jobs in one event loop.
 
-`Options` are beside those that the app sets (``concurrency`` and ``executor``).
+In addition to `Options`, the app sets ``concurrency`` and ``executor``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_worker_pools", "make_asyncio_pool"]
 
-#: Default number of coroutines that run at once.
+#: Default number of jobs that run at once.
 COROUTINES = 1000
 
 #: Default number of threads for plain functions.
@@ -27,7 +27,7 @@ THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the pool. ``threads``: plain functions that run at once, beside the loop."""
+    """Options of the pool. ``threads``: maximum number of plain functions that run at once."""
 
     threads: int = option(THREADS, ge=1)
 

@@ -1,9 +1,9 @@
-"""The pool ``asyncio``: runs the coroutines of thousands of jobs in one event loop.
+"""Pool ``asyncio``: runs the coroutines of thousands of jobs in one event loop.
 
-The loop has a thread of its own, so that the job manager answers the broker whatever a job does.
-Both need the interpreter's lock, so they exchange batches: a chunk is assigned in one call, and
-outcomes wait a moment for others. Blocking functions run in `BlockingThreads` beside the loop;
-`LoopMonitor` warns of coroutines that block it.
+The loop runs in its own thread, so that the job manager can answer the broker whatever a job does.
+Both threads need the interpreter lock, so they exchange batches: a chunk is assigned in one call,
+and outcomes are collected for some milliseconds. Blocking functions run in `BlockingThreads`.
+`LoopMonitor` warns of coroutines that block the loop.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class JobRun:
         task: The asyncio task of its coroutine.
         executor: Executor of the thread that runs it.
         stop: Cancellation of its coroutine.
-        abandoned: Its outcome will be dropped.
-        abandoned_at: Monotonic time since when.
-        ended: It has ended.
-        cancelled: It was cancelled.
-        sink: Takes its parts and its progress, if it has any.
+        abandoned: Whether its outcome will be dropped.
+        abandoned_at: Monotonic time at which it was abandoned.
+        ended: Whether it has ended.
+        cancelled: Whether it was cancelled.
+        sink: Receives its parts and its progress, if it has any.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class JobRun:
         self.abandoned_at = 0.0
 
     def begin(self, executor: Executor) -> bool:
-        """Start it in a thread; return whether it is to run at all."""
+        """Record the start in a thread; return False if the job was abandoned before."""
         if self.abandoned:
             self.ended = True
             return False
@@ -109,7 +109,7 @@ class JobRun:
         return ProgressReported(self.slot, *self.job, body)
 
     def is_job(self, chunk: int, position: int) -> bool:
-        """Return whether it runs that job."""
+        """Return whether this run is of a job."""
         return self.position == position and self.chunk.number == chunk
 
     def running(self) -> Running | None:
@@ -118,14 +118,14 @@ class JobRun:
 
 
 class BlockingThreads:
-    """Threads for blocking functions: run one job each; are started as they are needed.
+    """Threads for blocking functions, each of which runs one job at a time; started on demand.
 
     Args:
         executor: Runs the jobs; each thread has its own copy.
-        max_threads: Most threads that run jobs at once.
+        max_threads: Maximum number of threads that run jobs at once.
         lock: Guards the state of runs.
         done: Called in the thread with the outcome of each run that was not abandoned.
-        sink: Makes the part sink of the current run.
+        sink: Creates the part sink of a thread from a function that returns the current run.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class BlockingThreads:
             self._start()
 
     def replace(self) -> None:
-        """Start a thread for one that was abandoned, and ends with its job."""
+        """Start a thread in place of one that was abandoned, which ends after its job."""
         self._start()
 
     def end(self) -> None:
@@ -188,7 +188,7 @@ class BlockingThreads:
         return run
 
     def _work(self, run: JobRun, executor: Executor) -> bool:
-        """Run a job; return whether the thread goes on."""
+        """Run a job; return whether the thread may run more jobs."""
         with self._lock:
             if not run.begin(executor):  # abandoned before it started
                 return True
@@ -212,10 +212,10 @@ _log = logging.getLogger(__name__)
 #: Seconds that a step of a coroutine may take before a warning.
 BLOCKED_AFTER = 0.1
 
-#: Seconds after which a step that has not ended is warned of.
+#: Seconds after which a warning is logged for a step that has not ended.
 STUCK_AFTER = 1.0
 
-#: Least seconds between two warnings of one task.
+#: Minimum seconds between two warnings about one task.
 WARN_EVERY = 10.0
 
 
@@ -234,7 +234,7 @@ class LoopMonitor:
         self._stuck_since = 0.0
 
     def blocked(self, task: str, seconds: float, now: float) -> None:
-        """Warn of a step that took too long. In the thread of the loop."""
+        """Warn of a step that took too long. Called in the thread of the loop."""
         if now - self._warned.get(task, -WARN_EVERY) >= WARN_EVERY:
             self._warned[task] = now
             _log.warning(
@@ -243,7 +243,7 @@ class LoopMonitor:
             )  # fmt: skip
 
     def check_step(self, now: float) -> None:
-        """Warn of a step that does not end. In the manager's thread."""
+        """Warn of a step that does not end. Called in the manager's thread."""
         step = self.step
         if step is not None and now - step[1] > STUCK_AFTER and self._stuck_since != step[1]:
             self._stuck_since = step[1]
@@ -253,25 +253,27 @@ class LoopMonitor:
             )  # fmt: skip
 
     def measure(self, due: float, now: float) -> None:
-        """Measure how late the loop is. In its thread."""
+        """Measure how late the loop is. Called in its thread."""
         self.lag = max(0.0, now - due)
         if self.lag > BLOCKED_AFTER:
             _log.debug("the event loop was %.0f ms late", self.lag * 1000)
 
     def body(self, coroutine: Coroutine[Any, Any, Any], task: str) -> Interruptible:
-        """Return an awaitable that measures the coroutine of a task step by step."""
+        """Return an awaitable that measures each step of the coroutine of a task."""
         return MeasuredCoroutine(coroutine, task, self)
 
 
 class MeasuredCoroutine(Interruptible):
-    """Measures the steps of a coroutine."""
+    """Awaitable that measures the steps of a coroutine."""
 
     __slots__ = ("_monitor", "_name")
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, Any], name: str, monitor: LoopMonitor
     ) -> None:
-        self._coroutine = coroutine  # as super() does: one for every job
+        self._coroutine = (
+            coroutine  # as super().__init__() does; not called, as this runs for every job
+        )
         self._instead = self._task = None
         self._name = name
         self._monitor = monitor
@@ -284,7 +286,7 @@ class MeasuredCoroutine(Interruptible):
             self._end(start)
 
     def send(self, value: Any) -> Any:
-        """Go on with the coroutine."""
+        """Continue the coroutine."""
         start = self._begin()
         try:
             return self._coroutine.send(value)
@@ -311,20 +313,20 @@ class MeasuredCoroutine(Interruptible):
             self._monitor.blocked(self._name, now - start, now)
 
 
-#: Seconds for coroutines to end when the pool stops.
+#: Seconds for which the pool waits for cancelled coroutines when it stops.
 END_TIMEOUT = 1.0
 
 #: Seconds between two measurements of how late the loop is.
 LAG_EVERY = 0.5
 
-#: Least seconds between two notifications of the job manager while jobs end one by one.
+#: Minimum seconds between two notifications of the job manager while jobs end one by one.
 NOTIFY_EVERY = 0.004
 
-#: Most jobs that are started before running ones continue.
+#: Maximum number of jobs that are started before running ones continue.
 MAX_STARTS = 50
 
 
-def _itself(run: JobRun) -> JobRun:
+def _same_run(run: JobRun) -> JobRun:
     return run
 
 
@@ -334,7 +336,7 @@ class AsyncioPool:
     Args:
         concurrency: Number of slots.
         executor: Runs the jobs.
-        threads: Most blocking jobs that run at once.
+        threads: Maximum number of blocking jobs that run at once.
     """
 
     interrupts = False
@@ -349,25 +351,25 @@ class AsyncioPool:
         self._blocking = BlockingThreads(
             executor, threads, self._lock, self._settle_blocking, self._make_sink
         )
-        #: Jobs that have not started. The loop pops the first, `take_back` the last: the deque
-        #: decides who has a job.
+        #: Jobs that have not started. The loop pops the first, `take_back` pops the last; as these
+        #: operations are atomic, each job is popped once.
         self._waiting: deque[tuple[AssignedChunk, int]] = deque()
         #: Running jobs by slot.
         self._runs: list[JobRun | None] = [None] * concurrency
-        #: Idle slots, the next one last; only the loop's thread touches it.
+        #: Idle slots, the next one last; only the loop's thread uses it.
         self._free = list(reversed(range(concurrency)))
-        self._most = concurrency
+        self._max_running = concurrency
         self._outcomes = PendingOutcomes()
         self._events: list[PoolEvent] = []
         #: Parts and progress of running jobs.
         self._job_events: list[PoolEvent] = []
         self._abandoned: list[JobRun] = []
-        #: `_advance` is scheduled in the loop.
+        #: Whether `_advance` is scheduled in the loop.
         self._advancing = False
         self._context = copy_context()
-        #: The manager was notified and has not polled.
+        #: Whether the manager was notified and has not polled since.
         self._notified = False
-        #: A notification of the manager is scheduled in the loop.
+        #: Whether a notification of the manager is scheduled in the loop.
         self._notifying = False
         self._notified_at = 0.0
         self._state = "new"
@@ -396,7 +398,7 @@ class AsyncioPool:
             loop.close()
 
     async def _end_all(self) -> None:
-        """Cancel the remaining tasks, and wait a little for their end."""
+        """Cancel the remaining tasks, and wait for them for up to `END_TIMEOUT`."""
         remaining = asyncio.all_tasks() - {asyncio.current_task()}
         for task in remaining:
             task.cancel()
@@ -421,13 +423,15 @@ class AsyncioPool:
             for run in filter(None, self._runs):
                 run.abandoned = True
                 if run.stop is not None:
-                    run.stop.requested = True  # not a failure: the pool ends it
+                    run.stop.requested = (
+                        True  # so that the cancellation does not count as a failure
+                    )
         self._blocking.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(2 * END_TIMEOUT)
         self._wakeup.close()
 
-    # Work, in the manager's thread
+    # Called in the manager's thread
 
     def filenos(self) -> Sequence[int]:
         """Return the descriptor of a socket that the loop and its threads write to."""
@@ -450,37 +454,37 @@ class AsyncioPool:
             return count
 
     def running(self, slot: int) -> Running | None:
-        """Return the job that runs in the slot, None if none does."""
+        """Return the running job of a slot, None if there is none."""
         run = self._runs[slot]
         return None if run is None else run.running()
 
     def slot_of(self, chunk: int, position: int) -> int | None:
-        """Return the slot that has started a job, None if none has, or it has ended."""
+        """Return the slot of a running job, None if the job has not started or has ended."""
         for run in self._runs:
             if run is not None and run.is_job(chunk, position):
                 return run.slot
         return None
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Cancel the job's coroutine; in a blocking function the next ``check()`` raises."""
+        """Cancel the coroutine of a job; in a blocking function its next ``check()`` raises."""
         run = self._runs[slot]
         if run is not None and run.is_job(chunk, position):
             self._cancel_soon(run)
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Pass the credit of its readers to a job that streams."""
-        own = self.slot_of(chunk, position)
-        run = None if own is None else self._runs[own]
+        """Pass credit of the readers of a stream to its job."""
+        slot_of_job = self.slot_of(chunk, position)
+        run = None if slot_of_job is None else self._runs[slot_of_job]
         if run is not None and run.sink is not None:
             run.sink.credit(chunk, position, taken)
 
     def scale(self, slots: int) -> None:
         """Run at most ``slots`` jobs at once."""
-        self._most = slots
+        self._max_running = slots
         self._loop.call_soon_threadsafe(self._advance)
 
     def kill(self, slot: int) -> None:
-        """Abandon the job of a slot: it is cancelled, and its outcome is dropped."""
+        """Abandon the job of a slot: cancel it, and drop its outcome."""
         blocking = False
         with self._lock:
             run = self._runs[slot]
@@ -512,7 +516,7 @@ class AsyncioPool:
 
     @property
     def abandoned(self) -> int:
-        """How many abandoned jobs still run: threads, and coroutines that do not end."""
+        """Number of abandoned jobs that still run in threads, or do not end after `END_TIMEOUT`."""
         if not self._abandoned:
             return 0
         self._abandoned = [run for run in self._abandoned if not run.ended]
@@ -522,7 +526,7 @@ class AsyncioPool:
         )
 
     def poll(self) -> list[PoolEvent]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         if self._state == "running":
             self._wakeup.clear()
             self.monitor.check_step(time.monotonic())
@@ -534,7 +538,7 @@ class AsyncioPool:
         events += [jobs_ended(0, chunk, rows, ordered=False) for chunk, rows in outcomes.items()]
         return events
 
-    # In the thread of the loop
+    # Called in the thread of the loop
 
     # hot loop: python -m benchmarks async_io
     def _advance(self) -> None:
@@ -542,7 +546,7 @@ class AsyncioPool:
         self._advancing = False
         free, waiting, executor = self._free, self._waiting, self._executor
         for _ in range(MAX_STARTS):
-            if not free or self.slots - len(free) >= self._most:
+            if not free or self.slots - len(free) >= self._max_running:
                 return
             try:
                 chunk, position = waiting.popleft()
@@ -559,7 +563,7 @@ class AsyncioPool:
             stop = run.stop = executor.new_cancellation()
             stop.report = partial(self._report, run)
             if route.yields:
-                run.sink = stop.sink = self._make_sink(partial(_itself, run))
+                run.sink = stop.sink = self._make_sink(partial(_same_run, run))
             run.since = time.monotonic()
             call = executor.arun(route, position, entry, index.payload(chunk.body, entry), stop)
             run.task = self._loop.create_task(self._run(run, call))
@@ -577,13 +581,13 @@ class AsyncioPool:
         self._free.append(run.slot)
         if self._waiting and not self._advancing:
             self._advancing = True
-            # In a context of our own: the next jobs must not find this one's variables.
+            # In the context of the pool, so that jobs do not see each other's context variables.
             self._loop.call_soon(self._advance, context=self._context)
         if not self._notifying and not self._notified:
             self._notify_soon()
 
     def _notify_soon(self) -> None:
-        """Notify the manager after this iteration of the loop, or a little later."""
+        """Notify the manager after this iteration of the loop, or `NOTIFY_EVERY` after the last."""
         self._notifying = True
         wait = self._notified_at + NOTIFY_EVERY - self._loop.time()
         if wait <= 0.0 or len(self._free) == self.slots:
@@ -611,10 +615,10 @@ class AsyncioPool:
             run.sink = self._make_sink(lambda: run)
         run.sink.progress(done, total, note)
 
-    # In any thread
+    # Called in any thread
 
     def _make_sink(self, run: Callable[[], JobRun]) -> PartSink:
-        """Return a part sink for the jobs that ``run`` returns."""
+        """Return a part sink for the job that ``run`` returns at each call."""
         return PartSink(
             lambda: run().job,
             lambda _job, batch: self._emit(run(), run().parts(batch)),
@@ -623,7 +627,7 @@ class AsyncioPool:
         )
 
     def _emit(self, run: JobRun, event: PoolEvent) -> None:
-        """Keep parts or progress of a job for the manager."""
+        """Queue parts or progress of a job for the manager."""
         with self._lock:
             if run.abandoned:
                 return
@@ -631,15 +635,15 @@ class AsyncioPool:
             self._notify()
 
     def _notify(self) -> None:
-        """Notify the manager, once until it polls. Under the lock."""
+        """Notify the manager, once until it polls. The caller holds the lock."""
         if not self._notified:
             self._notified = True
             self._wakeup.set()
 
-    # In a thread of `BlockingThreads`
+    # Called in a thread of `BlockingThreads`
 
     def _settle_blocking(self, run: JobRun, row: OutcomeRow) -> None:
-        """Keep an outcome for the manager, and free the slot."""
+        """Queue an outcome for the manager, and free the slot."""
         with self._lock:
             if run.abandoned:
                 return

@@ -224,7 +224,9 @@ def test_a_log_that_cannot_be_opened_to_sync_is_an_error_of_the_store(
 ) -> None:
     fake = SimpleNamespace(open=_no_descriptor, O_RDONLY=os.O_RDONLY)
     monkeypatch.setattr(wal, "os", fake)
-    with pytest.raises(StoreError, match=r"cannot checkpoint or sync its log: .*Too many open files"):
+    with pytest.raises(
+        StoreError, match=r"cannot checkpoint or sync its log: .*Too many open files"
+    ):
         opened(durability="relaxed")
     opened(durability="durable")
 
@@ -245,7 +247,9 @@ def test_a_thread_that_cannot_be_had_is_one_too(
 
     fake = SimpleNamespace(Thread=Thread, Event=wal.threading.Event, Lock=wal.threading.Lock)
     monkeypatch.setattr(wal, "threading", fake)
-    with pytest.raises(StoreError, match="cannot checkpoint or sync its log: can't start new thread"):
+    with pytest.raises(
+        StoreError, match="cannot checkpoint or sync its log: can't start new thread"
+    ):
         opened(durability="relaxed")
     opened(durability="durable")
 
