@@ -60,7 +60,7 @@ def crashes(n: int) -> Row:
         tape = Tape(Path(folder), 500)
         places = list(tape.points())
         commits = range(len(tape.ends))
-        lost = int(_fails(lambda: tape.sweep(places)))
+        lost = int(_fails(lambda: tape.check_cuts(places)))
         holes = tape.holes(1, 10 * n)
         for number in commits:
             lost += _fails(lambda number=number: again.append(tape.resume(number)["twice"]))

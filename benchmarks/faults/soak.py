@@ -41,7 +41,7 @@ PEAK, SHARE = 20.0, 0.7
 WARM, EVERY = 0.3, 5.0
 
 #: Seconds that the end may take.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 
 
 def bear(folder: Path, seconds: float) -> Row:
@@ -58,7 +58,7 @@ def bear(folder: Path, seconds: float) -> Row:
         samples = Samples(folder, watched)
         with samples:
             reached = _pace(rounds, seconds, SHARE * peak)
-        until(_idle, "all is done", PATIENCE)
+        until(_idle, "all is done", TIMEOUT)
         lost, twice = rounds.compare(system.record)
         more = {
             "rounds a second": round(reached, 1), "at its peak": round(peak, 1),
@@ -170,7 +170,7 @@ def _verify(system: System) -> dict[str, str]:
     """End the processes; ask fsck and the audit of the journal what they find."""
     for process in reversed(system.processes):
         process.send_signal(signal.SIGTERM)
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
     ended = {process.args[3]: process.returncode for process in system.processes}  # type: ignore[index]
     fsck = _ask("fsck", str(system.folder / "data"))
     audit = _ask("spark", "audit", "--journal", str(system.folder / "journal"), "--json")

@@ -25,7 +25,7 @@ PART = 500
 AHEAD = 20_000
 
 #: Seconds that the end may take.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 
 
 class Storm:
@@ -79,7 +79,7 @@ class Storm:
     def finish(self) -> tuple[set[int], int]:
         """Have everything done; return which confirmed jobs are lost, and how many ran again."""
         self.load.stop()
-        until(lambda: not self._waiting(), "all is done", PATIENCE)
+        until(lambda: not self._waiting(), "all is done", TIMEOUT)
         kept, again = self.load.compare(self.system.executed())
         ids, job = self.load.confirmed, self.load.app.job
         failed = {number for number in kept if job(ids[number]).state == "failed"}

@@ -133,7 +133,7 @@ def test_a_job_that_takes_too_long_is_a_timeout_and_goes_on(system: System, time
     with pytest.raises(ResultTimeout, match="still running after"):
         slow.call(1, timeout + 1.0, timeout=timeout)
     assert timeout <= time.monotonic() - begin < timeout + 2.0
-    until(lambda: system.noted(2), "the job has ended")
+    until(lambda: system.has_started(2), "the job has ended")
 
 
 def test_without_a_broker_it_is_unavailable(system: System) -> None:

@@ -172,7 +172,7 @@ def test_a_worker_lists_its_tasks_and_says_when_it_is_ready(shell: Shell) -> Non
     options = ("-A", "shop", "--broker", address, "-Q", "email:40,default", "-c", "1")
     worker = shell.start("worker", *options)
     assert {"app": "shop", "pool": "prefork", "queues": "email:40,default:10"} == worker.ready()
-    assert all(f"task shop.{name}, " in worker.said for name in ("broken", "slow", "total"))
+    assert all(f"task shop.{name}, " in worker.text for name in ("broken", "slow", "total"))
     [row] = shell.json("workers", "--broker", address)
     assert ("email:40,default:10", False) == (row["queues"], row["legacy"])
     assert 0 == worker.stop()
@@ -214,7 +214,7 @@ def test_a_second_signal_stops_a_worker_at_once_and_says_what_that_broke_off(
         continue
     assert 0 == worker.stop(signal.SIGTERM)
     assert "started" == path.read_text()
-    (line,) = [line for line in worker.said.splitlines() if "stopped at once" in line]
+    (line,) = [line for line in worker.text.splitlines() if "stopped at once" in line]
     assert " WARNING " in line
     assert line.endswith(f"aborted 1 running job, which will run again: {job} (shop.slow)")
 
@@ -257,10 +257,10 @@ def test_what_fails_in_a_child_is_logged_like_the_rest(shell: Shell) -> None:
     worker.ready()
     shell.run("call", "shop.broken", "1", "--wait", "--broker", address)
     worker.stop()
-    (line,) = [line for line in worker.said.splitlines() if "shop.broken failed" in line]
+    (line,) = [line for line in worker.text.splitlines() if "shop.broken failed" in line]
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ERROR   eventmq\.", line)
     assert "ValueError: 1" in line
-    assert "        raise ValueError(what)" in worker.said.splitlines(), "with its traceback"
+    assert "        raise ValueError(what)" in worker.text.splitlines(), "with its traceback"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -271,11 +271,11 @@ def test_what_a_task_logs_at_info_is_shown_with_its_job(shell: Shell, pool: str)
     worker.ready()
     job = json.loads(shell.output("call", *options, "audible", "--wait"))
     worker.stop()
-    (line,) = [line for line in worker.said.splitlines() if "loud enough" in line]
+    (line,) = [line for line in worker.text.splitlines() if "loud enough" in line]
     timestamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
     where = re.escape(f"shop.till [shop.audible {job} attempt 1]")
     assert re.fullmatch(f"{timestamp} INFO    {where}: loud enough", line)
-    assert "too quiet" not in worker.said
+    assert "too quiet" not in worker.text
 
 
 def test_a_misspelt_variable_is_told_of_once_in_each_command(shell: Shell) -> None:
@@ -291,7 +291,7 @@ def test_a_misspelt_variable_is_told_of_once_in_each_command(shell: Shell) -> No
     worker.stop()
     broker.stop()
     for program in (broker, worker):
-        assert 1 == program.said.count("EVENTMQ_BROKRE"), program.said
+        assert 1 == program.text.count("EVENTMQ_BROKRE"), program.text
 
 
 def test_dev_tells_of_a_misspelt_variable_once_for_all(shell: Shell) -> None:
@@ -299,7 +299,7 @@ def test_dev_tells_of_a_misspelt_variable_once_for_all(shell: Shell) -> None:
     dev = shell.start("dev", "-A", "shop", "--bind", FREE, "-c", "1")
     dev.ready()
     dev.stop()
-    assert 1 == dev.said.count("EVENTMQ_BROKRE"), dev.said
+    assert 1 == dev.text.count("EVENTMQ_BROKRE"), dev.text
 
 
 def test_i_imports_more_tasks(shell: Shell) -> None:
@@ -321,7 +321,7 @@ def test_dev_runs_both_and_ends_both(shell: Shell) -> None:
     options = ("-A", "shop", "--broker", address)
     assert "1.0\n" == shell.output("call", *options, "total", "[1]", "--wait")
     assert 0 == dev.stop(signal.SIGINT)
-    assert "worker | " in dev.said
+    assert "worker | " in dev.text
     shell.environ["EVENTMQ_SUBMIT_TIMEOUT"] = "0.1"
     assert 3 == shell.run("ping", "--broker", address).returncode
 
@@ -335,7 +335,7 @@ def test_dev_writes_json_that_names_the_process(shell: Shell) -> None:
     dev = shell.start("dev", *options)
     dev.ready()
     assert 0 == dev.stop(signal.SIGINT)
-    output = dev.said.split("hi\n", 1)[1]  # dev itself imports the app before it has a log
+    output = dev.text.split("hi\n", 1)[1]  # dev itself imports the app before it has a log
     lines = [json.loads(line) for line in output.splitlines() if line[:6] != "ready "]
     assert {"broker", "worker", "beat", "dev"} <= {line["process"] for line in lines}
     assert ("worker", "hi") in {(line["process"], line["message"]) for line in lines}

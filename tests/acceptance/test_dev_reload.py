@@ -133,4 +133,4 @@ def test_ctrl_c_ends_all_also_while_a_job_is_waited_for(shell: Shell, dev: Progr
     saying(dev, "restarting the worker")
     assert dev.stop(signal.SIGINT) == 0
     assert not (shell.folder / "ended").exists()
-    assert "stopped" in dev.said
+    assert "stopped" in dev.text

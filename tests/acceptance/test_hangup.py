@@ -79,11 +79,11 @@ def log(system: System, name: str = "worker") -> str:
     return (system.folder / f"{name}.log").read_text()
 
 
-def start_gated(system: System) -> tuple[Job[Any], Path]:
+def start_held_job(system: System) -> tuple[Job[Any], Path]:
     """Start a job that runs until its gate is there."""
     release = system.folder / "gate"
     job = send(system, "gated", str(release))
-    until(lambda: system.noted(1), "the job runs")
+    until(lambda: system.has_started(1), "the job runs")
     return job, release
 
 
@@ -96,7 +96,7 @@ def test_a_worker_finishes_what_runs_and_goes_on_with_new_code(system: System, p
     """In the same process: a supervisor sees nothing of it."""
     system.broker()
     worker = system.worker("--pool", pool)
-    job, release = start_gated(system)
+    job, release = start_held_job(system)
     deploy(system, "VERSION = 1", "VERSION = 2")
     hang_up(worker)
     until(lambda: "ending: no new jobs" in log(system), "it takes no more jobs")
@@ -136,7 +136,7 @@ def test_a_worker_that_is_stopped_while_it_restarts_ends(system: System) -> None
     """SIGTERM after SIGHUP is the first one: what runs may finish."""
     system.broker()
     worker = system.worker()
-    job, release = start_gated(system)
+    job, release = start_held_job(system)
     hang_up(worker)
     until(lambda: "ending: no new jobs" in log(system), "it takes no more jobs")
     worker.send_signal(signal.SIGTERM)
@@ -240,7 +240,7 @@ def test_what_runs_ends_before_a_worker_whose_terminal_was_closed(system: System
     """Its child processes get the same signal."""
     system.broker()
     worker = OnTerminal(system, "worker", "-A", "survivor", "--broker", system.address)
-    job, release = start_gated(system)
+    job, release = start_held_job(system)
     worker.hang_up()
     release.touch()
     assert 1 == job.get(timeout=DEADLINE)

@@ -73,8 +73,8 @@ def app(shell: Shell) -> Iterator[EventMQ]:
         yield app
 
 
-def said(text: str) -> list[str]:
-    """Return what a log says without the times, and without tracebacks."""
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a log, without times and tracebacks."""
     made = re.compile(r"20[0-9-]+ [0-9:,]+ ([A-Z]+ +[\w.]+: .*)|(attempt \d:|\[.*\])")
     matches = (made.fullmatch(line) for line in text.splitlines())
     return [match[1] or match[2] for match in matches if match]
@@ -87,10 +87,10 @@ def test_each_job_has_its_own_log(shell: Shell, app: EventMQ) -> None:
     quiet = app.send("shop.quiet")
     for job in [*sent, *async_sent, quiet]:
         job.get(timeout=40)
-    assert [said(job.logs()) for job in sent] == [
+    assert [lines_of(job.logs()) for job in sent] == [
         ["attempt 1:", f"INFO    shop.mail: to {n}"] for n in range(10, 40)
     ]
-    assert [said(job.logs()) for job in async_sent] == [
+    assert [lines_of(job.logs()) for job in async_sent] == [
         [
             "attempt 1:", f"WARNING shop.mail: async {n}",
             f"INFO    shop.mail: and in a thread {n}",
@@ -116,8 +116,8 @@ def test_attempts_that_failed_have_theirs_and_the_commands_show_them(
         "INFO    shop.mail: to 3",
         f"ERROR   eventmq.execution.joblog: {failed}",
     ]
-    assert said(job.logs()) == lines
-    assert said(asyncio.run(job.alogs())) == lines
+    assert lines_of(job.logs()) == lines
+    assert lines_of(asyncio.run(job.alogs())) == lines
     assert 'raise ValueError(f"attempt' in job.logs()
     for command in (("job",), ("failed", "show")):
         text = shell.output(*command, job.id[-8:], "--logs")
@@ -134,7 +134,7 @@ def test_the_last_lines_are_kept(shell: Shell, app: EventMQ) -> None:
     job = app.send("shop.flood", (3000,))
     job.get(timeout=40)
     [log] = job.info(logs=True)["logs"]
-    first, *lines = said(log["text"])
+    first, *lines = lines_of(log["text"])
     assert 60_000 < len(log["text"].encode()) <= 65_536
     assert first == f"[lines cut before these: {3000 - len(lines)}; max_job_log_bytes is 65536]"
     assert lines[-1] == "INFO    shop.mail: line 2999 of many"
@@ -144,13 +144,13 @@ def test_the_last_lines_are_kept(shell: Shell, app: EventMQ) -> None:
 def test_a_program_that_is_its_own_worker_keeps_them_as_well() -> None:
     with EventMQ("shop", broker="memory://") as app:
 
-        @app.task(name="say", keep_logs=True)
-        def say() -> None:
+        @app.task(name="warn", keep_logs=True)
+        def warn() -> None:
             logging.getLogger("shop").warning("said")
 
-        job = say.delay()
+        job = warn.delay()
         job.get(timeout=20)
-        assert said(job.logs()) == ["attempt 1:", "WARNING shop: said"]
+        assert lines_of(job.logs()) == ["attempt 1:", "WARNING shop: said"]
 
 
 NOISY = """
@@ -202,14 +202,14 @@ def test_log_handlers_that_raise_fail_no_job_and_are_named_once(tmp_path: Path, 
                         job.get(timeout=40)
                 else:
                     assert job.get(timeout=40) == n
-            assert said(jobs[7].logs()) == ["attempt 1:", "INFO    shop.mail: to 7"]
+            assert lines_of(jobs[7].logs()) == ["attempt 1:", "INFO    shop.mail: to 7"]
         assert worker.stop() == 0
         assert broker.stop() == 0
         # The manager, the process that forks others, and those; each handler in each once.
-        assert 1 <= broker.said.count("RuntimeError: no such file") <= 2
-        assert 2 <= worker.said.count("this is reported once: RuntimeError: no such file") <= 6
-        assert 1 <= worker.said.count("this is reported once: OSError: [Errno 28]") <= 4
-        assert "Logging error" not in worker.said + broker.said
-        assert worker.said.count("INFO:shop.mail:to 49") == 1
+        assert 1 <= broker.text.count("RuntimeError: no such file") <= 2
+        assert 2 <= worker.text.count("this is reported once: RuntimeError: no such file") <= 6
+        assert 1 <= worker.text.count("this is reported once: OSError: [Errno 28]") <= 4
+        assert "Logging error" not in worker.text + broker.text
+        assert worker.text.count("INFO:shop.mail:to 49") == 1
     finally:
         shell.close()

@@ -73,7 +73,7 @@ class System(Shell):
         """Return the lines about a job: whose, level and attempt, and check their other fields."""
         lines = []
         for name, program in zip(("broker", "worker"), self.both, strict=True):
-            for line in said(program):
+            for line in json_lines(program):
                 if job_id in line["message"] or line.get("job_id") == job_id:
                     assert line["job_id"] == job_id, line
                     assert line["task"].startswith("shop."), line
@@ -86,8 +86,8 @@ class System(Shell):
         super().close()
 
 
-def said(program: Program) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in program.said.splitlines() if line.startswith("{")]
+def json_lines(program: Program) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in program.text.splitlines() if line.startswith("{")]
 
 
 @pytest.fixture
@@ -135,5 +135,5 @@ def test_each_decision_about_a_job_is_one_line_with_its_fields(system: System) -
     assert system.lines(again.id) == [("broker", "info", 1), ("worker", "error", 1)]
     assert system.lines(expired.id) == [("broker", "info", 1)]
     assert system.lines(slow.id) == [("broker", "info", 1), ("worker", "info", 1)]
-    others = [line["message"] for line in said(system.both[1]) if "job_id" not in line]
+    others = [line["message"] for line in json_lines(system.both[1]) if "job_id" not in line]
     assert [text for text in others if "slot" in text] == [], "each death is told with its job"

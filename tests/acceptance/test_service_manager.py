@@ -104,7 +104,7 @@ def test_a_frozen_broker_gives_no_sign_of_life(shell: Shell, manager: ServiceMan
     program = start(shell, manager, "broker")
     manager.until("WATCHDOG", DEADLINE)
     program.process.send_signal(signal.SIGSTOP)
-    while manager.told(5 * WATCHDOG):  # what was on its way
+    while manager.notifications(5 * WATCHDOG):  # what was on its way
         pass
     program.process.send_signal(signal.SIGCONT)
     manager.until("WATCHDOG", DEADLINE)

@@ -47,7 +47,7 @@ def submit(app: EventMQ, n: int = JOBS) -> list[Any]:
 
 
 def all_done(system: System, n: int = JOBS) -> bool:
-    return system.noted(n) and len(system.executed()) >= n
+    return system.has_started(n) and len(system.executed()) >= n
 
 
 def test_nothing_is_lost_when_the_broker_is_killed_in_the_middle(system: System) -> None:
@@ -58,7 +58,7 @@ def test_nothing_is_lost_when_the_broker_is_killed_in_the_middle(system: System)
     submitted: list[Any] = []
     client = threading.Thread(target=lambda: submitted.extend(submit(app)))
     client.start()
-    until(lambda: system.noted(501), "the first jobs run")
+    until(lambda: system.has_started(501), "the first jobs run")
     broker.kill9()
     assert len(system.executed()) < JOBS
     system.broker()
@@ -94,7 +94,7 @@ def test_the_jobs_of_a_killed_worker_run_elsewhere(system: System) -> None:
     first = system.worker()
     app = system.app()
     jobs = submit(app)
-    until(lambda: system.noted(501), "the first jobs run")
+    until(lambda: system.has_started(501), "the first jobs run")
     first.freeze()
     held = running(app)
     first.kill9()
@@ -177,7 +177,7 @@ def test_weights_share_a_worker_between_queues(system: System) -> None:
     task(app, "other", "other").map([(n,) for n in range(800)])
     for _ in range(2):
         system.worker("-Q", "email:30,other:10")
-    until(lambda: system.noted(600), "600 jobs of both queues ran")
+    until(lambda: system.has_started(600), "600 jobs of both queues ran")
     ran = system.executed()
     emails = sum(n for line, n in ran.items() if line.startswith("email"))
     share = emails / ran.total()
@@ -212,7 +212,7 @@ def test_sigterm_under_load_loses_nothing_and_runs_nothing_twice(system: System)
     first = system.worker()
     app = system.app()
     submit(app)
-    until(lambda: system.noted(501), "the first jobs run")
+    until(lambda: system.has_started(501), "the first jobs run")
     first.send_signal(signal.SIGTERM)
     assert first.wait(DEADLINE) == 0
     before = len(system.executed())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-GATED = """
+HELD_TASK = """
 from pathlib import Path
 
 
@@ -30,7 +30,7 @@ def gated(gate):
 def system(tmp_path: Path) -> Iterator[System]:
     system = System(tmp_path)
     with (tmp_path / "survivor.py").open("a") as module:
-        module.write(GATED)
+        module.write(HELD_TASK)
     yield system
     system.stop()
 
@@ -55,7 +55,7 @@ def test_a_child_says_which_task_it_runs_while_it_does(system: System) -> None:
     app = system.app()
     release = system.folder / "gate"
     job = app.send("survivor.gated", (str(release),))
-    until(lambda: system.noted(1), "the job runs")
+    until(lambda: system.has_started(1), "the job runs")
     (pid,) = map(int, system.executed())
     until(lambda: title(pid) == "eventmq: child survivor.gated", "its title")
     release.touch()

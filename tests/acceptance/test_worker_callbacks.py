@@ -82,7 +82,7 @@ def system(tmp_path: Path) -> Iterator[System]:
     system.stop()
 
 
-def noted(system: System, word: str) -> list[list[str]]:
+def records(system: System, word: str) -> list[list[str]]:
     path = system.folder / "noted"
     lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [rest for first, *rest in lines if first == word]
@@ -95,19 +95,19 @@ def test_callbacks_run_where_they_should_and_logs_name_their_job(system: System,
     (child,) = job.get(timeout=DEADLINE)
     other = system.app().send("survivor.connected_async")
     other.get(timeout=DEADLINE)
-    assert noted(system, "worker-start") == [[str(worker.pid)]]
-    children = {pid for (pid,) in noted(system, "child-start")}
+    assert records(system, "worker-start") == [[str(worker.pid)]]
+    children = {pid for (pid,) in records(system, "child-start")}
     assert str(child) in children
     assert len(children) == (2 if pool == "prefork" else 1)
     assert (str(worker.pid) in children) == (pool == "threads")
-    logged = [fields[:-1] for fields in noted(system, "log")]
+    logged = [fields[:-1] for fields in records(system, "log")]
     assert ["hello", job.id, "survivor.connected", "1"] in logged
     assert ["async", other.id, "survivor.connected_async", "1"] in logged
-    assert noted(system, "worker-stop") == noted(system, "child-stop") == []
+    assert records(system, "worker-stop") == records(system, "child-stop") == []
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(DEADLINE) == 0
-    assert noted(system, "worker-stop") == [[str(worker.pid)]]
-    assert {pid for (pid,) in noted(system, "child-stop")} == children
+    assert records(system, "worker-stop") == [[str(worker.pid)]]
+    assert {pid for (pid,) in records(system, "child-stop")} == children
 
 
 def test_a_child_that_replaces_another_connects_too(system: System) -> None:
@@ -116,7 +116,7 @@ def test_a_child_that_replaces_another_connects_too(system: System) -> None:
     import os
 
     os.kill(child, signal.SIGKILL)
-    until(lambda: len(noted(system, "child-start")) == 3, "another child connects")
+    until(lambda: len(records(system, "child-start")) == 3, "another child connects")
 
 
 def test_a_worker_of_threads_whose_connection_fails_says_so_and_ends(system: System) -> None:

@@ -69,7 +69,7 @@ class Tape:
         assert len(self.log) == self.ends[-1]
         script.close()
         shutil.rmtree(folder / "live")
-        path = self.lay("moved", self.log) / FILE_NAME
+        path = self.write_store("moved", self.log) / FILE_NAME
         with contextlib.closing(connect(path, busy=0.0)) as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.moved = path.read_bytes()
@@ -90,7 +90,7 @@ class Tape:
         """Return how many commits are complete in a log that ends at an offset."""
         return bisect_right(self.ends, offset) - 1
 
-    def lay(self, name: str, log: bytes, database: bytes = b"") -> Path:
+    def write_store(self, name: str, log: bytes, database: bytes = b"") -> Path:
         """Write a store as a crash leaves it; return its folder."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
@@ -101,13 +101,13 @@ class Tape:
 
     # Reading a cut log
 
-    def sweep(self, offsets: Sequence[int]) -> int:
+    def check_cuts(self, offsets: Sequence[int]) -> int:
         """Check that a log cut at an offset has exactly the commits that were complete.
 
         No commit with a receipt is missing, none is read in part, and the cut is not taken for
         damage.
         """
-        folder = self.lay("sweep", self.log)
+        folder = self.write_store("sweep", self.log)
         log = folder / f"{FILE_NAME}-wal"
         for offset in sorted(offsets, reverse=True):
             os.truncate(log, offset)
@@ -123,7 +123,7 @@ class Tape:
             start, end = self.ends[commit], self.ends[commit + 1]
             hole = start + FRAME * chance.randrange((end - start) // FRAME)
             log = self.log[:hole] + bytes(FRAME) + self.log[hole + FRAME : end]
-            self._expect(self.lay("hole", log), commit, hole)
+            self._expect(self.write_store("hole", log), commit, hole)
         return min(number, len(wide))
 
     def _expect(self, folder: Path, commits: int, offset: int) -> None:
@@ -136,7 +136,7 @@ class Tape:
 
     def resume(self, commits: int) -> dict[str, int]:
         """Start a broker on the store that a crash after some commits leaves, and run all jobs."""
-        folder = self.lay("resume", self.log[: self.ends[commits]])
+        folder = self.write_store("resume", self.log[: self.ends[commits]])
         return self._go_on(folder, commits)
 
     def resume_torn(self, seed: int) -> dict[str, int]:
@@ -148,7 +148,7 @@ class Tape:
             or bytes(PAGE)
             for n in range(pages)
         )
-        return self._go_on(self.lay("resume", self.log, mixed), len(self.ends) - 1)
+        return self._go_on(self.write_store("resume", self.log, mixed), len(self.ends) - 1)
 
     def _go_on(self, folder: Path, commits: int) -> dict[str, int]:
         promises = self.promises

@@ -48,7 +48,7 @@ class Load:
     def start(self) -> None:
         """Start, and wait until the first jobs have run."""
         self._thread.start()
-        until(lambda: self._system.noted(self._part), "the first jobs run")
+        until(lambda: self._system.has_started(self._part), "the first jobs run")
 
     def last(self, seconds: float) -> None:
         """Wait for some seconds, or until `stop`."""
@@ -72,7 +72,7 @@ class Load:
         with (folder / "intent").open("a") as intent, (folder / "confirmed").open("a") as confirmed:
             while not self._stop.is_set():
                 waiting = len(self.confirmed) - self._ahead
-                if waiting > 0 and not self._system.noted(waiting):
+                if waiting > 0 and not self._system.has_started(waiting):
                     self._stop.wait(CHECK_INTERVAL)
                     continue
                 numbers = range(self.intended, self.intended + self._part)

@@ -97,7 +97,7 @@ def _recovered(**changes: Any) -> Callable[[Any], Any]:
     return wrap
 
 
-def _patience(seconds: float) -> Callable[[Any], Any]:
+def _with_reconnect_timeout(seconds: float) -> Callable[[Any], Any]:
     """Set the seconds that a restarted broker waits for the sessions of its leases."""
 
     def wrap(original: Any) -> Any:
@@ -308,11 +308,11 @@ FAULTS: dict[str, Fault] = {
         "test_a_reply_of_a_revoked_session_changes_nothing_of_the_job_that_another_has",
     ),
     "a restarted broker waits for no session": Fault(
-        bug(BrokerCore, "_load", _patience(1e-9)), _CORE,
+        bug(BrokerCore, "_load", _with_reconnect_timeout(1e-9)), _CORE,
         "test_after_a_restart_leased_jobs_wait_for_their_session",
     ),
     "a restarted broker waits for a session for ever": Fault(
-        bug(BrokerCore, "_load", _patience(1e9)), _CORE,
+        bug(BrokerCore, "_load", _with_reconnect_timeout(1e9)), _CORE,
         "test_after_a_restart_jobs_of_a_session_that_stays_away_are_dispatched",
     ),
     # Acknowledgements

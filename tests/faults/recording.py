@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> None:
         code = client.process.wait(120)
         client.wait()
         if code:
-            raise SystemExit(client.said)
+            raise SystemExit(client.text)
         worker.stop()
         broker.stop()
     record = {"commit": options.commit, "messages": proxy.messages}

@@ -75,7 +75,7 @@ def work(number, seconds):
 """
 
 #: Seconds that a receipt may take, and the end of all.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 #: Jobs with a receipt that may wait: more are submitted as these are worked off.
 AHEAD = 2000
@@ -167,10 +167,10 @@ class Audit:
             for xid, data in connection.execute(query):
                 content = re.sub(r".* content:", "", data, count=1)
                 transactions.setdefault(xid, []).append(content)
-        return judge(list(transactions.values()))
+        return check_history(list(transactions.values()))
 
 
-def judge(transactions: list[list[str]]) -> tuple[int, int, list[str]]:
+def check_history(transactions: list[list[str]]) -> tuple[int, int, list[str]]:
     """Return how many transactions and claims there are, and which of them may not be there.
 
     Args:
@@ -203,7 +203,7 @@ class Client(threading.Thread):
     def __init__(self, storms: Storms, first: int) -> None:
         super().__init__()
         self._storms = storms
-        self._app = storms.app(submit_timeout=PATIENCE)
+        self._app = storms.app(submit_timeout=TIMEOUT)
         self._chance = random.Random(first)
         self.first = self.next = first
         #: Number -> id of its job, for those with a receipt.
@@ -321,14 +321,14 @@ class Storms(System):
         self.workers = [self.worker(wait=False) for _ in range(workers)]
         for process in (*self.brokers.values(), *self.workers):
             self.ready(process)
-        self._app = self.app(submit_timeout=PATIENCE)
+        self._app = self.app(submit_timeout=TIMEOUT)
         self.clients = [Client(self, number * 10_000_000) for number in range(clients)]
 
     def __enter__(self) -> Self:
         for client in self.clients:
             client.start()
         try:
-            until(lambda: self.noted(100), "the first jobs run")
+            until(lambda: self.has_started(100), "the first jobs run")
         except BaseException:
             self.__exit__()
             raise
@@ -338,7 +338,7 @@ class Storms(System):
         for client in self.clients:
             client.stopping.set()
         for client in self.clients:
-            client.join(2 * PATIENCE)
+            client.join(2 * TIMEOUT)
         self.stop()
 
     def _start_broker(self, address: str) -> Process:
@@ -360,13 +360,13 @@ class Storms(System):
         eventmq = [*self.release(later), sys.executable, "-m", "eventmq"]
         return subprocess.run(
             [*eventmq, *arguments, "--store", self.url],
-            cwd=self.folder, capture_output=True, text=True, check=False, timeout=PATIENCE,
+            cwd=self.folder, capture_output=True, text=True, check=False, timeout=TIMEOUT,
         )  # fmt: skip
 
     def ahead(self) -> bool:
         """Whether enough jobs wait."""
         enough = self._receipts() - AHEAD
-        return enough > 0 and not self.noted(enough)
+        return enough > 0 and not self.has_started(enough)
 
     def _receipts(self) -> int:
         return sum(len(client.receipts) for client in self.clients)
@@ -429,7 +429,7 @@ class Storms(System):
     def _end_owner(self, heal: list[Callable[[], object]]) -> None:
         owner = self.owner()
         self.brokers[owner].send_signal(signal.SIGTERM)
-        heal.append(lambda: self.brokers[owner].wait(PATIENCE))
+        heal.append(lambda: self.brokers[owner].wait(TIMEOUT))
         heal.append(lambda: self._restart(owner))
 
     def _kill_standby(self, heal: list[Callable[[], object]]) -> None:
@@ -600,11 +600,11 @@ class Storms(System):
         for client in self.clients:
             client.stopping.set()
         for client in self.clients:
-            client.join(2 * PATIENCE)
+            client.join(2 * TIMEOUT)
         errors = [error for client in self.clients for error in client.errors]
         if errors:
             raise errors[0]
-        until(lambda: not self._unfinished(), "all is done", 2 * PATIENCE)
+        until(lambda: not self._unfinished(), "all is done", 2 * TIMEOUT)
         executed = {int(number) for number in self.executed()}
         receipts = {**self._probes}
         for client in self.clients:

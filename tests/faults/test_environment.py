@@ -236,9 +236,9 @@ def test_a_new_store_is_logged(shell: Shell) -> None:
     store_id = broker.ready()["store"]
     assert 0 == broker.stop()
     assert (
-        f"there was no store in data: a new one was made, and its id is {store_id}" in broker.said
+        f"there was no store in data: a new one was made, and its id is {store_id}" in broker.text
     )
     broker = shell.start("broker", *HERE)
     broker.ready()
     assert 0 == broker.stop()
-    assert "a new one was made" not in broker.said
+    assert "a new one was made" not in broker.text

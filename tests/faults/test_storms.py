@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.faults.storms import CLOCKS, FAULTS, REPLICAS, Storms, judge, make_clock, make_server
+from tests.faults.storms import (
+    CLOCKS,
+    FAULTS,
+    REPLICAS,
+    Storms,
+    check_history,
+    make_clock,
+    make_server,
+)
 from tests.support.postgres import Home, Server, Unavailable
 
 if TYPE_CHECKING:
@@ -123,8 +131,8 @@ def test_who_may_commit_and_when() -> None:
     """A transaction of an earlier claim after a later one is found, and so is an epoch again."""
     one, two = ["claim 1 10/1.5"], ["claim 2 20/1.5"]
     by_one, by_two, given_up = ["write 10/1.5"], ["write 20/1.5", "write 20/1.5"], ["claim 1 "]
-    assert judge([one, by_one, by_one, two, by_two]) == (5, 2, [])
-    assert judge([one, by_one, ["write 10/1.5", *given_up], two, by_two]) == (5, 2, [])
+    assert check_history([one, by_one, by_one, two, by_two]) == (5, 2, [])
+    assert check_history([one, by_one, ["write 10/1.5", *given_up], two, by_two]) == (5, 2, [])
     for wrong in (
         [one, two, by_one],
         [one, by_two, two],
@@ -134,4 +142,4 @@ def test_who_may_commit_and_when() -> None:
         [two, one],
         [one, [*by_one, *by_two]],
     ):
-        assert len(judge(wrong)[2]) == 1, wrong
+        assert len(check_history(wrong)[2]) == 1, wrong

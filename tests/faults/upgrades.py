@@ -203,7 +203,7 @@ def mixed(old: Path, folder: Path, *, jobs: int, old_broker: bool) -> dict[str, 
         for name, client in clients.items():
             code = client.process.wait(600)
             client.wait()
-            lines = client.said.strip().splitlines()
+            lines = client.text.strip().splitlines()
             counted[name] = json.loads(lines[-1]) if code == 0 else lines[-12:]
         codes = [program.stop() for program in (*workers.values(), broker)]
         counted["ended"] = codes

@@ -96,13 +96,13 @@ class Visitors:
             connection.sendall(self._chance.randbytes(self._chance.randrange(1, 200)))
         elif kind != "mute":
             connection.sendall(hello)
-            self._hear(connection, b"READY")  # libzmq accepts no message before
+            self._receive_until(connection, b"READY")  # libzmq accepts no message before
             message = self._inform()
             if kind == "half-said":
                 message = message[: self._chance.randrange(1, len(message))]
             connection.sendall(message)
         if kind == "polite":
-            self._hear(connection, b"ACK")
+            self._receive_until(connection, b"ACK")
             connection.sendall(_message(b"", b"eMQP/1.0", b"KBAI", b"bye"))
 
     def _inform(self) -> bytes:
@@ -110,7 +110,7 @@ class Visitors:
         return _message(b"", b"eMQP/1.0", b"INFORM", b"visit-%d" % self._number, b"[]", b"client")
 
     @staticmethod
-    def _hear(connection: socket.socket, word: bytes) -> None:
+    def _receive_until(connection: socket.socket, word: bytes) -> None:
         received = b""
         while word not in received:
             piece = connection.recv(4096)

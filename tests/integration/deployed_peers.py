@@ -67,7 +67,7 @@ class DeployedPeer(threading.Thread):
         self.ended = ""
         self._halt = threading.Event()
         self._ids = 0
-        self._heard = self._beaten = 0.0
+        self._last_seen = self._beaten = 0.0
         self._misses = 0
 
     def run(self) -> None:
@@ -93,7 +93,7 @@ class DeployedPeer(threading.Thread):
         self.join(10.0)
         assert not self.is_alive()
 
-    def say(self, command: str, *rest: str) -> str:
+    def send(self, command: str, *rest: str) -> str:
         """Send a message, which waits in the socket while there is no broker."""
         self._ids += 1
         id = f"{self.name}-{self._ids}"
@@ -109,7 +109,7 @@ class DeployedPeer(threading.Thread):
 
     def _begin(self) -> None:
         """Inform, and wait for the ACK."""
-        self.say("INFORM", self.queues, self.role)
+        self.send("INFORM", self.queues, self.role)
         self.informs.append(time.monotonic())
         while not self._halt.is_set():
             frames = self._receive(0.2)
@@ -118,7 +118,7 @@ class DeployedPeer(threading.Thread):
             if frames[2] == "DISCONNECT":
                 raise Ended("it was sent a DISCONNECT while it waited for an ACK")
             if frames[2] == "ACK":
-                self._heard, self._misses = time.monotonic(), 0
+                self._last_seen, self._misses = time.monotonic(), 0
                 return
 
     def _serve(self) -> None:
@@ -127,9 +127,9 @@ class DeployedPeer(threading.Thread):
         while not self._halt.is_set():
             frames = self._receive(self.idle())
             if frames is not None:
-                self._heard, self._misses = time.monotonic(), 0
+                self._last_seen, self._misses = time.monotonic(), 0
                 if frames[2] == "DISCONNECT":
-                    self.say("KBYE")
+                    self.send("KBYE")
                     self.disconnected()
                     return
                 self.take(frames[2], frames[3:])
@@ -137,9 +137,9 @@ class DeployedPeer(threading.Thread):
             now = time.monotonic()
             if now - self._beaten >= INTERVAL * self.pace:
                 self._beaten = now
-                self.say("HEARTBEAT", f"{time.time():.2f}")
-            if now - self._heard >= TIMEOUT * self.pace:
-                self._misses, self._heard = self._misses + 1, now
+                self.send("HEARTBEAT", f"{time.time():.2f}")
+            if now - self._last_seen >= TIMEOUT * self.pace:
+                self._misses, self._last_seen = self._misses + 1, now
             if self._misses >= LIVENESS and frames is None:
                 return
 
@@ -195,7 +195,7 @@ class JobManager(DeployedPeer):
 
     def _offer(self) -> None:
         for _ in range(self._slots):
-            self.say("READY")
+            self.send("READY")
 
     def take(self, command: str, frames: list[str]) -> None:
         if command == "HEARTBEAT" and not self._has_workers:
@@ -218,8 +218,8 @@ class JobManager(DeployedPeer):
             _, id, reply = entry
             self.done.append(id)
             if reply:
-                self.say("REPLY", '{"value": null}', id)
-            self.say("READY")
+                self.send("REPLY", '{"value": null}', id)
+            self.send("READY")
 
 
 class DocumentWorker(JobManager):
@@ -270,7 +270,7 @@ class Scheduler(DeployedPeer):
                 self._fire(job[2], body)
 
     def _fire(self, queue: str, body: str) -> None:
-        self.fired.append(self.say("REQUEST", queue, "reply-requested", body))
+        self.fired.append(self.send("REQUEST", queue, "reply-requested", body))
 
 
 class CommandLine:

@@ -60,14 +60,14 @@ class OriginalRouter:
 
     def _take(self, peer: str, command: str, rest: list[str]) -> None:
         if command == "INFORM" and (rest[2] == "scheduler" or self._answers_clients):
-            self._say(peer, "ACK", rest[0])
+            self._send(peer, "ACK", rest[0])
         elif command == "REQUEST":
-            self._say(peer, "REPLY", rest[0])
+            self._send(peer, "REPLY", rest[0])
         with self._changed:
             self.got.append([command, *rest])
             self._changed.notify_all()
 
-    def _say(self, peer: str, command: str, *rest: str) -> None:
+    def _send(self, peer: str, command: str, *rest: str) -> None:
         self._ids += 1
         frames = [peer, "", PROTOCOL, command, f"router-{self._ids}", *rest]
         self._socket.send_multipart([frame.encode() for frame in frames])

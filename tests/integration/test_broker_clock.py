@@ -81,7 +81,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 @pytest.fixture
-def told():
+def logged():
     """What the broker has logged: commands change where logs of a process go."""
     lines: list[str] = []
     handler = logging.Handler()
@@ -116,12 +116,12 @@ def test_a_broker_that_ends_stores_its_clocks(broker: Running, clock: FakeClock)
 
 
 def test_a_step_is_logged_shown_and_accepted(
-    broker: Running, clock: FakeClock, cli: Cli, told: list[str]
+    broker: Running, clock: FakeClock, cli: Cli, logged: list[str]
 ) -> None:
     assert "clock.step" not in cli.run("status", "--broker", broker.address).stdout
     clock.set_now(clock.now() + 2 * DAY)
     clock.advance(60.0)
-    until(lambda: "the wall clock steps by +2.0 days" in " ".join(told))
+    until(lambda: "the wall clock steps by +2.0 days" in " ".join(logged))
     shown = cli.json("status", "--json", "--broker", broker.address)
     assert shown["clock"]["step"] == 2 * DAY
     assert 0.0 < shown["clock"]["counts_in"] <= SETTLED
@@ -131,20 +131,20 @@ def test_a_step_is_logged_shown_and_accepted(
     assert line.startswith("attention: clock: step 172800 s, counts_in ")
     answer = cli.json("clock", "accept", "--json", "--broker", broker.address)
     assert answer == {"unconfirmed": 0.0, "step": 2 * DAY}
-    until(lambda: "+2.0 days, and that counts now" in " ".join(told))
+    until(lambda: "+2.0 days, and that counts now" in " ".join(logged))
     assert broker.stored().guarded == clock.now()
     assert not any(cli.json("status", "--json", "--broker", broker.address)["clock"].values())
 
 
 def test_a_week_off_is_shown_and_accepted_and_no_peer_is_judged_for_it(
-    broker: Running, clock: FakeClock, cli: Cli, told: list[str]
+    broker: Running, clock: FakeClock, cli: Cli, logged: list[str]
 ) -> None:
     broker.stop()
     clock.reboot(WEEK)
     broker.start()
     shown = cli.json("status", "--json", "--broker", broker.address)
     assert shown["clock"]["unconfirmed"] == WEEK - AT_ONCE
-    assert "7.0 days of that do not count yet" in " ".join(told)
+    assert "7.0 days of that do not count yet" in " ".join(logged)
     output = cli.run("clock", "accept", "--broker", broker.address).stdout
     assert [line.split()[0] for line in output.splitlines()] == ["unconfirmed", "step"]
     shown = cli.json("status", "--json", "--broker", broker.address)

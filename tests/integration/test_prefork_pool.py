@@ -40,7 +40,7 @@ def driver():
 
 
 @pytest.fixture
-def patient(monkeypatch):
+def unflushed_driver(monkeypatch):
     """A driver whose children send no outcome before the end of a chunk, however slow they are."""
     for name in ("FLUSH_AFTER", "SHOW_AFTER"):
         monkeypatch.setattr(pool_module, name, math.inf)
@@ -228,9 +228,9 @@ def test_a_job_that_closes_the_pipes_is_named_although_it_had_returned(driver):
     assert run(driver, 5, call("echo", 1)) == [1]
 
 
-def test_the_last_job_of_a_chunk_that_closes_the_pipes_is_named(patient):
-    patient.assign(4, NOOP, call("sleep", 0.02), call("close_all"))
-    death = only_death(patient)
+def test_the_last_job_of_a_chunk_that_closes_the_pipes_is_named(unflushed_driver):
+    unflushed_driver.assign(4, NOOP, call("sleep", 0.02), call("close_all"))
+    death = only_death(unflushed_driver)
     assert (death.chunk, death.position, death.started) == (4, 2, 3)
 
 
@@ -242,25 +242,27 @@ def test_no_outcome_is_written_into_a_file_in_the_place_of_a_pipe(driver, tmp_pa
     assert sizes == {0}  # where the job takes long the process ends before it has made all
 
 
-def test_whoever_closes_only_the_pipe_of_results_is_named_if_nothing_else_had_begun(patient):
-    patient.assign(4, call("close_results"))
-    death = only_death(patient)
+def test_whoever_closes_only_the_pipe_of_results_is_named_if_nothing_else_had_begun(
+    unflushed_driver,
+):
+    unflushed_driver.assign(4, call("close_results"))
+    death = only_death(unflushed_driver)
     assert (death.chunk, death.position, death.started) == (4, 0, 1)
-    patient.deaths.clear()
-    patient.assign(5, NOOP, call("close_results"), NOOP)
-    death = only_death(patient)
+    unflushed_driver.deaths.clear()
+    unflushed_driver.assign(5, NOOP, call("close_results"), NOOP)
+    death = only_death(unflushed_driver)
     assert (death.chunk, death.position, death.started) == (0, -1, 3), "it can be any of them"
 
 
 @pytest.mark.parametrize("status", [0, 9])
-def test_a_child_that_ends_before_its_answer_says_how_many_had_begun(patient, status):
-    patient.assign(4, call("sleep", 0.02), call("end_before_the_answer", status), NOOP)
-    patient.assign(5, NOOP)
-    death = only_death(patient)
+def test_a_child_that_ends_before_its_answer_says_how_many_had_begun(unflushed_driver, status):
+    unflushed_driver.assign(4, call("sleep", 0.02), call("end_before_the_answer", status), NOOP)
+    unflushed_driver.assign(5, NOOP)
+    death = only_death(unflushed_driver)
     assert (death.chunk, death.position, death.started) == (0, -1, 3)
-    patient.deaths.clear()
-    patient.assign(6, call("end_before_the_answer", status))
-    assert only_death(patient).started == 1
+    unflushed_driver.deaths.clear()
+    unflushed_driver.assign(6, call("end_before_the_answer", status))
+    assert only_death(unflushed_driver).started == 1
 
 
 def test_jobs_never_end_the_pool_however_often_they_end_their_process(driver):
@@ -381,7 +383,7 @@ def test_a_task_that_swallows_the_cancel_is_killed_as_the_manager_wants(driver, 
     driver.assign(1, call("stubborn", str(tmp_path / "runs")))
     wait_for((tmp_path / "runs").exists)
     driver.pool.interrupt(0, 1, 0)
-    wait_for((tmp_path / "runs.told").exists)
+    wait_for((tmp_path / "runs.interrupted").exists)
     assert driver.deaths == []
     driver.pool.kill(0)
     driver.until(lambda: driver.deaths)

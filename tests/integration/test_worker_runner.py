@@ -26,7 +26,7 @@ from eventmq.wire.owner import ACTIVE, STANDBY, OwnerInfo
 from eventmq.wire.sockets import NoConnection, open_router
 from eventmq.worker.runner import WorkerRunner
 from eventmq.worker.session import SessionInfo
-from tests.support.worker_harness import OK, PATIENCE, call, load, make_chunk, wait_for
+from tests.support.worker_harness import OK, TIMEOUT, call, load, make_chunk, wait_for
 
 BACK = OutcomeKind.HANDED_BACK
 
@@ -49,7 +49,7 @@ class Broker:
             return False
         return True
 
-    def expect(self, kind, seconds=PATIENCE):
+    def expect(self, kind, seconds=TIMEOUT):
         """Return the next message of a kind."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -119,7 +119,7 @@ class Worker:
         self.thread.start()
 
     def join(self):
-        self.thread.join(PATIENCE)
+        self.thread.join(TIMEOUT)
         assert not self.thread.is_alive()
 
 
@@ -170,7 +170,7 @@ def test_jobs_go_in_and_outcomes_come_out(broker, start, pool):
     assert features.tasks == ("echo",)
     assert features.name.endswith(f":{os.getpid()}")
     assert Status.parse(broker.expect(commands.Ready).status).window == 2
-    assert worker.ready.wait(PATIENCE)
+    assert worker.ready.wait(TIMEOUT)
     broker.chunk(1, call("echo", 1), call("echo", 2))
     assert broker.answers(2) == [(0, OK), (1, OK)]
     worker.runner.stop()
@@ -213,7 +213,7 @@ def test_a_silent_broker_is_left_for_the_next_one(make_broker, broker, start):
     worker = start(threads(), brokers, heartbeat=0.1, heartbeat_timeout=1.0)
     assert broker.welcome().session
     broker.expect(commands.Ready)
-    assert worker.ready.wait(PATIENCE)
+    assert worker.ready.wait(TIMEOUT)
 
 
 def test_a_broker_that_comes_back_gets_the_answers_of_the_same_session(
@@ -252,7 +252,7 @@ class Store:
 
     def until(self, condition):
         """Serve both until something is so; return what is so."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (result := condition()):
             assert time.monotonic() < deadline, [broker.messages for broker in self.brokers]
             for broker in self.brokers:
@@ -476,7 +476,7 @@ def program(broker):
 def test_sigterm_ends_the_process(program):
     program.send_signal(signal.SIGTERM)
     assert program.stdout.read() == "ended\n"
-    assert program.wait(PATIENCE) == 0
+    assert program.wait(TIMEOUT) == 0
 
 
 def test_a_second_signal_ends_it_at_once(program, broker, tmp_path):
@@ -486,4 +486,4 @@ def test_a_second_signal_ends_it_at_once(program, broker, tmp_path):
     told_to_end(broker)
     program.send_signal(signal.SIGINT)
     assert program.stdout.read() == "ended\n"
-    assert program.wait(PATIENCE) == 0
+    assert program.wait(TIMEOUT) == 0

@@ -151,7 +151,7 @@ def test_what_is_in_the_image_works(tmp_path: Path) -> None:
         [help_] = json.loads(IMAGE["CMD"])
         shown = shell.launch(str(programs / entry), help_)
         assert 0 == shown.wait()
-        assert "task queue" in shown.said
+        assert "task queue" in shown.text
         port = free_port()
         health = [each.replace("47291", str(port)) for each in HEALTH[1:]]
         assert 3 == shell.launch(str(programs / HEALTH[0]), *health).wait(), "no broker runs"

@@ -72,14 +72,14 @@ def start(shell: Shell) -> Program:
 
 def pids(supervisor: Program) -> dict[str, int]:
     """Return the process that was last started for each program."""
-    spawned = re.findall(r"INFO spawned: '(\w+)' with pid (\d+)", supervisor.said)
+    spawned = re.findall(r"INFO spawned: '(\w+)' with pid (\d+)", supervisor.text)
     return {name: int(pid) for name, pid in spawned}
 
 
 def test_broker_worker_and_beat_run_and_are_drained(shell: Shell) -> None:
     """A worker that is killed comes back; at SIGTERM a running job ends, and its result is kept."""
     supervisor = start(shell)
-    until(lambda: supervisor.said.count("entered RUNNING state") == 3, "all programs run")
+    until(lambda: supervisor.text.count("entered RUNNING state") == 3, "all programs run")
     assert set(pids(supervisor)) == {"broker", "worker", "beat"}
     go, started = shell.folder / "go", shell.folder / "started"
     with EventMQ("client", broker=shell.environ["EVENTMQ_BROKER"], submit_timeout=30.0) as app:
@@ -97,8 +97,8 @@ def test_broker_worker_and_beat_run_and_are_drained(shell: Shell) -> None:
         )
         go.touch()
         assert supervisor.wait() == 0
-        assert "killing" not in supervisor.said, "each ended by itself"
-        stopped = re.findall(r"INFO stopped: (\w+)", supervisor.said)
+        assert "killing" not in supervisor.text, "each ended by itself"
+        stopped = re.findall(r"INFO stopped: (\w+)", supervisor.text)
         assert stopped == ["beat", "worker", "broker"]
         again = start(shell)
         assert job.get(timeout=40) == "done"

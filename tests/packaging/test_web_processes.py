@@ -107,7 +107,7 @@ def test_each_process_submits_jobs(shell: Shell, line: str) -> None:
         except urllib.error.URLError as error:  # it does not listen yet
             if isinstance(error.reason, ConnectionRefusedError):
                 return ""
-            raise AssertionError(f"{error.reason}; it said: {server.said}") from error
+            raise AssertionError(f"{error.reason}; it said: {server.text}") from error
 
     with EventMQ("client", broker=shell.environ["EVENTMQ_BROKER"]) as app:
         until(ask, "it serves")
@@ -121,6 +121,6 @@ def test_each_process_submits_jobs(shell: Shell, line: str) -> None:
 
         until(in_two_processes, "two processes have answered")
         assert str(server.process.pid) not in processes
-    assert server.stop() == 0, server.said
-    assert "Traceback" not in server.said
-    assert ("a job was submitted here" in server.said) is line.startswith("gunicorn")
+    assert server.stop() == 0, server.text
+    assert "Traceback" not in server.text
+    assert ("a job was submitted here" in server.text) is line.startswith("gunicorn")

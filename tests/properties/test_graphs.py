@@ -18,7 +18,7 @@ app = EventMQ("graphs")
 
 
 @app.task
-def say(*args: Any) -> str:
+def show_args(*args: Any) -> str:
     """Return a text of all arguments: those that come from before, and its own name."""
     *before, name = args
     return f"{name}({_text(before[0])})" if before else str(name)
@@ -79,7 +79,7 @@ def _call(call: Signature, given: Given) -> Leaf:
     if given.broken or call.task.endswith("fail"):
         return Leaf(None)
     before = (given.value,) if given.there and not call.immutable else ()
-    return Leaf(say(*before, *call.args))
+    return Leaf(show_args(*before, *call.args))
 
 
 def _leaves(tree: Any) -> list[Leaf]:
@@ -109,7 +109,11 @@ def _handed_on(tree: Any, given: Given) -> Given:
 
 names = st.sampled_from("abcdefg")
 calls = st.one_of(
-    names.map(say.s), names.map(say.s), names.map(say.s), names.map(say.si), names.map(fail.s)
+    names.map(show_args.s),
+    names.map(show_args.s),
+    names.map(show_args.s),
+    names.map(show_args.si),
+    names.map(fail.s),
 )
 policies = st.sampled_from(["cancel", "cancel", "continue"])
 
@@ -138,10 +142,10 @@ def test_a_graph_gives_what_its_tasks_give(inline: Any, expression: Expression) 
     handle = expression.delay()
     inline.drain(limit=1000)
     if isinstance(tree, Leaf):
-        assert _told(handle.get, tree) == tree.value
+        assert _outcome(handle.get, tree) == tree.value
     else:
         jobs, leaves = list(handle), _leaves(tree)
-        assert [_told(job.get, leaf) for job, leaf in zip(jobs, leaves, strict=True)] == [
+        assert [_outcome(job.get, leaf) for job, leaf in zip(jobs, leaves, strict=True)] == [
             leaf.value for leaf in leaves
         ]
         if all(leaf.value is not None for leaf in leaves):
@@ -153,7 +157,7 @@ def test_a_graph_gives_what_its_tasks_give(inline: Any, expression: Expression) 
     assert counts is None or (counts.queued, counts.delayed, counts.blocked) == (0, 0, 0)
 
 
-def _told(get: Any, leaf: Leaf) -> str | None:
+def _outcome(get: Any, leaf: Leaf) -> str | None:
     try:
         return str(get())
     except (JobFailed, JobCancelled):

@@ -24,7 +24,7 @@ from tests.support.examples import examples
 ENDED = {"succeeded", "failed", "cancelled", "expired"}
 
 #: What workers say: of a chunk that they hand back nothing had started.
-SAID = [
+ANSWERS = [
     OutcomeKind.SUCCEEDED,
     OutcomeKind.SUCCEEDED,
     OutcomeKind.FAILED,
@@ -185,7 +185,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self.collect()
 
     @precondition(lambda self: any(w.held for w in self.workers.values()))
-    @rule(data=st.data(), kind=st.sampled_from(SAID))
+    @rule(data=st.data(), kind=st.sampled_from(ANSWERS))
     def answer(self, data: st.DataObject, kind: OutcomeKind) -> None:
         """Answer a part of a chunk; who is not known says INFORM first."""
         name = data.draw(st.sampled_from(sorted(n for n, w in self.workers.items() if w.held)))
@@ -194,9 +194,13 @@ class LimitsMachine(RuleBasedStateMachine):
             self.connect(name)
         number = data.draw(st.sampled_from(sorted(worker.held)))
         positions = sorted(worker.held[number][2])
-        self.say(worker, number, positions[: data.draw(st.integers(1, len(positions)))], kind)
+        self.answer_positions(
+            worker, number, positions[: data.draw(st.integers(1, len(positions)))], kind
+        )
 
-    def say(self, worker: Model, number: int, positions: list[int], kind: OutcomeKind) -> None:
+    def answer_positions(
+        self, worker: Model, number: int, positions: list[int], kind: OutcomeKind
+    ) -> None:
         chunk, ids, missing = worker.held[number]
         if kind is OutcomeKind.HANDED_BACK:
             leased = self.leased()
@@ -347,7 +351,7 @@ class LimitsMachine(RuleBasedStateMachine):
                     name = next(n for n, w in self.workers.items() if w is worker)
                     self.connect(name)
                 positions = sorted(worker.held[number][2])
-                self.say(worker, number, positions, OutcomeKind.SUCCEEDED)
+                self.answer_positions(worker, number, positions, OutcomeKind.SUCCEEDED)
             self.every_job_is_known_and_what_ended_stays_so()
             if all(job_id in self.ended for job_id in self.kinds):
                 break

@@ -30,7 +30,7 @@ QUEUES = '[[10, "default"], [10, "other"]]'
 
 
 @dataclass
-class Told:
+class ClientTimes:
     """Times that a client set for a job, in Unix seconds."""
 
     queue: str
@@ -48,7 +48,7 @@ class WaitingMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = TemporaryDirectory(dir=SWIFT)
         self.broker = Broker(Path(self.folder.name), Limits(queue_window=3, chunk_jobs=2))
-        self.jobs: dict[str, Told] = {}
+        self.jobs: dict[str, ClientTimes] = {}
         self.paused: set[str] = set()
         self.open: dict[int, tuple[Request, ChunkIndex]] = {}
         self.received = self.seen = 0
@@ -74,7 +74,7 @@ class WaitingMachine(RuleBasedStateMachine):
         if until is not None:
             parts.append(f"expires:{until}")
         job_id = self.broker.new_id()
-        self.jobs[job_id] = Told(queue, self.now() + countdown, until)
+        self.jobs[job_id] = ClientTimes(queue, self.now() + countdown, until)
         self.broker.submit(job_id, queue, ",".join(parts))
         self.collect()
 

@@ -9,7 +9,7 @@ from tests.support.programs import run
 
 
 @pytest.fixture(scope="module")
-def found_by() -> dict[str, int]:
+def seeds_by_bug() -> dict[str, int]:
     """Return for each bug the seed that found it."""
     done = run(module="tests.simulation.teeth")
     assert done.returncode == 0, done.stderr
@@ -19,6 +19,6 @@ def found_by() -> dict[str, int]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_found(found_by: dict[str, int], name: str) -> None:
+def test_a_planted_bug_is_found(seeds_by_bug: dict[str, int], name: str) -> None:
     """Within `SEEDS` seeds."""
-    assert found_by[name] > 0, f"no seed finds that {name}"
+    assert seeds_by_bug[name] > 0, f"no seed finds that {name}"

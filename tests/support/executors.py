@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from eventmq import Job
 
-__all__ = ["Cluster", "Found"]
+__all__ = ["Cluster", "Comparison"]
 
 #: Master, worker and an executor with one core and 1 GiB, of which only the executor is a process
 #: of its own, as on the machines of a cluster.
@@ -31,12 +31,12 @@ EXECUTOR = b"CoarseGrainedExecutorBackend"
 RUNS, BEHIND = 1.0, 4
 
 #: Seconds that anything may take: a JVM and a Python start on a machine that has much else to do.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 LOST = "eventmq.errors.WorkerLost"
 
 
-class Found(NamedTuple):
+class Comparison(NamedTuple):
     """Result of the comparison, as numbers of jobs.
 
     Attributes:
@@ -99,26 +99,26 @@ class Cluster:
         )
         self.jobs.append(slow.delay(number, RUNS))
         self.jobs += [work.delay(number + n) for n in range(1, BEHIND + 1)]
-        until(lambda: str(number) in self.system.started(), "the job runs", PATIENCE)
+        until(lambda: str(number) in self.system.started(), "the job runs", TIMEOUT)
         pid = self.system.started()[str(number)]
         [executor] = [parent for parent in self.executors() if pid in _below(parent)]
         os.kill(executor, signal.SIGKILL)
         start = time.monotonic()
         self.struck.append(number)
         for job in self.jobs[number:]:
-            job.get(timeout=PATIENCE)
+            job.get(timeout=TIMEOUT)
         return time.monotonic() - start
 
     def executors(self) -> list[int]:
         """Return the executors that are there."""
         return [pid for pid in _below(self.worker.pid) if EXECUTOR in _command(pid)]
 
-    def finish(self) -> Found:
+    def finish(self) -> Comparison:
         """Return what became of all jobs."""
         executed, record = self.system.executed(), self.system.record.read_text()
         infos = [job.info() for job in self.jobs]
         ids = {job.id: number for number, job in enumerate(self.jobs)}
-        return Found(
+        return Comparison(
             lost=[n for n, info in enumerate(infos) if info["state"] != "succeeded"],
             again=[n for n in ids.values() if executed[str(n)] != 1],
             unpaid=[

@@ -47,11 +47,11 @@ def states(broker: Broker, ids: Sequence[str]) -> str:
     return "".join(state[:1] for _, state in rows)
 
 
-def said(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Return an input as text: results in brackets where they are a list."""
     if value and isinstance(value[0], str):
         return str(value[-1].decode()) if len(value) == 3 else f"{value[1]}"
-    return "[" + " ".join(map(said, value)) + "]"
+    return "[" + " ".join(map(as_text, value)) + "]"
 
 
 def result_of(text: str, body: bytes) -> bytes:
@@ -59,7 +59,7 @@ def result_of(text: str, body: bytes) -> bytes:
     if TAKES not in flags_of(text):
         return body
     own, value = unpack(body, "a body")
-    return own + f"({said(unpack(value, 'an input'))})".encode()
+    return own + f"({as_text(unpack(value, 'an input'))})".encode()
 
 
 class Worker:

@@ -32,7 +32,7 @@ class HarnessSource:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.broker_id: str = broker.core.state.store_id
-        self.told: list[int] = []
+        self.sealed_reports: list[int] = []
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         self.broker.store.submit([ReadEvents(after, max_bytes)])
@@ -45,7 +45,7 @@ class HarnessSource:
         [[(_, refused)]] = self.broker.store.finished()
         if refused:
             raise StoreError("another journal")
-        self.told.append(sealed)
+        self.sealed_reports.append(sealed)
         return True
 
 

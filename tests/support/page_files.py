@@ -16,7 +16,7 @@ _FILE = re.compile(
 )
 
 #: Seconds.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def write_files(page: str, folder: Path) -> list[str]:
@@ -40,5 +40,5 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
         env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )

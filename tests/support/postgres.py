@@ -49,7 +49,7 @@ __all__ = [
 USER = "eventmq"
 
 #: Seconds that a server may take until it answers, or until it has ended.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 #: Where ports are looked for: below those that connections get, which could take the port of a
 #: server while it is stopped.
@@ -124,10 +124,10 @@ def free_port() -> int:
 
 def until(ready: Callable[[], Any], what: str) -> None:
     """Wait until something is so."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not ready():
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {PATIENCE:.0f} s: {what}")
+            raise TimeoutError(f"not within {TIMEOUT:.0f} s: {what}")
         time.sleep(0.02)
 
 
@@ -175,7 +175,7 @@ class Home:
         self._tell(f"-{process.pid}")
         self._running.pop(process.pid, None)
         try:
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -412,7 +412,7 @@ class Server:
 
     def promote(self) -> None:
         """Make a replica a primary; return when it takes writes."""
-        assert self.sql("SELECT pg_promote(true, %s)", int(PATIENCE)) == [(True,)]
+        assert self.sql("SELECT pg_promote(true, %s)", int(TIMEOUT)) == [(True,)]
 
 
 class SmallDisk:

@@ -25,7 +25,7 @@ class ServiceManager:
         usec = {"WATCHDOG_USEC": str(int(watchdog * 1_000_000))} if watchdog else {}
         return {"NOTIFY_SOCKET": self.address, **usec}
 
-    def told(self, timeout: float) -> dict[str, str]:
+    def notifications(self, timeout: float) -> dict[str, str]:
         """Return the fields of the next datagram, none if none comes in so many seconds."""
         if not select.select([self._socket], [], [], timeout)[0]:
             return {}
@@ -34,14 +34,14 @@ class ServiceManager:
 
     def until(self, name: str, timeout: float) -> dict[str, str]:
         """Return the first datagram that has a field; others before it are dropped."""
-        while fields := self.told(timeout):
+        while fields := self.notifications(timeout):
             if name in fields:
                 return fields
         raise AssertionError(f"no {name} within {timeout} s")
 
     def drain(self) -> None:
         """Drop what has come so far."""
-        while self.told(0.0):
+        while self.notifications(0.0):
             pass
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ class Program:
         )  # fmt: skip
         self.out: SimpleQueue[str | None] = SimpleQueue()
         self.err: SimpleQueue[str | None] = SimpleQueue()
-        self.said = ""
+        self.text = ""
         self._threads = [
             self._read(self.process.stdout, self.out),
             self._read(self.process.stderr, self.err),
@@ -50,7 +50,7 @@ class Program:
             assert stream is not None
             with stream:
                 for line in stream:
-                    self.said += line
+                    self.text += line
                     lines.put(line.rstrip("\n"))
             lines.put(None)
 
@@ -63,8 +63,8 @@ class Program:
         try:
             line = (self.err if err else self.out).get(timeout=DEADLINE)
         except Empty:
-            raise AssertionError(f"no line within {DEADLINE} s; it said: {self.said}") from None
-        assert line is not None, f"it ended: {self.said}"
+            raise AssertionError(f"no line within {DEADLINE} s; it said: {self.text}") from None
+        assert line is not None, f"it ended: {self.text}"
         return line
 
     def ready(self) -> dict[str, str]:
@@ -85,7 +85,7 @@ class Program:
             code = self.process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(f"it does not end; it said: {self.said}") from None
+            raise AssertionError(f"it does not end; it said: {self.text}") from None
         for thread in self._threads:
             thread.join(DEADLINE)
         return code

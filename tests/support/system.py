@@ -189,7 +189,7 @@ class System:
         lines = self.record.read_text().split("\n")[:-1]
         return [(text, process) for text, _, process in (line.rpartition("|") for line in lines)]
 
-    def noted(self, count: int) -> bool:
+    def has_started(self, count: int) -> bool:
         """Whether there are so many lines in the record: cheap, for what waits for many."""
         return self.record.exists() and self.record.read_bytes().count(b"\n") >= count
 

@@ -30,7 +30,7 @@ from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow, decode_outcomes, encode_chunk
 from eventmq.wire.results import ResultLocation
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 OK = OutcomeKind.SUCCEEDED
 
@@ -121,7 +121,7 @@ def stubborn(path):
         while True:  # a signal that comes right before a sleep is noticed behind it
             time.sleep(0.02)
     except JobCancelled:
-        Path(path + ".told").touch()
+        Path(path + ".interrupted").touch()
         time.sleep(600.0)
 
 
@@ -243,7 +243,7 @@ def make_chunk(*calls: tuple[str, bytes], expires: float = 0.0) -> tuple[bytes, 
     return encode_chunk("default", rows), len(rows)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -277,7 +277,7 @@ class Driver:
             assert len(rows) == event.count
             self.rows.setdefault(event.chunk, []).extend(rows)
 
-    def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    def until(self, condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             self.poll(0.002)

@@ -9,7 +9,7 @@ NAME = b"MDPW02"
 
 
 def ask(client, service, id, *body):
-    client.say("MDPC02", b"\x01", service, id, *body)
+    client.send("MDPC02", b"\x01", service, id, *body)
 
 
 def final(service, id, *body):
@@ -18,7 +18,7 @@ def final(service, id, *body):
 
 def register(dealer, address, service, keys=None):
     worker = dealer(address, b"", keys)
-    worker.say(NAME, b"\x01", service)
+    worker.send(NAME, b"\x01", service)
     return worker
 
 
@@ -33,4 +33,4 @@ def next_request(worker):
 
 
 def answer(worker, kind=b"\x04", client=b"", id=b"", body=()):
-    worker.say(NAME, kind, client, b"", id, *body)
+    worker.send(NAME, kind, client, b"", id, *body)

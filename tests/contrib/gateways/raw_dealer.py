@@ -29,10 +29,10 @@ class RawDealer:
             ) = keys
         self.socket.connect(address if "://" in address else f"tcp://{address}")
 
-    def say(self, *frames):
+    def send(self, *frames):
         self.socket.send_multipart([f.encode() if isinstance(f, str) else f for f in frames])
 
-    def say_when_known(self, *frames):
+    def send_when_routable(self, *frames):
         """Say it, and return once pyzmq's thread, which all of a process share, knows that it left.
 
         Then it knows of what left before as well, and takes no peer for slower than it is.
@@ -48,7 +48,7 @@ class RawDealer:
         return self.socket.recv_multipart()
 
     def ask(self, *frames):
-        self.say(*frames)
+        self.send(*frames)
         return self.next()
 
     def close(self):

@@ -26,10 +26,10 @@ class RawEmp:
         self.decoder = Decoder(1 << 24)
         self.found = []
         if greet:
-            self.say(Hello())
+            self.send(Hello())
             assert Hello(1) == self.next()
 
-    def say(self, *messages):
+    def send(self, *messages):
         self.socket.sendall(b"".join(map(encode, messages)))
 
     def next(self):

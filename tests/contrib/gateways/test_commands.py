@@ -125,7 +125,7 @@ def test_requests_survive_restarts_of_gateway_and_broker(shell, context):
     brokers, gateways = broker(), gateway()
     client = RawDealer(context, front, b"me")
     for number in range(20):
-        client.say("MDPC02", b"\x01", "turn", b"%d" % number, b"a", b"%d" % number)
+        client.send("MDPC02", b"\x01", "turn", b"%d" % number, b"a", b"%d" % number)
     deadline = time.monotonic() + DEADLINE
     while 20 != waiting(shell, bind):
         assert time.monotonic() < deadline
@@ -165,7 +165,7 @@ def test_mc0_serves_without_a_broker_and_finds_it_again(shell, context):
     address = shell.start("gateway", "mc0", "--broker", bind, "--bind", FREE).ready()["bind"]
     client = RawDealer(context, address)
     assert [b"", b"OK", b"ID", b"s"] == client.ask("", "SUB", "ID", "s", "", "news", "own")
-    client.say("", "PUT", "TOPIC", "own", "", "x")
+    client.send("", "PUT", "TOPIC", "own", "", "x")
     assert [b"", b"MESSAGE", b"TOPIC", b"own", b"", b"x"] == client.next()
     for value in ("1", "2"):
         program = shell.start("broker", "--bind", bind, "--data-dir", "data")
@@ -187,11 +187,11 @@ def test_a_gateway_has_a_key_of_its_own_where_the_broker_has_keys(shell, context
     addresses = ("--bind", FREE, "--worker-bind", FREE)
     ready = shell.start("gateway", "majordomo", "--broker", broker, *addresses).ready()
     client, worker = (RawDealer(context, ready[port]) for port in ("bind", "worker-bind"))
-    worker.say("MDPW02", b"\x01", "echo")
-    client.say("MDPC02", b"\x01", "echo", "id", "hello")
+    worker.send("MDPW02", b"\x01", "echo")
+    client.send("MDPC02", b"\x01", "echo", "id", "hello")
     name, kind, address, empty, id, body = worker.next()
     assert (b"MDPW02", b"\x02", b"hello") == (name, kind, body)
-    worker.say(name, b"\x04", address, empty, id, b"done")
+    worker.send(name, b"\x04", address, empty, id, b"done")
     assert [b"MDPC02", b"\x03", b"echo", b"id", b"done"] == client.next()
     client.close()
     worker.close()

@@ -148,19 +148,19 @@ def test_a_journal_goes_on_inside_of_what_one_commit_wrote(broker: Broker, out: 
     def plainly(_: str, __: str, value: Any) -> object:
         return value
 
-    def taker() -> Redactor:
+    def make_redactor() -> Redactor:
         known = redactor(plainly)
         known._arguments = lambda *row: row[-1].decode()  # type: ignore[method-assign]
         return known
 
     folder = JournalFolder(out)
     folder.open()
-    drain = Drain(HarnessSource(broker), folder, broker.clock, rows=8, redactor=taker())
+    drain = Drain(HarnessSource(broker), folder, broker.clock, rows=8, redactor=make_redactor())
     drain.start()
     drain.step()
     folder.close()
     assert names_of(out) == [(1, 8), (9, 16)]
-    drained(broker, out, redactor=taker())
+    drained(broker, out, redactor=make_redactor())
     assert names_of(out) == [(1, 8), (9, 16), (17, 20)]
     assert [json.loads(event["arguments"]) for event in rows_in(out)] == [i for i, _ in bodies]
 
@@ -324,7 +324,7 @@ def test_what_cannot_be_decoded_is_null(
 # With apps
 
 
-def taken(app: EventMQ, out: Path) -> list[tuple[Any, Any]]:
+def redacted_values(app: EventMQ, out: Path) -> list[tuple[Any, Any]]:
     """Run a journal on the broker of an app, with its redactor, to the end."""
     folder = JournalFolder(out)
     folder.open()
@@ -366,7 +366,7 @@ def test_a_chain_has_the_arguments_that_it_was_given(
             return x + y
 
         assert chain(add.s(1, 2), add.s(10)).delay().get(timeout=20) == 13
-        values = taken(app, out)
+        values = redacted_values(app, out)
     given = [arguments["args"] for arguments, _ in values if arguments is not None]
     assert given == [[1, 2], [10]]
     assert [result for _, result in values if result is not None] == [3, 13]
@@ -388,7 +388,7 @@ def test_signed_values_are_decoded_where_they_are_accepted(
             return value, value
 
         assert double.delay({1, 2}).get(timeout=20) == ({1, 2}, {1, 2})
-        values = taken(app, out)
+        values = redacted_values(app, out)
     expected = [str({"args": [{1, 2}], "kwargs": {}}), str(({1, 2}, {1, 2}))]
     assert [value for pair in values for value in pair if value] == list(map(sorted, expected))
 
@@ -446,7 +446,7 @@ def test_a_result_that_a_backend_keeps_is_not_fetched(
             return x + y
 
         assert add.delay(1, 2).get(timeout=20) == 3
-        values = taken(app, out)
+        values = redacted_values(app, out)
     assert values == [({"args": [1, 2], "kwargs": {}}, None), (None, None)]
     assert warnings(caplog) == []
 

@@ -63,12 +63,12 @@ class Spans:
     def of(self, name: str, job_id: str) -> ReadableSpan:
         """Wait for the span of a job."""
 
-        def found() -> list[ReadableSpan]:
+        def exported_spans() -> list[ReadableSpan]:
             spans = self._named(name)
             return [span for span in spans if attributes(span)["messaging.message.id"] == job_id]
 
-        until(lambda: bool(found()), f"the span {name!r} of {job_id}")
-        (span,) = found()
+        until(lambda: bool(exported_spans()), f"the span {name!r} of {job_id}")
+        (span,) = exported_spans()
         return span
 
 

@@ -62,7 +62,7 @@ class Life:
     worker: str = ""
     events: list[tuple[int, Row]] = field(default_factory=list)
 
-    def tell(self, kind: str, **columns: Any) -> None:
+    def add_event(self, kind: str, **columns: Any) -> None:
         row = {
             "ts_us": self.now, "kind": kind, "job_id": self.id, "task": self.task,
             "queue": self.queue, "release": self.release, **columns,
@@ -88,7 +88,7 @@ class Life:
         }  # fmt: skip
 
     def admit(self) -> None:
-        self.tell("enqueued", bytes_in=self.chance.randrange(300))
+        self.add_event("enqueued", bytes_in=self.chance.randrange(300))
 
     def run(self, limit: float = 1.0) -> Row:
         """Wait for a worker and run; return the columns of an outcome."""
@@ -111,11 +111,11 @@ class Life:
 
 
 def succeeds(job: Life) -> None:
-    job.tell("succeeded", **job.run())
+    job.add_event("succeeded", **job.run())
 
 
 def fails(job: Life) -> None:
-    job.tell("failed", **job.run(), **job.fault())
+    job.add_event("failed", **job.run(), **job.fault())
 
 
 def retries(job: Life) -> None:
@@ -125,10 +125,10 @@ def retries(job: Life) -> None:
         if job.chance.random() < 0.5:
             del outcome["wait_us"]  # as in journals of before it was said
         due_us = job.now + 2 * _SECOND
-        job.tell("retry", **outcome, due_us=due_us)
+        job.add_event("retry", **outcome, due_us=due_us)
         job.now = due_us
         job.attempt += 1
-        job.tell("enqueued", attempt=job.attempt, delivery=job.delivery)
+        job.add_event("enqueued", attempt=job.attempt, delivery=job.delivery)
     job.chance.choice((succeeds, fails))(job)
 
 
@@ -139,13 +139,13 @@ def lasts(job: Life) -> None:
     job.lease()
     started = job.now
     job.now += 5 * _SECOND
-    job.tell("leased", **job.held())
+    job.add_event("leased", **job.held())
     for _ in range(job.chance.randrange(3)):
         job.now += 20 * _SECOND
-        job.tell("progress", **job.held())
+        job.add_event("progress", **job.held())
     job.wait(10.0)
     outcome = {"wait_us": started - ready, "run_us": job.now - started, "started_us": started}
-    job.tell("succeeded", **job.held(), **outcome)
+    job.add_event("succeeded", **job.held(), **outcome)
 
 
 def dies(job: Life) -> None:
@@ -153,13 +153,13 @@ def dies(job: Life) -> None:
     for _ in range(job.chance.randrange(1, 3)):
         job.run(3.0)
         reason = job.chance.choice(({}, {"error_type": _LOST, "error_fingerprint": "d" * 16}))
-        job.tell("lease_lost", **job.held(), **reason)
+        job.add_event("lease_lost", **job.held(), **reason)
     succeeds(job)
 
 
 def is_handed_back(job: Life) -> None:
     job.run()
-    job.tell("handed_back", **job.held())
+    job.add_event("handed_back", **job.held())
     succeeds(job)
 
 
@@ -167,25 +167,25 @@ def is_replayed(job: Life) -> None:
     fails(job)
     job.wait(9.0)
     job.attempt += 1
-    job.tell("replayed", attempt=job.attempt, delivery=job.delivery)
+    job.add_event("replayed", attempt=job.attempt, delivery=job.delivery)
     job.chance.choice((succeeds, fails))(job)
 
 
 def is_cancelled(job: Life) -> None:
     job.wait(3.0)
-    job.tell("cancelled", attempt=job.attempt, delivery=job.delivery)
+    job.add_event("cancelled", attempt=job.attempt, delivery=job.delivery)
 
 
 def expires(job: Life) -> None:
     """While it waits for a worker, or before it is ready."""
     job.wait(3.0)
     due_column = {"due_us": job.now + _SECOND} if job.chance.random() < 0.3 else {}
-    job.tell("expired", attempt=job.attempt, delivery=job.delivery, **due_column)
+    job.add_event("expired", attempt=job.attempt, delivery=job.delivery, **due_column)
 
 
 def is_submitted_again(job: Life) -> None:
     job.wait(1.0)
-    job.tell("duplicate", bytes_in=9)
+    job.add_event("duplicate", bytes_in=9)
     succeeds(job)
 
 
@@ -207,7 +207,7 @@ def runs(job: Life) -> None:
     job.wait(2.0)
     job.lease()
     job.now += 5 * _SECOND
-    job.tell("leased", **job.held())
+    job.add_event("leased", **job.held())
 
 
 #: Fate -> how many of a hundred jobs have it.

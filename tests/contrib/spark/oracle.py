@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 ENDS = {"succeeded", "failed", "cancelled", "expired"}
 WAITING = {"enqueued", "delayed", "retry", "lease_lost", "handed_back", "replayed"}
-TELLING = ENDS | WAITING | {"leased", "progress"}
+STATE_KINDS = ENDS | WAITING | {"leased", "progress"}
 
 
 def once(rows: Iterable[Row]) -> list[Row]:
@@ -51,7 +51,7 @@ def jobs_of(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """The events of each job, without those that say nothing of its state."""
     by_group: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in once(rows):
-        if row["kind"] in TELLING:
+        if row["kind"] in STATE_KINDS:
             by_group[row["broker_id"], row["job_id"]].append(row)
     return by_group
 

@@ -43,7 +43,7 @@ STATES = (
 
 
 @pytest.fixture(scope="module")
-def told() -> list[Row]:
+def history_rows() -> list[Row]:
     """The events of three hundred brokers, and of sixty that Hypothesis draws.
 
     With losses, gaps, rows that are there twice, and jobs of every fate.
@@ -53,30 +53,32 @@ def told() -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def events(spark: SparkSession, told: list[Row]) -> Iterator[DataFrame]:
-    table = frame(spark, told).dropDuplicates(KEYS).persist()
+def events(spark: SparkSession, history_rows: list[Row]) -> Iterator[DataFrame]:
+    table = frame(spark, history_rows).dropDuplicates(KEYS).persist()
     yield table
     table.unpersist()
 
 
-def test_each_job_of_any_history_is_judged_as_by_hand(events: DataFrame, told: list[Row]) -> None:
-    expected = oracle.states(told)
+def test_each_job_of_any_history_is_judged_as_by_hand(
+    events: DataFrame, history_rows: list[Row]
+) -> None:
+    expected = oracle.states(history_rows)
     assert set(expected.values()) == set(STATES), "a fate that is not there shows nothing"
     known = numbers(events)
     rows = job_states(events, known).select("broker_id", "job_id", "state").collect()
     assert {(broker, job): state for broker, job, state in rows} == expected
-    holes = {broker: oracle.holes(some) for broker, some in oracle.of_brokers(told).items()}
+    holes = {broker: oracle.holes(some) for broker, some in oracle.of_brokers(history_rows).items()}
     assert {each.broker_id: each[2:] for each in known} == {
         broker: (len(missing), max(missing, default=0), max(dropped, default=0))
         for broker, (missing, dropped) in holes.items()
     }
 
 
-def test_the_audit_counts_and_lists_them(events: DataFrame, told: list[Row]) -> None:
-    expected, double = oracle.states(told), oracle.double_leased(told)
+def test_the_audit_counts_and_lists_them(events: DataFrame, history_rows: list[Row]) -> None:
+    expected, double = oracle.states(history_rows), oracle.double_leased(history_rows)
     whole = audit(events)
     counts = Counter(expected.values())
-    missing = [oracle.holes(some)[0] for some in oracle.of_brokers(told).values()]
+    missing = [oracle.holes(some)[0] for some in oracle.of_brokers(history_rows).values()]
     assert whole.as_dict() == {
         "conclusion": "not sound", "jobs": len(expected), **{name: counts[name] for name in STATES},
         "double_leased": len(double), "missing_events": sum(map(len, missing)),

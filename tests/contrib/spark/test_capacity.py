@@ -149,10 +149,12 @@ def plain_runs(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[dict[str, Any]]:
+def history_rows() -> list[dict[str, Any]]:
     """The rows of sixty brokers, without repeated ones: the reader drops those."""
-    told = [row for n in range(60) for row in clean(story(Random(n), f"broker{n}", jobs=40).rows)]
-    return told + chain()
+    history_rows = [
+        row for n in range(60) for row in clean(story(Random(n), f"broker{n}", jobs=40).rows)
+    ]
+    return history_rows + chain()
 
 
 def chain() -> list[dict[str, Any]]:
@@ -173,8 +175,8 @@ def chain() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def events(spark: SparkSession, told: list[dict[str, Any]]) -> Iterator[DataFrame]:
-    table = frame(spark, told).cache()
+def events(spark: SparkSession, history_rows: list[dict[str, Any]]) -> Iterator[DataFrame]:
+    table = frame(spark, history_rows).cache()
     yield table
     table.unpersist()
 
@@ -185,23 +187,23 @@ def clean(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("few", [False, True])
 def test_the_runs_are_those_of_the_events(
-    events: DataFrame, told: list[dict[str, Any]], few: bool
+    events: DataFrame, history_rows: list[dict[str, Any]], few: bool
 ) -> None:
     """Also those that failed and were tried again, whose events do not say how long they waited."""
     columns = ("broker_id", "job_id", "attempt", "queue", "ready_us", "started_us")
     runs = executions(events, few=few).select(*columns).collect()
-    assert plain_runs(told) == sorted(tuple(row) for row in runs)
+    assert plain_runs(history_rows) == sorted(tuple(row) for row in runs)
     assert 2_000 < len(runs)
 
 
 def test_queues_and_workers_are_those_of_plain_runs(
-    events: DataFrame, told: list[dict[str, Any]]
+    events: DataFrame, history_rows: list[dict[str, Any]]
 ) -> None:
     rows = {
         (row["queue"], row["slots"], row["what"]): row.asDict()
         for row in capacity.capacity(events, target_p95=2.0, slots=[7]).collect()
     }
-    runs = plain_runs(told)
+    runs = plain_runs(history_rows)
     assert {"default", "email"} == {queue for queue, _, _ in rows}
     for queue in ("default", "email"):
         waited = [started - ready for *_, name, ready, started in runs if name == queue]
@@ -217,7 +219,7 @@ def test_queues_and_workers_are_those_of_plain_runs(
         assert (
             needed["wait_p95_s"] <= 2.0 < rows[queue, needed["slots"] - 1, "what-if"]["wait_p95_s"]
         )
-    names = {row.get("worker_id") for row in told if row.get("started_us") is not None}
+    names = {row.get("worker_id") for row in history_rows if row.get("started_us") is not None}
     busy = {row["worker"]: row for row in capacity.workers(events).collect()}
     assert names == set(busy)
     assert len(runs) == sum(row["jobs"] for row in busy.values())

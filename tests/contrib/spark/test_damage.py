@@ -83,7 +83,7 @@ def path_of(journal: Path, first: int) -> Path:
     return path
 
 
-def looked_at(journal: Path) -> Inspection:
+def inspection_of(journal: Path) -> Inspection:
     return inspect(Catalog.read(FolderLocation(journal), sealed=True))
 
 
@@ -358,7 +358,7 @@ BY_EVENTS: list[Plant] = [unknown_kind, overlap_with_other_content]
 def test_the_files_show_each_damage(journal: Path, plant: Plant) -> None:
     """Without Spark: by names, footers, checksums and the seal log."""
     expected = plant(journal)
-    result = looked_at(journal)
+    result = inspection_of(journal)
     ranges = [f"the events {a} to {b} of the broker {broker}" for broker, a, b in result.missing]
     assert result.damage
     if plant not in BY_EVENTS:
@@ -426,7 +426,7 @@ def test_a_whole_journal_whose_broker_was_asked_is_clean(
 
 
 def unproven(journal: Path) -> list[str]:
-    result = looked_at(journal)
+    result = inspection_of(journal)
     assert (result.damage, result.missing) == ([], [])
     return result.unproven
 
@@ -473,7 +473,7 @@ def test_the_file_of_a_journal_that_was_killed_is_looked_at_without_the_log(jour
     path = path_of(journal, 43)
     whole = path.read_bytes()
     byte_flipped_in(path)
-    assert "a page is damaged" in looked_at(journal).damage[0]
+    assert "a page is damaged" in inspection_of(journal).damage[0]
     path.write_bytes(whole)
     log.write_text("".join(lines[:-2]))
     [reason] = unproven(journal)
@@ -492,13 +492,13 @@ def test_a_journal_whose_newest_file_is_gone_goes_on_and_says_so(
     path.unlink()
     reopened(journal)
     assert "files with the events 43 to 46" in caplog.text
-    result = looked_at(journal)
+    result = inspection_of(journal)
     assert result.damage == []
     assert [each[1:] for each in result.missing] == [(43, 46)]
     path.write_bytes(whole)
     reopened(journal)
     assert unproven(journal) == []
-    assert list(looked_at(journal).bounds.values()) == [(1, 46)]
+    assert list(inspection_of(journal).bounds.values()) == [(1, 46)]
 
 
 def test_a_compacted_journal_is_proven_without_its_small_files(
@@ -515,12 +515,12 @@ def test_a_compacted_journal_is_proven_without_its_small_files(
     assert large.parts[-4] == "compacted"
     data = large.read_bytes()
     byte_flipped_in(large)
-    assert "a page is damaged" in looked_at(journal).damage[0]
+    assert "a page is damaged" in inspection_of(journal).damage[0]
     large.write_bytes(data)
     rewrite(large, edited("run_us", 3, 77))
-    assert "was altered" in looked_at(journal).damage[0]
+    assert "was altered" in inspection_of(journal).damage[0]
     large.unlink()
-    later_result = looked_at(journal)
+    later_result = inspection_of(journal)
     assert [each[1:] for each in later_result.missing] == [(1, 22)]
     assert len(later_result.damage) == 3
 
@@ -588,7 +588,7 @@ def test_what_was_forgotten_is_not_missing(journal: Path) -> None:
     assert (begin, unproven(journal)) == (23, [])
     path_of(journal, 23).unlink()
     assert "the events 23 to 32" in " ".join(
-        f"the events {a} to {b}" for _, a, b in looked_at(journal).missing
+        f"the events {a} to {b}" for _, a, b in inspection_of(journal).missing
     )
 
 
@@ -622,7 +622,7 @@ def test_a_log_without_the_lines_of_forgotten_files_proves_the_others(
     assert (record.trimmed, record.begin, record.end, record.last) == (22, 1, 46, 46)
     assert (brief.head, brief.last, brief.end) == (record.head, record.last, record.end)
     assert record.valid == {numbers for numbers in whole.valid if numbers[0] >= 23}
-    result = looked_at(journal)
+    result = inspection_of(journal)
     assert (result.damage, result.missing, unproven(journal)) == ([], [], [])
     [(_, bounds)] = result.bounds.items()
     assert bounds == (23, 46)
@@ -670,7 +670,7 @@ def test_a_trimmed_log_that_is_damaged_is_found(
     journal: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Path], None]
 ) -> None:
     plant(trim(journal, monkeypatch))
-    assert any("of the seal log of the broker" in text for text in looked_at(journal).damage)
+    assert any("of the seal log of the broker" in text for text in inspection_of(journal).damage)
 
 
 def test_what_was_forgotten_counts_as_missing_where_that_is_not_said(
@@ -679,7 +679,7 @@ def test_what_was_forgotten_counts_as_missing_where_that_is_not_said(
     """The log remembers that there was more."""
     trim(journal, monkeypatch)
     (journal / "_seals" / "begin.json").unlink()
-    assert [each[1:] for each in looked_at(journal).missing] == [(1, 22)]
+    assert [each[1:] for each in inspection_of(journal).missing] == [(1, 22)]
     with pytest.raises(JournalError, match="lacks its beginning: the events 1 to 22"):
         Catalog.read(FolderLocation(journal)).files()
 
@@ -692,7 +692,7 @@ def test_a_forgotten_file_that_comes_back_is_told(
     back = path_of(sound, 1)
     shutil.copytree(back.parent, journal / Path(*back.parts[-3:-1]), dirs_exist_ok=True)
     expected = "-1-10.parquet is not in the seal log: files before that were forgotten there"
-    assert any(each.endswith(expected) for each in looked_at(journal).damage)
+    assert any(each.endswith(expected) for each in inspection_of(journal).damage)
 
 
 def test_a_log_keeps_lines_that_are_needed_or_damaged(

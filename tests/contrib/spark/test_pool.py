@@ -198,18 +198,18 @@ def test_what_a_slot_said_last_does_not_hide_what_it_answered_since() -> None:
 class Words:
     """Stands for the socket of a slot: what it hears, and what it says."""
 
-    def __init__(self, *heard: bytes) -> None:
-        self.heard = deque(heard)
-        self.said: list[list[Any]] = []
+    def __init__(self, *incoming: bytes) -> None:
+        self.incoming = deque(incoming)
+        self.sent: list[list[Any]] = []
 
     def poll(self, _: int, __: int) -> bool:
-        return bool(self.heard)
+        return bool(self.incoming)
 
     def recv(self) -> bytes:
-        return self.heard.popleft()
+        return self.incoming.popleft()
 
     def send(self, data: bytes) -> None:
-        self.said.append(unpack(data))
+        self.sent.append(unpack(data))
 
     def fileno(self) -> int:
         return self.pipe[0]
@@ -222,14 +222,14 @@ class Idle:
 
     def __init__(self) -> None:
         self.given: list[int] = []
-        self.told: list[Any] = []
+        self.events: list[Any] = []
 
     def filenos(self) -> list[int]:
         return []
 
     def poll(self) -> list[Any]:
-        told, self.told = self.told, []
-        return told
+        events, self.events = self.events, []
+        return events
 
     def running(self, _: int) -> None:
         return None
@@ -241,7 +241,7 @@ class Idle:
         return len(self.given)
 
     def stop(self, _: float) -> None:
-        self.told = ["stopped"]
+        self.events = ["stopped"]
 
 
 def test_a_slot_whose_manager_is_gone_ends() -> None:
@@ -258,14 +258,14 @@ def test_a_chunk_that_was_given_before_a_death_was_heard_of_is_lost_with_it() ->
     from eventmq.interfaces import SlotDied
 
     pool: Any = Idle()
-    pool.told = [SlotDied(0, 1, 0, "signal 9")]
+    pool.events = [SlotDied(0, 1, 0, "signal 9")]
     words: Any = Words()
     remote = Remote(pool, words, 0.1)
     remote._send_events()
-    words.heard += [pack("assign", 0, 2, 1, b""), pack("assign", 1, 3, 1, b""), pack("take", 1)]
+    words.incoming += [pack("assign", 0, 2, 1, b""), pack("assign", 1, 3, 1, b""), pack("take", 1)]
     remote._receive()
     assert pool.given == [3]
-    assert [said[0] for said in words.said if said[0] != "note"] == ["event", "taken"]
+    assert [message[0] for message in words.sent if message[0] != "note"] == ["event", "taken"]
 
 
 def test_a_question_that_is_taken_back_is_not_answered() -> None:
@@ -275,15 +275,15 @@ def test_a_question_that_is_taken_back_is_not_answered() -> None:
     remote = Remote(pool, words, 9.0)
     remote._last_seen -= 2.0
     remote._receive()
-    words.heard += [pack("keep", 1), pack("assign", 0, 2, 1, b"")]
+    words.incoming += [pack("keep", 1), pack("assign", 0, 2, 1, b"")]
     remote._receive()
-    assert (pool.given, words.said) == ([2], [])
+    assert (pool.given, words.sent) == ([2], [])
     remote._last_seen -= 2.0
-    words.heard += [pack("take", 2)]
-    until(lambda: remote._receive() or bool(words.said), "the answer")
-    words.heard += [pack("take", 3)]
+    words.incoming += [pack("take", 2)]
+    until(lambda: remote._receive() or bool(words.sent), "the answer")
+    words.incoming += [pack("take", 3)]
     remote._receive()
-    assert words.said == [["taken", 2, 1], ["taken", 3, 1]]
+    assert words.sent == [["taken", 2, 1], ["taken", 3, 1]]
 
 
 def test_what_is_withdrawn_too_late_ends_the_slot() -> None:
@@ -315,7 +315,7 @@ def link() -> Iterator[SlotLink]:
 
 
 def test_the_link_takes_encrypted_words_only(link: SlotLink) -> None:
-    """One without the key is not heard; nonsense from one that has it does no harm."""
+    """Messages without the key are ignored; malformed ones with the key do no harm."""
     import zmq
 
     with zmq.Context() as context:

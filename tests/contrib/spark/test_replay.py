@@ -231,11 +231,11 @@ def test_the_jobs_are_those_whose_last_event_is_a_failure(spark: SparkSession) -
     ]
     events = frame(spark, rows)
 
-    def found(**filters: Any) -> dict[str, int]:
+    def counts_of(**filters: Any) -> dict[str, int]:
         return {each.job_id: each.attempt for each in failed_jobs(events, **filters).collect()}
 
-    assert found() == {"plain": 1, "twice": 2, "other": 1}
-    assert found(error="OutOfStock") == found(error="shop.OutOfStock") == {"twice": 2}
-    assert found(queue="q", since=10.0, until=16.0) == {"plain": 1}
+    assert counts_of() == {"plain": 1, "twice": 2, "other": 1}
+    assert counts_of(error="OutOfStock") == counts_of(error="shop.OutOfStock") == {"twice": 2}
+    assert counts_of(queue="q", since=10.0, until=16.0) == {"plain": 1}
     [first, *_] = summary(failed_jobs(events, task="t")).collect()
     assert (first.queue, first.error, first.jobs) == ("q", "builtins.ValueError", 1)

@@ -72,7 +72,7 @@ def test_each_row_is_one_job_however_often_it_is_written(
     worker = system.worker("-Q", "once")
     for _ in range(2):
         write(rows, queue="once", idColumns="number", argColumns="number", maxInFlight=100)
-    until(lambda: system.noted(300), "300 jobs are done")
+    until(lambda: system.has_started(300), "300 jobs are done")
     # Done a second time they would be there before this one.
     app.send("survivor.work", ("last",), queue="once").get(timeout=30)
     worker.terminate()

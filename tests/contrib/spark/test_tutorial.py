@@ -128,7 +128,7 @@ def test_the_way_from_the_demo_to_the_audit(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(demo.folder)
     [shown] = demo.programs
-    assert 0 == shown.wait(), shown.said
+    assert 0 == shown.wait(), shown.text
     [folder] = (demo.folder / "tmp").iterdir()
     journal = [
         re.sub(r"/tmp/eventmq-demo-\w+", str(folder), w) for w in commands["journal of the demo"]

@@ -35,7 +35,7 @@ def open_one(now=0.0, *, ready=True, limits=LIMITS):
     return connection
 
 
-def said(connection):
+def sent_messages(connection):
     """Return what the connection has said since the last call."""
     decoder = Decoder(100_000)
     decoder.feed(connection.take_output())
@@ -44,7 +44,7 @@ def said(connection):
 
 def code_of(connection):
     """Return the code of the ERROR by which the connection ended."""
-    *_, last = said(connection)
+    *_, last = sent_messages(connection)
     assert isinstance(last, Error)
     assert connection.closed
     return last.code
@@ -54,7 +54,7 @@ def code_of(connection):
 
 
 def test_hello_is_said_at_once():
-    assert [Hello(1)] == said(open_one(ready=False))
+    assert [Hello(1)] == sent_messages(open_one(ready=False))
 
 
 def test_hello_from_both_sides_opens_it():
@@ -88,7 +88,7 @@ def test_bye_and_error_close_the_handshake(first):
     connection.take_output()
     connection.receive(encode(first), 0.0)
     assert connection.closed
-    assert [] == said(connection)
+    assert [] == sent_messages(connection)
 
 
 def test_no_hello_within_5_seconds_is_error_1():
@@ -115,7 +115,7 @@ def test_bye_closes_and_what_follows_is_ignored():
     connection.receive(encode(Ping()), 0.0)
     assert connection.closed
     assert connection.error is None
-    assert [] == said(connection)
+    assert [] == sent_messages(connection)
 
 
 def test_an_error_of_the_other_side_is_kept():
@@ -131,7 +131,7 @@ def test_our_bye_is_said_once():
     connection.bye()
     connection.bye()
     connection.fail(EmpError(0, "late"))
-    assert [Bye()] == said(connection)
+    assert [Bye()] == sent_messages(connection)
 
 
 # Ping-pong
@@ -140,21 +140,21 @@ def test_our_bye_is_said_once():
 def test_a_ping_is_answered():
     connection = open_one()
     connection.receive(encode(Ping()) * 2, 0.0)
-    assert [Pong(), Pong()] == said(connection)
+    assert [Pong(), Pong()] == sent_messages(connection)
 
 
 def test_our_ping_goes_out_at_the_interval_one_at_a_time():
     connection = open_one()
     connection.tick(29.9)
-    assert [] == said(connection)
+    assert [] == sent_messages(connection)
     connection.tick(30.0)
     connection.tick(35.0)
-    assert [Ping()] == said(connection)
+    assert [Ping()] == sent_messages(connection)
     connection.receive(encode(Pong()), 36.0)
     connection.tick(65.9)
-    assert [] == said(connection)
+    assert [] == sent_messages(connection)
     connection.tick(66.0)
-    assert [Ping()] == said(connection)
+    assert [Ping()] == sent_messages(connection)
 
 
 def test_a_missing_pong_closes():
@@ -197,7 +197,7 @@ def test_requests_are_handed_on_in_order_and_answered_under_their_id():
     connection.receive(encode(Request(7, b'{"op":"a"}')) + encode(Request(3, b'{"op":"b"}')), 0.0)
     assert [(7, ("a", {})), (3, ("b", {}))] == list(connection.requests)
     connection.respond(7, EmpResult(True, {}))
-    assert [Response(7, b'{"status":"success"}')] == said(connection)
+    assert [Response(7, b'{"status":"success"}')] == sent_messages(connection)
 
 
 @pytest.mark.parametrize("ids", [[0], [5, 5]], ids=str)
@@ -229,7 +229,7 @@ def test_our_ids_count_from_1():
     connection = open_one()
     assert [1, 2] == [connection.request("x", {}), connection.request("y")]
     expected = [Request(1, b'{"op":"x","data":{}}'), Request(2, b'{"op":"y","data":{}}')]
-    assert expected == said(connection)
+    assert expected == sent_messages(connection)
 
 
 def test_bad_application_data_are_error_4():
@@ -250,7 +250,7 @@ def test_a_response_that_cannot_be_sent_is_a_failure():
     for id, value in ((1, "x" * 2000), (2, {1, 2}), (3, float("nan"))):
         connection.receive(encode(Request(id, b'{"op":"x"}')), 0.0)
         connection.respond(id, EmpResult(True, {"job_id": "j", "result": value}))
-    answers = [message.data for message in said(connection)]
+    answers = [message.data for message in sent_messages(connection)]
     assert ["too_large", "not_json", "not_json"] == [
         answer.split(b'"code":"')[1].split(b'"')[0].decode() for answer in answers
     ]
@@ -262,7 +262,7 @@ def test_a_request_of_ours_over_the_limit_is_refused_here():
     connection = open_one()
     with pytest.raises(EmpError, match="over the limit"):
         connection.request("x", {"a": "x" * 1000})
-    assert [] == said(connection)
+    assert [] == sent_messages(connection)
 
 
 MESSAGES = st.one_of(
@@ -287,7 +287,7 @@ def test_any_conversation_ends_by_the_rules(events):
         else:
             connection.receive(event if isinstance(event, bytes) else encode(event), now)
         ended = bool(received) and isinstance(received[-1], (Error, Bye))
-        new = said(connection)
+        new = sent_messages(connection)
         assert not (ended and new)
         received += new
         assert connection.wait(now) >= 0.0

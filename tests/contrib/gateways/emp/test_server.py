@@ -192,7 +192,7 @@ def test_pipelined_requests_are_answered_in_order(address):
     with RawEmp(address) as peer:
         for id in range(1, 301):
             op = "add" if id % 3 == 0 else "$echo"
-            peer.say(Request(id, encode_operation(op, {"a": id, "b": 0})))
+            peer.send(Request(id, encode_operation(op, {"a": id, "b": 0})))
         answers = [peer.next() for _ in range(300)]
         assert list(range(1, 301)) == [answer.id for answer in answers]
         assert all(decode_result(answer.data).ok for answer in answers)
@@ -213,13 +213,13 @@ def test_many_clients_are_served_at_once(address):
 def test_hello_comes_at_once_and_a_ping_is_answered(address):
     with RawEmp(address, greet=False) as peer:
         assert Hello(1) == peer.next()
-        peer.say(Hello(), Ping())
+        peer.send(Hello(), Ping())
         assert Pong() == peer.next()
 
 
 def test_bye_closes(address):
     with RawEmp(address) as peer:
-        peer.say(Bye())
+        peer.send(Bye())
         assert [] == peer.rest()
 
 
@@ -227,7 +227,7 @@ def test_a_silent_peer_is_pinged_and_closed(start):
     (address,) = start("emp", bind="tcp://127.0.0.1:0", ping_interval=0.3, ping_timeout=1.0)
     with RawEmp(address) as peer:
         assert Ping() == peer.next()
-        peer.say(Pong())
+        peer.send(Pong())
         assert Ping() == peer.next()
         (last,) = peer.rest()
         assert 0 == last.code
@@ -239,7 +239,7 @@ def test_a_client_answers_pings_while_it_has_nothing_to_do(start):
         with RawEmp(address) as peer:  # tells how the time goes
             for _ in range(4):
                 assert Ping() == peer.next()
-                peer.say(Pong())
+                peer.send(Pong())
         assert {} == client.call("$echo")
 
 
@@ -287,7 +287,7 @@ def test_pending_requests_are_answered_before_the_end(app):
     gateway = app.plugins.make(GATEWAY, "emp", options={"bind": "tcp://127.0.0.1:0"})
     (address,) = gateway.start()
     with RawEmp(address) as peer:
-        peer.say(Request(1, encode_operation("slow")))
+        peer.send(Request(1, encode_operation("slow")))
         assert started.wait(DEADLINE)
         stopper = threading.Thread(target=gateway.stop, args=(DEADLINE,))
         stopper.start()
@@ -303,14 +303,14 @@ def test_a_peer_that_does_not_read_harms_nobody_else(address, client):
     with RawEmp(address) as peer:
         data = {"text": "x" * 100_000}
         for id in range(1, 61):
-            peer.say(Request(id, encode_operation("$echo", data)))
+            peer.send(Request(id, encode_operation("$echo", data)))
         assert {"n": 1} == client.call("$echo", {"n": 1})
         assert list(range(1, 61)) == [peer.next().id for _ in range(60)]
 
 
-def _say_all(peer, messages):
+def _send_all(peer, messages):
     for message in messages:
-        peer.say(message)
+        peer.send(message)
 
 
 def test_a_peer_that_never_reads_is_not_read_either(address, client):
@@ -320,7 +320,7 @@ def test_a_peer_that_never_reads_is_not_read_either(address, client):
     with RawEmp(address) as peer:
         peer.socket.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            _say_all(peer, (Request(id, request) for id in range(1, 1001)))
+            _send_all(peer, (Request(id, request) for id in range(1, 1001)))
         assert rss() - before < GROWTH
         assert {"n": 1} == client.call("$echo", {"n": 1})
 

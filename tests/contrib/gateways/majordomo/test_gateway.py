@@ -66,7 +66,7 @@ def test_a_client_with_a_req_socket_and_a_worker_of_a_common_library(farm, deale
     """Both put an empty frame first, and look for one in what comes."""
     _, (front, back) = farm.gateway()
     worker = dealer(back)
-    worker.say(b"", NAME, b"\x01", "echo")
+    worker.send(b"", NAME, b"\x01", "echo")
     with context.socket(zmq.REQ) as client:
         client.linger = 0
         client.connect(front)
@@ -75,10 +75,10 @@ def test_a_client_with_a_req_socket_and_a_worker_of_a_common_library(farm, deale
         assert (b"", NAME, b"\x02") == (empty, name, kind)
         address, envelope, id, body = rest
         assert (b"", b"1", b"x") == (envelope, id, body)
-        worker.say(b"", NAME, b"\x04", address, b"", id, b"r")
+        worker.send(b"", NAME, b"\x04", address, b"", id, b"r")
         assert client.poll(DEADLINE * 1000)
         assert final("echo", b"1", b"r") == client.recv_multipart()
-        worker.say(b"", NAME, b"PING")
+        worker.send(b"", NAME, b"PING")
         assert [b"", NAME, b"PONG"] == worker.next()
 
 
@@ -199,7 +199,7 @@ def test_a_repeat_joins_the_first_also_when_it_is_done(farm, dealer):
     assert final("echo", b"1", b"once") == client.next()
     ask(client, "echo", b"1", b"x")
     assert final("echo", b"1", b"once") == client.next()
-    worker.say(NAME, b"PING")
+    worker.send(NAME, b"PING")
     assert [NAME, b"PONG"] == worker.next()
 
 
@@ -215,7 +215,7 @@ def test_a_dead_workers_request_goes_to_another(farm, dealer):
 
         def live():
             while not stop.wait(0.1):
-                other.say(NAME, b"PING")
+                other.send(NAME, b"PING")
                 while (frames := other.next(0.01)) is not None:
                     if frames[1] == b"\x02":
                         replies.append(frames)
@@ -234,7 +234,7 @@ def test_a_worker_that_leaves_gives_its_request_back(farm, dealer):
     client, worker = dealer(front), register(dealer, back, "echo")
     ask(client, "echo", b"1", b"x")
     next_request(worker)
-    worker.say(NAME, b"\x06")
+    worker.send(NAME, b"\x06")
     other = register(dealer, back, "echo")
     address, id, body = next_request(other)
     answer(other, b"\x04", address, id, body)
@@ -268,7 +268,7 @@ def test_a_job_over_its_time_limit_fails_and_its_worker_is_sent_away(farm, deale
     assert [NAME, b"\x06"] == worker.next()
     answer(worker, b"\x04", client, id, body)
     assert [NAME, b"\x06"] == worker.next()
-    worker.say(NAME, b"\x01", b"echo")
+    worker.send(NAME, b"\x01", b"echo")
     farm.app.send_raw("echo", [b"y"])
     assert [b"y"] == next_request(worker)[2]
 
@@ -369,12 +369,12 @@ def test_thousands_of_malformed_messages_leave_it_serving(farm, dealer):
                 dice.choice(words) if dice.random() < 0.9 else dice.randbytes(dice.randrange(300))
                 for _ in range(dice.randrange(1, 8))
             ]
-            dice.choice(hostile).say(*frames)
+            dice.choice(hostile).send(*frames)
         assert rss() - before < 2 * GROWTH  # of both sides: they share a process
-        hostile[0].say(*[b""] * 3000)
-        hostile[1].say(NAME, b"\x01", b"x" * (20 << 20))
+        hostile[0].send(*[b""] * 3000)
+        hostile[1].send(NAME, b"\x01", b"x" * (20 << 20))
         for peer in hostile:
-            peer.say(NAME, b"\x06")
+            peer.send(NAME, b"\x06")
     client, worker = dealer(front), register(dealer, back, "echo")
     ask(client, "echo", b"1", b"x")
     address, id, body = next_request(worker)
@@ -434,7 +434,7 @@ def test_a_client_that_never_reads_does_not_fill_the_gateway(farm, dealer, caplo
     for number in range(count):
         ask(lazy, "large", b"%d" % number, b"%d" % number)
         request = ("MDPC02", b"\x01", "large", b"%d" % number, b"%d" % number)
-        neighbour.say_when_known(*request)
+        neighbour.send_when_routable(*request)
         assert [b"%d" % number] * 2 == neighbour.next()[3:5]
     assert 1 == caplog.text.count("slow to read")
     lengths = [int(lazy.next()[3]) for _ in range(count)]

@@ -155,13 +155,13 @@ class World:
     def ask(self, id, *body, client=C, service=b"echo"):
         frames = [client, b"MDPC02", b"\x01", service, id, *(body or (b"x",))]
         self.machine.receive("front", frames, self.now)
-        return self.heard()
+        return self.received()
 
-    def say(self, worker, *frames):
+    def send(self, worker, *frames):
         self.machine.receive("back", [worker, NAME, *frames], self.now)
-        return self.heard()
+        return self.received()
 
-    def heard(self):
+    def received(self):
         messages = [(frames[0], frames[2:]) for _, frames in self.machine.outbox]
         self.machine.outbox.clear()
         return messages
@@ -173,7 +173,7 @@ class World:
     def wait(self, seconds):
         self.now += seconds
         self.machine.tick(self.now)
-        return self.heard()
+        return self.received()
 
 
 @pytest.fixture
@@ -185,9 +185,9 @@ def world():
 def busy(world):
     """A world with a client's request in the hands of worker 1."""
     world.ask(b"1", b"body")
-    world.say(W, b"\x01", b"echo")
+    world.send(W, b"\x01", b"echo")
     world.machine.assign(1, AssignedJob("client-1", C, b"1", [b"body"]))
-    assert [(W, [b"\x02", C, b"", b"1", b"body"])] == world.heard()
+    assert [(W, [b"\x02", C, b"", b"1", b"body"])] == world.received()
     world.wanted()
     return world
 
@@ -196,7 +196,7 @@ def test_a_request_becomes_a_job_and_its_end_the_final(world):
     assert [] == world.ask(b"1", b"a", b"")
     assert [("submit", "client-1", "echo", [b"a", b""])] == world.wanted()
     world.machine.finished("client-1", [b"r"])
-    assert [(C, [b"\x03", b"echo", b"1", b"r"])] == world.heard()
+    assert [(C, [b"\x03", b"echo", b"1", b"r"])] == world.received()
     assert 0 == world.machine.requests
 
 
@@ -253,14 +253,14 @@ def test_a_stranger_is_sent_away_in_its_own_form(world):
 
 def test_whether_a_service_is_there(world):
     """ZeroMQ RFC 8; one that no worker here serves is looked up."""
-    world.say(W, b"\x01", b"echo")
+    world.send(W, b"\x01", b"echo")
     world.wanted()
     replies = world.ask(b"1", b"echo", service=b"mmi.service")
     assert [(C, [b"\x03", b"mmi.service", b"1", b"200"])] == replies
     assert [] == world.ask(b"2", b"else", service=b"mmi.service")
     assert [("look up", "client-2", "else")] == world.wanted()
     world.machine.finished("client-2", [b"404"])
-    assert [(C, [b"\x03", b"mmi.service", b"2", b"404"])] == world.heard()
+    assert [(C, [b"\x03", b"mmi.service", b"2", b"404"])] == world.received()
     assert 0 == world.machine.requests
 
 
@@ -273,7 +273,7 @@ def test_other_questions_of_management(world, service, body, code):
 
 
 def test_a_worker_cannot_serve_management(world, caplog):
-    assert [(W, [b"\x06"])] == world.say(W, b"\x01", b"mmi.service")
+    assert [(W, [b"\x06"])] == world.send(W, b"\x01", b"mmi.service")
     assert [] == world.wanted()
     assert "services of the name mmi.* are ours" in caplog.text
 
@@ -304,11 +304,11 @@ def test_a_peer_of_another_version_is_named_once(world, caplog, port, frames, ve
 def test_a_worker_of_0_2_is_told_apart_by_its_heartbeat(world, caplog):
     """The heartbeat counts, and is not answered: the draft has PING and PONG."""
     for identity in (b"1", b"2"):
-        world.say(identity, b"\x01", b"echo")
+        world.send(identity, b"\x01", b"echo")
         for _ in range(4):
             assert [] == world.wait(5.0)
-            assert [] == world.say(identity, b"\x05")
-        world.say(identity, b"\x06")
+            assert [] == world.send(identity, b"\x05")
+        world.send(identity, b"\x06")
     assert 1 == caplog.text.count(f"for the service echo speaks {RFC_18} (it sends HEARTBEAT, 05)")
     assert [("attach", 1, "echo"), ("detach", 1, False)] == world.wanted()[:2]
 
@@ -336,8 +336,8 @@ def test_versions_are_named_for_so_many_services(world, caplog, monkeypatch):
 def test_why_a_worker_is_sent_away_is_said_once_for_its_service(world, caplog):
     """One that leaves the request id out comes back again and again."""
     for _ in range(3):
-        world.say(W, b"\x01", b"echo")
-        world.say(W, b"\x04", C, b"", b"reply")
+        world.send(W, b"\x01", b"echo")
+        world.send(W, b"\x04", C, b"", b"reply")
     assert 1 == caplog.text.count("a worker of echo is disconnected: it answered the request id")
 
 
@@ -347,7 +347,7 @@ def test_a_repeat_joins_the_first_and_has_one_final(world):
     assert 1 == len(world.wanted())
     world.machine.finished("client-1", [b"r"])
     world.machine.finished("client-1", [b"r"])
-    assert 1 == len(world.heard())
+    assert 1 == len(world.received())
 
 
 def test_many_requests_of_a_client_are_in_flight(world):
@@ -358,7 +358,7 @@ def test_many_requests_of_a_client_are_in_flight(world):
     for job in ("client-2", "other-1"):
         world.machine.finished(job, [job.encode()])
     expected = [(C, [b"\x03", b"echo", b"2", b"client-2"])]
-    assert [*expected, (b"other", [b"\x03", b"echo", b"1", b"other-1"])] == world.heard()
+    assert [*expected, (b"other", [b"\x03", b"echo", b"1", b"other-1"])] == world.received()
 
 
 def test_open_requests_are_bounded():
@@ -369,20 +369,20 @@ def test_open_requests_are_bounded():
 
 
 def test_a_worker_registers_works_and_pings_while_it_is_busy(busy):
-    assert [(W, [b"PONG"])] == busy.say(W, b"PING")
-    assert [] == busy.say(W, b"\x04", C, b"", b"1", b"r")
+    assert [(W, [b"PONG"])] == busy.send(W, b"PING")
+    assert [] == busy.send(W, b"\x04", C, b"", b"1", b"r")
     assert [("result_received", 1, "client-1", [b"r"])] == busy.wanted()
 
 
 def test_partials_reach_the_client_and_are_not_repeated_after_a_death(busy):
-    assert [(C, [b"\x02", b"echo", b"1", b"p1"])] == busy.say(W, b"\x03", C, b"", b"1", b"p1")
+    assert [(C, [b"\x02", b"echo", b"1", b"p1"])] == busy.send(W, b"\x03", C, b"", b"1", b"p1")
     busy.wait(10.0)
     assert ("detach", 1, True) in busy.wanted()
-    busy.say(W2, b"\x01", b"echo")
+    busy.send(W2, b"\x01", b"echo")
     busy.machine.assign(2, AssignedJob("client-1", C, b"1", [b"body"]))
-    busy.heard()
-    assert [] == busy.say(W2, b"\x03", C, b"", b"1", b"p1")
-    assert [(C, [b"\x02", b"echo", b"1", b"p2"])] == busy.say(W2, b"\x03", C, b"", b"1", b"p2")
+    busy.received()
+    assert [] == busy.send(W2, b"\x03", C, b"", b"1", b"p1")
+    assert [(C, [b"\x02", b"echo", b"1", b"p2"])] == busy.send(W2, b"\x03", C, b"", b"1", b"p2")
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_partials_reach_the_client_and_are_not_repeated_after_a_death(busy):
 )
 def test_a_stranger_must_register_again(world, frames):
     """PING of an unregistered worker: DISCONNECT."""
-    assert [(W, [b"\x06"])] == world.say(W, *frames)
+    assert [(W, [b"\x06"])] == world.send(W, *frames)
     assert [] == world.wanted()
 
 
@@ -412,34 +412,34 @@ def test_a_stranger_must_register_again(world, frames):
     ids=str,
 )
 def test_valid_and_unexpected_is_disconnect_then_silence(busy, frames):
-    assert [(W, [b"\x06"])] == busy.say(W, *frames)
+    assert [(W, [b"\x06"])] == busy.send(W, *frames)
     assert [("detach", 1, False)] == busy.wanted()
     busy.machine.assign(1, AssignedJob("client-2", C, b"2", [b""]))
-    assert [] == busy.heard()
+    assert [] == busy.received()
 
 
 def test_a_final_without_a_request_is_unexpected(world):
-    world.say(W, b"\x01", b"echo")
-    assert [(W, [b"\x06"])] == world.say(W, b"\x04", C, b"", b"1", b"x")
+    world.send(W, b"\x01", b"echo")
+    assert [(W, [b"\x06"])] == world.send(W, b"\x04", C, b"", b"1", b"x")
 
 
 def test_invalid_messages_are_dropped(busy):
     for frames in ((b"\x07",), (b"\x01", b""), (b"\x04", C, b"x", b"1"), (b"\x03",) * 950):
-        assert [] == busy.say(W, *frames)
+        assert [] == busy.send(W, *frames)
     assert [] == busy.wanted()
     assert 1 == busy.machine.workers
 
 
 def test_a_worker_that_leaves_is_no_death(busy):
-    assert [] == busy.say(W, b"\x06")
+    assert [] == busy.send(W, b"\x06")
     assert [("detach", 1, False)] == busy.wanted()
-    assert [] == busy.say(W, b"\x06")
+    assert [] == busy.send(W, b"\x06")
 
 
 def test_a_worker_is_dead_after_10_seconds_of_silence(busy):
     busy.wait(9.9)
     assert [] == busy.wanted()
-    busy.say(W, b"\x05")
+    busy.send(W, b"\x05")
     busy.wait(9.9)
     assert [] == busy.wanted()
     assert pytest.approx(0.1) == busy.machine.wait(busy.now)
@@ -448,33 +448,33 @@ def test_a_worker_is_dead_after_10_seconds_of_silence(busy):
 
 
 def test_an_idle_worker_that_dies_is_no_death_of_a_job(world):
-    world.say(W, b"\x01", b"echo")
+    world.send(W, b"\x01", b"echo")
     world.wait(10.0)
     assert [("attach", 1, "echo"), ("detach", 1, False)] == world.wanted()
 
 
 def test_workers_are_bounded():
     world = World(workers=1)
-    world.say(W, b"\x01", b"echo")
-    assert [(W2, [b"\x06"])] == world.say(W2, b"\x01", b"echo")
+    world.send(W, b"\x01", b"echo")
+    assert [(W2, [b"\x06"])] == world.send(W2, b"\x01", b"echo")
     assert 1 == world.machine.workers
 
 
 def test_a_worker_without_a_session_is_sent_away(world):
     world.room = False
-    assert [(W, [b"\x06"])] == world.say(W, b"\x01", b"echo")
+    assert [(W, [b"\x06"])] == world.send(W, b"\x01", b"echo")
     assert 0 == world.machine.workers
 
 
 def test_a_session_that_ends_by_itself_sends_its_worker_away(busy):
     busy.machine.session_ended(1)
     busy.machine.session_ended(1)
-    assert [(W, [b"\x06"])] == busy.heard()
+    assert [(W, [b"\x06"])] == busy.received()
 
 
 def test_the_end_tells_all_workers(busy):
     busy.machine.close(busy.now)
-    assert [(W, [b"\x06"])] == busy.heard()
+    assert [(W, [b"\x06"])] == busy.received()
     assert 0 == busy.machine.workers
 
 
@@ -493,7 +493,7 @@ def test_a_reply_waits_a_while_for_a_client_that_is_away(world):
         world.machine.not_sent("front", frames, disconnected=True)
         world.now += 1.0
         world.machine.tick(world.now)
-    assert [(C, [b"\x03", b"echo", b"1", b"r"])] == world.heard()
+    assert [(C, [b"\x03", b"echo", b"1", b"r"])] == world.received()
     assert [] == world.wait(1.0)
 
 
@@ -521,12 +521,12 @@ def test_what_follows_a_reply_that_waits_waits_behind_it(world):
     world.machine.part("client-1", [b"b"])
     world.machine.finished("client-1", [b"end"])
     world.machine.part("other-1", [b"x"])
-    assert [(b"other", [b"\x02", b"echo", b"1", b"x"])] == world.heard()
+    assert [(b"other", [b"\x02", b"echo", b"1", b"x"])] == world.received()
     expected = [(b"\x02", b"a"), (b"\x02", b"b"), (b"\x03", b"end")]
     assert expected == [(frames[0], frames[3]) for _, frames in world.wait(1.0)]
     world.ask(b"2")
     world.machine.finished("client-2", [b"r"])
-    assert 1 == len(world.heard())
+    assert 1 == len(world.received())
 
 
 @pytest.mark.parametrize("limits", [{"max_replies": 3}, {"max_reply_bytes": 3500}], ids=str)
@@ -543,11 +543,11 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded(limits):
 
 def test_a_partial_of_a_job_that_streams_is_handed_on(world):
     """It goes to the job's stream; a client of this gateway waits for none."""
-    world.say(W, b"\x01", b"echo")
+    world.send(W, b"\x01", b"echo")
     world.machine.assign(1, AssignedJob("job", b"c", b"1", [b"body"], streams=True))
-    world.heard()
+    world.received()
     world.wanted()
-    assert [] == world.say(W, b"\x03", b"c", b"", b"1", b"p")
+    assert [] == world.send(W, b"\x03", b"c", b"", b"1", b"p")
     assert [("part_received", 1, "job", [b"p"])] == world.wanted()
 
 
@@ -558,14 +558,14 @@ def test_the_request_of_an_earlier_run_is_expected_once(world):
     world.ask(b"1")
     assert [] == world.wanted()
     world.machine.finished("client-1", [b"r"])
-    assert 1 == len(world.heard())
+    assert 1 == len(world.received())
 
 
 def test_what_has_ended_meanwhile_is_not_expected(world):
     """The broker said that it was open; who asked for it has its reply."""
     world.ask(b"1")
     world.machine.finished("client-1", [b"r"])
-    assert 1 == len(world.heard())
+    assert 1 == len(world.received())
     request = ClientRequest(C, b"1", "echo")
     assert not world.machine.expect("client-1", request)
     assert world.machine.expect("client-2", request._replace(id=b"2"))

@@ -54,7 +54,7 @@ def test_partials_wait_for_a_slow_reader_and_the_final_behind_them(farm, worker)
     client, id, _ = next_request(worker)
     say_parts(worker, client, id, count)
     answer(worker, b"\x04", client, id, [b"end"])
-    worker.say(NAME, b"PING")
+    worker.send(NAME, b"PING")
     assert [NAME, b"PONG"] == worker.next()  # so all of it was read
     assert "running" == job.state
     expected = [[b"%d" % number] for number in range(count)]
@@ -80,7 +80,7 @@ def test_another_worker_begins_the_parts_anew_and_the_reader_is_told(farm, worke
     answer(worker, b"\x03", client, id, [b"a"])
     parts = job.stream(timeout=DEADLINE)
     assert [b"a"] == next(parts)
-    worker.say(NAME, b"\x06")
+    worker.send(NAME, b"\x06")
     other = register(dealer, farm.back, "echo")
     client, id, _ = next_request(other)
     answer(other, b"\x03", client, id, [b"b"])

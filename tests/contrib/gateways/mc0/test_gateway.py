@@ -50,8 +50,8 @@ def test_what_the_app_publishes_reaches_mc0_subscribers(app, dealer, address):
 def test_what_mc0_clients_put_reaches_the_app(app, dealer, address):
     with app.subscribe("news") as messages:
         peer = dealer(address)
-        peer.say("", "PUT", "TOPIC", "news", "", b"\xff")
-        peer.say("", "PUT", "TOPIC", "news", "", "a", "b")
+        peer.send("", "PUT", "TOPIC", "news", "", b"\xff")
+        peer.send("", "PUT", "TOPIC", "news", "", "a", "b")
         assert [b"\xff", [b"a", b"b"]] == [next(messages).value for _ in range(2)]
 
 
@@ -59,7 +59,7 @@ def test_nobody_gets_a_message_twice(app, dealer, address):
     """It goes through the broker, and comes back to the gateway that put it there."""
     peer = subscribed(dealer, address, "t")
     with app.subscribe("t") as messages:
-        peer.say("", "PUT", "TOPIC", "t", "", "1")
+        peer.send("", "PUT", "TOPIC", "t", "", "1")
         assert b"1" == next(messages).value
         app.publish("t", "2")
         assert "2" == next(messages).value
@@ -71,7 +71,7 @@ def test_two_gateways_share_the_topics_with_headers_in_order(start, dealer, addr
     (other,) = start("mc0", bind="tcp://127.0.0.1:0")
     far = subscribed(dealer, other, "t")
     near = subscribed(dealer, address, "t")
-    near.say("", "PUT", "X-B", "1", "TOPIC", "t", "ID", "9", "X-A", "2", "", "a", "b")
+    near.send("", "PUT", "X-B", "1", "TOPIC", "t", "ID", "9", "X-A", "2", "", "a", "b")
     assert [b"", b"OK", b"ID", b"9"] == near.next()
     expected = [b"", b"MESSAGE", b"X-B", b"1", b"TOPIC", b"t", b"X-A", b"2", b"", b"a", b"b"]
     assert [expected, expected] == [near.next(), far.next()]
@@ -82,7 +82,7 @@ def test_a_client_is_kept_alive_both_ways(dealer, address):
     peer = dealer(address)
     assert [b"", b"OK", b"ID", b"c"] == peer.ask("", "CONNECT", "TTL", "200", "ID", "c")
     assert NOOP == peer.next()
-    peer.say("", "NOOP")
+    peer.send("", "NOOP")
     assert NOOP == peer.next()
     deadline = time.monotonic() + DEADLINE
     while peer.next(0.5) is not None:
@@ -94,8 +94,8 @@ def test_answers_are_the_next_frames_while_messages_come_in(dealer, address):
     peer = subscribed(dealer, address, "t")
     other = dealer(address)
     for number in range(200):
-        other.say("", "PUT", "TOPIC", "t", "", str(number))
-        peer.say("", "NOOP", "ID", str(number))
+        other.send("", "PUT", "TOPIC", "t", "", str(number))
+        peer.send("", "NOOP", "ID", str(number))
     messages = [peer.next() for _ in range(400)]
     assert [b"%d" % n for n in range(200)] == [f[3] for f in messages if f[1] == b"OK"]
     assert [b"%d" % n for n in range(200)] == [f[5] for f in messages if f[1] == b"MESSAGE"]
@@ -113,15 +113,15 @@ def test_thousands_of_malformed_messages_leave_it_serving(app, dealer, address):
             dice.choice(words) if dice.random() < 0.8 else dice.randbytes(dice.randrange(300))
             for _ in range(dice.randrange(1, 9))
         ]
-        dice.choice(hostile).say(*([b"", *frames] if dice.random() < 0.7 else frames))
+        dice.choice(hostile).send(*([b"", *frames] if dice.random() < 0.7 else frames))
         if number % (MESSAGES // 10) == 0:
             endless(dealer(address).socket)
-            neighbour.say("", "PUT", "TOPIC", "neighbour", "", str(number))
+            neighbour.send("", "PUT", "TOPIC", "neighbour", "", str(number))
             assert message("neighbour", b"%d" % number) == neighbour.next()
         hostile[number % 20].next(0)
     assert rss() - before < 2 * GROWTH  # of both sides: they share a process
-    hostile[0].say(*[b""] * 5000)
-    hostile[1].say(b"", b"PUT", b"TOPIC", b"t", b"", b"x" * (20 << 20))
+    hostile[0].send(*[b""] * 5000)
+    hostile[1].send(b"", b"PUT", b"TOPIC", b"t", b"", b"x" * (20 << 20))
     app.publish("neighbour", "still")
     assert message("neighbour", b"still") == neighbour.next()
 
@@ -148,7 +148,7 @@ def test_a_subscriber_that_never_reads_does_not_fill_the_gateway(start, dealer, 
     neighbour, sender = subscribed(dealer, address, "t"), dealer(address)
     before, size, count = rss(), 900_000, 60
     for number in range(count):
-        sender.say_when_known("", "PUT", "TOPIC", "t", "", b"%d" % number, b"x" * size)
+        sender.send_when_routable("", "PUT", "TOPIC", "t", "", b"%d" % number, b"x" * size)
         assert b"%d" % number == neighbour.next()[5]
     assert rss() - before < 4 * MIB + 64 * MIB + 20 * MIB  # with what waits for the broker
     assert 1 == caplog.text.count("slow to read")
@@ -157,5 +157,5 @@ def test_a_subscriber_that_never_reads_does_not_fill_the_gateway(start, dealer, 
         messages.append(int(frames[5]))
     assert sorted(set(messages)) == messages
     assert 4 * MIB // size <= len(messages) < count // 2
-    sender.say("", "PUT", "TOPIC", "t", "", "again")
+    sender.send("", "PUT", "TOPIC", "t", "", "again")
     assert message("t", b"again") == lazy.next()

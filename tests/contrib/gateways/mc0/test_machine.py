@@ -32,13 +32,13 @@ class World:
         self.machine = Mc0Machine(Mc0Limits(**limits), put)
         self.now = 100.0
 
-    def say(self, who, *frames):
+    def send(self, who, *frames):
         """Give a message, without its leading empty frame; return what all are sent."""
         raw = [f.encode() if isinstance(f, str) else f for f in frames]
         self.machine.receive("main", [who, b"", *raw], self.now)
-        return self.heard()
+        return self.received()
 
-    def heard(self):
+    def received(self):
         messages = list(self.machine.outbox)
         self.machine.outbox.clear()
         assert all(port == "main" and frames[1] == b"" for port, frames in messages)
@@ -47,7 +47,7 @@ class World:
     def wait(self, seconds):
         self.now += seconds
         self.machine.tick(self.now)
-        return self.heard()
+        return self.received()
 
 
 @pytest.fixture
@@ -123,9 +123,9 @@ def test_any_frames_are_a_message_or_refused(frames):
 )
 def test_every_verb_is_answered_only_where_it_has_an_id(world, frames):
     """OK ID x; the version is not compared."""
-    assert [] == world.say(A, *frames)
+    assert [] == world.send(A, *frames)
     verb, *rest = frames
-    assert [(A, [b"OK", b"ID", b"1234"])] == world.say(A, verb, "ID", "1234", *rest)
+    assert [(A, [b"OK", b"ID", b"1234"])] == world.send(A, verb, "ID", "1234", *rest)
 
 
 WRONG = {
@@ -151,12 +151,12 @@ WRONG = {
 def test_what_is_wrong_is_one_error(frames, text):
     """ERROR MESSAGE text, with the ID where the message has one; nothing is changed by it."""
     world = World(topics=100)
-    ((who, answer),) = world.say(A, *frames)
+    ((who, answer),) = world.send(A, *frames)
     assert (A, [b"ERROR", b"MESSAGE"], 3) == (who, answer[:2], len(answer))
     assert text in answer[2].decode()
     if frames != ["NOOP", "X-A"]:
         verb, *rest = frames
-        ((_, answer),) = world.say(A, verb, "ID", "7", *rest)
+        ((_, answer),) = world.send(A, verb, "ID", "7", *rest)
         assert [b"ID", b"7"] == answer[3:]
     assert 0 == world.machine.clients
 
@@ -164,7 +164,7 @@ def test_what_is_wrong_is_one_error(frames, text):
 def test_frames_that_are_no_message_are_an_error(world):
     for frames in ([A], [A, b""], [A, b"NOOP"]):
         world.machine.receive("main", frames, 0.0)
-        ((_, answer),) = world.heard()
+        ((_, answer),) = world.received()
         assert [b"ERROR", b"MESSAGE"] == answer[:2]
 
 
@@ -172,74 +172,74 @@ def test_frames_that_are_no_message_are_an_error(world):
 
 
 def test_a_put_reaches_subscribers_with_all_headers_but_id_in_order(world):
-    world.say(A, "SUB", "", "t", "u")
-    world.say(B, "SUB", "", "u")
+    world.send(A, "SUB", "", "t", "u")
+    world.send(B, "SUB", "", "u")
     sent = ["X-1", "a", "TOPIC", "t", "ID", "9", "X-2", "", "X-1", "b", "", "body", "", "more"]
     message = [b"MESSAGE", b"X-1", b"a", b"TOPIC", b"t", b"X-2", b"", b"X-1", b"b", b""]
     expected = [(A, [*message, b"body", b"", b"more"]), (B, [b"OK", b"ID", b"9"])]
-    assert expected == world.say(B, "PUT", *sent)
+    assert expected == world.send(B, "PUT", *sent)
 
 
 def test_the_sender_gets_its_copy_after_ok(world):
     """OK is the next frame after a request with an ID."""
-    world.say(A, "SUB", "", "t")
-    world.say(B, "SUB", "", "t")
-    messages = world.say(A, "PUT", "TOPIC", "t", "ID", "1", "", "x")
+    world.send(A, "SUB", "", "t")
+    world.send(B, "SUB", "", "t")
+    messages = world.send(A, "PUT", "TOPIC", "t", "ID", "1", "", "x")
     message = [b"MESSAGE", b"TOPIC", b"t", b"", b"x"]
     assert [(B, message), (A, [b"OK", b"ID", b"1"]), (A, message)] == messages
 
 
 def test_a_duplicate_sub_gives_one_copy(world):
     for topics in (["t", "t"], ["t"]):
-        world.say(A, "SUB", "", *topics)
-    assert [(A, [b"MESSAGE", b"TOPIC", b"t", b"", b"x"])] == world.say(
+        world.send(A, "SUB", "", *topics)
+    assert [(A, [b"MESSAGE", b"TOPIC", b"t", b"", b"x"])] == world.send(
         B, "PUT", "TOPIC", "t", "", "x"
     )
 
 
 def test_a_put_without_body_keeps_the_empty_key(world):
-    world.say(A, "SUB", "", "t")
-    assert [(A, [b"MESSAGE", b"TOPIC", b"t", b""])] == world.say(B, "PUT", "TOPIC", "t")
+    world.send(A, "SUB", "", "t")
+    assert [(A, [b"MESSAGE", b"TOPIC", b"t", b""])] == world.send(B, "PUT", "TOPIC", "t")
 
 
 def test_topics_are_compared_whole(world):
-    world.say(A, "SUB", "", "t")
-    assert [] == world.say(B, "PUT", "TOPIC", "tt", "", "x")
+    world.send(A, "SUB", "", "t")
+    assert [] == world.send(B, "PUT", "TOPIC", "tt", "", "x")
 
 
 def test_unsub_ends_a_subscription_and_others_stay(world):
-    world.say(A, "SUB", "", "t", "u")
-    world.say(A, "UNSUB", "", "t", "never")
-    assert [] == world.say(B, "PUT", "TOPIC", "t", "", "x")
-    assert 1 == len(world.say(B, "PUT", "TOPIC", "u", "", "x"))
+    world.send(A, "SUB", "", "t", "u")
+    world.send(A, "UNSUB", "", "t", "never")
+    assert [] == world.send(B, "PUT", "TOPIC", "t", "", "x")
+    assert 1 == len(world.send(B, "PUT", "TOPIC", "u", "", "x"))
 
 
 def test_disconnect_ends_everything(world):
-    world.say(A, "CONNECT", "TTL", "1000")
-    world.say(A, "SUB", "", "t")
-    world.say(A, "DISCONNECT")
+    world.send(A, "CONNECT", "TTL", "1000")
+    world.send(A, "SUB", "", "t")
+    world.send(A, "DISCONNECT")
     assert 0 == world.machine.clients
-    assert [] == world.say(B, "PUT", "TOPIC", "t", "", "x")
+    assert [] == world.send(B, "PUT", "TOPIC", "t", "", "x")
     assert [] == world.wait(5.0)
 
 
 def test_a_client_that_is_gone_is_forgotten_and_a_slow_one_is_not(world):
-    world.say(A, "SUB", "", "t")
+    world.send(A, "SUB", "", "t")
     world.machine.not_sent("main", [A, b"", b"MESSAGE"], disconnected=False)
     assert (1, 1) == (world.machine.clients, world.machine.dropped)
     world.machine.not_sent("main", [A, b"", b"MESSAGE"], disconnected=True)
     assert (0, 2) == (world.machine.clients, world.machine.dropped)
-    assert [] == world.say(B, "PUT", "TOPIC", "t", "", "x")
+    assert [] == world.send(B, "PUT", "TOPIC", "t", "", "x")
 
 
 def test_clients_are_bounded():
     world = World(clients=1)
-    world.say(A, "SUB", "", "t")
-    ((_, answer),) = world.say(B, "SUB", "", "t")
+    world.send(A, "SUB", "", "t")
+    ((_, answer),) = world.send(B, "SUB", "", "t")
     assert b"1 clients already" in answer[2]
-    assert [] == world.say(B, "PUT", "TOPIC", "u", "", "x")
-    world.say(A, "DISCONNECT")
-    assert [] == world.say(B, "SUB", "", "t")
+    assert [] == world.send(B, "PUT", "TOPIC", "u", "", "x")
+    world.send(A, "DISCONNECT")
+    assert [] == world.send(B, "SUB", "", "t")
 
 
 # Times
@@ -247,7 +247,7 @@ def test_clients_are_bounded():
 
 def test_noop_is_sent_when_nothing_was_for_half_of_the_ttl(world):
     """A client that expects something within its TTL has it, although the machine is slow."""
-    world.say(A, "CONNECT", "TTL", "1000")
+    world.send(A, "CONNECT", "TTL", "1000")
     assert [] == world.wait(0.49)
     assert [(A, [b"NOOP"])] == world.wait(0.02)
     assert [] == world.wait(0.48)
@@ -255,42 +255,42 @@ def test_noop_is_sent_when_nothing_was_for_half_of_the_ttl(world):
 
 
 def test_what_is_sent_puts_the_noop_off(world):
-    world.say(A, "CONNECT", "TTL", "1000")
+    world.send(A, "CONNECT", "TTL", "1000")
     world.wait(0.4)
-    world.say(A, "NOOP", "ID", "1")
+    world.send(A, "NOOP", "ID", "1")
     assert [] == world.wait(0.45)
     assert [(A, [b"NOOP"])] == world.wait(0.06)
 
 
 def test_who_is_silent_for_1_05_ttl_is_forgotten(world):
-    world.say(A, "CONNECT", "TTL", "1000")
-    world.say(A, "SUB", "", "t")
+    world.send(A, "CONNECT", "TTL", "1000")
+    world.send(A, "SUB", "", "t")
     world.wait(1.04)
     assert 1 == world.machine.clients
     world.wait(0.02)
     assert 0 == world.machine.clients
-    assert [] == world.say(B, "PUT", "TOPIC", "t", "", "x")
+    assert [] == world.send(B, "PUT", "TOPIC", "t", "", "x")
 
 
 def test_any_message_is_a_sign_of_life(world):
     """Also one that is wrong."""
-    world.say(A, "CONNECT", "TTL", "1000")
+    world.send(A, "CONNECT", "TTL", "1000")
     for frames in (["NOOP"], ["PUT", "TOPIC", "u", "", "x"], ["JUMP"], ["NOOP"]):
         world.wait(1.0)
-        world.say(A, *frames)
+        world.send(A, *frames)
     assert 1 == world.machine.clients
 
 
 def test_without_a_ttl_nothing_is_due(world):
-    world.say(A, "SUB", "", "t")
+    world.send(A, "SUB", "", "t")
     assert float("inf") == world.machine.wait(world.now)
     assert [] == world.wait(1e6)
     assert 1 == world.machine.clients
 
 
 def test_a_later_connect_sets_another_ttl(world):
-    world.say(A, "CONNECT", "TTL", "1000")
-    world.say(A, "CONNECT", "TTL", "10000")
+    world.send(A, "CONNECT", "TTL", "1000")
+    world.send(A, "CONNECT", "TTL", "10000")
     assert [] == world.wait(4.0)
     assert 1 == world.machine.clients
     assert pytest.approx(1.0) == world.machine.wait(world.now)
@@ -324,7 +324,7 @@ def test_any_conversation_goes_by_the_rules(events):
             continue
         who, frames = event
         world.machine.receive("main", [who, *frames], world.now)
-        own = [answer for other, answer in world.heard() if other == who]
+        own = [answer for other, answer in world.received() if other == who]
         id = identifier(frames)
         if id is not None and len(frames) > 1 and not frames[0] and frames[1]:
             assert [b"ID", id] == own[0][-2:]
