@@ -228,8 +228,8 @@ class JobsEnded:
     count: int
     #: Total run time of these jobs in seconds.
     run_time: float
-    #: `eventmq.wire.batches.encode_outcomes` of them.
     #: The outcomes as `eventmq.wire.batches.encode_outcomes` encodes them.
+    outcomes: bytes
     positions: tuple[int, ...] = ()
 
 

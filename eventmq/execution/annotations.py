@@ -1,9 +1,10 @@
-"""Arguments and results as the types that a function's annotations name.
+"""Conversion of arguments and results to the types in the annotations of a function.
 
-Serializers know plain data and a few types more. What a function gets besides (dataclasses, enums,
-paths, attrs classes, pydantic models, tuples) is made from plain data here, by the library msgspec.
-A plan is made once for a function: clients check arguments with it before they submit a job, and
-workers convert them before they run it. What needs no conversion costs a look-up of its type.
+Serializers support plain data and a few other types. Other values that a function expects
+(dataclasses, enums, paths, attrs classes, pydantic models, tuples) are made from plain data here,
+by the library msgspec. A plan is made once per function: clients check arguments with it before
+they submit a job, and workers convert them before they run it. A value that needs no conversion
+costs a lookup of its type.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ _log = logging.getLogger(__name__)
 
 
 class _Result:
-    """Stands for the result of another job, which is an argument and is not known yet."""
+    """Placeholder for the result of another job, which is an argument and is not known yet."""
 
 
 RESULT = _Result()
 
-#: Types of arguments that a plan keeps as good ones, at most: few functions get more.
+#: Maximum number of types of arguments that a plan caches as fitting.
 MAX_GOOD = 64
 
-#: Values of an enum or a literal that an error lists, at most.
+#: Maximum number of values of an enum or a literal in an error.
 MAX_VALUES = 10
 
-#: Builtin -> the types whose values pass for it, as with type checkers; they stay as they are.
+#: Builtin -> types whose values are accepted for it unchanged, as by type checkers.
 _BUILTINS: Mapping[Any, tuple[type, ...]] = {
     bool: (bool,),
     int: (int,),
@@ -60,13 +61,13 @@ _BUILTINS: Mapping[Any, tuple[type, ...]] = {
     NoneType: (NoneType,),
 }
 
-#: Types of plain data, to which values of other types are made on their way.
-_PLAIN = frozenset({str, int, float, list, dict})
+#: Types of plain data, to which serializers convert values of other types.
+_PLAIN_TYPES = frozenset({str, int, float, list, dict})
 
-#: Without these, msgspec takes text for bytes, as base64.
+#: msgspec would accept text for bytes, as base64; these types prevent that.
 _BYTES = (bytes, bytearray, memoryview)
 
-#: Types that msgspec does not know -> the nearest one that it does.
+#: Types that msgspec does not support -> the nearest one that it does.
 _NEAREST: Mapping[Any, Any] = {
     collections.abc.Iterable: Sequence,
     collections.abc.Container: Sequence,
@@ -84,15 +85,15 @@ _CONTAINERS = frozenset(
     }
 )  # fmt: skip
 
-#: Names that are often imported for type checkers only, and mean one thing.
+#: Names that are often imported only for type checkers, with their usual meaning.
 _COMMON = {
     name: getattr(module, name) for module in (collections.abc, typing) for name in module.__all__
 }
 
-#: Python 3.12 and later have it.
+#: The type of ``type X = ...``, in Python 3.12 and later.
 _ALIAS: Any = getattr(typing, "TypeAliasType", ())
 
-#: Types in messages of msgspec -> as one writes them.
+#: Types in messages of msgspec -> their names in Python.
 _WORDS = {
     "array": "list",
     "object": "dict",
@@ -102,10 +103,10 @@ _WORDS = {
     "duration": "timedelta",
 }
 
-#: A message of msgspec: what is wrong, and where.
+#: A message of msgspec: the reason and the location.
 _MESSAGE = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$(.*)`)?")
 
-#: How its messages begin; those of classes stay as they are.
+#: Beginning of its messages; messages of users' classes are not changed.
 _OPENING = re.compile(r"^(?:Expected|Object|Invalid)\b")
 
 
@@ -113,26 +114,26 @@ _OPENING = re.compile(r"^(?:Expected|Object|Invalid)\b")
 
 
 def _hints(function: Callable[..., Any], task: str) -> dict[str, Any]:
-    """Return the annotations of a function by name; the log has those that are not there."""
+    """Return the annotations of a function by name; log those that cannot be resolved."""
     inner = inspect.unwrap(function)
     try:
         return get_type_hints(inner, include_extras=True)
     except Exception:  # noqa: BLE001 - an annotation may be any expression
         names = {**_COMMON, **getattr(inner, "__globals__", {})}
-    found: dict[str, Any] = {}
-    for name, written in getattr(inner, "__annotations__", {}).items():
-        one: Any = SimpleNamespace(__annotations__={name: written})
+    hints: dict[str, Any] = {}
+    for name, annotation in getattr(inner, "__annotations__", {}).items():
+        holder: Any = SimpleNamespace(__annotations__={name: annotation})
         try:
-            found |= get_type_hints(one, globalns=names, include_extras=True)
+            hints |= get_type_hints(holder, globalns=names, include_extras=True)
         except Exception as error:  # noqa: BLE001 - as above
             _log.warning(
-                "task %s: the annotation of %s is not there at run time (%s), so values are not "
-                "turned into it: import it outside of `if TYPE_CHECKING`",
+                "task %s: the annotation of %s cannot be resolved at run time (%s), so values are "
+                "not converted to it: import it outside of `if TYPE_CHECKING`",
                 task,
                 _called(name),
                 error,
             )
-    return found
+    return hints
 
 
 def _called(name: str) -> str:
@@ -140,7 +141,7 @@ def _called(name: str) -> str:
 
 
 class _StandIn(type):
-    """The class of classes that msgspec gets in place of types that it refuses."""
+    """Metaclass of the classes that msgspec gets in place of types that it refuses."""
 
     read: Converter
 
@@ -153,7 +154,7 @@ def _stand_in(name: str, read: Converter) -> type:
 
 
 def _bare(kind: Any) -> Any:
-    """Return a type without what msgspec does not read: names for it, and notes to others."""
+    """Return a type without what msgspec does not read: aliases, and notes to other libraries."""
     while True:
         if isinstance(kind, _ALIAS):
             kind = kind.__value__
@@ -165,8 +166,8 @@ def _bare(kind: Any) -> Any:
             return kind
 
 
-def _is_bound(note: object) -> bool:
-    return type(note).__module__.startswith("msgspec")
+def _is_bound(metadata: object) -> bool:
+    return type(metadata).__module__.startswith("msgspec")
 
 
 def _unchanged(value: Any) -> Any:
@@ -174,38 +175,38 @@ def _unchanged(value: Any) -> Any:
 
 
 def _decodable(kind: Any) -> Any:
-    """Return a type that msgspec takes, with stand-ins for what it refuses.
+    """Return a type that msgspec supports, with stand-ins for types that it refuses.
 
     Raises:
-        TypeError: There is none.
+        TypeError: It cannot be replaced.
     """
     kind = _bare(kind)
     origin, inner = get_origin(kind), get_args(kind)
     if origin in {Union, UnionType}:
         kind = Union[tuple(map(_decodable, inner))]  # noqa: UP007 - of any number
-        return kind if _is_taken(kind) else _either(kind)
+        return kind if _is_supported(kind) else _either(kind)
     if origin in _CONTAINERS:
         return _NEAREST.get(origin, origin)[tuple(map(_decodable, inner))]
     if origin is Literal and any(type(each) not in {str, int, NoneType} for each in inner):
         return _stand_in(_name(kind), partial(_literal, inner))
     if not isinstance(kind, type) or inner:
         return kind
-    if issubclass(kind, Enum) and not _is_taken(kind):
+    if issubclass(kind, Enum) and not _is_supported(kind):
         return _stand_in(kind.__name__, partial(_member, kind))
     if getattr(kind, "_is_protocol", False) and kind.__module__ != "collections.abc":
         return _stand_in(kind.__name__, _unchanged)
     return _NEAREST.get(kind, kind)
 
 
-def _is_taken(kind: Any) -> bool:
+def _is_supported(kind: Any) -> bool:
     try:
-        _check_taken(kind)
+        _check_supported(kind)
     except TypeError:
         return False
     return True
 
 
-def _check_taken(kind: Any) -> None:
+def _check_supported(kind: Any) -> None:
     """Raise `TypeError` if msgspec refuses a type."""
     import msgspec
 
@@ -218,11 +219,11 @@ def _check_taken(kind: Any) -> None:
 def _either(union: Any) -> type:
     """Return the stand-in of a union.
 
-    What is written in another type comes before what is written as it is, so that ``str | Path``
-    gives a path.
+    Arms with a serialised form of another type come before others, so that ``str | Path`` gives a
+    path.
 
     Raises:
-        TypeError: Several arms are written as dicts, which do not say of which of them they are.
+        TypeError: Several arms are serialised as dicts, which cannot be distinguished.
     """
     arms = get_args(union)
     records = [_name(arm) for arm in arms if _is_record(arm)]
@@ -230,29 +231,29 @@ def _either(union: Any) -> type:
         msg = f"{' and '.join(records)} cannot be told apart once they are dicts: give each a "
         raise TypeError(f"{msg}parameter of its own, or make them msgspec.Struct with tag=True")
     builtins = tuple(each for arm in arms for each in _BUILTINS.get(arm, ()))
-    others = [arm for arm in arms if arm not in _BUILTINS]
-    written, native = (
-        [arm for arm in others if _is_written(arm) is each] for each in (True, False)
+    other_arms = [arm for arm in arms if arm not in _BUILTINS]
+    converted, native = (
+        [arm for arm in other_arms if _is_converted(arm) is each] for each in (True, False)
     )
     name = " | ".join(map(_name, arms))
-    own = {arm for arm in others if isinstance(arm, type)} - _PLAIN
-    reads = list(map(_converter, written)), list(map(_converter, native))
-    return _stand_in(name, partial(_first, name, own, builtins, reads))
+    classes = {arm for arm in other_arms if isinstance(arm, type)} - _PLAIN_TYPES
+    reads = list(map(_converter, converted)), list(map(_converter, native))
+    return _stand_in(name, partial(_first, name, classes, builtins, reads))
 
 
 def _first(
     name: str,
-    own: set[type],
+    classes: set[type],
     builtins: tuple[type, ...],
     reads: tuple[list[Converter], list[Converter]],
     value: object,
 ) -> Any:
-    """Return a value as the first arm of a union that it fits."""
-    if type(value) in own:
+    """Convert a value to the first arm of a union that it fits."""
+    if type(value) in classes:
         return value
-    written, native = reads
-    for read in written if isinstance(value, builtins) else written + native:
-        with suppress(Exception):  # what the classes of arms raise
+    converted, native = reads
+    for read in converted if isinstance(value, builtins) else converted + native:
+        with suppress(Exception):  # exceptions of users' classes
             return read(value)
     if isinstance(value, builtins):
         return value
@@ -260,27 +261,27 @@ def _first(
 
 
 def _is_record(kind: Any) -> bool:
-    """Return whether values of a class are written as dicts."""
+    """Return whether values of a class are serialised as dicts."""
     names = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__", "__total__")
     return is_model(kind) or any(hasattr(kind, name) for name in names)
 
 
-def _is_written(kind: Any) -> bool:
-    """Return whether values of a type are written in another one."""
+def _is_converted(kind: Any) -> bool:
+    """Return whether values of a type are serialised as another type."""
     turned = inspect.isclass(kind) and issubclass(kind, (Enum, PurePath))
     return turned or isinstance(kind, _StandIn) or _is_record(kind)
 
 
 def _literal(allowed: Sequence[Any], value: object) -> Any:
     for each in allowed:
-        plain = each.value if isinstance(each, Enum) else each
-        if value is each or (type(value) is type(plain) and value == plain):
+        accepted = each.value if isinstance(each, Enum) else each
+        if value is each or (type(value) is type(accepted) and value == accepted):
             return each
     raise ValueError(f"not one of {', '.join(map(repr, allowed))}")
 
 
 def _member(kind: type[Enum], value: object) -> Enum:
-    """Return the member of an enum whose values are not all texts or all whole numbers."""
+    """Return the member of an enum whose values are neither all text nor all whole numbers."""
     try:
         return kind(tuple(value) if isinstance(value, list) else value)
     except ValueError:
@@ -289,53 +290,55 @@ def _member(kind: type[Enum], value: object) -> Enum:
 
 def _values_of(arms: Iterable[Any]) -> str:
     """Return the values of enums and literals among types, for the end of an error."""
-    found: list[Any] = []
+    values: list[Any] = []
     for arm in arms:
         if get_origin(arm) is Literal:
-            found += get_args(arm)
+            values += get_args(arm)
         elif inspect.isclass(arm) and issubclass(arm, Enum):
-            found += arm
-    shown = [repr(each.value if isinstance(each, Enum) else each) for each in found]
+            values += arm
+    shown = [repr(each.value if isinstance(each, Enum) else each) for each in values]
     more = f" and {len(shown) - MAX_VALUES} more" if len(shown) > MAX_VALUES else ""
     return f": {', '.join(shown[:MAX_VALUES])}{more}" if shown else ""
 
 
 def _model(kind: Any, value: object) -> Any:
-    """Return a pydantic model; its library says what is wrong, without the value."""
+    """Return a pydantic model; the error is pydantic's, without the value."""
     pydantic = sys.modules["pydantic"]
     try:
         return kind.model_validate(value, by_alias=True, by_name=True)
     except pydantic.ValidationError as error:
-        plain = error.errors(include_input=False, include_context=False, include_url=False)[0]
-        where = ".".join(map(str, plain["loc"]))
-        raise ValueError(f"{where}: {plain['msg']}" if where else plain["msg"]) from None
+        first_error = error.errors(include_input=False, include_context=False, include_url=False)[0]
+        location = ".".join(map(str, first_error["loc"]))
+        raise ValueError(
+            f"{location}: {first_error['msg']}" if location else first_error["msg"]
+        ) from None
 
 
 def _convert_other(kind: Any, value: object) -> Any:
-    """Convert to a type that msgspec does not know."""
+    """Convert to a type that msgspec does not support."""
     if isinstance(kind, _StandIn):
         return kind.read(value)
     if is_model(kind):
         return _model(kind, value)
-    plain = get_origin(kind) or kind
-    if issubclass(plain, PurePath) and isinstance(value, (str, PurePath)):
-        return plain(value)
-    if not isinstance(value, plain):
+    origin = get_origin(kind) or kind
+    if issubclass(origin, PurePath) and isinstance(value, (str, PurePath)):
+        return origin(value)
+    if not isinstance(value, origin):
         raise TypeError(_expected(_name(kind), value))
     return value
 
 
 def _converter(kind: Any) -> Converter:
-    """Return what converts to a type; raises `TypeError` if msgspec refuses it."""
+    """Return a function that converts to a type; raises `TypeError` if msgspec refuses it."""
     import msgspec
 
-    _check_taken(kind)
+    _check_supported(kind)
     options: Any = {"builtin_types": _BYTES, "dec_hook": _convert_other}
     return partial(msgspec.convert, type=kind, **options)
 
 
 def _name(kind: Any) -> str:
-    """Return a type as one writes it."""
+    """Return the name of a type in Python's notation."""
     if kind is NoneType:
         return "None"
     if isinstance(kind, type) and not get_args(kind):
@@ -354,20 +357,20 @@ def _expected(name: str, value: object) -> str:
 # --- plans --------------------------------------------------------------------------------------
 
 
-class _Place:
-    """Where values of a type go: a parameter, the result or the parts of a stream.
+class _Target:
+    """An annotated value: a parameter, the result or the parts of a stream.
 
     Attributes:
         name: Name of the type.
-        read: Converts; None where nothing is converted.
+        read: Converts a value; None if no conversion is needed.
     """
 
     __slots__ = ("_classes", "_types", "_values", "name", "read")
 
     def __init__(self, kind: Any) -> None:
         arms = _arms(kind)
-        # Where plain data may stand for an arm that is written in it, its type decides nothing.
-        unclear = _PLAIN if any(map(_is_written, arms)) else frozenset()
+        # If plain data may stand for an arm that is serialised as it, its type is no proof.
+        unclear = _PLAIN_TYPES if any(map(_is_converted, arms)) else frozenset()
         types = {arm for arm in arms if isinstance(arm, type)}
         classes = [each for arm in types for each in _BUILTINS.get(arm, ())]
         self.name = _name(kind)
@@ -383,10 +386,11 @@ class _Place:
         return isinstance(value, self._classes) or type(value) in self._types
 
     def convert(self, value: object) -> Any:
-        """Return a value as the type.
+        """Return a value converted to the type.
 
         Raises:
-            ValueError: It does not fit; the message says where in it and why, without the value.
+            ValueError: It does not fit; the message has the location and the reason, but not the
+                value.
         """
         if self.read is None:
             raise _MisfitError("", _expected(self.name, value))
@@ -400,25 +404,25 @@ class _Place:
             raise _MisfitError("", f"{type(error).__name__}: {error}") from error
 
     def _explained(self, message: str, value: object) -> tuple[str, str]:
-        """Return where in a value something is wrong, and what."""
-        found = _MESSAGE.fullmatch(message)
-        why, where = found.groups() if found else (message, None)
-        if why.startswith("Invalid enum value"):
-            why = f"not one of the values of {self.name}{self._values}"
-            why = "not one of its values" if where else why
-        elif not where and re.fullmatch(r"Expected `[^`]*`, got `[^`]*`", why):
-            why = _expected(self.name, value)
-        why = re.sub(r"`([^`]*)`", lambda each: _WORDS.get(each[1], each[1]), why)
-        return where or "", _OPENING.sub(lambda each: each[0].lower(), why)
+        """Return the location of an error in a value, and the reason."""
+        match = _MESSAGE.fullmatch(message)
+        reason, location = match.groups() if match else (message, None)
+        if reason.startswith("Invalid enum value"):
+            reason = f"not one of the values of {self.name}{self._values}"
+            reason = "not one of its values" if location else reason
+        elif not location and re.fullmatch(r"Expected `[^`]*`, got `[^`]*`", reason):
+            reason = _expected(self.name, value)
+        reason = re.sub(r"`([^`]*)`", lambda each: _WORDS.get(each[1], each[1]), reason)
+        return location or "", _OPENING.sub(lambda each: each[0].lower(), reason)
 
 
 class _MisfitError(ValueError):
-    """A value that does not fit: where in it, and why."""
+    """A value does not fit; it has the location and the reason."""
 
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(where, why)
-        self.where = where
-        self.why = why
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(location, reason)
+        self.location = location
+        self.reason = reason
 
 
 class ArgumentPlan:
@@ -427,78 +431,80 @@ class ArgumentPlan:
     Args:
         task: Name of the task.
         signature: Signature of its function.
-        places: Parameters whose arguments are looked at, by name.
+        targets: Annotated parameters by name.
 
     Attributes:
-        good: Types of positional arguments that fit as they are.
+        good: Types of positional arguments that fit without conversion.
     """
 
     def __init__(
-        self, task: str, signature: inspect.Signature, places: Mapping[str, _Place]
+        self, task: str, signature: inspect.Signature, targets: Mapping[str, _Target]
     ) -> None:
         self._task = task
-        found = [(each, places.get(each.name)) for each in signature.parameters.values()]
-        rest = [(each.name, place) for each, place in found if each.kind is each.VAR_POSITIONAL]
+        annotated = [(each, targets.get(each.name)) for each in signature.parameters.values()]
+        variadic = [
+            (each.name, target) for each, target in annotated if each.kind is each.VAR_POSITIONAL
+        ]
         self._positional = [
-            (each.name, place)
-            for each, place in found
+            (each.name, target)
+            for each, target in annotated
             if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
         ]
-        self._rest = rest[0] if rest else ("", None)
+        self._variadic = variadic[0] if variadic else ("", None)
         self._named = {
-            each.name: place
-            for each, place in found
+            each.name: target
+            for each, target in annotated
             if each.kind in {each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD}
         }
-        self._others = next((p for each, p in found if each.kind is each.VAR_KEYWORD), None)
+        self._any_other = next((p for each, p in annotated if each.kind is each.VAR_KEYWORD), None)
         self.good: set[tuple[type, ...]] = set()
 
     def convert(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return arguments as the types of the annotations.
+        """Return arguments converted to the types of the annotations.
 
         Raises:
-            ArgumentError: One does not fit.
+            ArgumentError: An argument does not fit.
         """
         types = tuple(map(type, args))
         if types not in self.good:
             args = self._all(args, types)
         if kwargs:
-            get, others = self._named.get, self._others
-            kwargs = {k: self._one(k, get(k, others), value) for k, value in kwargs.items()}
+            get, any_other = self._named.get, self._any_other
+            kwargs = {k: self._one(k, get(k, any_other), value) for k, value in kwargs.items()}
         return args, kwargs
 
     def _all(self, args: Sequence[Any], types: tuple[type, ...]) -> Sequence[Any]:
-        found, good = list(args), len(self.good) < MAX_GOOD
-        places = chain(self._positional, repeat(self._rest))
-        for index, (value, (name, place)) in enumerate(zip(args, places, strict=False)):
-            if place is not None and not place.has(value):
-                found[index], good = self._one(name, place, value), False
+        converted, good = list(args), len(self.good) < MAX_GOOD
+        expected = chain(self._positional, repeat(self._variadic))
+        for index, (value, (name, target)) in enumerate(zip(args, expected, strict=False)):
+            if target is not None and not target.has(value):
+                converted[index], good = self._one(name, target, value), False
         if good:
             self.good.add(types)
-        return found
+        return converted
 
-    def _one(self, name: str, place: _Place | None, value: Any) -> Any:
-        if place is None or value is RESULT or place.has(value):
+    def _one(self, name: str, target: _Target | None, value: Any) -> Any:
+        if target is None or value is RESULT or target.has(value):
             return value
         try:
-            return place.convert(value)
+            return target.convert(value)
         except _MisfitError as error:
-            what = f"task {self._task}: argument {name + error.where!r}: {error.why}"
-            raise ArgumentError(what, task=self._task, argument=name) from error.__cause__
+            subject = f"task {self._task}: argument {name + error.location!r}: {error.reason}"
+            raise ArgumentError(subject, task=self._task, argument=name) from error.__cause__
 
 
 class ResultPlan:
     """Converts the result of a task, and the parts of its stream. Made by `make_plans`."""
 
-    def __init__(self, task: str, result: _Place | None, part: _Place | None) -> None:
+    def __init__(self, task: str, result: _Target | None, part: _Target | None) -> None:
         self._task = task
         self._result = result
         self._part = part
 
     def result(self, job_id: str, value: Any) -> Any:
-        """Return a result as the type of the annotation.
+        """Return a result converted to the type of the annotation.
 
         Raises:
             SerializationError: It does not fit.
@@ -506,19 +512,19 @@ class ResultPlan:
         return self._convert("the result", self._result, job_id, value)
 
     def part(self, job_id: str, value: Any) -> Any:
-        """Return a part of a stream as the type of the annotation; raises as `result`."""
+        """Return a part of a stream converted to the type of the annotation; raises as `result`."""
         return self._convert("a part", self._part, job_id, value)
 
-    def _convert(self, what: str, place: _Place | None, job_id: str, value: Any) -> Any:
-        if place is None or place.has(value):
+    def _convert(self, subject: str, target: _Target | None, job_id: str, value: Any) -> Any:
+        if target is None or target.has(value):
             return value
         try:
-            return place.convert(value)
+            return target.convert(value)
         except _MisfitError as error:
-            where = f" at {error.where.lstrip('.')}" if error.where else ""
+            at = f" at {error.location.lstrip('.')}" if error.location else ""
             msg = (
-                f"{what} of job {job_id} does not fit the annotation of task {self._task}{where}: "
-                f"{error.why}; app.job(id) gives it as it was serialised"
+                f"{subject} of job {job_id} does not fit the annotation of task {self._task}{at}: "
+                f"{error.reason}; app.job(id) gives it as it was serialised"
             )
             raise SerializationError(msg) from error.__cause__
 
@@ -526,7 +532,7 @@ class ResultPlan:
 def make_plans(
     task: str, function: Callable[..., Any], signature: inspect.Signature
 ) -> tuple[ArgumentPlan | None, ResultPlan | None]:
-    """Return how arguments and results of a function are converted; None where nothing is.
+    """Return the plans for arguments and results of a function; None if nothing is converted.
 
     Args:
         task: Name of the task.
@@ -534,26 +540,28 @@ def make_plans(
         signature: Its signature.
 
     Raises:
-        SettingsError: Values cannot be turned into the type of an annotation.
+        SettingsError: Values cannot be converted to the type of an annotation.
     """
     hints = _hints(function, task)
     result, part = _returned(function, hints.pop("return", Any))
-    places = {}
+    targets = {}
     for name, parameter in signature.parameters.items():
-        place = _place(task, _called(name), hints.get(name), optional=parameter.default is None)
-        if place is not None:
-            places[name] = place
-    outcomes = [_place(task, _called("return"), kind) for kind in (result, part)]
-    # What plain data a function returns is its own affair.
-    turned = [place if place is not None and place.read is not None else None for place in outcomes]
+        target = _target(task, _called(name), hints.get(name), optional=parameter.default is None)
+        if target is not None:
+            targets[name] = target
+    outcomes = [_target(task, _called("return"), kind) for kind in (result, part)]
+    # Plain data that a function returns is not converted.
+    turned = [
+        target if target is not None and target.read is not None else None for target in outcomes
+    ]
     return (
-        ArgumentPlan(task, signature, places) if places else None,
+        ArgumentPlan(task, signature, targets) if targets else None,
         ResultPlan(task, *turned) if any(turned) else None,
     )
 
 
 def _returned(function: Callable[..., Any], kind: Any) -> tuple[Any, Any]:
-    """Return the types of the result and of the parts that the annotation of a function names."""
+    """Return the types of the result and of the parts in the return annotation of a function."""
     inner, arguments = inspect.unwrap(function), get_args(kind)
     if inspect.isgeneratorfunction(inner):
         return (*arguments, Any, Any, Any)[2], (*arguments, Any)[0]
@@ -564,27 +572,29 @@ def _returned(function: Callable[..., Any], kind: Any) -> tuple[Any, Any]:
     return kind, Any
 
 
-def _place(task: str, what: str, kind: Any, *, optional: bool = False) -> _Place | None:
+def _target(task: str, subject: str, kind: Any, *, optional: bool = False) -> _Target | None:
     kind = _bare(kind)
-    if any(_says_nothing(arm) for arm in _arms(kind)):
+    if any(_is_unconstrained(arm) for arm in _arms(kind)):
         return None
     if optional:
         kind = Union[kind, None]  # noqa: UP007 - it may be no class
     try:
-        return _Place(kind)
+        return _Target(kind)
     except TypeError as error:
-        msg = f"task {task}: values cannot be turned into the annotation of {what}, {_name(kind)}"
+        msg = (
+            f"task {task}: values cannot be converted to the annotation of {subject}, {_name(kind)}"
+        )
         raise SettingsError(f"{msg}: {error}") from error
 
 
 def _arms(kind: Any) -> list[Any]:
-    """Return the arms of a union, without names for them; of anything else, itself."""
+    """Return the arms of a union, with aliases resolved; for any other type, the type itself."""
     inner = get_args(kind) if get_origin(kind) in {Union, UnionType} else [kind]
     return list(map(_bare, inner))
 
 
-def _says_nothing(kind: Any) -> bool:
-    """Return whether an annotation says nothing about a value, as ``Any`` or a type variable."""
+def _is_unconstrained(kind: Any) -> bool:
+    """Return whether an annotation allows any value, as ``Any`` or a type variable does."""
     if isinstance(kind, type):
         return kind is Any or kind is object
     return get_origin(kind) is None

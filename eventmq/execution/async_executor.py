@@ -1,7 +1,7 @@
 """Async executor: runs many jobs at once as coroutines of one event loop.
 
 Its outcomes are those of `eventmq.execution.executor`. Thousands of jobs may run; each has its own
-`Cancellation`, and its own context variables, since each is a task of asyncio.
+`Cancellation`, and its own context variables, since each is an asyncio task.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class AsyncExecutor(Executor):
 
         Args:
             executor: Executor of the tasks.
-            body: Wraps the coroutine of a task, given the task's name.
+            body: Wraps the coroutine of a task; also gets the task's name.
 
         Raises:
             PluginError: A middleware has ``execute`` and no ``aexecute``.
         """
-        other = cls.__new__(cls)
-        vars(other).update(vars(executor.for_slot()))
-        other._body = body  # noqa: SLF001 - its own kind
+        async_executor = cls.__new__(cls)
+        vars(async_executor).update(vars(executor.for_slot()))
+        async_executor._body = body  # noqa: SLF001 - its own kind
         calls = []
         for middleware in executor.around:
             if not isinstance(middleware, AsyncExecution):
                 msg = f"the middleware {type(middleware).__name__} has execute and no aexecute: it "
                 raise PluginError(f"{msg}cannot wrap coroutines; use a pool without an event loop")
             calls.append(middleware.aexecute)
-        other._awaits = compose(calls)  # noqa: SLF001
-        return other
+        async_executor._awaits = compose(calls)  # noqa: SLF001
+        return async_executor
 
     def _keep_logs(self) -> None:
         super()._keep_logs()
@@ -78,7 +78,7 @@ class AsyncExecutor(Executor):
         payload: bytes,
         cancellation: Cancellation,
     ) -> OutcomeRow:
-        """Run one job to its end, in a task of its own. Raises nothing, whatever the job does.
+        """Run one job to its end, in its own asyncio task. Never raises, whatever the job does.
 
         Args:
             route: Route of the job's queue and header text; its ``awaits`` is true.

@@ -1,8 +1,8 @@
 """Executor: runs one job, from its encoded arguments to its encoded outcome.
 
-Pools call it, in a child process or a thread; it knows no socket, file or process. `TaskCaller`
+Pools call it, in a child process or a thread; it uses no socket, file or process. `TaskCaller`
 calls the task, with cancellation and soft limit; `compose` chains the middlewares around the call.
-What depends only on the headers of a job is decided once (`Executor.routes`).
+What depends only on the headers of a job is computed once (`Executor.routes`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 _SUCCEEDED = int(OutcomeKind.SUCCEEDED)
 
-#: Types of what a function returns that is not its result yet.
+#: Types of return values of a function that are not its result yet.
 _UNFINISHED = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
 
 
@@ -73,8 +73,8 @@ class TaskCaller:
 
     Attributes:
         cancellation: Cancellation and soft limit of the running job.
-        alarm: Raises in blocking code at its soft limit; None where the pool cannot.
-        sink: Takes the parts of generators; None where the pool takes none.
+        alarm: Raises in blocking code at its soft limit; None if the pool cannot.
+        sink: Receives the parts of generators; None if the pool does not support parts.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -85,11 +85,11 @@ class TaskCaller:
         self.sink: Sink | None = None
 
     def close(self) -> None:
-        """End the event loop of the slot, if a task needed one. Idempotent."""
+        """Close the event loop of the slot, if a task needed one. Idempotent."""
         self._coroutines.close()
 
     def set_sink(self, sink: Sink) -> None:
-        """Set where the parts and the progress of jobs go."""
+        """Set the receiver of the parts and the progress of jobs."""
         self.sink = sink
         self.cancellation.report = sink.progress
 
@@ -116,7 +116,7 @@ class TaskCaller:
     def _call_limited(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
     ) -> Any:
-        """Call a task with a soft limit: its loop ends a coroutine, an alarm blocking code."""
+        """Call a task with a soft limit, raised in a coroutine by its loop, else by an alarm."""
         alarm, cancellation = self.alarm, self.cancellation
         cancellation.set_soft_limit(soft)
         try:
@@ -138,9 +138,9 @@ class TaskCaller:
             cancellation.set_soft_limit(0.0)
 
     def cancel(self) -> bool:
-        """Cancel the running job; return whether a coroutine is cancelled by its loop.
+        """Cancel the running job; return whether its event loop cancels a coroutine.
 
-        From any thread or signal handler. Blocking code finds out where it checks.
+        From any thread or signal handler. Blocking code notices at its next check.
         """
         self.cancellation.requested = True
         return self._coroutines.cancel()
@@ -150,7 +150,7 @@ class TaskCaller:
         if type(value) is CoroutineType:
             return self._coroutines.run(value, soft, self.cancellation)
         if self.sink is None:
-            raise EventMQError("this worker pool takes no parts: it cannot run a generator")
+            raise EventMQError("this worker pool does not support parts: it cannot run a generator")
         sink, encode = self.sink, self._part_encoder(current.get())
         if type(value) is GeneratorType:
             return run_generator(value, sink, encode, self.cancellation)
@@ -162,7 +162,7 @@ class TaskCaller:
 def compose(
     calls: Sequence[Callable[..., Any]],
 ) -> Callable[[JobContext, Callable[[], Any]], Any] | None:
-    """Chain the calls of middlewares around a job, outermost first; None where there is none."""
+    """Chain the calls of middlewares around a job, outermost first; None if there are none."""
     if not calls:
         return None
     chain = calls[-1]
@@ -178,22 +178,22 @@ def _nest(
 
 
 class Executor(TaskCaller):
-    """Runs jobs one after the other; each slot has its own (`for_slot`).
+    """Runs jobs one after the other; each slot has its own executor (`for_slot`).
 
     Args:
         tasks: The registered tasks by name.
         serializer: Returns the serializer of a content type; raises `PluginError`.
-        retry_policy: Returns the policy of a name with options; raises `PluginError`.
+        retry_policy: Returns a retry policy by name and options; raises `PluginError`.
         clock: Reads time.
-        accept_content: Content types that are decoded.
-        middleware: Outermost first; only its ``execute`` is used.
+        accept_content: Content types that may be decoded.
+        middleware: Middlewares, the outermost first; only ``execute`` is used.
         allow_callables: Patterns of dotted paths that legacy jobs may call.
-        location: Where results are kept; the broker unless described.
+        location: Where results are kept; by default in the broker.
         fetched: Returns the inputs that the job manager has fetched for a job, as lists of id,
             content type and bytes.
         on_start: Called by `start`.
         on_stop: Called by `stop`.
-        max_log: Bytes that are kept of what a job logs, if its task keeps its log.
+        max_log: Maximum number of bytes to keep of a job's log, if its task keeps logs.
 
     Attributes:
         around: The middlewares that wrap execution.
@@ -216,7 +216,7 @@ class Executor(TaskCaller):
         max_log: int = kept_logs.MAX_BYTES,
     ) -> None:
         self._max_log = max_log
-        self._keeps_logs = False
+        self._logs_kept = False
         self.tasks = tasks
         self.allow_callables = tuple(allow_callables)
         self._on_start = on_start
@@ -233,14 +233,14 @@ class Executor(TaskCaller):
 
     def for_slot(self) -> Executor:
         """Return an executor of the same tasks for another thread or process."""
-        other = copy(self)
-        other._routes = self._routes.empty()  # noqa: SLF001 - its own kind
-        TaskCaller.__init__(other, self._monotonic)
-        vars(other).pop("run", None)
-        other._keeps_logs = False  # noqa: SLF001
+        executor = copy(self)
+        executor._routes = self._routes.empty()  # noqa: SLF001 - its own kind
+        TaskCaller.__init__(executor, self._monotonic)
+        vars(executor).pop("run", None)
+        executor._logs_kept = False  # noqa: SLF001
         if joblog.logs_success():
-            other.run = joblog.logged(other.run)  # type: ignore[method-assign,assignment]
-        return other
+            executor.run = joblog.logged(executor.run)  # type: ignore[method-assign,assignment]
+        return executor
 
     def start(self) -> None:
         """Prepare a process for its first job; a pool calls it in each of its processes.
@@ -252,17 +252,17 @@ class Executor(TaskCaller):
             self._on_start()
 
     def stop(self) -> None:
-        """End what `start` began; a pool with processes of its own calls it as each of them ends.
+        """Undo `start`; a pool with processes of its own calls it as each of them ends.
 
-        It raises nothing.
+        Never raises.
         """
         if self._on_stop is not None:
             self._on_stop()
 
     def routes(self, queue: str, texts: Sequence[str]) -> list[Route]:
-        """Read the clocks for the times of a chunk's outcomes; return the routes of its jobs.
+        """Return the routes of a chunk's jobs; also read the clocks for the times of outcomes.
 
-        Call it at the chunk's start.
+        Call it at the start of the chunk.
 
         Args:
             queue: The chunk's queue.
@@ -272,18 +272,18 @@ class Executor(TaskCaller):
         table = self._routes
         route = table.route
         routes = [route(queue, text) for text in texts]
-        if table.keeps_logs and not self._keeps_logs:
-            self._keeps_logs = True
+        if table.keeps_logs and not self._logs_kept:
+            self._logs_kept = True
             self._keep_logs()
         return routes
 
     def _keep_logs(self) -> None:
-        """Let the logs of jobs go with their outcomes: there is a task that keeps them."""
+        """Add the logs of jobs to their outcomes: there is a task that keeps its logs."""
         self.run = kept_logs.keeping(self.run, self._max_log)  # type: ignore[method-assign,assignment]
 
     # hot loop: python -m benchmarks drain
     def run(self, route: Route, position: int, entry: ChunkEntry, payload: bytes) -> OutcomeRow:
-        """Run one job to its end. Raises nothing, whatever the task does.
+        """Run one job to its end. Never raises, whatever the task does.
 
         Args:
             route: Route of the job's queue and header text.
@@ -310,7 +310,7 @@ class Executor(TaskCaller):
         try:
             if route.legacy:
                 return self._run_legacy(route, position, job, payload, start)
-            # Decoding: a failure is not the task's fault, and a retry would not help.
+            # Decoding. A failure is not the task's fault, and a retry would not help.
             content_type = route.content_type
             envelope = Envelope(
                 job_id, content_type, task, queue, route.created, route.expires, route.signature
@@ -341,14 +341,14 @@ class Executor(TaskCaller):
     ) -> OutcomeRow:
         """Return the outcome of a job that was stopped after its hard limit.
 
-        For the job manager: the process that ran the job was killed.
+        Called by the job manager, which killed the process that ran the job.
 
         Args:
             queue: Queue of the job.
             text: Header text of the job.
             position: Position of the job in its chunk.
             entry: Id, attempt and limit.
-            run_time: Seconds that it ran.
+            run_time: Seconds for which it ran.
         """
         route = self._routes.route(queue, text)
         now = self._monotonic()
@@ -356,7 +356,7 @@ class Executor(TaskCaller):
         job = JobContext(entry.id, route.task, queue, entry.attempt, entry.delivery, text)
         error = past_hard_limit(entry.timeout)
         row = self._failed(route, position, job, now - run_time, error)
-        if route.legacy:  # the broker turns it into what legacy clients know
+        if route.legacy:  # the broker converts it for legacy clients
             row = row._replace(content_type=ERROR_TYPE, result=encode_error(describe(error)))
         return row
 
@@ -372,13 +372,13 @@ class Executor(TaskCaller):
     ) -> OutcomeRow:
         content_type = route.result_type
         if envelope.signature or content_type != envelope.content_type:
-            # Only what the reader of the result knows too, and can verify.
+            # Only fields that the reader of the result knows too, and can verify.
             envelope = Envelope(envelope.job_id, content_type, created=started)
         try:
             result, signature = route.encode(value, envelope)
             if signature:
                 content_type = f"{content_type};{signature};{started!r}"
-            content_type, result = self._keep(route, envelope.job_id, content_type, result)
+            content_type, result = self._store_result(route, envelope.job_id, content_type, result)
         except Exception as error:  # noqa: BLE001 - serializers are plugins
             what = f"the result, a {type(value).__name__}, cannot be serialised"
             return self._ended(position, job, error, what, started, run_time)
@@ -387,17 +387,17 @@ class Executor(TaskCaller):
     def _part_encoder(self, job: JobContext) -> Encode:
         route = self._routes.route(job.queue, job.headers)
         if route.legacy:
-            what = "a legacy job cannot yield parts, which no legacy peer understands"
+            what = "a legacy job cannot yield parts, which legacy peers do not support"
             raise PartError(SerializationError(f"{what}: return a list instead"))
         return part_encoder(route, job, self._location.max_result, started=self._now())
 
-    def _keep(
+    def _store_result(
         self, route: Route, job_id: str, content_type: str, result: bytes
     ) -> tuple[str, bytes]:
         """Return content type and bytes of the outcome: the result, or a reference to it.
 
-        A result backend that fails costs the result, not the job, which did succeed. A result that
-        other jobs take goes through the broker then.
+        If the result backend fails, the job succeeds without a result. A result that other jobs
+        need then goes through the broker.
         """
         location = self._location
         if location.inline or content_type == FRAMES_TYPE:
@@ -431,16 +431,16 @@ class Executor(TaskCaller):
         started: float,
         run_time: float,
     ) -> OutcomeRow:
-        """Return the outcome of a job that failed for good by no fault of its task.
+        """Return the outcome of a job that failed for good through no fault of its task.
 
-        The text of an error that EventMQ raises explains it, so the log shows no frames.
+        The text of an EventMQ error is sufficient, so the log shows no frames.
         """
         checked = isinstance(error, EventMQError)
         if not checked:
             msg = f"{what}: {error_text(error)}"
             error = SerializationError(msg).with_traceback(error.__traceback__)
         if isinstance(error, ArgumentError):
-            error = error.with_traceback(None)  # all frames are ours
+            error = error.with_traceback(None)  # all frames are EventMQ's
         described = describe(error, ours=__file__)
         joblog.failed(job, described._replace(traceback="") if checked else described, error)
         return OutcomeRow(
@@ -468,11 +468,13 @@ class Executor(TaskCaller):
     ) -> OutcomeRow:
         """Return the outcome of a job whose task raised an exception.
 
-        With ``final`` no further attempt could do better.
+        With ``final`` there is no further attempt.
         """
         run_time = self._monotonic() - start
         started = start + self._offset
-        if job.cancellation is not None and job.cancellation.requested:  # whatever it raised
+        if (
+            job.cancellation is not None and job.cancellation.requested
+        ):  # whatever exception it raised
             joblog.cancelled(job, run_time)
             return OutcomeRow(position, OutcomeKind.CANCELLED, started, run_time)
         if isinstance(error, PartError):

@@ -1,8 +1,8 @@
-"""Failures: what becomes of an exception that a task raised, and the control-flow exceptions.
+"""Failures: the handling of exceptions that a task raised, and the control-flow exceptions.
 
-A task raises `Retry` or `Reject` to decide itself; `retry_delay` decides about all exceptions.
+A task raises `Retry` or `Reject` to decide itself; `retry_delay` decides for all exceptions.
 `describe` returns the error as it is sent and logged. Its traceback begins with the task's own
-frame: the frames of its caller are of no use to its author.
+frame, since the frames of its caller do not help its author.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = [
 class Retry(EventMQError):
     """Raised by a task: end this attempt and try again later.
 
-    Every attempt counts against the ``retries`` of the job, whose default is 0. Where none is
-    left the job fails: with the error that this one was raised from, or raised while handling,
-    else with this one, which then says that the retries are used up. With a countdown the retry
-    policy is not asked; without one it decides, and the job fails where it gives up, as ``none``
-    does after any attempt::
+    Every attempt counts against the ``retries`` of the job, whose default is 0. If none is left
+    the job fails, with the error from which this one was raised, or during whose handling, or else
+    with this one, whose message then names the used-up retries. With a countdown the retry policy
+    is not asked; without one it decides, and the job fails if it gives up, as ``none`` does after
+    any attempt::
 
         @app.task(retries=5)
         def fetch(url):
@@ -51,20 +51,20 @@ class Retry(EventMQError):
                 raise Retry(countdown=30) from error
 
     Args:
-        reason: Why, for people.
-        countdown: Seconds until the next attempt; None leaves that, and whether there is one, to
-            the retry policy.
+        reason: The reason, as text.
+        countdown: Seconds until the next attempt; with None the retry policy decides about that
+            and whether there is one.
 
     Attributes:
-        countdown: As given.
+        countdown: The argument ``countdown``.
 
     Raises:
-        ValueError: ``countdown`` is no number, negative or without end.
+        ValueError: ``countdown`` is not a number, negative or infinite.
     """
 
     def __init__(self, reason: str = "", *, countdown: float | None = None) -> None:
-        known = countdown is None or isinstance(countdown, int | float)
-        if not known or not 0.0 <= (countdown or 0.0) < float("inf"):
+        is_number = countdown is None or isinstance(countdown, int | float)
+        if not is_number or not 0.0 <= (countdown or 0.0) < float("inf"):
             msg = f"countdown is {countdown!r}; allowed are seconds from 0"
             raise ValueError(msg)
         super().__init__(reason or "the task asked for another attempt")
@@ -75,7 +75,7 @@ class Reject(EventMQError):
     """Raised by a task: the job has failed for good, whatever its retries.
 
     Attributes:
-        reason: Why, for people.
+        reason: The reason, as text.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -83,7 +83,7 @@ class Reject(EventMQError):
         self.reason = reason
 
 
-#: Levels of nested exception groups whose members are described.
+#: Maximum depth of nested exception groups whose members are described.
 MAX_GROUP_DEPTH = 3
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def _codes(function: Callable[..., Any] | None) -> set[CodeType]:
 def _task_frames(
     frames: TracebackType | None, function: Callable[..., Any] | None, ours: str
 ) -> TracebackType | None:
-    """Return the traceback from the task's frame on, or else without our first frames."""
+    """Return the traceback from the task's frame on, otherwise without the first EventMQ frames."""
     codes = _codes(function)
     step = frames
     while step is not None:
@@ -115,12 +115,12 @@ def _task_frames(
 
 
 def _utf8(text: str) -> str:
-    """Return the text without characters that UTF-8 lacks: file names may have lone surrogates."""
+    """Replace characters that UTF-8 cannot encode: file names may have lone surrogates."""
     return text.encode(errors="replace").decode()
 
 
 def error_text(error: BaseException) -> str:
-    """Return the beginning of ``str(error)``, or its type where that is empty or fails itself."""
+    """Return the start of ``str(error)``, or the type if that is empty or raises."""
     try:
         return _utf8(str(error)[:MESSAGE_LIMIT]) or type(error).__name__
     except Exception:  # noqa: BLE001 - an exception of the user that cannot be shown
@@ -143,7 +143,7 @@ def describe(
     Args:
         error: The exception.
         function: Function of the task; the traceback begins at its frame.
-        ours: File whose frames are left out where the task's frame is not found.
+        ours: File whose frames are left out if the task's frame is not found.
     """
     frames = _task_frames(error.__traceback__, function, ours)
     return _describe(error, _traceback_text(error, frames), MAX_GROUP_DEPTH)
@@ -154,30 +154,30 @@ def _dotted(kind: type[BaseException]) -> str:
 
 
 def _describe(error: BaseException, traceback: str, levels: int) -> RemoteError:
-    """Describe an exception and, so many levels deep, the members of a group."""
-    apart = take_apart(error)
+    """Describe an exception and the members of a group, down to a depth."""
+    parts = take_apart(error)
     return RemoteError(
         _dotted(type(error)),
         error_text(error),
         traceback,
-        apart.arguments,
-        apart.state,
-        tuple(_describe(member, "", levels - 1) for member in apart.members if levels),
+        parts.arguments,
+        parts.state,
+        tuple(_describe(member, "", levels - 1) for member in parts.members if levels),
     )
 
 
 def reported_error(
     error: BaseException, attempt: int, retries: int, *, again: bool
 ) -> BaseException:
-    """Return the exception to report where a task raised ``error``.
+    """Return the exception to report for an exception of a task.
 
-    It is ``error`` itself; for a `Retry` the exception that it was raised from or while handling.
-    A `Retry` without such a cause after which no attempt follows says why.
+    It is ``error`` itself; for a `Retry` its cause or context. A `Retry` without one that is not
+    followed by another attempt gets the reason for that.
 
     Args:
         error: The exception of the task.
         attempt: The attempt that failed, from 1.
-        retries: How often the job is tried again.
+        retries: How often the job is retried.
         again: Another attempt follows.
     """
     if not isinstance(error, Retry):
@@ -186,10 +186,10 @@ def reported_error(
     if cause is not None or again:
         return cause or error
     if attempt <= retries:
-        why = "its retry policy allows no further attempt"
+        reason = "its retry policy allows no further attempt"
     else:
-        why = f"its {retries} retries are used up" if retries else "the job has no retries"
-    last = Retry(f"{error_text(error)}; {why}", countdown=error.countdown)
+        reason = f"its {retries} retries are used up" if retries else "the job has no retries"
+    last = Retry(f"{error_text(error)}; {reason}", countdown=error.countdown)
     return last.with_traceback(error.__traceback__)
 
 
@@ -199,16 +199,16 @@ def is_misfit(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> bool:
-    """Return whether a function raised because it does not take its arguments.
+    """Return whether a function raised because it does not accept its arguments.
 
-    Only its own signature counts, not that of a function which it wraps: a wrapper may add
+    Only its own signature counts, not that of a function that it wraps: a wrapper may add
     arguments.
     """
     if type(error) is not TypeError:
         return False
     try:
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # a built-in one
+    except (TypeError, ValueError):  # a built-in function
         return False
     try:
         signature.bind(*args, **kwargs)
@@ -218,7 +218,7 @@ def is_misfit(
 
 
 def _failure(error: BaseException, job: JobContext) -> Failure:
-    """Return what a retry policy sees of the attempt of a job that raised ``error``."""
+    """Return the failed attempt of a job as a retry policy sees it."""
     cause = reported_error(error, job.attempt, 0, again=True)
     return Failure(
         attempt=job.attempt,
@@ -238,8 +238,8 @@ def retry_delay(
 
     Args:
         error: The exception of the task.
-        job: The job; its attempt failed.
-        retries: How often a failed job is tried again.
+        job: The job, with the failed attempt.
+        retries: How often a failed job is retried.
         spec: The task.
         policy: Retry policy of the job.
     """

@@ -1,9 +1,10 @@
-"""Kept logs: collects what a job logs, if its task keeps its log, and sends it with the outcome.
+"""Kept logs: collects the log of a job whose task keeps logs, and sends it with the outcome.
 
-What the loggers of the process hand to the root logger inside the job is kept, in the text form of
-the worker's log: in the job's thread, its coroutines and the threads of `asyncio.to_thread`, which
-have the context of the job, not in threads that the task starts itself. The handler is there only
-while such a job runs. The newest lines are kept; a line in front of them says how many were cut.
+A handler of the root logger collects the records of the job, in the text format of the worker's
+log: those of the job's thread, its coroutines and the threads of `asyncio.to_thread`, which have
+the context of the job, but not those of threads that the task starts itself. The handler is
+installed only while such a job runs. The newest lines are kept, after a line with the number of
+dropped lines.
 """
 
 from __future__ import annotations
@@ -32,55 +33,59 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_BYTES", "LogBuffer", "keeping", "keeping_async"]
 
-#: Bytes that are kept of one job unless the setting ``max_job_log_bytes`` says another number.
+#: Default of the setting ``max_job_log_bytes``: maximum length of the kept log of one job.
 MAX_BYTES = 64 * 1024
 
-#: Bytes of the line that says what was cut.
-_NOTE = 96
+#: Bytes reserved for the line about dropped lines.
+_HEAD_BYTES = 96
 
-_CUT = b" [...]\n"
+_ELLIPSIS = b" [...]\n"
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class LogBuffer:
-    """The last lines that a job logged. Threads may share it.
+    """The last lines of a job's log. Threads may share it.
 
     Args:
-        most: Bytes of UTF-8 that are kept.
+        max_bytes: Maximum length in bytes of UTF-8.
     """
 
-    __slots__ = ("_cut", "_lines", "_lock", "_most", "_room", "_size")
+    __slots__ = ("_dropped", "_lines", "_lock", "_max_bytes", "_max_lines_bytes", "_size")
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._room = max(most - _NOTE, len(_CUT))
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_lines_bytes = max(max_bytes - _HEAD_BYTES, len(_ELLIPSIS))
         self._lines: deque[bytes] = deque()
-        self._size = self._cut = 0
+        self._size = self._dropped = 0
         self._lock = Lock()
 
     def add(self, text: str) -> None:
-        """Add a line, or several, as of a traceback; one that is too long loses its end."""
+        """Add one or more lines, such as those of a traceback; a line that is too long is cut."""
         data = text.encode(errors="replace") + b"\n"
-        if len(data) > self._room:
-            data = data[: self._room - len(_CUT)].decode(errors="ignore").encode() + _CUT
+        if len(data) > self._max_lines_bytes:
+            data = (
+                data[: self._max_lines_bytes - len(_ELLIPSIS)].decode(errors="ignore").encode()
+                + _ELLIPSIS
+            )
         with self._lock:
             lines = self._lines
             lines.append(data)
             self._size += len(data)
-            while self._size > self._room:
-                gone = lines.popleft()
-                self._size -= len(gone)
-                self._cut += gone.count(b"\n")
+            while self._size > self._max_lines_bytes:
+                dropped = lines.popleft()
+                self._size -= len(dropped)
+                self._dropped += dropped.count(b"\n")
 
     def text(self) -> bytes:
-        """Return what is kept, after a line that says how much is not."""
+        """Return the kept lines, after a line with the number of dropped ones."""
         with self._lock:
-            kept = b"".join(self._lines)
-            if not self._cut:
-                return kept
-            note = f"[lines cut before these: {self._cut}; max_job_log_bytes is {self._most}]\n"
-            return note.encode() + kept
+            lines = b"".join(self._lines)
+            if not self._dropped:
+                return lines
+            cut = f"lines cut before these: {self._dropped}"
+            head = f"[{cut}; max_job_log_bytes is {self._max_bytes}]\n"
+            return head.encode() + lines
 
 
 _current: ContextVar[LogBuffer | None] = ContextVar("eventmq_job_log", default=None)
@@ -90,7 +95,7 @@ class _Handler(logging.Handler):
     """Adds records to the log of the job that makes them. It raises and prints nothing."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add a record, or that it cannot be formatted: other handlers say why."""
+        """Add a record, or a note that it cannot be formatted; other handlers report the error."""
         log = _current.get()
         if log is None:
             return
@@ -101,7 +106,7 @@ class _Handler(logging.Handler):
             except Exception:  # noqa: BLE001 - code of the app's classes
                 text = f"{record.levelname} {record.name}: a line that cannot be formatted"
             finally:
-                record.exc_text = before  # other handlers may have another form of it
+                record.exc_text = before  # other handlers may format it differently
             log.add(text)
 
 
@@ -114,13 +119,13 @@ _running = 0
 
 
 @contextmanager
-def _kept(most: int) -> Iterator[LogBuffer]:
-    """Collect what this context logs until the ``with`` block ends."""
+def _collected(max_bytes: int) -> Iterator[LogBuffer]:
+    """Collect the records of this context until the ``with`` block ends."""
     global _running  # noqa: PLW0603 - handlers belong to the process
-    log, root = LogBuffer(most), logging.getLogger()
+    log, root = LogBuffer(max_bytes), logging.getLogger()
     with _lock:
         _running += 1
-        if _handler not in root.handlers:  # also where a job has configured logging anew
+        if _handler not in root.handlers:  # also after a job has reconfigured logging
             root.addHandler(_handler)
     token = _current.set(log)
     try:
@@ -133,33 +138,33 @@ def _kept(most: int) -> Iterator[LogBuffer]:
                 root.removeHandler(_handler)
 
 
-def keeping(run: Run, most: int) -> Run:
-    """Return a function that runs a job, and adds the log to its outcome if the task keeps it.
+def keeping(run: Run, max_bytes: int) -> Run:
+    """Wrap a function that runs a job: add the log to the outcome if the task keeps logs.
 
     Args:
         run: Runs a job.
-        most: Bytes that are kept of one job.
+        max_bytes: Maximum length in bytes of the log of one job.
     """
 
     def run_keeping(route: Route, position: int, entry: ChunkEntry, payload: bytes) -> OutcomeRow:
         if not route.spec.keep_logs:
             return run(route, position, entry, payload)
-        with _kept(most) as log:
+        with _collected(max_bytes) as log:
             row = run(route, position, entry, payload)
         return LoggedRow.of(row, log.text())
 
     return run_keeping
 
 
-def keeping_async(run: AsyncRun, most: int) -> AsyncRun:
-    """Do the same as `keeping` for a coroutine that runs a job in a task of its own."""
+def keeping_async(run: AsyncRun, max_bytes: int) -> AsyncRun:
+    """Do the same as `keeping` for a coroutine function that runs a job in its own task."""
 
     async def run_keeping(
         route: Route, position: int, entry: ChunkEntry, payload: bytes, cancellation: Cancellation
     ) -> OutcomeRow:
         if not route.spec.keep_logs:
             return await run(route, position, entry, payload, cancellation)
-        with _kept(most) as log:
+        with _collected(max_bytes) as log:
             row = await run(route, position, entry, payload, cancellation)
         return LoggedRow.of(row, log.text())
 

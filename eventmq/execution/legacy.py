@@ -2,9 +2,9 @@
 
 ``["run", {"callable", "path", "args", "kwargs", "class_args", "class_kwargs"}]``; ``path`` is
 ``pkg.mod``, or ``pkg.mod:Class`` for a method of a new object. **Warning**: whoever may submit
-such jobs calls whatever the operator's patterns admit. Nothing is imported before the path was
-compared, and the callable must come from an admitted module too: ``from os import system`` in an
-admitted module admits nothing of ``os``.
+such jobs can call everything that the operator's patterns match. The path is checked before
+anything is imported, and the callable must also be defined in a module that matches: ``from os
+import system`` in an allowed module does not allow ``os.system``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LegacyCall(NamedTuple):
 
     @property
     def dotted(self) -> str:
-        """Dotted path that patterns are compared with: ``pkg.mod[.Class].callable``."""
+        """Dotted path to compare with patterns: ``pkg.mod[.Class].callable``."""
         return ".".join(part for part in (self.module, self.cls, self.name) if part)
 
 
@@ -45,10 +45,10 @@ def _is_path(text: str) -> bool:
 
 
 def parse_legacy(payload: bytes) -> LegacyCall:
-    """Read the body of a legacy job.
+    """Decode the body of a legacy job.
 
     Raises:
-        SerializationError: It is no legacy job.
+        SerializationError: The body is not a legacy job.
     """
     try:
         value = json.loads(payload)
@@ -56,14 +56,14 @@ def parse_legacy(payload: bytes) -> LegacyCall:
         raise SerializationError("the body of a legacy job is not JSON") from error
     match value:
         case ["run", {"callable": str(name), "path": str(path), **more}]:
-            rest: dict[str, Any] = {str(key): item for key, item in more.items()}
+            fields: dict[str, Any] = {str(key): item for key, item in more.items()}
             module, colon, cls = path.partition(":")
         case _:
             raise SerializationError('a legacy job is ["run", {"callable", "path", ...}]')
-    parts = [rest.get(key) or [] for key in ("args", "class_args")]
-    maps = [rest.get(key) or {} for key in ("kwargs", "class_kwargs")]
-    known = name.isidentifier() and _is_path(module) and (cls.isidentifier() or not colon)
-    if not known or not all(isinstance(part, list) for part in parts):
+    parts = [fields.get(key) or [] for key in ("args", "class_args")]
+    maps = [fields.get(key) or {} for key in ("kwargs", "class_kwargs")]
+    valid = name.isidentifier() and _is_path(module) and (cls.isidentifier() or not colon)
+    if not valid or not all(isinstance(part, list) for part in parts):
         raise SerializationError("path and callable of a legacy job are names, args a list")
     if not all(isinstance(part, dict) for part in maps):
         raise SerializationError("kwargs and class_kwargs of a legacy job are maps")
@@ -75,7 +75,7 @@ def _admitted(dotted: str, patterns: Sequence[str]) -> bool:
 
 
 def _origin(target: object) -> str:
-    """Return where a function or class was defined, "" for anything else."""
+    """Return the module path of a function or class, "" for anything else."""
     function = inspect.unwrap(target) if callable(target) else target
     if not (inspect.isroutine(function) or inspect.isclass(function)):
         return ""
@@ -85,8 +85,8 @@ def _origin(target: object) -> str:
 def _check_origin(target: object, dotted: str, patterns: Sequence[str]) -> None:
     origin = _origin(target)
     if not _admitted(origin, patterns):
-        where = f"is defined as {origin}" if origin else "is neither a function nor a class"
-        msg = f"{dotted} {where}, which no --allow-callables pattern admits"
+        reason = f"is defined as {origin}" if origin else "is neither a function nor a class"
+        msg = f"{dotted} {reason}, which no --allow-callables pattern admits"
         raise NotAllowed(msg)
 
 
@@ -94,7 +94,7 @@ def resolve(call: LegacyCall, patterns: Sequence[str]) -> Callable[..., Any]:
     """Return the callable of a legacy job.
 
     Raises:
-        NotAllowed: No pattern of the operator admits its path.
+        NotAllowed: No pattern of the operator matches its path.
         Exception: Whatever importing the module or making the object raises.
     """
     if call.name.startswith("__") or not _admitted(call.dotted, patterns):

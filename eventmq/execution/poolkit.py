@@ -1,7 +1,7 @@
 """Kit of worker pools in the job manager's process and in children.
 
-`AssignedChunk` and `PendingOutcomes` hold what a slot was given and what it has to say; `PartSink`
-forwards the parts and the progress of a running job.
+`AssignedChunk` and `PendingOutcomes` hold the input and the output of a slot; `PartSink` forwards
+the parts and the progress of a running job.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AssignedChunk", "CallLater", "PartSink", "PendingOutcomes", "Timer", "jobs_ended"]
 
-#: Calls a function after some seconds, in another thread or in a loop.
+#: Calls a function after some seconds, in another thread or in an event loop.
 CallLater = Callable[[float, Callable[[], None]], None]
 
-#: Least seconds between two reports of progress of one slot.
+#: Minimum seconds between two progress reports of one slot.
 PROGRESS_EVERY = 0.1
 
 #: Seconds after which the idle thread of a `Timer` ends.
@@ -39,10 +39,10 @@ IDLE_TIMEOUT = 1.0
 
 
 class AssignedChunk:
-    """A chunk that was assigned to a slot; its index is decoded when its first job starts.
+    """A chunk that is assigned to a slot; its index is decoded when its first job starts.
 
     Attributes:
-        index: Ids, deliveries and payloads of its jobs, once it was decoded.
+        index: Ids, deliveries and payloads of its jobs, once decoded.
         routes: Routes of its jobs, by template.
     """
 
@@ -70,7 +70,7 @@ class AssignedChunk:
 
 
 class PendingOutcomes:
-    """Outcomes by chunk, in their order, until the manager polls. Threads share it under a lock."""
+    """Outcomes by chunk, in order, until the manager polls. Threads share it under a lock."""
 
     __slots__ = ("_rows",)
 
@@ -86,7 +86,7 @@ class PendingOutcomes:
             rows.append(row)
 
     def take(self) -> dict[int, list[OutcomeRow]]:
-        """Return all outcomes, and forget them."""
+        """Remove and return all outcomes."""
         rows, self._rows = self._rows, {}
         return rows
 
@@ -106,18 +106,18 @@ def jobs_ended(slot: int, chunk: int, rows: list[OutcomeRow], *, ordered: bool =
 
 
 class Timer:
-    """Calls functions a little later, in a thread that ends when it is idle."""
+    """Calls functions after a delay, in a thread that ends when it is idle."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._thread: threading.Thread | None = None
 
     def __call__(self, seconds: float, call: Callable[[], None]) -> None:
         """Call a function after ``seconds``."""
         with self._changed:
-            heappush(self._due, (time.monotonic() + seconds, next(self._numbers), call))
+            heappush(self._calls, (time.monotonic() + seconds, next(self._numbers), call))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._serve, name="eventmq-timer", daemon=True
@@ -130,13 +130,16 @@ class Timer:
             call()
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for the next call; return None, and forget the thread, when it was idle too long."""
+        """Wait for the next call; return None, and drop the thread, after `IDLE_TIMEOUT`."""
         with self._changed:
-            while not self._due or (wait := self._due[0][0] - time.monotonic()) > 0:
-                if not self._changed.wait(wait if self._due else IDLE_TIMEOUT) and not self._due:
+            while not self._calls or (wait := self._calls[0][0] - time.monotonic()) > 0:
+                if (
+                    not self._changed.wait(wait if self._calls else IDLE_TIMEOUT)
+                    and not self._calls
+                ):
                     self._thread = None
                     return None
-            return heappop(self._due)[2]
+            return heappop(self._calls)[2]
 
 
 class PartSink:
@@ -179,7 +182,7 @@ class PartSink:
 
     # hot loop: python -m benchmarks stream
     def put(self, content_type: str, payload: bytes) -> bool:
-        """Take a part; return whether something was sent."""
+        """Add a part; return whether anything was sent."""
         with self._lock:
             batches = self._flow.add(content_type, payload, time.monotonic())
             if not batches:
@@ -197,7 +200,7 @@ class PartSink:
         return self._flow.has_credit
 
     def wait(self, seconds: float) -> bool:
-        """Wait for credit for another part; return whether there is some."""
+        """Wait for credit for another part; return whether there is any."""
         if self._flow.has_credit:
             return True
         self._credited.clear()
@@ -218,7 +221,7 @@ class PartSink:
             self._credit_callback = None
 
     def progress(self, done: float, total: float | None, note: str) -> None:
-        """Report the progress of the job; at most every `PROGRESS_EVERY` the latest is sent."""
+        """Report the progress of the job; the latest is sent at most every `PROGRESS_EVERY`."""
         value = self._current_job(), encode_progress(done, total, note)
         with self._lock:
             waits, self._progress = self._progress is not None, value
@@ -247,7 +250,7 @@ class PartSink:
                 self._send_progress(*value)
 
     def credit(self, chunk: int, position: int, taken: int) -> None:
-        """Record how many parts the readers of a job have taken, if it is the running one."""
+        """Record how many parts the readers of a job have consumed, if it is the running one."""
         with self._lock:
             if (chunk, position) != self._job:
                 return

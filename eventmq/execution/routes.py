@@ -1,7 +1,7 @@
-"""Routes: how jobs with the same queue and headers are run, decided once and then bound.
+"""Routes: how jobs with the same queue and headers are run, computed once.
 
-`RouteTable` makes a `Route` from the header text of a job. `ResultPrepender` wraps its decoder
-where the job takes results of other jobs; `part_encoder` encodes the parts of its stream.
+`RouteTable` makes a `Route` from the header text of a job. `ResultPrepender` wraps its decoder if
+the job gets results of other jobs; `part_encoder` encodes the parts of its stream.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _converted(decode: Decode, plan: ArgumentPlan) -> Decode:
 
     def converted(data: bytes, envelope: Envelope) -> Any:
         args, kwargs = decode(data, envelope)
-        # Nothing to do, which costs 0.2 us, where arguments of these types have come before.
+        # Arguments of types that needed no conversion before are skipped, which takes 0.2 us.
         if not kwargs and tuple(map(type, args)) in good:
             return args, kwargs
         return convert(args, kwargs)
@@ -71,7 +71,7 @@ def _converted(decode: Decode, plan: ArgumentPlan) -> Decode:
 
 
 def nothing_fetched(job_id: str) -> Iterable[Any]:
-    """Raise `ResultUnavailable`: the worker fetches no inputs."""
+    """Raise `ResultUnavailable`, since the worker fetches no inputs."""
     raise ResultUnavailable(f"this worker has fetched no inputs of job {job_id}")
 
 
@@ -80,8 +80,8 @@ class ResultPrepender:
 
     Args:
         serializer: Returns the serializer of a content type.
-        accept_content: Content types that are decoded.
-        location: Where results are that the broker does not keep itself.
+        accept_content: Content types that may be decoded.
+        location: Where results are kept.
         fetched: Returns the inputs that the job manager has fetched.
     """
 
@@ -98,19 +98,19 @@ class ResultPrepender:
         self._fetched = fetched
 
     def wrap(self, decode: Decode, *, paged: bool = False) -> Decode:
-        """Return the decoder of a job that takes results.
+        """Return the decoder of a job that gets results.
 
         Args:
-            decode: Decodes the arguments of a job that takes none.
-            paged: The results were fetched: the body has their ids only.
+            decode: Decoder of the arguments of a job without results.
+            paged: The results were fetched, and the body has only their ids.
         """
-        read = self._paged if paged else self._inline
+        read_input = self._paged if paged else self._inline
 
         def prepended(data: bytes, envelope: Envelope) -> tuple[list[Any], Any]:
             match unpack(data, "the body of a job that takes results"):
                 case [bytes(payload), bytes(value)]:
                     args, kwargs = decode(payload, envelope)
-                    return [read(unpack(value, "its input"), envelope), *args], kwargs
+                    return [read_input(unpack(value, "its input"), envelope), *args], kwargs
             msg = "a job that takes results has the body [payload, input]"
             raise ProtocolError(msg, code="bad-body")
 
@@ -120,7 +120,7 @@ class ResultPrepender:
         return self._value(tree)
 
     def _paged(self, tree: Any, envelope: Envelope) -> Any:
-        """Return a tree of ids with their values; one encoded result at a time is in memory."""
+        """Replace the ids in a tree by their values; one encoded result at a time is in memory."""
         values = {}
         for row in self._fetched(envelope.job_id):
             match row:
@@ -153,8 +153,8 @@ class ResultPrepender:
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
         content_type, data = self._location.get(job_id, content_type, data)
-        name, _, rest = content_type.partition(";")
-        signature, _, created = rest.partition(";")
+        name, _, parameters = content_type.partition(";")
+        signature, _, created = parameters.partition(";")
         if name not in self._accept_content:
             msg = f"result of job {job_id}: the content type {name!r} is not in accept_content"
             raise ContentNotAllowed(msg)
@@ -171,11 +171,11 @@ def _end(job_id: str, state: str, data: bytes) -> dict[str, str]:
 
 
 def _filled(tree: Any, values: dict[str, Any]) -> Any:
-    """Return a tree with values for ids; raises KeyError for an id without one."""
+    """Replace the ids in a tree by values; raises KeyError for an id without one."""
     return [_filled(part, values) for part in tree] if isinstance(tree, list) else values[tree]
 
 
-#: Most routes that are kept: header texts that differ from job to job must not fill the memory.
+#: Maximum number of cached routes: header texts that differ from job to job must not fill memory.
 MAX_ROUTES = 1024
 
 
@@ -227,9 +227,9 @@ class Route:
         self.spec = spec
         self.task = headers.task
         function = inspect.unwrap(spec.function)
-        #: Its task is an async generator.
+        #: Whether its task is an async generator.
         self.yields = inspect.isasyncgenfunction(function)
-        #: Its task is a coroutine, which waits without blocking.
+        #: Whether its task is a coroutine function, which waits without blocking.
         self.awaits = self.yields or inspect.iscoroutinefunction(function)
         self.content_type = headers.content_type
         self.created = headers.created
@@ -239,7 +239,7 @@ class Route:
         self.soft = headers.soft_limit
         self.result_ttl = headers.result_ttl
         ignored = headers.ignore_result or spec.ignore_result
-        #: Whether other jobs of its graph take its result.
+        #: Whether other jobs of its graph get its result.
         self.fed = FEEDS in headers.graph
         self.ignore_result = ignored and not self.fed
         #: Whether decoding the arguments may read files or a result backend, which blocks.
@@ -249,20 +249,20 @@ class Route:
         self.decode: Callable[[bytes, Envelope], Any] = _unbound
         self.encode: Callable[[object, Envelope], tuple[bytes, str]] = _unbound
         self.policy: RetryPolicy | None = None
-        #: Kind and error of the outcome, where no job of this route can be run.
+        #: Kind and error of the outcome if no job of this route can be run.
         self.refusal: tuple[int, RemoteError] | None = None
 
     def copy(self, text: str) -> Route:
-        """Return the route of jobs whose headers differ in what EventMQ does not know."""
-        made = Route.__new__(Route)
+        """Return the route of jobs whose headers differ only in unknown names."""
+        route = Route.__new__(Route)
         for name in Route.__slots__:
-            setattr(made, name, getattr(self, name))
-        made.text = text
-        return made
+            setattr(route, name, getattr(self, name))
+        route.text = text
+        return route
 
 
 class RouteTable:
-    """Makes routes, and keeps them for jobs with the same headers. One thread."""
+    """Makes routes, and caches them for jobs with the same headers. One thread."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class RouteTable:
         self._retry_policy = retry_policy
         self._accept_content = accept_content
         self._routes: dict[tuple[str, str], Route] = {}
-        #: Whether a route was made for a task that keeps its log.
+        #: Whether a route was made for a task that keeps its logs.
         self.keeps_logs = False
 
     def empty(self) -> RouteTable:
@@ -296,12 +296,12 @@ class RouteTable:
         if route is None:
             if len(self._routes) >= MAX_ROUTES:
                 self._routes.clear()
-            known = _known_part(text)
-            # Headers of middlewares differ from job to job where one traces: a copy costs 3 us, a
-            # route of their own 20.
-            route = self.route(queue, known).copy(text) if known else self._make(queue, text)
+            prefix = _known_part(text)
+            # With tracing, headers of middlewares differ from job to job: a copy takes 3 us, making
+            # a route 20.
+            route = self.route(queue, prefix).copy(text) if prefix else self._make(queue, text)
             self.keeps_logs = self.keeps_logs or route.spec.keep_logs
-            if route.refusal is None:  # a task may be declared, a plugin be installed later
+            if route.refusal is None:  # tasks and plugins may be added later
                 self._routes[queue, text] = route
         return route
 
@@ -340,7 +340,7 @@ class RouteTable:
         route.encode = self._serializer(route.result_type).encode
 
     def _policy(self, headers: Headers, spec: TaskSpec) -> RetryPolicy:
-        """Return the retry policy that the headers name, else the task's."""
+        """Return the retry policy that the headers name, otherwise the task's."""
         if not headers.backoff:
             return self._retry_policy(spec.retry_policy, spec.retry_options)
         name, _, options = headers.backoff.partition(":")
@@ -348,14 +348,14 @@ class RouteTable:
 
 
 def _known_part(text: str) -> str:
-    """Return a header text without what EventMQ does not know, where that is its end; else ""."""
+    """Return a header text without unknown headers if these are its end; otherwise ""."""
     try:
         headers = parse_headers(text)
-        if not headers.extra or headers.signature:  # one that is signed is like no other
+        if not headers.extra or headers.signature:  # a signed one is unique
             return ""
-        known = text.rsplit(",", len(headers.extra))[0]
-        return "" if known == text or parse_headers(known).extra else known
-    except ProtocolError:  # its route says so
+        prefix = text.rsplit(",", len(headers.extra))[0]
+        return "" if prefix == text or parse_headers(prefix).extra else prefix
+    except ProtocolError:  # its route reports it
         return ""
 
 
@@ -365,8 +365,8 @@ def part_encoder(route: Route, job: JobContext, max_length: int, *, started: flo
 
     Args:
         route: Route of the job.
-        job: The job: its id and the index of a part are signed too.
-        max_length: Bytes of the longest part that is allowed.
+        job: The job; its id and the index of a part are signed too.
+        max_length: Maximum length of a part in bytes.
         started: Unix time, which is signed too.
     """
     encode, kind, job_id = route.encode, route.result_type, job.id

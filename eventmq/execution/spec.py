@@ -1,4 +1,4 @@
-"""Specification of a task: what a worker must know to run it."""
+"""Specification of a task: what a worker needs to run it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class TaskSpec:
     Attributes:
         name: Name in the headers of messages.
         function: The function; a coroutine that it returns is run to its end.
-        retry_policy: Name of the retry policy, where the headers name none.
+        retry_policy: Name of the retry policy if the headers name none.
         retry_options: Arguments of the retry policy.
-        retry_on: Exceptions after which a failed job is tried again, while it has retries.
-        no_retry_on: Exceptions after which it is not; these take precedence.
+        retry_on: Exceptions after which a failed job is retried, while it has retries left.
+        no_retry_on: Exceptions after which it is not retried; these take precedence.
         ignore_result: Whether the result is discarded.
-        serializer: Serializer of the result; None takes that of the arguments.
-        keep_logs: Whether what it logs is kept with its jobs.
+        serializer: Serializer of the result; None for that of the arguments.
+        keep_logs: Whether the logs of its jobs are kept with them.
         arguments: Converts the arguments; None leaves them as they were serialised.
     """
 

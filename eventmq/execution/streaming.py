@@ -1,7 +1,7 @@
 """Running jobs: cancellation, soft limits, coroutines, and the streams of generator tasks.
 
-`Cancellation` is what may stop a job. `CoroutineRunner` runs the coroutines of ``async def`` tasks,
-with one event loop per slot; asyncio takes 70 ms to import, so it is imported for the first one.
+`Cancellation` can stop a job. `CoroutineRunner` runs the coroutines of ``async def`` tasks, with
+one event loop per slot; asyncio takes 70 ms to import, so it is imported for the first coroutine.
 `run_generator` and `run_async_generator` send the parts that a task yields to the `Sink` of the
 pool; `FlowControl` pauses the task while its readers are behind.
 """
@@ -41,17 +41,17 @@ __all__ = [
 ]
 
 
-#: Seconds for which a part waits for others; the first one after such a pause is sent at once.
+#: Seconds for which a part waits for others; the first part after such a pause is sent at once.
 BATCH_AFTER = 0.005
 
-#: Parts and bytes of one batch, not counting its last part.
+#: Maximum number of parts and bytes of a batch, not counting its last part.
 BATCH_PARTS = 256
 
 BATCH_BYTES = 64 * 1024
 
 
 class PartBatch(NamedTuple):
-    """Parts that travel together: index of the first, how many, `encode_parts` of them."""
+    """Parts that travel together: index of the first, number of parts, and the encoded parts."""
 
     first: int
     parts: int
@@ -59,10 +59,10 @@ class PartBatch(NamedTuple):
 
 
 class FlowControl:
-    """Flow control of one stream: the parts that were yielded and that readers have not taken.
+    """Flow control of one stream: the parts that were yielded and not consumed by readers.
 
     Attributes:
-        no_reader: The stream has no reader: nothing more is sent, and the task does not wait.
+        no_reader: The stream has no reader: no more parts are sent, and the task does not wait.
     """
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class FlowControl:
         self._waiting: list[bytes] = []
         self._size = 0
         self._next = 0
-        self._taken = 0
+        self._consumed = 0
         self._sent_at = float("-inf")
         self._sent_any = False
-        #: (index after the last part, bytes) of the batches that were sent and not taken.
+        #: (index after the last part, bytes) of the batches that were sent and not consumed.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._in_flight_bytes = 0
 
@@ -82,7 +82,8 @@ class FlowControl:
     def has_credit(self) -> bool:
         """Whether the job may yield another part."""
         return (
-            self._next - self._taken < WINDOW and self._in_flight_bytes + self._size < WINDOW_BYTES
+            self._next - self._consumed < WINDOW
+            and self._in_flight_bytes + self._size < WINDOW_BYTES
         ) or self.no_reader
 
     @property
@@ -107,11 +108,11 @@ class FlowControl:
         return batches
 
     def flush(self, now: float) -> list[PartBatch]:
-        """Return the batches that wait."""
+        """Return the waiting batches."""
         return [self._cut(now)] if self._waiting else []
 
     def end(self, now: float) -> list[PartBatch]:
-        """Return the last batches, an empty one if there was no part at all."""
+        """Return the last batches; an empty one if there was no part."""
         if self._sent_any or self._waiting or self.no_reader:
             return self.flush(now)
         return [self._cut(now)]
@@ -128,12 +129,12 @@ class FlowControl:
         )
 
     def credit(self, taken: int) -> None:
-        """Record how many parts all readers have taken."""
+        """Record the number of parts that all readers have consumed."""
         if taken >= NO_READER:
             self.no_reader = True
             self._waiting, self._size = [], 0
-        self._taken = max(self._taken, min(taken, self._next))
-        while self._in_flight and self._in_flight[0][0] <= self._taken:
+        self._consumed = max(self._consumed, min(taken, self._next))
+        while self._in_flight and self._in_flight[0][0] <= self._consumed:
             self._in_flight_bytes -= self._in_flight.popleft()[1]
 
 
@@ -141,10 +142,10 @@ class Alarm(Protocol):
     """Raises `SoftTimeLimitExceeded` in blocking code; a pool may have none."""
 
     def arm(self, seconds: float) -> None:
-        """Raise it after ``seconds`` in the code that runs then."""
+        """Raise it after ``seconds`` in the code that is running then."""
 
     def disarm(self) -> None:
-        """Raise nothing any more. Idempotent."""
+        """Cancel the alarm. Idempotent."""
 
 
 def cancelled() -> JobCancelled:
@@ -171,8 +172,8 @@ class Cancellation:
     Attributes:
         requested: The job was cancelled.
         in_task: The task's own code runs: only there may a signal handler raise.
-        sink: Takes the parts of an async generator, where each job has its own cancellation.
-        report: Sends the progress of the job; None where the pool takes none.
+        sink: Receives the parts of an async generator, if each job has its own cancellation.
+        report: Sends the progress of the job; None if the pool does not support it.
     """
 
     __slots__ = ("_monotonic", "_soft", "_soft_due", "in_task", "report", "requested", "sink")
@@ -196,12 +197,12 @@ class Cancellation:
         return bool(self._soft_due) and self._monotonic() >= self._soft_due
 
     def soft_limit_error(self) -> SoftTimeLimitExceeded:
-        """Return the exception of a passed soft limit, and end the limit: it is raised once."""
+        """Return the exception of a passed soft limit, and clear the limit: it is raised once."""
         self._soft_due = 0.0
         return past_soft_limit(self._soft)
 
     def check(self) -> None:
-        """Raise the exception that stops the task, if it is to stop.
+        """Raise the exception that stops the task, if it has to stop.
 
         Raises:
             JobCancelled: The job was cancelled.
@@ -226,16 +227,16 @@ class PartError(Exception):
 
 
 class Sink(Protocol):
-    """Takes the parts of the jobs of a slot, one job after the other."""
+    """Receives the parts of the jobs of a slot, one job after the other."""
 
     def begin(self) -> None:
         """Begin the stream of the job that runs now."""
 
     def put(self, content_type: str, payload: bytes) -> bool:
-        """Take a part; return whether something was sent."""
+        """Add a part; return whether anything was sent."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for credit for another part; return whether there is some."""
+        """Wait for credit for another part; return whether there is any."""
 
     @property
     def has_credit(self) -> bool:
@@ -248,21 +249,21 @@ class Sink(Protocol):
         """End the stream: waiting parts are sent before this returns."""
 
     def progress(self, done: float, total: float | None, note: str) -> None:
-        """Report the progress of the job; the last value counts, and not each is sent."""
+        """Report the progress of the job; the last value counts, and some values are not sent."""
 
 
 # hot loop: python -m benchmarks stream
 def run_generator(
     generator: Generator[Any, Any, Any], sink: Sink, encode: Encode, cancellation: Cancellation
 ) -> Any:
-    """Send what a generator yields; return its return value.
+    """Send the parts that a generator yields; return its return value.
 
-    It is closed in any case. A cancelled task gets GeneratorExit where it yielded, and the soft
-    limit is raised there; neither may come between a part and the pipe that it is written to.
+    The generator is always closed. A cancelled task gets GeneratorExit where it yielded, and the
+    soft limit is raised there; neither may come between a part and the pipe that it is written to.
 
     Args:
         generator: Generator of the task.
-        sink: Takes the parts.
+        sink: Receives the parts.
         encode: Returns content type and payload of a part; raises `PartError`.
         cancellation: Cancellation of the slot.
     """
@@ -273,7 +274,7 @@ def run_generator(
     sink.begin()
     try:
         while True:
-            # The task's own code: only here may a signal raise.
+            # The task's own code: only here may a signal handler raise.
             cancellation.in_task = True
             try:
                 part = step() if late is None else generator.throw(late)
@@ -282,7 +283,7 @@ def run_generator(
             finally:
                 cancellation.in_task = False
             put(*encode(part))
-            # No credit: the reader may take its time; a cancellation may not wait for it.
+            # No credit: the reader may be slow, but a cancellation must not wait for it.
             while (
                 not wait(STOP_CHECK_EVERY)
                 and not cancellation.requested
@@ -302,11 +303,11 @@ def run_generator(
 async def run_async_generator(
     generator: AsyncGenerator[Any, Any], sink: Sink, encode: Encode
 ) -> None:
-    """Send what an async generator yields, in an event loop that also cancels it.
+    """Send the parts that an async generator yields, in an event loop that also cancels it.
 
     Args:
         generator: Generator of the task.
-        sink: Takes the parts.
+        sink: Receives the parts.
         encode: Returns content type and payload of a part; raises `PartError`.
     """
     import asyncio
@@ -315,7 +316,7 @@ async def run_async_generator(
     try:
         async for part in generator:
             if sink.put(*encode(part)):
-                await asyncio.sleep(0)  # for other jobs of the loop, and for a cancellation
+                await asyncio.sleep(0)  # lets other jobs, and a cancellation, run
             while not sink.has_credit:
                 await _await_credit(sink)
     finally:
@@ -343,7 +344,7 @@ async def _await_credit(sink: Sink) -> None:
 class Interruptible:
     """Awaits a coroutine, and can raise another exception than CancelledError in it.
 
-    ``await Interruptible(coroutine)`` does what ``await coroutine`` does.
+    ``await Interruptible(coroutine)`` behaves like ``await coroutine``.
     """
 
     __slots__ = ("_coroutine", "_instead", "_task")
@@ -374,17 +375,17 @@ class Interruptible:
         return self._coroutine.send(None)
 
     def send(self, value: Any) -> Any:
-        """Go on with the coroutine."""
+        """Resume the coroutine."""
         return self._coroutine.send(value)
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
-        """Raise an exception in the coroutine: that of `interrupt`, if it was called."""
+        """Raise an exception in the coroutine; that of `interrupt` if it was called."""
         error = kind if value is None else value
         instead, self._instead = self._instead, None
         if instead is not None:
             error = instead
             uncancel = getattr(self._task, "uncancel", None)  # Python 3.11
-            if uncancel is not None:  # for the task it was no cancellation
+            if uncancel is not None:  # the task itself was not cancelled
                 uncancel()
         return self._coroutine.throw(error)
 
@@ -398,7 +399,7 @@ async def _await(coroutine: Interruptible) -> Any:
 
 
 class CoroutineRunner:
-    """Owns the event loop of a slot, made for the first coroutine. One thread."""
+    """Owns the event loop of a slot, created for the first coroutine. One thread."""
 
     __slots__ = ("_loop", "_task")
 
@@ -412,12 +413,12 @@ class CoroutineRunner:
         soft: float = 0.0,
         cancellation: Cancellation | None = None,
     ) -> Any:
-        """Return what the coroutine returns; tasks that it left running are cancelled.
+        """Run a coroutine, and return its value; tasks that it left running are cancelled.
 
         Args:
             coroutine: Coroutine of a task.
             soft: Seconds after which `SoftTimeLimitExceeded` is raised in it, 0.0 for never.
-            cancellation: The job may have been cancelled before there was a coroutine.
+            cancellation: Cancellation of the job, which may be requested already.
         """
         import asyncio
 
@@ -426,9 +427,7 @@ class CoroutineRunner:
             loop = self._loop = asyncio.new_event_loop()
         body = Interruptible(coroutine)
         task = self._task = loop.create_task(_await(body))
-        if (
-            cancellation is not None and cancellation.requested
-        ):  # after the task is known to `cancel`
+        if cancellation is not None and cancellation.requested:  # after `cancel` can find the task
             loop.call_soon(task.cancel)
         if soft:
             timer = loop.call_later(soft, body.interrupt, task, past_soft_limit(soft))
@@ -440,12 +439,12 @@ class CoroutineRunner:
                 timer.cancel()
             remaining = asyncio.all_tasks(loop)
             if remaining:
-                for other in remaining:
-                    other.cancel()
+                for task_left in remaining:
+                    task_left.cancel()
                 loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
 
     def cancel(self) -> bool:
-        """Cancel the running coroutine, from any thread or signal; return whether there is one."""
+        """Cancel the running coroutine, if any; return whether there is one. From any thread."""
         task, loop = self._task, self._loop
         if task is None or loop is None:
             return False

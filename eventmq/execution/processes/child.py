@@ -1,13 +1,13 @@
-"""Child process: takes chunks from its pipe and runs their jobs one by one.
+"""Child process: reads chunks from its pipe and runs their jobs one by one.
 
-The order around a job, and why: the token first (from then on the job has started), then outcomes
-that have waited too long, then the record (so that a death is charged to the right job), then the
-call. A thread that sleeps in the wakeup pipe sends outcomes while a long job runs, and ends the
-process when the manager is gone; while nothing wakes it, it costs nothing.
+The order around a job, with reasons: the token first (from then on the job has started), then
+outcomes that have waited too long, then the record (so that a death is charged to the right job),
+then the call. A thread that sleeps on the wakeup pipe sends outcomes while a long job runs, and
+ends the process when the manager has ended; it costs nothing while it sleeps.
 
-A job may close descriptors that are not its own, and other files may get their numbers. Before
-outcomes are sent, each pipe is compared with what it was. A child without its pipes ends, and
-records the job that closed them where that is certain.
+A job may close descriptors of the child, whose numbers other files may then get. Before outcomes
+are sent, each pipe is compared with its original identity. A child without its pipes ends, and
+records the job that closed them if that is certain.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ __all__ = ["PoolChild", "SignalAlarm", "install_cancel_handler"]
 
 
 class SignalAlarm:
-    """An `Alarm` by setitimer. A task that uses SIGALRM itself loses it.
+    """An `Alarm` by setitimer. It does not work for a task that uses SIGALRM itself.
 
     Args:
-        stop: Cancellation of the process; it knows whether the task's own code runs.
+        stop: Cancellation of the process, which knows whether the task's own code runs.
     """
 
     def __init__(self, stop: Cancellation) -> None:
@@ -74,7 +74,7 @@ class SignalAlarm:
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def disarm(self) -> None:
-        """Raise nothing any more."""
+        """Cancel the alarm."""
         self._seconds = 0.0
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
@@ -85,21 +85,21 @@ class SignalAlarm:
 
 
 def install_cancel_handler(executor: Executor, records: mmap.mmap, offset: int) -> None:
-    """Let SIGTERM cancel the job that the manager has recorded as cancelled.
+    """Make SIGTERM cancel the job that the manager has recorded as cancelled.
 
     Args:
         executor: Executor of this process.
         records: Memory that is shared with the manager.
         offset: Offset of this child's record in it.
     """
-    own = os.getpid()
+    own_pid = os.getpid()
 
     def on_sigterm(*_: object) -> None:
         chunk, position, start = RECORD.unpack_from(records, offset)
         cancel = CANCEL.unpack_from(records, offset + CANCEL_OFFSET)
-        if not start or cancel != (chunk, position) or os.getpid() != own:
+        if not start or cancel != (chunk, position) or os.getpid() != own_pid:
             return
-        if current.get(None) is None:  # it has ended, and the next one is not recorded yet
+        if current.get(None) is None:  # the job has ended, and the next is not recorded yet
             return
         notified = executor.cancel()
         if executor.cancellation.in_task and not notified:
@@ -108,10 +108,10 @@ def install_cancel_handler(executor: Executor, records: mmap.mmap, offset: int) 
     signal.signal(signal.SIGTERM, on_sigterm)
 
 
-#: Bytes of results that are sent together, not counting the last one.
+#: Bytes of results after which they are sent, not counting the last one.
 FLUSH_BYTES = 128 * 1024
 
-#: Chunk and position where no job is shown.
+#: Chunk and position if no job is shown.
 NO_JOB = (0, -1)
 
 #: Exit status of a child whose pipes were closed (EX_IOERR of sysexits.h).
@@ -128,11 +128,11 @@ class PoolChild:
     """A child of a process pool: runs jobs until the work pipe ends.
 
     Args:
-        executor: Of this process alone.
-        pipes: Its ends.
-        records: Shared with the manager.
-        offset: Where in it this child's note is.
-        recycling: Says when the process has served long enough, None for never.
+        executor: Executor of this process.
+        pipes: Its ends of the pipes.
+        records: Memory that is shared with the manager.
+        offset: Offset of this child's record in it.
+        recycling: Decides when the process is replaced, None for never.
     """
 
     def __init__(
@@ -150,9 +150,9 @@ class PoolChild:
         self._recycling = recycling
         self._lock = threading.Lock()
         self._chunk = 0
-        #: Number, routes and entries of the chunk that runs.
+        #: Number, routes and entries of the running chunk.
         self._running: tuple[int, Sequence[Route], Sequence[ChunkEntry]] = (0, (), ())
-        #: Chunk and position of the job whose task the title of the process shows.
+        #: Chunk and position of the job whose task is in the title of the process.
         self._shown = NO_JOB
         self._rows: list[OutcomeRow] = []
         self._flushed = 0.0
@@ -166,7 +166,7 @@ class PoolChild:
         except OSError:
             if self._disowned or self._intact():
                 raise
-            # A token could be taken before the last job that ran, and not after it.
+            # The last job that ran closed a pipe: its own token could still be read.
             self._end_without_pipes(self._rows[-1].position if self._rows else -1)
 
     def _serve(self) -> None:
@@ -178,7 +178,7 @@ class PoolChild:
         self._executor.set_sink(self._sink)
         install_cancel_handler(self._executor, self._records, self._offset)
         threading.Thread(target=self._watch, name="eventmq-watch", daemon=True).start()
-        # Not closed: `serve` compares it when something fails.
+        # Not closed here: `serve` compares it when there is an error.
         work = open(self._pipes.work, "rb", buffering=1 << 17, closefd=False)  # noqa: SIM115
         while len(header := work.read(WORK.size)) == WORK.size:
             self._chunk, first, count, length = WORK.unpack(header)
@@ -191,7 +191,7 @@ class PoolChild:
 
     # hot loop: python -m benchmarks drain
     def _run_chunk(self, body: bytes, begin: int, end: int) -> bool:
-        """Run the jobs of a chunk from one position to another; return whether to go on."""
+        """Run the jobs of a chunk from one position to another; return whether to continue."""
         chunk = self._chunk
         queue, templates, entries, base = decode_chunk(body)
         routes = self._executor.routes(queue, templates)
@@ -212,9 +212,9 @@ class PoolChild:
         for position, entry in enumerate(entries[begin:end], begin):
             try:
                 permit = read(token, 1)
-            except BlockingIOError:  # the manager withdraws jobs, and its SKIPs follow
+            except BlockingIOError:  # the manager is withdrawing jobs; its SKIPs follow
                 permit = self._await_token()
-            if not permit:  # the manager is gone, or this is a copy that a task forked
+            if not permit:  # the manager has ended, or a task forked this process
                 return False
             if permit != RUN:
                 record(records, offset, chunk, 0, 0.0)
@@ -236,13 +236,13 @@ class PoolChild:
                 size = 0
         if self._disowned:
             return False
-        # Nothing runs from here on, also when the manager has read the last outcome.
+        # No job runs from here on, even when the manager has read the last outcome.
         record(records, offset, chunk, 0, 0.0)
         self.flush()
         return True
 
     def _leave(self) -> bool:
-        """Let the process end for a new one; jobs that it has not started go to that one."""
+        """Let the process end for a new one, which gets the jobs that have not started."""
         if not self._disowned:
             RECORD.pack_into(self._records, self._offset, self._chunk, 0, 0.0)
             self.flush()
@@ -255,11 +255,11 @@ class PoolChild:
             poller.poll()
             try:
                 return os.read(self._pipes.token, 1)
-            except BlockingIOError:  # withdrawn by the manager again
+            except BlockingIOError:  # the manager withdrew it too
                 continue
 
     def _skip(self, remaining: int) -> bool:
-        """Take the SKIPs of the chunk's other jobs."""
+        """Read the SKIPs of the remaining jobs of the chunk."""
         while remaining:
             try:
                 count = len(os.read(self._pipes.token, remaining))
@@ -271,7 +271,7 @@ class PoolChild:
         return True
 
     def flush(self, *, running: bool = False) -> None:
-        """Send the outcomes that wait. Called by both threads.
+        """Send the waiting outcomes. Called by both threads.
 
         Args:
             running: Whether a job may run meanwhile.
@@ -301,16 +301,16 @@ class PoolChild:
     def _end_for_closed_pipes(self, rows: list[OutcomeRow], *, running: bool) -> NoReturn:
         """End because one of these jobs, or the running one, closed the pipes."""
         if running and RECORD.unpack_from(self._records, self._offset)[2]:
-            self._end_without_pipes(None)  # that one is recorded already
+            self._end_without_pipes(None)  # the running job is recorded already
         try:
             had_token = _identity(self._pipes.token) == self._identities[1]
         except OSError:
             had_token = False
-        # The last job got its token, so it is the one that closed that pipe.
+        # The last job got its token, so it is the one that closed the token pipe.
         self._end_without_pipes(rows[-1].position if len(rows) == 1 or not had_token else -1)
 
     def _end_without_pipes(self, position: int | None) -> NoReturn:
-        """End; record the job that closed the pipes: -1 if not known, None if it is recorded."""
+        """End; record the position of the job that closed the pipes: -1 unknown, None recorded."""
         if position is not None:
             start = time.monotonic() if position >= 0 else 0.0
             RECORD.pack_into(self._records, self._offset, self._chunk, max(0, position), start)
@@ -351,17 +351,17 @@ class PoolChild:
                     self._sink.credit(*self._credit())
                     self.flush(running=True)
                     self._show_task()
-            # A file in the place of the pipe ends as well.
+            # A file that has replaced the pipe ends as well.
             if not self._disowned and not self._intact():
                 self._end_without_pipes(None)
         finally:
-            os._exit(1)  # the manager is gone
+            os._exit(1)  # the manager has ended
 
     def _show_task(self) -> None:
         """Show the task of the running job in the title of the process.
 
-        The manager wakes a child whose job has run for a while. Short jobs do not pay for it: they
-        would end before anybody could read the title.
+        The manager wakes a child whose job has run for a while. Short jobs skip this: they would
+        end before a user could read the title.
         """
         with self._lock:
             chunk, position, start = RECORD.unpack_from(self._records, self._offset)
@@ -372,17 +372,17 @@ class PoolChild:
                 set_title("child", printable(task) or "(legacy)")
 
     def _credit(self) -> tuple[int, int, int]:
-        """Return the credit from the manager: a value that was read twice was not half written."""
+        """Return the credit from the manager; two equal reads show that none was half written."""
         offset = self._offset + CREDIT_OFFSET
         credit: tuple[int, int, int] = CREDIT.unpack_from(self._records, offset)
         while True:
-            again: tuple[int, int, int] = CREDIT.unpack_from(self._records, offset)
-            if again == credit:
+            second: tuple[int, int, int] = CREDIT.unpack_from(self._records, offset)
+            if second == credit:
                 return credit
-            credit = again
+            credit = second
 
     def _disown(self) -> None:
-        """Detach a process that a task forked: it must not act as this child."""
+        """Detach a process that a task forked, which must not act as this child."""
         self._disowned = True
         null = os.open(os.devnull, os.O_RDWR)
         for fd in self._pipes:

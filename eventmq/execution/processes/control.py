@@ -1,4 +1,4 @@
-"""Messages between the job manager and the fork server: length, JSON, and descriptors with it.
+"""Messages between the job manager and the fork server: length, JSON, and passed descriptors.
 
 Manager to server: first a map with ``path``, ``loader``, ``arguments`` and ``recycling`` (jobs and
 bytes of memory after which a child ends, 0 for never); then ``{"spawn": slot}``
@@ -48,7 +48,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Return the next message and its descriptors.
 
     Raises:
-        EOFError: The other side is gone.
+        EOFError: The other side has closed the socket.
         TimeoutError: The socket's time-out passed first.
     """
     try:

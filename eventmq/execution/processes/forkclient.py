@@ -1,4 +1,4 @@
-"""Fork server handle of the job manager: starts the server, asks for children, receives exits."""
+"""The job manager's handle of the fork server: starts it, requests children, receives exits."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ class ForkServerHandle:
         """Start the server and wait until it has loaded the app.
 
         Raises:
-            EventMQError: The app cannot be loaded: one sentence with what to do.
+            EventMQError: The app cannot be loaded; the message has the remedy.
             PluginError: The server ended or was not ready within ``timeout`` seconds.
         """
-        ours, theirs = socket.socketpair()
+        own_end, server_end = socket.socketpair()
         root = str(Path(__file__).parents[3])
-        program = _PROGRAM.format(root=root, control=theirs.fileno(), records=self._records)
-        with theirs:
+        program = _PROGRAM.format(root=root, control=server_end.fileno(), records=self._records)
+        with server_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._records),
+                pass_fds=(server_end.fileno(), self._records),
             )
-        self._socket = ours
+        self._socket = own_end
         try:
             self._await_ready(timeout)
         except BaseException:
             self.close()
             raise
-        ours.settimeout(MESSAGE_TIMEOUT)
+        own_end.settimeout(MESSAGE_TIMEOUT)
 
     def _await_ready(self, timeout: float) -> None:
         assert self._socket is not None  # noqa: S101 - start has just made it
@@ -89,20 +89,20 @@ class ForkServerHandle:
         except (EOFError, ConnectionError):
             assert self._process is not None  # noqa: S101
             code = self._process.wait(END_TIMEOUT)
-            msg = f"the process that loads the app ended with status {code}; its output says why"
+            msg = f"the process that loads the app ended with status {code}; see its output"
             raise PluginError(msg) from None
         if "failed" in message:
             raise _rebuild(*message["failed"])
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when `message` has something."""
+        """Return the descriptor that is readable when `message` has a message."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def spawn(self, slot: int, fds: Sequence[int]) -> None:
-        """Ask for a child of ``slot``.
+        """Request a child for ``slot``.
 
         Raises:
-            EOFError: The server is gone.
+            EOFError: The server has ended.
         """
         assert self._socket is not None  # noqa: S101
         try:
@@ -114,7 +114,7 @@ class ForkServerHandle:
         """Return the next message; call it when the descriptor is readable.
 
         Raises:
-            EOFError: The server is gone.
+            EOFError: The server has ended.
         """
         assert self._socket is not None  # noqa: S101
         try:
@@ -138,7 +138,7 @@ class ForkServerHandle:
 
 
 def _rebuild(name: str, text: str) -> EventMQError:
-    """Return the error of the server: an EventMQError if it can be built from a text."""
+    """Return the error of the server: an EventMQError if a text is enough to construct it."""
     kind = getattr(eventmq.errors, name, PluginError)
     try:
         error = kind(text)

@@ -1,8 +1,8 @@
 """Fork server: a clean interpreter that loads the app once and forks children from it.
 
-It was spawned, so no thread, lock or socket of the job manager is in it or in its children. It
-runs no job itself. When its control socket ends, the manager is gone or done: it kills what is
-left of its children and ends.
+It is spawned, so neither it nor its children have threads, locks or sockets of the job manager. It
+runs no job itself. When its control socket ends, the manager has ended or closed it: it kills its
+remaining children and ends.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-#: Milliseconds between two searches for exited children, also without a signal: imported code may
+#: Milliseconds between two searches for exited children, even without a signal: imported code may
 #: handle SIGCHLD itself.
 REAP_EVERY_MS = 1000
 
-#: Seconds after which a child that was stopped, by SIGSTOP or the like, is killed: its own job may
-#: have stopped it, and then it would hold its slot for ever.
+#: Seconds after which a child that was stopped, for example by SIGSTOP, is killed: if its own job
+#: stopped it, it would occupy its slot for ever.
 STOPPED_GRACE = 5.0
 
 #: Exit status of a child that failed outside any task (EX_SOFTWARE of sysexits.h).
@@ -50,20 +50,23 @@ CHILD_FAILED = 70
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing on a signal.
+    """Ignore a signal.
 
-    A handler, not SIG_IGN, which programs that a task starts would inherit.
+    A handler, not SIG_IGN, which would be inherited by programs that a task starts.
     """
 
 
 def _describe(error: BaseException) -> list[str]:
-    """Return the type and one sentence about why the app could not be loaded."""
+    """Return the type of the error, and a sentence that names the cause of the failed import."""
     if isinstance(error, EventMQError):
         return [type(error).__name__, str(error)]
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    location = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     text = str(error) or "no message"
-    return ["PluginError", f"the tasks cannot be imported: {type(error).__name__}: {text}{where}"]
+    return [
+        "PluginError",
+        f"the tasks cannot be imported: {type(error).__name__}: {text}{location}",
+    ]
 
 
 def _load(config: dict[str, Any]) -> Executor:
@@ -80,7 +83,7 @@ def _load(config: dict[str, Any]) -> Executor:
 def _end(status: int, peak: int) -> dict[str, Any]:
     """Return the exit report of a child: status, reason and peak memory in bytes."""
     code = os.waitstatus_to_exitcode(status)
-    if sys.platform != "darwin":  # KiB there
+    if sys.platform != "darwin":  # macOS reports bytes, others KiB
         peak *= 1024
     if code >= 0:
         reason = f"the process exited with status {code}"
@@ -94,7 +97,7 @@ def _end(status: int, peak: int) -> dict[str, Any]:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # Threads of imported code are not in the child, as always with fork.
+        # As always with fork, threads of imported code do not exist in the child.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
@@ -110,13 +113,13 @@ class ForkServer:
         self._executor = executor
         self._recycling = recycling
         self._children: dict[int, int] = {}
-        #: Stopped children, and for how many seconds in which this process ran.
+        #: Stopped children -> seconds of this process's run time for which they have been stopped.
         self._stopped: dict[int, float] = {}
         self._reaped = time.monotonic()
         self._wakeup = Wakeup()
 
     def run(self) -> None:
-        """Serve until the manager is gone."""
+        """Serve until the manager closes the control socket or ends."""
         signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(self._wakeup.writer_fd, warn_on_full_buffer=False)
         poller = select.poll()
@@ -152,7 +155,7 @@ class ForkServer:
         control.send(self._socket, answer)
 
     def _run_child(self, slot: int, pipes: ChildPipes) -> None:
-        """Run as a child, and end. Never returns."""
+        """Run as a child, then end the process. Never returns."""
         code = CHILD_FAILED
         try:
             signal.set_wakeup_fd(-1)
@@ -164,7 +167,7 @@ class ForkServer:
             PoolChild(self._executor.for_slot(), pipes, self._records, offset, recycling).serve()
             code = 0
         except BrokenPipeError:
-            code = 1  # the manager is gone
+            code = 1  # the manager has ended
         except BaseException:  # noqa: BLE001 - the last frame of the process
             traceback.print_exc()
         finally:
@@ -172,8 +175,8 @@ class ForkServer:
 
     def _reap(self) -> None:
         for pid, slot in list(self._children.items()):
-            found, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            if not found:
+            exited_pid, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if not exited_pid:
                 continue
             if os.WIFSTOPPED(status):
                 self._stopped[pid] = 0.0
@@ -188,7 +191,7 @@ class ForkServer:
         self._kill_stopped()
 
     def _kill_stopped(self) -> None:
-        """Kill the children that are stopped for too long.
+        """Kill children that have been stopped for too long.
 
         Only time in which this process ran counts: Ctrl-Z stops all processes of the worker, and
         `fg` continues them in any order.
@@ -223,8 +226,8 @@ def _leave(code: int) -> None:
 
 def main(control_fd: int, records_fd: int) -> None:
     """Run a fork server on the control socket ``control_fd``."""
-    # Ctrl-C, the end of a terminal and a SIGTERM to the group reach all processes: only the manager
-    # acts on them, and lets running jobs end.
+    # Ctrl-C, a hangup of the terminal and a SIGTERM to the group reach all processes: only the
+    # manager handles them, and lets running jobs end.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _ignore)
     set_title("fork server")
@@ -241,7 +244,7 @@ def main(control_fd: int, records_fd: int) -> None:
     except BaseException as error:  # noqa: BLE001 - an import can raise anything
         control.send(sock, {"failed": _describe(error)})
         _leave(1)
-    _flush_streams()  # or every child would write it again
+    _flush_streams()  # otherwise every child would write the buffers again
     gc.collect()
     gc.freeze()
     control.send(sock, {"ready": True})

@@ -2,7 +2,7 @@
 
 A `ProcessSlot` has the job manager's ends of the pipes of a child, and its record.
 
-No lock is shared with a child, so a kill at any moment harms only the job that it ran.
+No lock is shared with a child, so a kill at any time affects only the job that the child ran.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ __all__ = ["ProcessPool"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds: a child that answered nothing and ended earlier than this is replaced after as long.
+#: Seconds: a child that ended earlier than this without an answer is replaced after this delay.
 EARLY_DEATH = 1.0
 
 #: Seconds between two measurements of the memory of busy children.
 MEASURE_MEMORY_EVERY = 1.0
 
-#: Early deaths in a row after which the pool fails: no child can live.
+#: Number of consecutive early deaths after which the pool fails.
 MAX_EARLY_DEATHS = 10
 
-#: Seconds that children without a job have to end by themselves.
+#: Seconds that children without a job get to end by themselves.
 EXIT_TIMEOUT = 5.0
 
-#: Seconds after which the title of a child shows the task of the job that it runs.
+#: Seconds after which the title of a child shows the task of its running job.
 SHOW_AFTER = 0.02
 
-#: Bytes that the pipes of chunks and results should hold (Linux; 64 KiB otherwise).
+#: Requested capacity in bytes of the pipes of chunks and results (Linux; 64 KiB elsewhere).
 PIPE_SIZE = 256 * 1024
 
-#: Bytes of one read: malloc reuses such a buffer (those over 128 KiB are mapped anew).
+#: Bytes of one read: malloc reuses such a buffer (it maps buffers over 128 KiB each time).
 READ_SIZE = 64 * 1024
 
 
 class PipeWriter:
     """Writes to a non-blocking pipe and keeps what does not fit. One thread.
 
-    A reader that is gone is no error: the fork server reports its exit.
+    A closed reader is not an error: the fork server reports the exit of the child.
     """
 
     __slots__ = ("_pending", "fd")
@@ -89,21 +89,21 @@ class PipeWriter:
         return bool(self._pending)
 
     def write(self, *parts: bytes) -> None:
-        """Write now what fits, the rest at the next `flush`."""
+        """Write what fits now, and the rest at the next `flush`."""
         if self._pending:
             self._pending += b"".join(parts)
             return
         try:
-            written = os.writev(self.fd, parts)
+            count = os.writev(self.fd, parts)
         except BlockingIOError:
-            written = 0
+            count = 0
         except BrokenPipeError:
             return
-        if written < sum(map(len, parts)):
-            self._pending += memoryview(b"".join(parts))[written:]
+        if count < sum(map(len, parts)):
+            self._pending += memoryview(b"".join(parts))[count:]
 
     def flush(self) -> None:
-        """Go on writing what did not fit."""
+        """Continue to write what did not fit."""
         pending = self._pending
         try:
             while pending:
@@ -114,7 +114,7 @@ class PipeWriter:
             pending.clear()
 
     def take_pending(self) -> bytes:
-        """Return the bytes that were not written yet, and drop them."""
+        """Remove and return the bytes that were not written yet."""
         pending = bytes(self._pending)
         self._pending.clear()
         return pending
@@ -127,15 +127,15 @@ class PipeWriter:
 
 
 def _pipe(*, size: int = 0) -> tuple[int, int]:
-    read, write = os.pipe()
+    read_end, write_end = os.pipe()
     if size:
         try:
             import fcntl
 
-            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, size)
-        except (AttributeError, OSError):  # not Linux, or past the user's limit: only slower
+            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, size)
+        except (AttributeError, OSError):  # not Linux, or over the user's limit: only slower
             pass
-    return read, write
+    return read_end, write_end
 
 
 class AssignedJobs(NamedTuple):
@@ -144,12 +144,12 @@ class AssignedJobs(NamedTuple):
     chunk: int
     body: bytes
     jobs: int
-    #: Position of the first of these: the jobs before it were answered.
+    #: Position of the first of these jobs; the jobs before it were answered.
     first: int = 0
 
 
 class ProcessSlot:
-    """One slot. Its pipes are new for every child, so nothing remains of a dead one.
+    """One slot. Its pipes are new for every child, so no data of a dead child remains.
 
     Args:
         number: Number of the slot.
@@ -160,12 +160,12 @@ class ProcessSlot:
     def __init__(self, number: int, records: mmap.mmap, *, keep: bool = False) -> None:
         self.number = number
         self.pid: int | None = None
-        #: A child was asked for and has not exited.
+        #: Whether a child was requested and has not exited.
         self.alive = False
-        #: The slot is not used, and has no child.
+        #: Whether the slot is not used, and has no child.
         self.unused = False
         self.spawned_at = 0.0
-        self._keep = keep
+        self._keeps_jobs = keep
         self._records = records
         self._offset = number * RECORD_SIZE
         self._open()
@@ -179,24 +179,24 @@ class ProcessSlot:
         self.ends: ChildPipes | None = ChildPipes(work, token, result, wakeup)
         self.work = PipeWriter(work_in)
         self._tokens = PipeWriter(token_in)
-        # One open file with the child's end: so that does not wait either.
+        # Shares the open file with the child's end, so the child's end does not block either.
         self._token_out = os.dup(token)
         self.result = result_out
         self._wakeup = wakeup_in
         for fd in (work_in, token_in, token, result_out, wakeup_in):
             os.set_blocking(fd, False)
         self._buffer = bytearray()
-        #: The last chunk that was answered, and how many of its jobs.
+        #: The last chunk with an answer, and the number of its answered jobs.
         self._answered = (0, 0)
         self._woken_for = (0, -1)
-        #: Assigned jobs that are not answered, where they are kept.
+        #: Assigned jobs without an answer, if they are kept.
         self._assigned: deque[AssignedJobs] = deque()
-        #: How many assigned jobs are neither answered nor withdrawn.
+        #: Number of assigned jobs that are neither answered nor withdrawn.
         self._open_jobs = 0
-        #: Bytes of memory of the child when it was last measured.
+        #: Memory of the child in bytes when it was last measured.
         self.rss = 0
         self.served = False
-        #: The child is to be killed, or was.
+        #: Whether the child was killed, or will be.
         self.to_be_killed = False
         RECORD.pack_into(self._records, self._offset, 0, 0, 0.0)
         CANCEL.pack_into(self._records, self._offset + CANCEL_OFFSET, 0, 0)
@@ -219,15 +219,15 @@ class ProcessSlot:
         self._token_out = self.result = self._wakeup = -1
 
     def close_child_ends(self) -> None:
-        """Close the child's ends of the pipes: the child has them now."""
+        """Close the child's ends of the pipes, once the child has them."""
         for fd in self.ends or ():
             os.close(fd)
         self.ends = None
 
     def assign(self, part: AssignedJobs) -> None:
-        """Assign jobs to the child: first their tokens, so that it never waits for them."""
+        """Assign jobs to the child: their tokens first, so that it never waits for them."""
         chunk, body, count, first = part
-        if self._keep:
+        if self._keeps_jobs:
             self._assigned.append(part)
         if first:
             self._answered = (chunk, first)
@@ -237,30 +237,30 @@ class ProcessSlot:
 
     def unanswered(self) -> list[AssignedJobs] | None:
         """Return the unanswered jobs for the next child, None if they are not kept."""
-        return list(self._assigned) if self._keep else None
+        return list(self._assigned) if self._keeps_jobs else None
 
     def _drop_answered(self, count: int) -> None:
-        """Drop the first jobs that are kept: they are answered."""
-        kept = self._assigned
-        while kept and count:
-            head = kept.popleft()
+        """Drop the first kept jobs, which were answered."""
+        assigned = self._assigned
+        while assigned and count:
+            head = assigned.popleft()
             part = min(count, head.jobs)
             count -= part
             if part < head.jobs:
-                kept.appendleft(head._replace(jobs=head.jobs - part, first=head.first + part))
+                assigned.appendleft(head._replace(jobs=head.jobs - part, first=head.first + part))
 
     def _drop_withdrawn(self, count: int) -> None:
-        """Drop the last jobs that are kept: they were withdrawn."""
-        kept = self._assigned
-        while kept and count:
-            tail = kept.pop()
+        """Drop the last kept jobs, which were withdrawn."""
+        assigned = self._assigned
+        while assigned and count:
+            tail = assigned.pop()
             part = min(count, tail.jobs)
             count -= part
             if part < tail.jobs:
-                kept.append(tail._replace(jobs=tail.jobs - part))
+                assigned.append(tail._replace(jobs=tail.jobs - part))
 
     def take_back(self) -> int:
-        """Withdraw the jobs that have not started; return how many."""
+        """Withdraw the jobs that have not started; return their number."""
         tokens = b""
         while part := self._read(self._token_out, 1 << 16):
             tokens += part
@@ -272,9 +272,9 @@ class ProcessSlot:
         return count
 
     def started(self) -> int:
-        """Take back all tokens; return how many jobs an exited child had started and not answered.
+        """Take back all tokens; return the number of jobs that an exited child left unanswered.
 
-        It had taken no token for the other jobs.
+        It had started these: it had no token for the other jobs.
         """
         self.take_back()
         return self._open_jobs
@@ -285,7 +285,7 @@ class ProcessSlot:
         return bool(self._records[self._offset + NO_PIPES_OFFSET])
 
     def flush(self) -> None:
-        """Go on writing what did not fit into the pipes."""
+        """Continue to write what did not fit into the pipes."""
         self._tokens.flush()
         self.work.flush()
 
@@ -296,7 +296,7 @@ class ProcessSlot:
             return b""
 
     def take_events(self) -> list[PoolEvent]:
-        """Return what the child has sent since the last call."""
+        """Return the events that the child has sent since the last call."""
         events: list[PoolEvent] = []
         buffer = self._buffer
         while part := self._read(self.result, READ_SIZE):
@@ -337,23 +337,23 @@ class ProcessSlot:
         self._wake_child()
 
     def _wake_child(self) -> None:
-        with suppress(BlockingIOError, BrokenPipeError):  # it will wake anyway, or is gone
+        with suppress(BlockingIOError, BrokenPipeError):  # it wakes anyway, or has exited
             os.write(self._wakeup, b"!")
 
     def record(self) -> tuple[int, int, float]:
         """Return chunk, position and monotonic start of the running job, (0, -1, 0.0) if none.
 
-        The child writes without a lock: a value that was read twice was not half written.
+        The child writes without a lock: two equal reads show that none was half written.
         """
         record: tuple[int, int, float] = RECORD.unpack_from(self._records, self._offset)
         while True:
-            again: tuple[int, int, float] = RECORD.unpack_from(self._records, self._offset)
-            if again == record:
+            second: tuple[int, int, float] = RECORD.unpack_from(self._records, self._offset)
+            if second == record:
                 return record if record[2] else (0, -1, 0.0)
-            record = again
+            record = second
 
     def interrupt(self, chunk: int, position: int) -> None:
-        """Let the child cancel a job, if it is the running one."""
+        """Make the child cancel a job, if that is running."""
         if self.pid is not None and self.record()[:2] == (chunk, position):
             CANCEL.pack_into(self._records, self._offset + CANCEL_OFFSET, chunk, position)
             self.signal(signal.SIGTERM)
@@ -364,7 +364,7 @@ class ProcessSlot:
         self.signal(signal.SIGKILL)
 
     def signal(self, signum: int) -> None:
-        """Send the child a signal, if it is there."""
+        """Send the child a signal, if its process id is known."""
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
@@ -376,7 +376,7 @@ class ProcessSlot:
             self.kill()
 
     def request_flush(self) -> None:
-        """Ask for outcomes that a long job keeps waiting, and for its title, once per job."""
+        """Request outcomes that a long job delays, and the title of the child, once per job."""
         chunk, position, start = self.record()
         if not start or (chunk, position) == self._woken_for:
             return
@@ -395,7 +395,7 @@ class ProcessPool:
         arguments: Keyword arguments of the loader, plain data (they travel as JSON).
         start_timeout: Seconds within which the app must be loaded.
         recycling: Jobs and bytes of memory after which a child is replaced, 0 for never.
-        initial: Slots that have a child from the start; all of them if None.
+        initial: Number of slots that have a child from the start; all of them if None.
     """
 
     interrupts = True
@@ -423,7 +423,7 @@ class ProcessPool:
         self._early_deaths = 0
         #: Slots without a child: number -> monotonic time at which one is started.
         self._vacant: dict[int, float] = {}
-        self._memory_due = 0.0
+        self._next_measurement = 0.0
         self._state = "new"
 
     # Start and stop
@@ -432,7 +432,7 @@ class ProcessPool:
         """Start the fork server and a child per slot.
 
         Raises:
-            EventMQError: The app cannot be loaded; one sentence says why.
+            EventMQError: The app cannot be loaded; the message has the reason.
             PluginError: No process can be started.
         """
         self._records_fd = shared_records(self.slots * RECORD_SIZE)
@@ -478,7 +478,7 @@ class ProcessPool:
         assert slot.ends is not None  # noqa: S101 - renewed, or new
         try:
             self._server.spawn(slot.number, slot.ends)
-        except EOFError:  # poll sees it again and starts another server
+        except EOFError:  # poll gets it too and starts another server
             self._vacant[slot.number] = 0.0
             return
         slot.spawned_at = time.monotonic()
@@ -486,7 +486,7 @@ class ProcessPool:
         slot.close_child_ends()
 
     def stop(self, grace: float) -> None:
-        """Let running jobs finish within ``grace`` seconds, then kill.
+        """Let running jobs finish within ``grace`` seconds, then kill the children.
 
         `poll` returns their last outcomes afterwards. Idempotent.
         """
@@ -499,7 +499,7 @@ class ProcessPool:
             self._unwatch_writing(slot)
             slot.work.close()
         self._await_exits(self._slots, deadline)
-        # What they do at their end, see `Executor.stop`, has a time of its own.
+        # `Executor.stop`, which runs at their end, has a time limit of its own.
         idle = [slot for slot in self._slots if not slot.record()[2]]
         self._await_exits(idle, time.monotonic() + EXIT_TIMEOUT)
         self._server.close()
@@ -519,21 +519,21 @@ class ProcessPool:
     # Work
 
     def filenos(self) -> Sequence[int]:
-        """Return one descriptor, readable when any pipe or socket is."""
+        """Return one descriptor, which is readable when any pipe or socket is."""
         return [self._selector.fileno()]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         """Assign a chunk to a slot. What does not fit into its pipe is written by `poll`."""
-        self._give(self._slots[slot], [AssignedJobs(chunk, body, count)])
+        self._assign_parts(self._slots[slot], [AssignedJobs(chunk, body, count)])
 
-    def _give(self, slot: ProcessSlot, parts: Sequence[AssignedJobs]) -> None:
+    def _assign_parts(self, slot: ProcessSlot, parts: Sequence[AssignedJobs]) -> None:
         for part in parts:
             slot.assign(part)
         if slot.work.pending:
             self._watch_writing(slot)
 
     def take_back(self, slot: int) -> int:
-        """Withdraw the jobs that have not started; return how many, counted from the last one."""
+        """Withdraw the jobs that have not started; return their number, counted from the last."""
         return self._slots[slot].take_back()
 
     def running(self, slot: int) -> Running | None:
@@ -542,7 +542,7 @@ class ProcessPool:
         return Running(*record) if record[2] else None
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Raise `JobCancelled` in the job by SIGTERM; the child is replaced when it has ended."""
+        """Raise `JobCancelled` in the job by SIGTERM; the child is replaced when the job ends."""
         self._slots[slot].interrupt(chunk, position)
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
@@ -550,14 +550,14 @@ class ProcessPool:
         self._slots[slot].credit(chunk, position, taken)
 
     def scale(self, slots: int) -> None:
-        """Start children for the first ``slots`` slots, end those of the others."""
+        """Start children for the first ``slots`` slots, and end those of the others."""
         for slot in self._slots:
             was, slot.unused = slot.unused, slot.number >= slots
             if slot.unused:
                 self._vacant.pop(slot.number, None)
                 if slot.alive:
                     slot.kill()
-            elif was and not slot.alive:  # else when its last child has exited
+            elif was and not slot.alive:  # otherwise when its last child has exited
                 self._vacant[slot.number] = 0.0
 
     def kill(self, slot: int) -> None:
@@ -565,10 +565,10 @@ class ProcessPool:
         self._slots[slot].kill()
 
     def poll(self) -> list[PoolEvent]:
-        """Return what happened since the last call, per slot in order.
+        """Return the events since the last call, in order per slot.
 
         Raises:
-            PluginError: Children end at once, again and again.
+            PluginError: Children end at once, repeatedly.
         """
         events, self._events = self._events, []
         if self._state == "running":
@@ -583,9 +583,9 @@ class ProcessPool:
     def _measure_memory(self) -> None:
         """Measure the memory of busy children, for the report of a death."""
         now = time.monotonic()
-        if now < self._memory_due:
+        if now < self._next_measurement:
             return
-        self._memory_due = now + MEASURE_MEMORY_EVERY
+        self._next_measurement = now + MEASURE_MEMORY_EVERY
         for slot in self._slots:
             if slot.pid is not None and slot.record()[2]:
                 slot.rss = resident_of(slot.pid) or slot.rss
@@ -598,10 +598,10 @@ class ProcessPool:
             if slot is None:
                 ends = True
             elif mask & selectors.EVENT_WRITE:
-                self._go_on_writing(slot)
+                self._continue_writing(slot)
             else:
                 events += slot.take_events()
-        # After the outcomes: those of a child come before its exit.
+        # After the outcomes, since those of a child precede its exit.
         if ends:
             events += self._receive()
         return events
@@ -610,7 +610,7 @@ class ProcessPool:
         if slot.work.fd not in self._selector.get_map():
             self._selector.register(slot.work.fd, selectors.EVENT_WRITE, slot)
 
-    def _go_on_writing(self, slot: ProcessSlot) -> None:
+    def _continue_writing(self, slot: ProcessSlot) -> None:
         slot.flush()
         if not slot.work.pending:
             self._unwatch_writing(slot)
@@ -649,17 +649,17 @@ class ProcessPool:
 
         Args:
             slot: The slot whose child has exited.
-            reason: Text for people.
+            reason: The reason as text.
             code: Exit status, or the number of the signal below 0.
-            peak: Most bytes of memory that it had.
-            shared_cause: Other slots died at the same moment of the same cause.
+            peak: Peak memory in bytes.
+            shared_cause: Other slots died at the same time of the same cause.
         """
         events: list[PoolEvent] = list(slot.take_events())
         chunk, position, _ = slot.record()
         now = time.monotonic()
         unanswered = slot.unanswered()
         started = slot.started()
-        # The death of a child that took a job does not mean that the next one dies.
+        # The death of a child that started a job does not mean that the next one dies too.
         harmless = not slot.served and not started and position < 0
         early = harmless and now - slot.spawned_at < EARLY_DEATH
         if slot.without_pipes:
@@ -675,7 +675,7 @@ class ProcessPool:
         # A child that is recycled, or whose job was cancelled, exits by itself between jobs.
         orderly = not code and position < 0 and slot.served and not started
         quiet = slot.to_be_killed or orderly
-        # Where it ran a job, the line about that job has the reason.
+        # If it ran a job, the log line about that job has the reason.
         level = logging.DEBUG if quiet or started or position >= 0 else logging.WARNING
         _log.log(level, "slot %d: %s; it is replaced", slot.number, reason)
         rss = slot.rss
@@ -684,8 +684,8 @@ class ProcessPool:
         if slot.unused:
             return events
         self._vacant[slot.number] = now + EARLY_DEATH if early else now
-        if unanswered is not None and quiet and not to_be_killed:  # the next child gets it
-            self._give(slot, unanswered)
+        if unanswered is not None and quiet and not to_be_killed:  # the next child gets these jobs
+            self._assign_parts(slot, unanswered)
             return events
         number = slot.number
         died = SlotDied(

@@ -1,4 +1,4 @@
-"""Child recycling: replaces a child after so many jobs, or with too much memory."""
+"""Child recycling: replaces a child after a number of jobs, or when it uses too much memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 __all__ = ["ChildRecycling", "resident_of"]
 
-#: Seconds between two measurements of the memory: each costs some microseconds.
+#: Seconds between two measurements of the memory; each takes some microseconds.
 MEMORY_CHECK_EVERY = 0.05
 
 
 def resident_of(pid: int | str) -> int:
-    """Return how many bytes of memory a process has; 0 if it is not there, or there is no /proc."""
+    """Return the memory of a process in bytes; 0 if it has ended, or without /proc."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
     except (OSError, ValueError, IndexError):
@@ -22,7 +22,7 @@ def resident_of(pid: int | str) -> int:
 
 
 def resident() -> int:
-    """Return how many bytes of memory this process has; its peak where there is no /proc."""
+    """Return the memory of this process in bytes; its peak without /proc."""
     if (size := resident_of("self")) == 0:
         import resource
         import sys
@@ -33,7 +33,7 @@ def resident() -> int:
 
 
 class ChildRecycling:
-    """Decides when a child is replaced: counts its jobs, and measures its memory between them.
+    """Decides when a child is replaced: counts its jobs and measures its memory between them.
 
     Args:
         jobs: Number of jobs after which it is replaced; 0 for never.

@@ -433,8 +433,8 @@ def test_annotations_for_type_checkers_only_are_left_out_with_a_warning(
         found = convert(function, [1], Color.RED, [Color.BLUE])
     assert found == [[1], Color.RED, [Color.BLUE]]
     assert [record.getMessage() for record in caplog.records] == [
-        f"task shop.t: the annotation of {what} is not there at run time (name 'Fraction' is not "
-        "defined), so values are not turned into it: import it outside of `if TYPE_CHECKING`"
+        f"task shop.t: the annotation of {what} cannot be resolved at run time (name 'Fraction' is not "
+        "defined), so values are not converted to it: import it outside of `if TYPE_CHECKING`"
         for what in ("the argument 'a'", "the result")
     ]
 
@@ -458,7 +458,7 @@ def test_what_cannot_be_turned_back_is_said_before_any_job_runs(kind: Any, messa
     function = taking(kind)
     with pytest.raises(SettingsError) as caught:
         make_plans("shop.t", function, inspect.signature(function))
-    start = "task shop.t: values cannot be turned into the annotation of the argument 'value', "
+    start = "task shop.t: values cannot be converted to the annotation of the argument 'value', "
     assert str(caught.value).startswith(start)
     assert message in str(caught.value)
 
