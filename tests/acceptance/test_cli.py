@@ -129,7 +129,9 @@ def test_a_broker_keeps_its_store_over_a_restart(shell: Shell) -> None:
         (["-A", "nowhere"], 2, "there is no module 'nowhere'"),
     ],
 )
-def test_a_broker_that_cannot_start_says_why(shell: Shell, arguments, code, expected) -> None:
+def test_a_broker_that_cannot_start_reports_the_reason(
+    shell: Shell, arguments, code, expected
+) -> None:
     actual_code, message = shell.error("broker", "--bind", FREE, *arguments)
     assert code == actual_code
     assert expected in message
@@ -167,7 +169,7 @@ def test_the_store_of_another_version_is_refused(shell: Shell) -> None:
 # Worker
 
 
-def test_a_worker_lists_its_tasks_and_says_when_it_is_ready(shell: Shell) -> None:
+def test_a_worker_lists_its_tasks_and_reports_when_it_is_ready(shell: Shell) -> None:
     address = shell.start("broker", "--bind", FREE).ready()["main"]
     options = ("-A", "shop", "--broker", address, "-Q", "email:40,default", "-c", "1")
     worker = shell.start("worker", *options)
@@ -205,7 +207,7 @@ def test_a_worker_lets_a_running_job_end_at_sigterm(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_second_signal_stops_a_worker_at_once_and_says_what_that_broke_off(
+def test_a_second_signal_stops_a_worker_at_once_and_logs_the_interrupted_jobs(
     shell: Shell, pool: str
 ) -> None:
     job, path, worker = started_job(shell, "600", pool)
@@ -244,7 +246,9 @@ def started_job(shell: Shell, seconds: str, pool: str = "prefork"):
         (["-A", "shop", "-I", "nowhere"], 2, "-I nowhere"),
     ],
 )
-def test_a_worker_that_cannot_start_says_why(shell: Shell, arguments, code, expected) -> None:
+def test_a_worker_that_cannot_start_reports_the_reason(
+    shell: Shell, arguments, code, expected
+) -> None:
     done = shell.run("-q", "worker", "--broker", NOBODY, *arguments)
     assert code == done.returncode
     assert 1 == len(done.stderr.splitlines()), done.stderr
@@ -278,7 +282,7 @@ def test_what_a_task_logs_at_info_is_shown_with_its_job(shell: Shell, pool: str)
     assert "too quiet" not in worker.text
 
 
-def test_a_misspelt_variable_is_told_of_once_in_each_command(shell: Shell) -> None:
+def test_a_misspelt_variable_is_reported_once_in_each_command(shell: Shell) -> None:
     shell.environ["EVENTMQ_BROKRE"] = "tcp://127.0.0.1:9"
     warning = "warning: environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"
     broker = shell.start("broker", "--bind", FREE)
@@ -341,7 +345,7 @@ def test_dev_writes_json_that_names_the_process(shell: Shell) -> None:
     assert ("worker", "hi") in {(line["process"], line["message"]) for line in lines}
 
 
-def test_dev_says_which_of_the_two_failed(shell: Shell) -> None:
+def test_dev_reports_which_of_the_two_failed(shell: Shell) -> None:
     done = shell.run("dev", "-A", "shop", "--bind", FREE, "--data-dir", "shop.py")
     assert 1 == done.returncode
     assert "error: the broker ended with exit code 1: " in done.stderr.splitlines()[-1]

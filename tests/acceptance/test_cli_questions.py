@@ -186,7 +186,7 @@ def test_arguments_are_shown_on_request_by_a_part_of_an_id(running: Shell) -> No
     assert '\narguments\n    "out of stock"\n' in running.output("job", job[-8:], "--args")
 
 
-def test_a_worker_says_what_it_is(running: Shell) -> None:
+def test_a_worker_shows_its_description(running: Shell) -> None:
     (worker,) = running.json("workers")
     versions = running.json("version")
     assert ("prefork", 1) == (worker["pool"], worker["slots"])
@@ -226,7 +226,7 @@ def test_the_latest_failure_is_the_first_in_the_list(running: Shell) -> None:
     assert "ValueError: 4" == job["error"]
 
 
-def test_a_queue_without_a_worker_is_told_with_the_command_that_starts_one(running: Shell) -> None:
+def test_a_queue_without_a_worker_is_shown_with_the_command_that_starts_one(running: Shell) -> None:
     options = ("--queue", "mail", "--wait", "--timeout", "0.2")
     code, message = running.error("call", "shop.total", "[1]", *options)
     assert 1 == code

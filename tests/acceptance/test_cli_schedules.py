@@ -139,7 +139,7 @@ def test_one_that_fires_so_often_is_gone_then(running: Shell) -> None:
         (("--every", "5s", "--run-count", "0"), "a whole number from 1"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_a_problem_is_reported_in_one_line(
     running: Shell, app: EventMQ, arguments: tuple[str, ...], problem: str
 ) -> None:
     code, message = refused(running, "schedule", "x", "shop.total", "[1]", *arguments)
@@ -154,7 +154,7 @@ def test_a_task_that_the_app_has_not_is_wrong_usage(running: Shell) -> None:
     assert (code, "missing a required argument" in message) == (2, True)
 
 
-def test_a_moment_takes_its_zone_from_tz(running: Shell) -> None:
+def test_a_time_takes_its_zone_from_tz(running: Shell) -> None:
     call = ("schedule", "once", "shop.total", "[1]", "--at", "2130-07-01T09:00")
     assert running.run(*call, "--tz", "Europe/Paris").returncode == 0
     assert listing(running)["once"]["next"] == (
@@ -168,7 +168,7 @@ def test_a_beat_needs_an_app(running: Shell) -> None:
     assert (code, "a scheduler needs an app" in message) == (2, True)
 
 
-def test_without_a_broker_it_says_so(running: Shell) -> None:
+def test_without_a_broker_it_reports_that(running: Shell) -> None:
     shell = Shell(running.folder, EVENTMQ_SUBMIT_TIMEOUT="0.1")
     code, _ = refused(shell, "schedules", "list", "--broker", "tcp://127.0.0.1:9")
     assert code == 3

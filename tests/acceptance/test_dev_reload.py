@@ -116,7 +116,7 @@ def test_code_that_cannot_be_imported_waits_for_better_code(shell: Shell, dev: P
     assert waiting.line() == "333"
 
 
-def test_a_worker_that_dies_is_told_of_and_started_again(shell: Shell, dev: Program) -> None:
+def test_a_worker_that_dies_is_reported_and_started_again(shell: Shell, dev: Program) -> None:
     address = dev.ready()["main"]
     (shell.folder / "prices.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
     saying(dev, "the worker ended")

@@ -210,7 +210,7 @@ def test_an_app_may_be_older_than_the_greenlets(system: System) -> None:
     assert answer == {"turns": 6, "values": [4, 4, 4]}
 
 
-def test_what_needs_threads_says_so(system: System) -> None:
+def test_a_broker_in_memory_reports_that_it_needs_threads(system: System) -> None:
     """A worker whose app's module calls ``patch_all``, and a broker in the process itself."""
     answer = run(
         system,

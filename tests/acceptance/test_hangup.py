@@ -107,7 +107,7 @@ def test_a_worker_finishes_what_runs_and_goes_on_with_new_code(system: System, p
     assert worker.poll() is None
 
 
-def test_a_worker_restarts_as_often_as_it_is_told(system: System) -> None:
+def test_a_worker_restarts_at_every_sighup(system: System) -> None:
     """A SIGHUP that comes while it starts is kept until it can act on it."""
     system.broker()
     worker = system.worker()
@@ -171,7 +171,7 @@ def test_a_broker_reads_its_keys_again_and_goes_on(system: System) -> None:
     assert broker.poll() is None
 
 
-def test_a_broker_with_keys_says_how_many_it_has_read(system: System) -> None:
+def test_a_broker_with_keys_logs_how_many_it_has_read(system: System) -> None:
     command = [sys.executable, "-m", "eventmq", "keys", "new", "--broker", "--keys-dir", "keys"]
     subprocess.run(command, cwd=system.folder, check=True, capture_output=True)
     broker, _ = system.start("broker", "--bind", "tcp://127.0.0.1:0", "--keys-dir", "keys")
@@ -258,7 +258,7 @@ def test_what_is_ignored_stays_ignored(system: System) -> None:
 
 
 @pytest.mark.parametrize("command", ["worker", "beat"])
-def test_check_says_whether_the_app_can_be_loaded(system: System, command: str) -> None:
+def test_check_reports_whether_the_app_can_be_loaded(system: System, command: str) -> None:
     def check() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "eventmq", "-q", command, "-A", "survivor", "--check"],

@@ -93,7 +93,7 @@ def test_the_first_app_of_the_readme_runs(shell: Shell) -> None:
     play(shell, README)
 
 
-def test_the_readme_says_where_the_first_app_must_be() -> None:
+def test_the_readme_names_the_place_of_the_first_app() -> None:
     text = " ".join(README.read_text(encoding="utf-8").split())
     assert "``shop.py``, in the directory that has ``.venv``" in text
 

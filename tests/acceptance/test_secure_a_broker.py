@@ -80,7 +80,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     hosts.close()
 
 
-def test_every_step_of_the_page_works_and_says_what_it_shows(hosts: Hosts) -> None:
+def test_every_step_of_the_page_works_and_prints_the_text_of_the_page(hosts: Hosts) -> None:
     text = PAGE.read_text(encoding="utf-8")
     blocks = BLOCK.findall(text)
     assert len(blocks) == text.count(".. code-block::")

@@ -40,7 +40,7 @@ def title(pid: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def test_processes_say_what_they_are(system: System) -> None:
+def test_titles_show_the_kind_of_a_process(system: System) -> None:
     broker = system.broker()
     worker = system.worker()
     beat, _ = system.start("beat", "-A", "survivor", "--broker", system.address)
@@ -48,7 +48,7 @@ def test_processes_say_what_they_are(system: System) -> None:
     assert titles == ["eventmq: broker", "eventmq: worker survivor", "eventmq: beat survivor"]
 
 
-def test_a_child_says_which_task_it_runs_while_it_does(system: System) -> None:
+def test_the_title_of_a_child_shows_the_task_that_it_runs(system: System) -> None:
     """Jobs that are over at once are not shown: nobody could read that."""
     system.broker()
     system.worker("-c", "1")

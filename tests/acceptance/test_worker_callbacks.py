@@ -119,7 +119,7 @@ def test_a_child_that_replaces_another_connects_too(system: System) -> None:
     until(lambda: len(records(system, "child-start")) == 3, "another child connects")
 
 
-def test_a_worker_of_threads_whose_connection_fails_says_so_and_ends(system: System) -> None:
+def test_a_worker_of_threads_whose_connection_fails_reports_it_and_ends(system: System) -> None:
     (system.folder / "broken").touch()
     worker = system.worker("--pool", "threads", wait=False)
     assert worker.wait(DEADLINE) == 1

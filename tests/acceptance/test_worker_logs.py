@@ -66,7 +66,7 @@ def test_an_app_that_configures_logging_gets_all_lines(system: System, pool: str
     assert "" == (system.folder / "worker.log").read_text()
 
 
-def test_the_handlers_of_an_app_are_replaced_where_the_setting_says_so(
+def test_the_handlers_of_an_app_are_replaced_if_the_setting_is_set(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVENTMQ_LOG_HANDLERS", "replace")

@@ -97,7 +97,7 @@ def test_only_its_owner_can_read_the_file(tmp_path, clock):
     assert "0o700" == oct((tmp_path / "data").stat().st_mode & 0o777)
 
 
-def test_a_second_host_is_refused_and_told_why(tmp_path, clock):
+def test_a_second_host_is_refused_with_the_reason(tmp_path, clock):
     """SQLite's locks do not hold across machines."""
     store = SqliteSchedules(tmp_path / "s", clock, host="one")
     store.lease("a", 1.0)

@@ -524,7 +524,7 @@ FAULTS |= {
     ),
     "a missing beginning is ignored": Fault(
         bug(Catalog, "check", _nothing), "tests/contrib/journal/test_compaction.py",
-        "test_what_was_removed_by_hand_is_missing_until_it_is_said",
+        "test_files_removed_by_hand_are_missing_until_they_are_declared_forgotten",
     ),
     "files that were compacted are not read": Fault(
         bug(Catalog, "current", lambda _: lambda self: list(self.own)),

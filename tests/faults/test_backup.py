@@ -241,7 +241,7 @@ def test_a_copy_is_the_newest_though_the_clock_was_set_back(script: Script, tmp_
     assert ["29990101T000001Z"] == [each.name for each in (tmp_path / "copies").iterdir()]
 
 
-def test_a_copy_that_fails_is_said_and_tried_again(
+def test_a_copy_that_fails_is_logged_and_tried_again(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But the first one: then nobody has seen it work."""

@@ -212,7 +212,7 @@ def test_the_expected_store_can_be_set_by_a_variable(shell: Shell) -> None:
     assert (1, True) == (code, "expect_store says 0123456789abcdef" in error)
 
 
-def test_a_restored_backup_has_another_id_and_the_error_says_so(shell: Shell) -> None:
+def test_a_restored_backup_has_another_id_which_the_error_names(shell: Shell) -> None:
     """Before its first start, when its id is not known yet, and afterwards."""
     original = make_store(shell)
     shell.output("backup", "copy", "--data-dir", "data")

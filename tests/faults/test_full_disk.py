@@ -88,7 +88,7 @@ def test_a_broker_starts_on_a_full_disk_and_drains_it(system: System) -> None:
 
 
 @pytest.mark.parametrize("removed", [["ballast"], ["ballast", "queue.sqlite-shm"]], ids=len)
-def test_a_broker_without_a_ballast_says_how_much_to_free(
+def test_a_broker_without_a_ballast_reports_how_much_to_free(
     system: System, removed: list[str]
 ) -> None:
     """With so much freed it starts. Even the index of the log may not fit."""

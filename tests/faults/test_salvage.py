@@ -311,7 +311,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_the_command_says_what_was_copied_and_what_is_lost(folder: Path, tmp_path: Path) -> None:
+def test_the_command_lists_copied_and_lost_jobs(folder: Path, tmp_path: Path) -> None:
     path = folder / FILE_NAME
     code, output, errors = run(str(folder), "--salvage", str(tmp_path / "whole"))
     assert (code, "lost:" in output) == (0, False)

@@ -263,7 +263,7 @@ def test_events_have_guarded_wall_time_and_waits_of_store_time(case: Case) -> No
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_job_that_expires_was_ready_or_not_whatever_the_wall_clock_says(
+def test_the_wall_clock_does_not_change_whether_an_expired_job_was_ready(
     case: Case, step: float
 ) -> None:
     """It is ready by store time and expires by wall time, compared at that moment."""

@@ -91,7 +91,9 @@ ALL_PORTS = ["main", "worker", "admin", "publish"]
 
 
 @pytest.mark.parametrize("port", ALL_PORTS)
-def test_without_a_key_nothing_is_heard(house: House, neighbours: Neighbours, port: str) -> None:
+def test_without_a_key_no_message_is_received(
+    house: House, neighbours: Neighbours, port: str
+) -> None:
     peers = [house.stranger(port) for _ in range(3)]
     for peer in peers:
         peer.send_unheard(b"INFORM", b"", b"client")
@@ -114,7 +116,7 @@ def test_a_key_that_is_not_authorised_is_refused(
     neighbours.work()
 
 
-def test_another_brokers_key_connects_nobody(house: House, neighbours: Neighbours) -> None:
+def test_another_brokers_key_connects_no_client(house: House, neighbours: Neighbours) -> None:
     """A client talks to no broker but its own."""
     other = zmq.curve_keypair()[0]
     peer = house.stranger(keys=(other, *house.keys.pair("alice")))
@@ -447,7 +449,9 @@ def test_an_identity_is_not_taken_over(house: House, neighbours: Neighbours) -> 
     neighbours.work()
 
 
-def test_what_is_sent_to_who_has_gone_reaches_nobody_with_its_routing_id(house: House) -> None:
+def test_a_message_to_a_peer_that_has_left_reaches_no_other_peer_with_its_routing_id(
+    house: House,
+) -> None:
     """Bob has connected as Alice did before, and said nothing yet; then her result comes."""
     alice = house.peer("alice", identity=b"same")
     job = alice.send(b"REQUEST", b"default", b"reply-requested", BODY)

@@ -146,7 +146,7 @@ def test_a_bad_one_does_not_end_the_others(
     assert "cannot fire: cron expression '0 0 30 2 *'" in caplog.text
 
 
-def test_the_store_of_the_broker_is_not_there_and_it_says_so(broker: RawBroker) -> None:
+def test_the_store_of_the_broker_is_missing_and_it_reports_that(broker: RawBroker) -> None:
     with EventMQ("old", broker=broker.address) as app:
         runner = app.make_beat()
         errors: list[Exception] = []

@@ -136,7 +136,7 @@ def test_a_step_is_logged_shown_and_accepted(
     assert not any(cli.json("status", "--json", "--broker", broker.address)["clock"].values())
 
 
-def test_a_week_off_is_shown_and_accepted_and_no_peer_is_judged_for_it(
+def test_a_week_off_is_shown_and_accepted_and_no_peer_is_declared_dead(
     broker: Running, clock: FakeClock, cli: Cli, logged: list[str]
 ) -> None:
     broker.stop()

@@ -104,7 +104,7 @@ def test_status_counts_what_its_keys_mean(
     assert QUIET * 1000 * 0.9 <= latency <= 30_000, "milliseconds"
 
 
-def test_status_says_beside_them_who_is_connected(
+def test_status_lists_the_connected_peers_as_well(
     broker: BrokerProcess, admin: RawPeer, connect: Connect
 ) -> None:
     """What the two other commands say, too."""
@@ -244,7 +244,7 @@ def test_what_waited_at_disconnect_is_there_after_the_next_start(
     assert worker.expect(b"REQUEST")[3] == job
 
 
-def test_sigterm_says_goodbye_too(broker: BrokerProcess, connect: Connect) -> None:
+def test_sigterm_sends_goodbye_too(broker: BrokerProcess, connect: Connect) -> None:
     """A broker that is stopped by the system leaves as politely."""
     worker = connect(broker["main"])
     worker.inform(b"worker")

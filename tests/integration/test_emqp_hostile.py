@@ -243,7 +243,7 @@ def test_strangers_that_come_and_go_are_forgotten(
 
 
 @pytest.mark.parametrize("port", ["main", "worker", "admin", "publish", "subscribe"])
-def test_bytes_that_are_no_zeromq_harm_nobody(
+def test_bytes_that_are_not_zeromq_harm_no_other_peer(
     broker: BrokerProcess, neighbour: Neighbour, port: str
 ) -> None:
     """HTTP, noise and half a handshake, on every port."""
@@ -260,7 +260,7 @@ def test_bytes_that_are_no_zeromq_harm_nobody(
 
 @pytest.mark.parametrize("kind", [zmq.REQ, zmq.PUSH, zmq.SUB, zmq.DEALER, zmq.ROUTER])
 @pytest.mark.parametrize("port", ["main", "subscribe"])
-def test_sockets_of_the_wrong_kind_harm_nobody(
+def test_sockets_of_the_wrong_kind_harm_no_other_peer(
     broker: BrokerProcess,
     neighbour: Neighbour,
     context: zmq.Context[zmq.Socket[bytes]],
@@ -280,7 +280,7 @@ def test_sockets_of_the_wrong_kind_harm_nobody(
     wrong.close()
 
 
-def test_a_worker_that_claims_the_impossible_loses_nobodys_job(
+def test_a_worker_that_makes_impossible_claims_loses_no_job(
     broker: BrokerProcess, neighbour: Neighbour, connect: Connect
 ) -> None:
     """FEATURES without manners: numbers that are too high, chunks that it never had."""

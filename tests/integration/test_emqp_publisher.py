@@ -70,7 +70,7 @@ def test_subscribers_get_topic_and_body_in_both_forms(
     assert received(socket) == [b"news.uk", b"\xff body"]
 
 
-def test_a_subscriber_gets_what_its_prefix_says(
+def test_a_subscriber_gets_the_topics_of_its_prefix(
     broker: BrokerProcess, connect: Connect, subscribe: Callable[..., zmq.Socket[bytes]]
 ) -> None:
     socket = subscribe(b"news.uk")

@@ -140,7 +140,7 @@ def test_a_silent_scheduler_is_forgotten(start_broker: StartBroker, connect: Con
     assert scheduler.expect(b"SCHEDULE")
 
 
-def test_a_scheduler_that_says_goodbye_is_sent_nothing(client: RawPeer, scheduler: RawPeer) -> None:
+def test_a_scheduler_that_has_left_is_sent_nothing(client: RawPeer, scheduler: RawPeer) -> None:
     """KBAI: must stop sending, should clean up references."""
     scheduler.send(b"KBAI")
     scheduler.all_within(0.1)

@@ -100,7 +100,7 @@ def test_a_client_that_asks_and_never_reads_does_not_fill_the_broker(
     assert {len(frames[4]) > SIZE for frames in replies} == {True}
 
 
-def test_a_subscriber_that_never_reads_is_told_to_inform_again_behind_what_waits(
+def test_a_subscriber_that_never_reads_is_asked_to_inform_again_behind_waiting_messages(
     broker: BrokerProcess, connect: Connect, lazy: RawPeer
 ) -> None:
     """It is logged once, others miss nothing, and it hears again once it has read."""

@@ -125,7 +125,7 @@ def test_a_worker_gets_one_job_for_each_ready(
     assert got == jobs[:3]
 
 
-def test_a_job_without_timeout_says_to_deployed_software_that_there_is_none(
+def test_a_job_without_timeout_tells_deployed_software_that_it_has_none(
     worker: RawPeer, submit: Callable[..., bytes]
 ) -> None:
     """Absent and 0 mean no limit in the document, and 300 s in deployed software."""

@@ -112,9 +112,7 @@ def test_the_result_of_another_is_not_allowed(apps: Apps) -> None:
         apps.app("web").ask("jobs")
 
 
-def test_a_client_that_is_refused_is_told_why_and_served_once_authorised(
-    apps: Apps, caplog
-) -> None:
+def test_a_refused_client_gets_the_reason_and_is_served_once_authorised(apps: Apps, caplog) -> None:
     """The same app, without a restart."""
     app = apps.app("late", submit_timeout=0.5)
     refused(app, "it refused the key")
@@ -140,12 +138,12 @@ def test_a_worker_that_is_refused_waits_until_it_is_authorised(apps: Apps, caplo
     assert 1 == caplog.text.count("it refused the key")
 
 
-def test_a_client_without_keys_is_told_that_the_handshake_failed(apps: Apps) -> None:
+def test_a_client_without_keys_gets_an_error_about_the_handshake(apps: Apps) -> None:
     app = apps.app("web", broker_key_file="", key_file="", submit_timeout=0.5)
     refused(app, "one side uses CURVE keys and the other none")
 
 
-def test_the_key_of_another_broker_is_told_too(apps: Apps, tmp_path: Path) -> None:
+def test_the_key_of_another_broker_is_reported_too(apps: Apps, tmp_path: Path) -> None:
     """Nothing is sent to a broker that has not the key."""
     public, _ = apps.house.keys.pair("some other broker")
     write_new(tmp_path / "other.key", Certificate(public.decode()), "test")
@@ -178,7 +176,7 @@ def test_each_address_has_its_own_broker_key(apps: Apps, tmp_path: Path) -> None
     assert 4 == apps.app("web", **several).send("double", (2,)).get(timeout=DEADLINE)
 
 
-def test_who_sends_too_much_is_told_so(apps: Apps) -> None:
+def test_a_client_that_sends_too_much_gets_an_error(apps: Apps) -> None:
     """A batch is one message."""
     app = apps.app("web")
     with app.batch():

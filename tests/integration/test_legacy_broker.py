@@ -137,7 +137,9 @@ def test_so_it_is_in_a_coroutine(router: OriginalRouter, make: MakeApp) -> None:
     assert len(router.requests(1)) == 1
 
 
-def test_what_cannot_be_known_is_said_at_once(router: OriginalRouter, make: MakeApp) -> None:
+def test_an_operation_that_the_broker_does_not_support_is_refused_at_once(
+    router: OriginalRouter, make: MakeApp
+) -> None:
     """States and results stay there; nothing waits for them in vain."""
     app = make(router, legacy_broker=True)
     job = app.send_raw("default", PLAIN)
@@ -152,7 +154,7 @@ def test_what_cannot_be_known_is_said_at_once(router: OriginalRouter, make: Make
     assert router.commands() <= {"REQUEST"}
 
 
-def test_a_call_says_so_before_it_submits_a_job(router: OriginalRouter, make: MakeApp) -> None:
+def test_a_call_is_refused_before_it_submits_a_job(router: OriginalRouter, make: MakeApp) -> None:
     """The error is that of ``delay().get()``, and no job runs in vain."""
     app = make(router, legacy_broker=True)
 

@@ -112,7 +112,7 @@ def publisher(peer: Peer) -> Any:
     return publish
 
 
-def test_what_one_broker_is_told_reaches_the_subscribers_of_all(brokers: Brokers) -> None:
+def test_a_message_to_one_broker_reaches_the_subscribers_of_all(brokers: Brokers) -> None:
     """Once each, before and after a takeover: from peers that know of owners, and from others."""
     first, *rest = runners = [brokers.start(binds=BINDS) for _ in range(3)]
     subscribers = Subscribers(brokers.context, *runners)
@@ -445,7 +445,7 @@ def test_who_acts_through_a_standby_is_its_peer(
     assert actors("operation") == [("cancel", "ann")]
 
 
-def test_without_keys_a_peer_of_another_machine_does_not_say_who_acts(
+def test_without_keys_a_peer_of_another_machine_cannot_name_the_actor(
     brokers: Brokers,
     monkeypatch: pytest.MonkeyPatch,
     actors: Actors,
@@ -506,7 +506,7 @@ def test_topics_are_passed_on_between_brokers_with_keys(brokers: Brokers, tmp_pa
         socket.close(0)
 
 
-def test_a_broker_whose_key_the_owner_does_not_know_says_no_owner(
+def test_a_broker_whose_key_the_owner_does_not_know_reports_no_owner(
     brokers: Brokers,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -542,7 +542,9 @@ def test_only_a_broker_passes_messages_on(brokers: Brokers, tmp_path: Path) -> N
     assert bob.call("jobs").code == "not-allowed"
 
 
-def test_a_broker_that_does_not_say_for_whom_is_asked(brokers: Brokers, tmp_path: Path) -> None:
+def test_a_broker_that_does_not_name_the_client_acts_for_itself(
+    brokers: Brokers, tmp_path: Path
+) -> None:
     keyed = Keyed(brokers, tmp_path, same=True)
     keys = keyed.keys[0]
     peer = brokers.peer(keyed.runners[0], (keys.broker[0], *keys.broker))

@@ -115,7 +115,7 @@ def test_outcomes_do_not_wait_for_a_long_neighbour(driver, tmp_path):
     driver.until_answered(1, 7)
 
 
-def test_it_says_since_when_a_job_runs(driver, tmp_path):
+def test_the_pool_reports_since_when_a_job_runs(driver, tmp_path):
     assert driver.pool.running(0) is None
     before = time.monotonic()
     release = tmp_path / "gate"
@@ -255,7 +255,9 @@ def test_whoever_closes_only_the_pipe_of_results_is_named_if_nothing_else_had_be
 
 
 @pytest.mark.parametrize("status", [0, 9])
-def test_a_child_that_ends_before_its_answer_says_how_many_had_begun(unflushed_driver, status):
+def test_a_child_that_ends_before_its_answer_reports_how_many_jobs_had_started(
+    unflushed_driver, status
+):
     unflushed_driver.assign(4, call("sleep", 0.02), call("end_before_the_answer", status), NOOP)
     unflushed_driver.assign(5, NOOP)
     death = only_death(unflushed_driver)
@@ -414,7 +416,7 @@ def test_a_signal_to_the_group_cancels_no_job_that_was_not_cancelled(driver, tmp
     assert driver.rows[1][0].kind == OK
 
 
-def test_a_soft_limit_that_passes_after_the_call_hits_nobody(driver):
+def test_a_soft_limit_that_passes_after_the_call_has_no_effect(driver):
     text, payload = call("echo", 1, headers="soft-limit:0.1")
     for chunk in range(1, 11):
         driver.assign(chunk, (text, payload), call("sleep", 0.12))

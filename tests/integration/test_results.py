@@ -127,7 +127,7 @@ def test_jobs_come_in_the_order_of_their_ends(app):
     assert outcomes == order
 
 
-def test_without_such_a_backend_the_failure_says_what_would_take_it():
+def test_without_such_a_backend_the_failure_names_one_that_fits():
     with EventMQ(broker="memory://", max_frame=1024 * 1024) as app:
         job = app.task(name="fill")(lambda n: "x" * n).delay(1_000_000)
         with pytest.raises(JobFailed, match="from the setting max_frame; a result backend such as"):
@@ -150,7 +150,7 @@ def test_the_examples_of_the_page_about_results_run():
     assert len(blocks) == 9
 
 
-def test_the_page_about_calls_of_the_broker_says_what_happens():
+def test_the_page_about_calls_of_the_broker_is_correct():
     page = (ROOT / "docs/reference/calls.rst").read_text(encoding="utf-8")
     blocks = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
     names = {"__name__": "calls_page"}

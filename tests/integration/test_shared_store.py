@@ -56,7 +56,7 @@ def test_the_second_broker_stands_by_and_names_the_owner(brokers: Brokers) -> No
     assert brokers.database.epochs.count(2) == 0
 
 
-def test_status_says_role_and_owner(brokers: Brokers) -> None:
+def test_status_shows_role_and_owner(brokers: Brokers) -> None:
     first, second = brokers.start(), brokers.start()
     for runner, role in ((first, "active"), (second, "standby")):
         status = brokers.peer(runner).call("status")
@@ -100,7 +100,7 @@ def test_a_commit_whose_end_is_not_known_is_read_anew(brokers: Brokers) -> None:
         brokers.stop(runner)
 
 
-def test_while_the_database_is_away_peers_stay_and_are_told_why(brokers: Brokers) -> None:
+def test_while_the_database_is_away_peers_stay_and_get_the_reason(brokers: Brokers) -> None:
     runner = brokers.start()
     peer = brokers.peer(runner)
     peer.inform()
@@ -158,7 +158,7 @@ def test_handover_without_a_standby_is_an_error(
     assert brokers.database.row.epoch == 2
 
 
-def test_peers_are_told_the_address_that_is_advertised(brokers: Brokers) -> None:
+def test_peers_get_the_advertised_address(brokers: Brokers) -> None:
     first = brokers.start(advertise="tcp://broker-1.example:47291")
     second = brokers.start()
     assert brokers.peer(first).inform().address == "tcp://broker-1.example:47291"
@@ -184,7 +184,7 @@ def test_a_broker_does_not_start_without_the_database(brokers: Brokers) -> None:
     assert brokers.database.row.epoch == 0
 
 
-def test_peers_are_told_the_key_of_the_owner(brokers: Brokers, tmp_path: Path) -> None:
+def test_peers_get_the_key_of_the_owner(brokers: Brokers, tmp_path: Path) -> None:
     """Each broker has its own; what a key may do is checked by the owner as before, also anew."""
     one, two = Keys(tmp_path / "one"), Keys(tmp_path / "two")
     for keys in (one, two):
@@ -231,7 +231,7 @@ def test_health_is_an_exit_code(brokers: Brokers, cli: Cli) -> None:
     brokers.database.down = False
 
 
-def test_status_says_the_role(brokers: Brokers, cli: Cli) -> None:
+def test_status_shows_the_role(brokers: Brokers, cli: Cli) -> None:
     first, second = brokers.start(), brokers.start()
     address = first.addresses["main"]
     for runner, role in ((first, "active"), (second, "standby")):

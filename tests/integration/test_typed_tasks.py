@@ -187,7 +187,7 @@ def test_plain_data_by_name_arrives_as_the_class(app, charge):
     assert again.get(timeout=20)["total"] == Decimal(10)
 
 
-def test_a_result_that_does_not_fit_its_annotation_is_said_and_not_lost(app):
+def test_a_result_that_does_not_fit_its_annotation_is_reported_and_not_lost(app):
     @app.task(name="sloppy")
     def sloppy() -> Order:
         return {"id": 3}

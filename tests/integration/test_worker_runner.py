@@ -372,7 +372,7 @@ def test_a_worker_starts_while_its_first_broker_is_away(store, start):
     wait_for(worker.ready.is_set)
 
 
-def test_it_says_that_it_is_connected_that_this_was_lost_and_that_it_is_back(
+def test_it_logs_that_it_is_connected_was_disconnected_and_is_connected_again(
     make_broker, start, caplog
 ):
     """Each of these once."""

@@ -110,7 +110,7 @@ def test_a_worker_is_alive_as_long_as_it_serves_its_metrics() -> None:
     assert "readinessProbe" not in container, "nothing connects to a worker"
 
 
-def test_peers_are_told_the_addresses_that_the_brokers_advertise() -> None:
+def test_peers_get_the_addresses_that_the_brokers_advertise() -> None:
     """In the file for compose, where each broker is a service."""
     brokers = [f"tcp://{name}:{PORT}" for name in SERVICES if name.startswith("broker")]
     for name, address in zip(("broker1", "broker2"), brokers, strict=True):
@@ -120,7 +120,7 @@ def test_peers_are_told_the_addresses_that_the_brokers_advertise() -> None:
         assert brokers == SERVICES[name]["environment"]["EVENTMQ_BROKER"].split(",")
 
 
-def test_peers_are_told_the_addresses_of_the_pods() -> None:
+def test_peers_get_the_addresses_of_the_pods() -> None:
     [brokers] = [each for each in OBJECTS if each["kind"] == "StatefulSet"]
     name, service = brokers["metadata"]["name"], brokers["spec"]["serviceName"]
     assert service == OBJECTS[0]["metadata"]["name"]

@@ -68,7 +68,7 @@ def test_every_folder_of_the_packages_is_a_package() -> None:
     assert [] == sorted(str(folder) for folder in folders if not (folder / "__init__.py").exists())
 
 
-def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_its_metadata(wheel: zipfile.ZipFile) -> None:
     about = message_from_bytes(wheel.read(f"{DIST_INFO}/METADATA"))
     assert about["Name"] == "eventmq"
     assert about["License-Expression"] == "BSD-3-Clause"

@@ -40,7 +40,7 @@ def call(shell, address, *arguments):
     return json.loads(shell.output("emp", "call", address.rpartition("/")[2], *arguments))
 
 
-def test_a_gateway_says_ready_serves_and_ends_at_sigterm(shell):
+def test_a_gateway_prints_ready_serves_and_ends_at_sigterm(shell):
     broker = shell.start("broker", "--bind", FREE).ready()["main"]
     shell.start("worker", "-A", "shop", "--broker", broker, "-c", "1").ready()
     gateway = shell.start("gateway", "emp", "-A", "shop", "--broker", broker, "--bind", FREE)

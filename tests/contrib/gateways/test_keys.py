@@ -90,7 +90,7 @@ def test_requests_of_listed_clients_are_done_by_listed_workers(dealer, keys, maj
     assert final("echo", b"1", b"x") == client.next()
 
 
-def test_a_routing_id_gives_nobody_anothers_reply(dealer, keys, majordomo):
+def test_a_routing_id_gives_no_client_the_reply_of_another(dealer, keys, majordomo):
     """Bob calls himself as Alice did before her reply came, and asks what she asked."""
     front, back = majordomo
     alice = dealer(front, b"same", keys.of("alice"))
@@ -123,7 +123,7 @@ def _asked(bob, worker):
     return bob
 
 
-def test_a_revoked_subscriber_hears_nothing_more(app, dealer, keys, mc0, caplog):
+def test_a_revoked_subscriber_receives_nothing_more(app, dealer, keys, mc0, caplog):
     """Nor is it heard; who stays is served on, and nothing is restarted."""
     alice, bob = (dealer(mc0, b"", keys.of(name)) for name in ("alice", "bob"))
     for peer in (alice, bob):
@@ -180,7 +180,7 @@ def test_off_loopback_wants_keys(farm, keys, dealer, name):
     assert farm.gateway(name, bind="tcp://0.0.0.0:0", keys_dir=str(keys.folder))[1]
 
 
-def test_the_self_test_ends_a_gateway_that_lets_everybody_in(keys, start, monkeypatch):
+def test_the_self_test_ends_a_gateway_that_accepts_any_key(keys, start, monkeypatch):
     monkeypatch.setattr("eventmq.gateway.access.GatewayAuthenticator._connects", _anybody)
     with pytest.raises(NotAllowed, match="an unauthorised key was let in"):
         start("mc0", bind="tcp://127.0.0.1:0", keys_dir=str(keys.folder))

@@ -122,7 +122,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         SqliteEventLogReader(tmp_path)
 
 
-def test_without_pyarrow_one_sentence_says_what_to_install(
+def test_without_pyarrow_one_sentence_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
@@ -182,7 +182,7 @@ def test_two_journals_of_one_broker_are_refused(app: EventMQ, tmp_path: Path) ->
         with_folder(app, tmp_path / "two")
 
 
-def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
+def test_an_unavailable_broker_gets_the_report_later_and_is_warned_about_once(
     broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing else stops: the events are sealed all the same."""
@@ -214,7 +214,7 @@ def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
     ]
 
 
-def test_the_wrong_broker_is_told_nothing(app: EventMQ, broker: Broker, tmp_path: Path) -> None:
+def test_the_wrong_broker_gets_no_report(app: EventMQ, broker: Broker, tmp_path: Path) -> None:
     """The store in the data directory is another one's."""
     broker.submit()
     reader = SqliteEventLogReader(tmp_path / "data")

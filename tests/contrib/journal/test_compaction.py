@@ -181,7 +181,7 @@ def test_a_large_file_that_is_gone_is_missed_where_its_events_are_not_forgotten(
 
 
 @pytest.mark.usefixtures("now")
-def test_what_was_removed_by_hand_is_missing_until_it_is_said(
+def test_files_removed_by_hand_are_missing_until_they_are_declared_forgotten(
     broker: Broker, tmp_path: Path
 ) -> None:
     """A compaction does not hide it."""
@@ -201,7 +201,9 @@ def test_what_was_removed_by_hand_is_missing_until_it_is_said(
     assert [row["seq"] for row in compacted(tmp_path / "compacted")] == list(range(5, 13))
 
 
-def test_the_lines_of_a_seal_log_go_only_where_that_is_said(broker: Broker, tmp_path: Path) -> None:
+def test_the_lines_of_a_seal_log_are_removed_only_on_request(
+    broker: Broker, tmp_path: Path
+) -> None:
     """A copy elsewhere may keep the files, and need the lines."""
     out = tmp_path / "journal"
     hourly(broker, out, 2)

@@ -117,7 +117,7 @@ def test_a_file_never_spans_an_hour(broker: Broker, out: Path) -> None:
     assert [event["seq"] for event in rows_in(out)] == list(range(1, 7))
 
 
-def test_what_there_is_is_sealed_after_a_minute_or_at_the_end_of_the_hour(
+def test_events_are_sealed_after_a_minute_or_at_the_end_of_the_hour(
     broker: Broker, out: Path
 ) -> None:
     folder = JournalFolder(out)
@@ -194,7 +194,7 @@ def test_a_journal_whose_files_are_all_gone_goes_on_with_a_gap(broker: Broker, o
     assert len(numbers) == len(set(numbers))
 
 
-def test_a_journal_that_begins_late_says_what_is_missing(broker: Broker, out: Path) -> None:
+def test_a_journal_that_begins_late_logs_the_missing_events(broker: Broker, out: Path) -> None:
     """Before it came, the oldest events had made room."""
     work(broker, 4)
     db = broker.store._db

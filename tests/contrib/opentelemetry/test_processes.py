@@ -114,7 +114,7 @@ def test_jobs_go_on_without_a_collector(system: System, monkeypatch: pytest.Monk
     assert sum(counts) == len(lines) > 0, log
 
 
-def test_an_exporter_says_once_that_its_collector_is_away(
+def test_an_exporter_logs_once_that_its_collector_is_unavailable(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The SDK's own exporter, with a closed port, which fails at each of ten batches."""

@@ -17,7 +17,7 @@ def record(message: str, created: float, *args: object) -> logging.LogRecord:
     return made
 
 
-def test_a_line_is_logged_once_in_an_interval_and_says_how_many_were_not() -> None:
+def test_a_line_is_logged_once_per_interval_with_the_number_of_suppressed_ones() -> None:
     repeats = RepeatFilter(60.0)
     texts = []
     for created in (100.0, 101.0, 159.0, 160.0, 161.0):

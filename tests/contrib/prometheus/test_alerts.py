@@ -194,7 +194,7 @@ def test_nothing_fires_while_all_is_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("alert", RULES)
-def test_an_alert_says_what_it_is_about_and_where_help_is(alert: str) -> None:
+def test_an_alert_names_its_subject_and_its_runbook(alert: str) -> None:
     rule = RULES[alert]
     assert rule["labels"]["severity"] in {"critical", "warning"}
     notes = rule["annotations"]

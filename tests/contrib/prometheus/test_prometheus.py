@@ -274,7 +274,7 @@ def test_a_million_names_make_no_page_of_a_million_lines() -> None:
         app.close()
 
 
-def test_a_broker_that_is_away_is_down_and_said_once(
+def test_an_unavailable_broker_is_down_and_logged_once(
     start: Callable[..., MetricsServer],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -338,7 +338,7 @@ def test_a_server_that_never_got_its_address_ends_at_once() -> None:
         assert "" == server.url
 
 
-def test_a_client_that_says_nothing_is_no_hindrance(
+def test_a_silent_client_does_not_block_others(
     start: Callable[..., MetricsServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor one that says little at a time, too much, or goes away."""
@@ -461,7 +461,7 @@ def test_the_command_serves_other_machines_where_that_is_wanted(options: list[st
         assert process.wait(TIMEOUT) == 0
 
 
-def test_the_command_serves_until_it_is_told_to_end() -> None:
+def test_the_command_serves_until_a_signal_ends_it() -> None:
     """It needs no broker to start, and says so where Prometheus asks; SIGHUP does not end it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         broker = f"tcp://127.0.0.1:{free.getsockname()[1]}"

@@ -95,7 +95,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Troubled]:
 
 
 @pytest.mark.parametrize("alert", LOOKS, ids=lambda alert: alert or "first")
-def test_what_there_is_to_look_at_is_shown(
+def test_every_source_of_information_is_shown(
     alert: str, troubled: Troubled, request: pytest.FixtureRequest
 ) -> None:
     """Each command succeeds, and shows something; a check says all by its exit code."""

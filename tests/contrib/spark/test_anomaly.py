@@ -48,7 +48,7 @@ def weeks(n: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).poisson(usual)
 
 
-def test_an_hour_with_far_more_jobs_is_found_and_said_why() -> None:
+def test_an_hour_with_far_more_jobs_is_found_with_the_reason() -> None:
     ended = weeks(8)
     hour = 7 * WEEK + 9
     ended[hour] = 3_000
@@ -119,7 +119,7 @@ def test_no_hour_is_reported_without_history() -> None:
     assert [] == odd(frame_of(ended), min_history=5).to_dict("records")
 
 
-def test_hours_that_are_not_whole_are_not_judged() -> None:
+def test_incomplete_hours_are_not_compared() -> None:
     """The first of a task and the one that the journal ends in."""
     ended = np.full(6 * WEEK, 1_000)
     ended[0] = 1

@@ -59,7 +59,7 @@ def events(spark: SparkSession, history_rows: list[Row]) -> Iterator[DataFrame]:
     table.unpersist()
 
 
-def test_each_job_of_any_history_is_judged_as_by_hand(
+def test_the_state_of_each_job_of_any_history_is_as_by_hand(
     events: DataFrame, history_rows: list[Row]
 ) -> None:
     expected = oracle.states(history_rows)

@@ -68,7 +68,9 @@ def test_the_least_number_of_slots_is_found_from_any_guess(
     assert (expected, plain(jobs, expected)) == (result[0], result[1].tolist())
 
 
-def test_a_target_that_no_number_of_slots_meets_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_no_number_of_slots_meets_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(capacity_module, "MAX_SLOTS", 4)
     ready, run = np.zeros(100, dtype=np.int64), np.full(100, 1_000_000, dtype=np.int64)
     assert min_slots(ready, run, 10.0, 1) is None
@@ -90,7 +92,7 @@ def frame_of(runs: list[tuple[int, int, int]]) -> pd.DataFrame:
     return pd.DataFrame({"queue": "q", "ready_us": ready, "started_us": started, "run_us": run})
 
 
-def test_a_queue_is_told_of_by_littles_law() -> None:
+def test_the_figures_of_a_queue_follow_littles_law() -> None:
     """Nine jobs of one second each in ten seconds, of which the last four waited a second."""
     second = 1_000_000
     runs = [(n * second, n * second, second) for n in range(5)]

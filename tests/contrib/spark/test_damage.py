@@ -461,7 +461,7 @@ def test_files_from_before_the_log_stay_unproven_until_they_are_forgotten(journa
     assert unproven(journal) == [reason]
 
 
-def test_the_file_of_a_journal_that_was_killed_is_looked_at_without_the_log(journal: Path) -> None:
+def test_the_file_of_a_killed_journal_is_inspected_without_the_log(journal: Path) -> None:
     """One may be newer than the log, whole or with a line that was not finished; not two."""
     [log] = (journal / "_seals").glob("*.jsonl")
     lines = log.read_text().splitlines(keepends=True)
@@ -483,7 +483,7 @@ def test_the_file_of_a_journal_that_was_killed_is_looked_at_without_the_log(jour
     assert "up to 46 were sealed while" in unproven(journal)[0]
 
 
-def test_a_journal_whose_newest_file_is_gone_goes_on_and_says_so(
+def test_a_journal_whose_newest_file_is_missing_continues_and_logs_it(
     journal: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it takes again is noted again; what it does not get stays missing."""
@@ -673,7 +673,7 @@ def test_a_trimmed_log_that_is_damaged_is_found(
     assert any("of the seal log of the broker" in text for text in inspection_of(journal).damage)
 
 
-def test_what_was_forgotten_counts_as_missing_where_that_is_not_said(
+def test_forgotten_events_count_as_missing_without_their_record(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log remembers that there was more."""
@@ -684,7 +684,7 @@ def test_what_was_forgotten_counts_as_missing_where_that_is_not_said(
         Catalog.read(FolderLocation(journal)).files()
 
 
-def test_a_forgotten_file_that_comes_back_is_told(
+def test_a_forgotten_file_that_comes_back_is_reported(
     sound: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is known any more of what was in it."""

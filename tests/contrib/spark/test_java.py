@@ -57,7 +57,7 @@ def test_the_packaged_java_is_the_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_packaged")
-def test_without_any_java_one_sentence_says_what_to_do() -> None:
+def test_without_any_java_one_sentence_tells_what_to_do() -> None:
     with pytest.raises(PluginError) as caught:
         find_java({"PATH": ""})
     assert str(caught.value) == (

@@ -82,9 +82,7 @@ class TestSparkPool(WorkerPoolSuite):
         """A machine that is cut off says nothing; Spark may notice minutes later."""
         self.lost(spark_pool(1, link_timeout=2.0), signal.SIGSTOP)
 
-    def test_nobody_waits_long_for_a_slot_that_is_silent(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_no_caller_waits_long_for_a_silent_slot(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It keeps what it has, however often it is asked; nothing is lost by a pause."""
         monkeypatch.setattr(module, "SILENCE", 1.7)
         pool = spark_pool(1)
@@ -178,7 +176,7 @@ def test_only_who_has_the_token_of_a_slot_is_believed() -> None:
     assert link.sent == [(identity, "assign", 0, 1, 2, b"body")]
 
 
-def test_what_a_slot_said_last_does_not_hide_what_it_answered_since() -> None:
+def test_the_last_note_of_a_slot_does_not_hide_later_answers() -> None:
     """News of what runs may be older than an answer."""
     link: Any = Silent()
     slot = SparkSlot(3, link)
@@ -253,7 +251,7 @@ def test_a_slot_whose_manager_is_gone_ends() -> None:
     assert 0.2 <= time.monotonic() - before < 10.0
 
 
-def test_a_chunk_that_was_given_before_a_death_was_heard_of_is_lost_with_it() -> None:
+def test_a_chunk_assigned_before_a_death_was_known_is_lost_with_it() -> None:
     """The manager has handed its jobs back; the ones after it are run."""
     from eventmq.interfaces import SlotDied
 
@@ -340,7 +338,7 @@ def test_the_link_takes_encrypted_words_only(link: SlotLink) -> None:
         right.close()
 
 
-def test_what_spark_says_of_an_end_is_cut_to_what_was_raised() -> None:
+def test_the_reason_of_an_end_in_spark_is_cut_to_the_exception() -> None:
     trace = "An exception was thrown:\n  File x\nModuleNotFoundError: No module named 'm'\n\tat org"
     assert _end_text(RuntimeError(trace)) == "ModuleNotFoundError: No module named 'm'"
     assert _end_text(RuntimeError("Job aborted\norg.apache.X: y")) == "Job aborted"

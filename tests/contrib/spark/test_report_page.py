@@ -121,7 +121,7 @@ def test_what_comes_from_events_stays_text(name: str) -> None:
     assert "\x1b" not in hostile.text
 
 
-def test_the_page_asks_nobody_for_anything() -> None:
+def test_the_page_loads_nothing() -> None:
     """No address, script or style of others, and a policy that forbids them."""
     reader = read(page(made_up("shop.send"), title="EventMQ", made=START))
     assert {"script", "link", "img", "iframe", "object", "a", "form"}.isdisjoint(
@@ -140,7 +140,7 @@ def test_the_page_asks_nobody_for_anything() -> None:
     assert "prefers-color-scheme: dark" in reader.style
 
 
-def test_the_page_says_what_is_wrong_and_what_is_not() -> None:
+def test_the_page_shows_whether_there_are_problems() -> None:
     report = made_up("shop.send")
     bad = read(page(report, title="EventMQ", made=START)).text
     assert "Not every job is accounted for: 3 lost, 3 leased twice at once, 3 never admitted" in bad
@@ -220,14 +220,14 @@ def test_nothing_is_no_plot() -> None:
         (864_000, "10 d"),
     ],
 )
-def test_spans_of_time_are_said_as_people_do(value: float, text: str) -> None:
+def test_spans_of_time_are_written_for_people(value: float, text: str) -> None:
     assert text == seconds(value)
 
 
 @pytest.mark.parametrize(
     ("whole", "first"), [(60, "08:00:00"), (3_600, "08:00"), (86_400, "12:00"), (864_000, "23 Nov")]
 )
-def test_the_axis_of_time_has_round_moments(whole: int, first: str) -> None:
+def test_the_axis_of_time_has_round_times(whole: int, first: str) -> None:
     times = [START + whole / 40 * n for n in range(40)]
     plot = lines(times, {"a": [1.0] * 40}, width=whole / 40, to_text=number)
     assert plot is not None

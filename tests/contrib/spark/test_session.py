@@ -145,7 +145,7 @@ def test_a_command_prints_a_table_or_json_or_writes_parquet(
     assert spark.read.parquet(str(tmp_path / "out")).count() == 2
 
 
-def test_a_long_listing_is_cut_and_says_so(
+def test_a_long_listing_is_cut_with_a_message(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.import_module(JournalOptions.__module__), "MAX_SHOWN", 1)

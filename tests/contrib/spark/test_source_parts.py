@@ -114,7 +114,7 @@ def test_columns_that_do_not_fit_are_named_before_anything_is_sent(
         Shape.of(options, columns)
 
 
-def test_columns_are_keyword_arguments_unless_said_otherwise() -> None:
+def test_columns_are_keyword_arguments_by_default() -> None:
     assert Shape.of(WriteOptions(task="t"), ["a", "job_id", "b"]) == Shape(
         (), ("a", "b"), job_id=True
     )
@@ -151,7 +151,7 @@ def test_a_row_without_a_key_has_no_id() -> None:
         list(derived_ids("t", [[1, 2], ["a", None]]))
 
 
-def test_ids_begin_with_the_time_that_is_said() -> None:
+def test_ids_begin_with_the_given_time() -> None:
     at = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
     assert unix_ms(at) == unix_ms(at.replace(tzinfo=None)) == 1_769_860_800_000
     assert unix_ms(date(2026, 1, 31)) == 1_769_817_600_000

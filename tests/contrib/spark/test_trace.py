@@ -121,7 +121,7 @@ def test_every_attempt_counts() -> None:
     assert (16_000_000, 3_000_000) == (step.to_us - step.from_us, step.ran_us)
 
 
-def test_what_was_done_to_a_job_is_said_once() -> None:
+def test_an_operation_on_a_job_is_shown_once() -> None:
     """An act has an event, and so has what it caused."""
     story = Story()
     story.event(0, "enqueued", "a")
@@ -170,7 +170,7 @@ def lines(story: Story, job: str) -> list[str]:
     return [line.plain for line in tree_lines(summarize(job, jobs, critical(jobs)))]
 
 
-def test_the_tree_says_each_job_on_a_line() -> None:
+def test_the_tree_shows_each_job_on_a_line() -> None:
     text = lines(chord(), "b")
     assert "trace b: 5 succeeded, 12 s" == text[0]
     assert 6 == len(text)

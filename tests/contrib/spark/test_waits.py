@@ -90,7 +90,7 @@ def test_a_stream_counts_the_same(spark: SparkSession, journal: Path, tmp_path: 
     assert (sum(row["starts"] for row in rows), sum(row["good"] for row in rows)) == (5, 2)
 
 
-def test_runs_say_the_same_waits_in_their_events(spark: SparkSession, journal: Path) -> None:
+def test_runs_and_their_events_have_the_same_waits(spark: SparkSession, journal: Path) -> None:
     """So what is made of runs, `capacity` and the report, agrees with `stats`."""
     events = read_journal(spark, journal)
     assert events.where("run_us IS NOT NULL AND wait_us IS NULL").count() == 0

@@ -164,7 +164,7 @@ def test_a_refused_request_is_no_server_that_is_away(server, client):
 
 
 @pytest.mark.parametrize("code", [0, 2])
-def test_a_server_that_says_it_is_not_there_is_unavailable(server, client, code):
+def test_a_server_that_reports_that_it_is_unavailable_is_unavailable(server, client, code):
     server.then(refused(code, "going down"))
     with pytest.raises(BrokerUnavailable, match="going down"):
         client.call("x", timeout=DEADLINE)

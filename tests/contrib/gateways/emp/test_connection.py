@@ -53,7 +53,7 @@ def code_of(connection):
 # Handshake
 
 
-def test_hello_is_said_at_once():
+def test_hello_is_sent_at_once():
     assert [Hello(1)] == sent_messages(open_one(ready=False))
 
 
@@ -126,7 +126,7 @@ def test_an_error_of_the_other_side_is_kept():
     assert (2, "the other side says: full") == (connection.error.code, connection.error.description)
 
 
-def test_our_bye_is_said_once():
+def test_our_bye_is_sent_once():
     connection = open_one()
     connection.bye()
     connection.bye()
@@ -166,7 +166,7 @@ def test_a_missing_pong_closes():
     assert 0 == code_of(connection)
 
 
-def test_silence_says_nothing_while_we_do_not_read():
+def test_silence_is_ignored_while_we_do_not_read():
     """With as many requests as may wait nothing is read, not even a pong."""
     connection = open_one()
     connection.tick(30.0)

@@ -69,7 +69,7 @@ def test_echo_gives_the_data_back(client):
     assert {} == client.call("$echo")
 
 
-def test_a_job_is_submitted_waited_for_and_looked_at(client):
+def test_a_job_is_submitted_waited_for_and_inspected(client):
     job_id = client.call("submit_job", {"task": "add", "args": [1], "kwargs": {"b": 4}})["job_id"]
     job = client.call("get_job", {"job_id": job_id, "wait": 10})
     expected = {"job_id": job_id, "queue": "default", "task": "add", "state": "succeeded"}
@@ -89,7 +89,7 @@ def test_a_job_for_later_is_delayed(client):
     assert "later" in names
 
 
-def test_a_failed_job_says_why_when_it_is_looked_at(client):
+def test_a_failed_job_shows_the_reason_when_it_is_inspected(client):
     job_id = client.call("submit_job", {"task": "fail", "args": ["so"]})["job_id"]
     job = client.call("get_job", {"job_id": job_id, "wait": 10})
     assert ("failed", "so") == (job["state"], job["error"])
@@ -267,7 +267,7 @@ def test_what_breaks_the_rules_ends_by_an_error(address, client, data, code):
     assert {} == client.call("$echo")
 
 
-def test_more_connections_than_the_limit_are_told_so(start):
+def test_more_connections_than_the_limit_are_refused(start):
     (address,) = start("emp", bind="tcp://127.0.0.1:0", max_peers=2)
     with RawEmp(address), RawEmp(address), RawEmp(address, greet=False) as third:
         first, last = third.rest()
@@ -298,7 +298,7 @@ def test_pending_requests_are_answered_before_the_end(app):
     assert not gateway.running()
 
 
-def test_a_peer_that_does_not_read_harms_nobody_else(address, client):
+def test_a_peer_that_does_not_read_harms_no_other_peer(address, client):
     """Megabytes wait for it; others are served, and so is it when it reads."""
     with RawEmp(address) as peer:
         data = {"text": "x" * 100_000}
@@ -368,7 +368,7 @@ def test_thousands_of_malformed_messages_leave_it_serving(address, client):
 # The client
 
 
-def test_nobody_there_is_broker_unavailable():
+def test_a_missing_server_is_broker_unavailable():
     client = EmpClient("127.0.0.1", 1)
     with pytest.raises(BrokerUnavailable, match=r"cannot talk EMP to 127\.0\.0\.1:1"):
         client.connect()
@@ -386,7 +386,7 @@ def test_an_answer_that_does_not_come_is_broker_unavailable(app, client):
     assert {} == client.call("$echo", timeout=DEADLINE)
 
 
-def test_the_end_of_the_server_is_told_to_who_waits(app, start, client):
+def test_the_end_of_the_server_is_reported_to_waiting_clients(app, start, client):
     release = threading.Event()
     app.task(name="slow")(lambda: release.wait(DEADLINE))
     waiting = client.begin("slow")

@@ -241,7 +241,7 @@ def test_a_worker_that_leaves_gives_its_request_back(farm, dealer):
     assert final("echo", b"1", b"x") == client.next()
 
 
-def test_a_failed_job_is_a_final_that_says_so(farm, dealer):
+def test_a_failed_job_is_a_final_with_the_error(farm, dealer):
     """The draft has no errors: an empty frame, ERROR, a code and a text."""
 
     @farm.app.task(majordomo="fail")
@@ -273,7 +273,7 @@ def test_a_job_over_its_time_limit_fails_and_its_worker_is_sent_away(farm, deale
     assert [b"y"] == next_request(worker)[2]
 
 
-def test_what_is_too_large_for_the_broker_is_a_final_that_says_so(farm, dealer):
+def test_a_request_too_large_for_the_broker_is_a_final_with_the_error(farm, dealer):
     """Each frame keeps to the limit, all together do not: of a request, and of a reply."""
     _, (front, back) = farm.gateway()
     client, worker = dealer(front), register(dealer, back, "echo")

@@ -301,7 +301,7 @@ def test_a_peer_of_another_version_is_named_once(world, caplog, port, frames, ve
     assert [] == world.wanted()
 
 
-def test_a_worker_of_0_2_is_told_apart_by_its_heartbeat(world, caplog):
+def test_a_worker_of_0_2_is_recognized_by_its_heartbeat(world, caplog):
     """The heartbeat counts, and is not answered: the draft has PING and PONG."""
     for identity in (b"1", b"2"):
         world.send(identity, b"\x01", b"echo")
@@ -333,7 +333,7 @@ def test_versions_are_named_for_so_many_services(world, caplog, monkeypatch):
     assert 3 == caplog.text.count(RFC_7)
 
 
-def test_why_a_worker_is_sent_away_is_said_once_for_its_service(world, caplog):
+def test_the_reason_of_a_disconnect_is_logged_once_for_a_service(world, caplog):
     """One that leaves the request id out comes back again and again."""
     for _ in range(3):
         world.send(W, b"\x01", b"echo")

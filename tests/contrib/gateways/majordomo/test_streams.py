@@ -62,7 +62,7 @@ def test_partials_wait_for_a_slow_reader_and_the_final_behind_them(farm, worker)
     assert [b"end"] == job.get(timeout=DEADLINE)
 
 
-def test_readers_are_told_where_too_many_partials_wait(farm, worker, monkeypatch):
+def test_readers_are_informed_where_too_many_partials_wait(farm, worker, monkeypatch):
     """At the bound the parts are discarded as a whole; the job goes on, with its result."""
     monkeypatch.setattr(pool, "MAX_PARTS", 100)
     job = farm.app.send_raw("echo", [b"x"])
@@ -74,7 +74,7 @@ def test_readers_are_told_where_too_many_partials_wait(farm, worker, monkeypatch
         next(job.stream(timeout=DEADLINE))
 
 
-def test_another_worker_begins_the_parts_anew_and_the_reader_is_told(farm, worker, dealer):
+def test_another_worker_restarts_the_parts_and_the_reader_is_informed(farm, worker, dealer):
     job = farm.app.send_raw("echo", [b"x"])
     client, id, _ = next_request(worker)
     answer(worker, b"\x03", client, id, [b"a"])

@@ -31,7 +31,7 @@ def message(topic, *body):
     return [b"", b"MESSAGE", b"TOPIC", topic.encode(), b"", *body]
 
 
-def test_mc0_clients_hear_each_other(dealer, address):
+def test_mc0_clients_receive_messages_of_each_other(dealer, address):
     peer = subscribed(dealer, address, "t")
     sender = dealer(address)
     assert [b"", b"OK", b"ID", b"1"] == sender.ask("", "PUT", "TOPIC", "t", "ID", "1", "", "x", "")
@@ -55,7 +55,7 @@ def test_what_mc0_clients_put_reaches_the_app(app, dealer, address):
         assert [b"\xff", [b"a", b"b"]] == [next(messages).value for _ in range(2)]
 
 
-def test_nobody_gets_a_message_twice(app, dealer, address):
+def test_no_client_gets_a_message_twice(app, dealer, address):
     """It goes through the broker, and comes back to the gateway that put it there."""
     peer = subscribed(dealer, address, "t")
     with app.subscribe("t") as messages:
