@@ -151,7 +151,7 @@ def test_only_a_client_is_revoked(broker: Cli, name: str) -> None:
         (["new", "x", "--dir", "nowhere"], "nowhere/x.key_secret cannot be made"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_one_line(broker: Cli, arguments: list[str], words: str) -> None:
+def test_a_problem_is_reported_in_one_line(broker: Cli, arguments: list[str], words: str) -> None:
     code, message = broker.error("keys", *arguments)
     assert 2 == code
     assert words in message

@@ -10,7 +10,7 @@ from eventmq.errors import ProtocolError
 from eventmq.wire.features import EXTENSIONS, Features, Status, format_queues, parse_queues
 
 
-def test_a_worker_says_what_it_is() -> None:
+def test_a_worker_shows_its_description() -> None:
     """INFORM: session id, tasks known, callables allowed, chunks held, replies to come."""
     features = Features(
         session="0a", name="host:7", tasks=("shop.add", "a+b,c"), callables=("jobs.*",),
