@@ -485,7 +485,7 @@ class ClientMachine:
             owner_info: Its report.
             now: The time.
         """
-        owner, connection.passes = self._owners.learn(owner_info), False
+        owner, connection.passes = self._owners.register(owner_info), False
         for other in self.connections:
             if (other.ready or other.awaits_refusal) and not self._owners.owns(other.owner):
                 other.phase = ConnectionPhase.STANDBY

@@ -72,7 +72,7 @@ class JobLogs:
             stored[job_id].append((attempt, size))
         emptied, surplus = [], []
         for job_id, rows in stored.items():
-            newest, remaining = logs[job_id].attempt, logs[job_id].most
+            newest, remaining = logs[job_id].attempt, logs[job_id].max_bytes
             for attempt, size in sorted(rows, reverse=True):
                 remaining -= size
                 if attempt <= newest - KEPT:

@@ -1,7 +1,7 @@
-"""Which events a commit makes: from its writes and their results, within the same transaction.
+"""Makes the events of a commit from its writes and their results, in the same transaction.
 
-A store calls `events_of` once per commit, when it has all results, and writes what it returns as
-one row. So an event is there exactly if the change is, and no caller has to remember to write one.
+A store calls `events_of` once per commit, when it has all results, and writes the events as one
+row. So an event is stored exactly if its change is, and no caller can forget to write one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-#: State of an ended job -> number of the kind that says so.
+#: State of an ended job -> code of the kind of its event.
 _ENDS = {
     JobState.SUCCEEDED: KIND_CODES[EventKind.SUCCEEDED],
     JobState.FAILED: KIND_CODES[EventKind.FAILED],
@@ -74,47 +74,47 @@ _DUPLICATE, _REPLAYED = KIND_CODES[EventKind.DUPLICATE], KIND_CODES[EventKind.RE
 
 _CANCELLED, _OPERATION = KIND_CODES[EventKind.CANCELLED], KIND_CODES[EventKind.OPERATION]
 
-#: The kind of the events that an action on jobs causes.
-_CAUSES = {"cancel": _CANCELLED, "retry": _REPLAYED}
+#: Action on jobs -> code of the kind of its events.
+_ACTION_KINDS = {"cancel": _CANCELLED, "retry": _REPLAYED}
 
-#: Headers that other software may give a job: root, parent, trace, schedule, release.
-_MARKS = ("root-id", "parent-id", "trace-id", "schedule-id", "release")
+#: Headers whose values the label of an event includes, after the task.
+_LABEL_HEADERS = ("root-id", "parent-id", "trace-id", "schedule-id", "release")
 
-#: Characters of the longest header text whose label is remembered.
+#: Characters of the longest header text whose label is cached.
 _REMEMBERED = 512
 
-#: Names in headers are kept up to this length: a label is in each block.
+#: Characters after which names from headers are cut, since each block has a label.
 _LONGEST = 255
 
-#: Fields with times of the store; 0.0 is none.
+#: Fields with store times; 0.0 stands for none.
 _STORE_TIMES = (Field.AT, Field.LEASED, Field.READY, Field.DUE)
 
-#: Task and marks; of a job whose place in its tree the store knows better, also its letters as of
-#: `eventmq.graph.flags_of`, "" if it is of no graph.
+#: Task and values of `_LABEL_HEADERS`. Until `_put_lineage` has added root and parent of a job in a
+#: graph, or of one that names a root, also its flags (`eventmq.graph.flags_of`), "" without graph.
 _Label = tuple[str, ...]
 
-_PLAIN = 1 + len(_MARKS)
+_PLAIN = 1 + len(_LABEL_HEADERS)
 
-#: A value may have this part of the bytes that a row may have of them; longer ones are left out.
+#: Part of the bytes of values in a row that one value may have; longer values are left out.
 PARTS = 16
 
 _SUCCEEDED = KIND_CODES[EventKind.SUCCEEDED]
 
 _ARRIVED = frozenset({KIND_CODES[EventKind.ENQUEUED], KIND_CODES[EventKind.DELAYED]})
 
-#: Codes of write results on jobs that were admitted all the same.
+#: Codes of write results for jobs that were admitted nevertheless.
 _ADMITTED = frozenset({"replaced", "held"})
 
 
 def _label(headers: str) -> _Label:
-    """Return the task of a job and what its headers say it belongs to."""
+    """Return the label in the headers of a job: its task and `_LABEL_HEADERS`."""
     return _known_label(headers) if len(headers) <= _REMEMBERED else _read_label(headers)
 
 
 def _read_label(text: str) -> _Label:
     headers = parse_headers(text)
     extra = dict(headers.extra)
-    label = (headers.task, *(extra.get(name, "")[:_LONGEST] for name in _MARKS))
+    label = (headers.task, *(extra.get(name, "")[:_LONGEST] for name in _LABEL_HEADERS))
     return (*label, headers.graph) if headers.graph or label[1] else label
 
 
@@ -128,15 +128,17 @@ def events_of(
     ahead: float = 0.0,
     spared: Callable[[float], float] | None = None,
 ) -> list[Block]:
-    """Return the events that a commit makes, in order.
+    """Return the events of a commit, in order.
 
     Args:
         batch: The writes.
         write_results: One per write.
-        lineages: Finds jobs in graphs; called only for those that are of one, or say a root.
-        ahead: Seconds by which wall time, which events have, is ahead of store time, which writes
-            have.
-        spared: Returns by how many seconds more it was ahead at a store time, None for none.
+        lineages: Returns the lineages of jobs by their ids; called only for jobs of a graph, and
+            for the root that a job names.
+        ahead: Seconds by which wall time is ahead of store time. Events have wall times, writes
+            have store times.
+        spared: Returns the seconds by which wall time was further ahead at a store time; None if it
+            never was.
     """
     makers = MAKERS
     blocks = [
@@ -157,7 +159,7 @@ def events_of(
 
 
 def _put_spared(block: Block, spared: Callable[[float], float]) -> None:
-    """Move store times before which seconds had passed that were added later."""
+    """Add to store times the seconds that had passed before them but were added later."""
     common, columns = block.common, block.columns
     for field in _STORE_TIMES:
         if (at := common.get(field)) is not None:
@@ -167,7 +169,7 @@ def _put_spared(block: Block, spared: Callable[[float], float]) -> None:
 
 
 def _put_ahead(block: Block, ahead: float) -> None:
-    """Make the store times of a block wall times; what the worker says of itself is one."""
+    """Convert the store times of a block to wall times; times reported by workers are so."""
     common, columns = block.common, block.columns
     for field in _STORE_TIMES:
         if (at := common.get(field)) is not None:
@@ -177,24 +179,25 @@ def _put_ahead(block: Block, ahead: float) -> None:
 
 
 def _put_lineage(block: Block, lineages: FindLineages | None) -> None:
-    """Add the root and the parent of jobs that are of a graph, or were submitted by others.
+    """Add root and parent to the events of jobs in a graph, or of jobs that name a root.
 
-    Who submits a job from within a job of a graph knows only that one, not what its root is.
+    A job that submits another one names itself as root, even if it is part of a graph; the store
+    knows the real root.
     """
-    task, root, parent, *more = block.common[Field.LABEL]
-    graph = more.pop()
-    block.common[Field.LABEL] = (task, root, parent, *more)
+    task, root, parent, *others = block.common[Field.LABEL]
+    graph = others.pop()
+    block.common[Field.LABEL] = (task, root, parent, *others)
     if lineages is None:
         return
     if root:
-        [top] = lineages([root])
-        root = top.root if top else root
+        [lineage] = lineages([root])
+        root = lineage.root if lineage else root
     rows = lineages(block.ids) if graph else [None] * len(block.ids)
     block.put(Field.ROOT, [root or (lineage.root if lineage else "") for lineage in rows])
     block.put(Field.PARENT, [(lineage and lineage.parent) or parent for lineage in rows])
 
 
-# Jobs that come
+# Admitted jobs
 
 
 def _admitted(write: Admit, write_result: Mapping[int, WriteResult]) -> Iterable[Block]:
@@ -219,7 +222,7 @@ def _some_admitted(
 
 
 def _arrival(job: JobRecord) -> Block:
-    """Return what `_arrived` says of one job, in a quarter of its time."""
+    """Return the event of one admitted job, four times as fast as `_arrived`."""
     common = {
         Field.QUEUE: job.queue, Field.LABEL: _label(job.headers), Field.KIND: _ENQUEUED,
         Field.AT: job.created, Field.BYTES_IN: len(job.body),
@@ -254,7 +257,7 @@ def _arrived(kind: int, jobs: Sequence[JobRecord]) -> Iterator[Block]:
 def _exceptions(
     jobs: Sequence[JobRecord], write_result: Mapping[int, WriteResult]
 ) -> Iterator[Block]:
-    """Yield the events of jobs that were refused, or admitted in the place of others."""
+    """Yield the events of jobs that were refused, or that replaced or wait for others."""
     for index, (code, _, ended) in write_result.items():
         job = jobs[index]
         if ended:
@@ -270,7 +273,7 @@ def _exceptions(
             yield from _arrived(_DUPLICATE, [job])
 
 
-# Jobs that end
+# Ended jobs
 
 
 def _finished(write: Finish, write_result: Mapping[int, WriteResult]) -> Iterable[Block]:
@@ -293,29 +296,29 @@ def _expired(
 
 
 def _put_unready(block: Block, jobs: Sequence[JobRecord], ahead: float) -> None:
-    """Add when jobs that expired before they were ready would have become so."""
+    """Add the ready times of jobs that expired before they were ready."""
     ready_times = {job.id: _unready(job, block.common[Field.AT], ahead) for job in jobs}
     if any(ready_times.values()):
         block.put(Field.DUE, [ready_times[job_id] for job_id in block.ids])
 
 
 def _unready(job: JobRecord, at: float, ahead: float) -> float:
-    """Return when a job that expired would have become ready, 0.0 if it was before.
+    """Return the store time at which an expired job would have become ready, 0.0 if it was ready.
 
     Args:
-        job: As it was.
-        at: When it ended; as what is returned, in store time.
-        ahead: Seconds by which wall time, in which jobs expire, is ahead of that.
+        job: The job before its end.
+        at: Store time of its end.
+        ahead: Seconds by which wall time is ahead of store time; expiries are wall times.
     """
     if job.ready_at >= HELD:
-        return at  # when is not known; not before that
+        return at  # the time is not known, but it is not earlier
     if not job.ready_at or (job.eta or job.ready_at + ahead) < job.expires:
         return 0.0
     return job.eta - ahead if job.eta else job.ready_at
 
 
 def _ended_alone(row: Finished, leased: float, ahead: float) -> Block:
-    """Return what `_ended` says of one job, in a quarter of its time."""
+    """Return the event of one ended job, four times as fast as `_ended`."""
     job, state, at, _, _, result, started, run_time, worker = row
     common: dict[int, Any] = {
         Field.QUEUE: job.queue, Field.LABEL: _label(job.headers), Field.KIND: _ENDS[state],
@@ -376,7 +379,7 @@ def _ended(
     yield block
 
 
-# Jobs that go on
+# Requeued and affected jobs
 
 
 def _requeued(write: Requeue, write_result: Mapping[int, WriteResult]) -> Iterator[Block]:
@@ -395,7 +398,7 @@ def _requeued(write: Requeue, write_result: Mapping[int, WriteResult]) -> Iterat
 
 
 def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -> None:
-    """Add what is known of an attempt that failed."""
+    """Add the fields of a failed attempt."""
     block.common.update({
         Field.ATTEMPT: attempt.attempt, Field.DELIVERY: attempt.delivery, Field.DUE: job.ready_at,
         Field.READY: ready, Field.STARTED: attempt.started, Field.RAN: attempt.run_time,
@@ -408,32 +411,32 @@ def _bulk_slice(
     write: ContinueBulkOperation, write_result: tuple[AffectedJobs, BulkOperation | None]
 ) -> Iterator[Block]:
     affected, bulk = write_result
-    if bulk is not None:  # the act itself has one event, unless nothing else tells what it did
+    if bulk is not None:  # the bulk operation has an event for the act itself
         action = bulk.operation.action
-        yield from _operated(action, affected, write.audit, told=action in _CAUSES)
+        yield from _operated(action, affected, write.audit, recorded=action in _ACTION_KINDS)
 
 
 def _operated(
-    action: str, affected: AffectedJobs, audit: AuditFields, *, told: bool = False
+    action: str, affected: AffectedJobs, audit: AuditFields, *, recorded: bool = False
 ) -> Iterator[Block]:
-    """Yield the events of jobs that a caller, or the broker, acted on.
+    """Yield the events of jobs that an operation has affected.
 
     Args:
         action: ``cancel``, ``retry`` or ``drop``.
         affected: The jobs.
-        audit: When, and who.
-        told: The act has an event already.
+        audit: Time and act.
+        recorded: Whether the act has an event already.
     """
-    act, kind = audit.act, _CAUSES.get(action)
-    # Of nobody known it would say no more than what it causes.
-    if act is not None and not told and (act.actor or kind is None):
+    act, kind = audit.act, _ACTION_KINDS.get(action)
+    # Without an actor, the event of the operation adds nothing to the events of the jobs.
+    if act is not None and not recorded and (act.actor or kind is None):
         yield from _acted(act, _changed(_OPERATION, affected.jobs, audit.at))
     if kind is not None:
         yield from _acted(act, _changed(kind, affected.jobs, audit.at))
 
 
 def _acted(act: Act | None, blocks: Iterable[Block]) -> Iterator[Block]:
-    """Add who did it to events."""
+    """Add operation and actor to events."""
     for block in blocks:
         if act is not None:
             block.common[Field.OPERATION], block.common[Field.ACTOR] = act[:2]
@@ -443,7 +446,7 @@ def _acted(act: Act | None, blocks: Iterable[Block]) -> Iterator[Block]:
 def _act(
     act: Act, *, task: str = "", schedule: str = "", queue: str = "", job_id: str = ""
 ) -> Block:
-    """Return the event of an act that is on no single job, or changes none."""
+    """Return the event of an act that affects no single job."""
     common = {
         Field.KIND: _OPERATION, Field.AT: act.at, Field.QUEUE: queue,
         Field.LABEL: (task, "", "", "", schedule, ""), Field.OPERATION: act.operation,
@@ -452,7 +455,7 @@ def _act(
     return Block(common, [job_id], {})
 
 
-def _noted(write: RecordOperation, _: object) -> Iterator[Block]:
+def _operation_recorded(write: RecordOperation, _: object) -> Iterator[Block]:
     act, queue, task, schedule, job_id = write
     yield _act(act, queue=queue, task=task, schedule=schedule, job_id=job_id)
 
@@ -499,11 +502,11 @@ def _followed(write: AdvanceGraphs, write_result: GraphChanges) -> Iterator[Bloc
         yield from _ended(write_result.ended, {})
 
 
-# What they share
+# Shared helpers
 
 
 def _changed(kind: int, jobs: Sequence[JobRecord], at: float) -> Iterator[Block]:
-    """Yield the events of jobs that something happened to, with what a job itself says."""
+    """Yield events of one kind about jobs, with the fields of the jobs."""
     for common, group in _groups(jobs):
         common[Field.KIND] = kind
         common[Field.AT] = at
@@ -513,7 +516,7 @@ def _changed(kind: int, jobs: Sequence[JobRecord], at: float) -> Iterator[Block]
 
 
 def _groups(jobs: Sequence[JobRecord]) -> Iterator[tuple[dict[int, Any], Sequence[JobRecord]]]:
-    """Yield jobs by queue and label, with the beginning of what they have in common."""
+    """Group jobs by queue and label; yield the common fields and the jobs of each group."""
     if not jobs:
         return
     queue, headers = jobs[0].queue, jobs[0].headers
@@ -542,7 +545,7 @@ def _put_errors(block: Block, errors: Sequence[bytes]) -> None:
     block.put(Field.FINGERPRINT, prints)
 
 
-#: Entry -> what makes its events; the others make none.
+#: Write -> function that makes its events; other writes make none.
 MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     Admit: _admitted,
     Finish: _finished,
@@ -550,7 +553,7 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     Expire: _expired,
     Requeue: _requeued,
     RecordEvents: _recorded,
-    RecordOperation: _noted,
+    RecordOperation: _operation_recorded,
     SaveSchedules: _schedules_saved,
     RemoveSchedule: _schedule_removed,
     RecordEnds: lambda write, _: _ended(write.rows, {}),
@@ -563,8 +566,8 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
 }
 
 
-class _Value(NamedTuple):
-    """A value as it came, with what is needed to decode it; None where it is left out."""
+class _EventValue(NamedTuple):
+    """An encoded value with its content type; None for a value that is left out."""
 
     content_type: str | None
     data: bytes | None
@@ -574,23 +577,23 @@ class _Value(NamedTuple):
         return len(self.content_type or "") + len(self.data or b"")
 
 
-_NONE = _Value(None, None)
+_NONE = _EventValue(None, None)
 
 
 def portions(
     blocks: Iterable[Block], batch: Sequence[Any], write_results: Sequence[Any], max_bytes: int
 ) -> Iterator[list[Block]]:
-    """Yield the events of a commit, in order, with their values: so many as one row may have.
+    """Yield the events of a commit with their values, in order, in portions for one row each.
 
-    An event of an admission gets the body of its job, one of a success the result. The content type
-    of a body is followed by signature, time of creation and expiry where it is signed, joined by
-    ``;``, as that of a result is by the first two.
+    The event of an admission gets the body of its job, the event of a success gets the result. The
+    content type of a signed body is followed by signature, time of creation and expiry, joined by
+    ``;``; that of a signed result by signature and time of creation.
 
     Args:
-        blocks: What `eventmq.store.events_of` returned.
+        blocks: The events, as `events_of` returned them.
         batch: The writes.
         write_results: One per write.
-        max_bytes: Bytes of values in a portion.
+        max_bytes: Largest number of bytes of values in a portion.
     """
     bodies, results = _values_of(batch, write_results)
     portion: list[Block] = []
@@ -610,19 +613,22 @@ def portions(
 
 
 def _put_values(
-    block: Block, bodies: Mapping[str, _Value], results: Mapping[str, _Value], longest: int
+    block: Block,
+    bodies: Mapping[str, _EventValue],
+    results: Mapping[str, _EventValue],
+    max_size: int,
 ) -> list[int]:
-    """Add the values of a block's events; return their sizes, none where there are none."""
+    """Add the values of the events of a block; return their sizes, empty without values."""
     kind = block.common[Field.KIND]
     if kind == _SUCCEEDED:
         sources = results
-    # A job that becomes ready later has been admitted before: its event has no length.
+    # A job that becomes ready later was admitted before; its event has no length.
     elif kind in _ARRIVED and block.has(Field.BYTES_IN):
         sources = bodies
     else:
         return []
     candidates = [sources.get(job_id, _NONE) for job_id in block.ids]
-    values = [value if value.size <= longest else _NONE for value in candidates]
+    values = [value if value.size <= max_size else _NONE for value in candidates]
     if values.count(_NONE) == len(values):
         return []
     block.put(Field.CONTENT_TYPE, [value.content_type for value in values])
@@ -638,15 +644,15 @@ def _part(block: Block, start: int, end: int) -> Block:
     return Block(block.common, block.ids[start:end], columns)
 
 
-# What the writes have
+# Values of the writes
 
 
 def _values_of(
     batch: Sequence[Any], write_results: Sequence[Any]
-) -> tuple[dict[str, _Value], dict[str, _Value]]:
+) -> tuple[dict[str, _EventValue], dict[str, _EventValue]]:
     """Return the bodies of the jobs that were admitted, and the results, by their ids."""
-    bodies: dict[str, _Value] = {}
-    results: dict[str, _Value] = {}
+    bodies: dict[str, _EventValue] = {}
+    results: dict[str, _EventValue] = {}
     for write, write_result in zip(batch, write_results, strict=True):
         if isinstance(write, Admit):
             _add_bodies(bodies, (
@@ -664,20 +670,20 @@ def _values_of(
     return bodies, results
 
 
-def _add_bodies(bodies: dict[str, _Value], jobs: Iterable[JobRecord]) -> None:
+def _add_bodies(bodies: dict[str, _EventValue], jobs: Iterable[JobRecord]) -> None:
     for job in jobs:
-        bodies[job.id] = _Value(_content_type(job.headers), job.body)
+        bodies[job.id] = _EventValue(_content_type(job.headers), job.body)
 
 
-def _add_results(results: dict[str, _Value], rows: Iterable[Finished]) -> None:
+def _add_results(results: dict[str, _EventValue], rows: Iterable[Finished]) -> None:
     for row in rows:
-        # Without a content type the task has kept its result to itself.
+        # Without a content type the result of the task is ignored.
         if row.state is JobState.SUCCEEDED and row.content_type:
-            results[row.job.id] = _Value(row.content_type, row.result)
+            results[row.job.id] = _EventValue(row.content_type, row.result)
 
 
 def _content_type(text: str) -> str:
-    """Return the content type of a body, "" of a legacy job, with what a signature covers."""
+    """Return the content type of a body, with the signed fields; "" for a legacy job."""
     headers = parse_headers(text)
     if not headers.signature:
         return headers.content_type

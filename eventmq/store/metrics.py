@@ -1,9 +1,10 @@
-"""Metrics of jobs: how many, with which outcome, and how long they waited and ran.
+"""Metrics of jobs: their numbers and outcomes, and how long they waited and ran.
 
-Counted from the events of a commit, once it is stored, so that they say what the event log says:
-one step per block of events (`eventmq.events`), nearly nothing per job. Names of queues and tasks
-come from outside; how many have figures of their own is bounded, and the rest is under `OTHER`.
-What a queue has of these goes when the broker forgets the queue.
+The store counts the events of each commit after it is stored, so the metrics agree with the event
+log. Counting costs one step per block of events (`eventmq.events`), and nearly nothing per job.
+Since clients choose the names of queues and tasks, only a limited number of them have metrics of
+their own; all others are counted under `OTHER`. The metrics of a queue are dropped when the broker
+forgets it.
 """
 
 from __future__ import annotations
@@ -23,25 +24,24 @@ if TYPE_CHECKING:
 
 __all__ = ["OTHER", "Histogram", "JobMetrics", "MetricsLimits"]
 
-#: Label of all queues, and of all tasks, that have none of their own.
+#: Label of all queues, and of all tasks, that have no label of their own.
 OTHER = "other"
 
-#: Upper bounds in seconds of the buckets of waits and runs where no setting names others: from what
-#: is felt by nobody to what somebody asks about.
+#: Default upper bounds of the buckets of waits and runs, in seconds.
 WAIT_BUCKETS = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 RUN_BUCKETS = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 )  # fmt: skip
 
-#: From so many values on they are sorted: one search per bucket and not one per value.
+#: Number of values from which they are sorted, for one search per bucket instead of per value.
 _SORTED = 24
 
-#: A time above this is none: 30,000 years in seconds.
+#: Times above this are invalid: 30,000 years in seconds.
 _LONGEST = 1e12
 
 _ENQUEUED, _DELAYED = KIND_CODES[EventKind.ENQUEUED], KIND_CODES[EventKind.DELAYED]
 
-#: Outcome -> number of the kind of event that says so.
+#: Outcome -> code of the kind of its event.
 _OUTCOMES = {
     kind.value: KIND_CODES[kind]
     for kind in (EventKind.SUCCEEDED, EventKind.FAILED, EventKind.EXPIRED, EventKind.CANCELLED)
@@ -52,14 +52,14 @@ _RETRY = KIND_CODES[EventKind.RETRY]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsLimits:
-    """Bounds of the metrics, and their buckets.
+    """Limits of the metrics, and their buckets.
 
     Attributes:
-        max_queues: Queues with figures of their own.
-        max_tasks: Pairs of queue and task with figures of their own.
-        wait_buckets: Pattern of ``queue/task`` and upper bounds in seconds, for how long jobs
-            waited; the first pattern that fits counts.
-        run_buckets: The same for how long they ran.
+        max_queues: Number of queues with metrics of their own.
+        max_tasks: Number of pairs of queue and task with metrics of their own.
+        wait_buckets: Patterns of ``queue/task`` with upper bounds in seconds for waiting times. The
+            first matching pattern applies.
+        run_buckets: The same for run times.
     """
 
     max_queues: int = 100
@@ -72,11 +72,11 @@ class Histogram:
     """A histogram of seconds.
 
     Args:
-        bounds: Upper bounds of the buckets, ascending; one more bucket has what is above.
+        bounds: Upper bounds of the buckets, ascending. One more bucket has all larger values.
 
     Attributes:
-        counts: Values by bucket.
-        total: Their sum.
+        counts: Number of values by bucket.
+        total: Sum of the values.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -93,27 +93,28 @@ class Histogram:
 
     # hot loop: python -m benchmarks drain
     def add_all(
-        self, values: Sequence[float], least: float | None = None, most: float | None = None
+        self, values: Sequence[float], smallest: float | None = None, largest: float | None = None
     ) -> None:
-        """Count values; those that are no length of time are left out.
+        """Count values; leave out invalid ones.
 
         Args:
             values: In seconds.
-            least: The least of them where it is known; to look for it is a fifth of all this.
-            most: The same of the greatest.
+            smallest: The smallest value, if the caller knows it: to find it takes a fifth of the
+                time of this function.
+            largest: The same for the largest value.
         """
         total = sum(values)
-        least = min(values) if least is None else least
-        most = max(values) if most is None else most
-        if not (0.0 <= total < _LONGEST and least >= 0.0):  # so says who ran them
+        smallest = min(values) if smallest is None else smallest
+        largest = max(values) if largest is None else largest
+        if not (0.0 <= total < _LONGEST and smallest >= 0.0):  # workers report the times
             values = [value for value in values if 0.0 <= value < _LONGEST]
             for value in values:
                 self.add(value)
             return
         self.total += total
         bounds, counts = self.bounds, self.counts
-        first = bisect_left(bounds, least)
-        if first == len(bounds) or most <= bounds[first]:  # short jobs: all in one bucket
+        first = bisect_left(bounds, smallest)
+        if first == len(bounds) or largest <= bounds[first]:  # short jobs: all in one bucket
             counts[first] += len(values)
             return
         if len(values) < _SORTED:
@@ -135,13 +136,13 @@ class Histogram:
 
 
 class _TaskMetrics:
-    """Figures of one task in one queue."""
+    """Metrics of one task in one queue."""
 
     __slots__ = ("counts", "queue", "runs", "task", "waits")
 
     def __init__(self, queue: str, task: str, limits: MetricsLimits) -> None:
         self.queue, self.task = queue, task
-        #: Events by the number of their kind; of those that admit a job all are `_ENQUEUED`.
+        #: Number of events by the code of their kind; all that admit a job count as `_ENQUEUED`.
         self.counts = [0] * len(KIND_CODES)
         name = f"{queue}/{task}"
         self.waits = Histogram(_bounds(limits.wait_buckets, name, WAIT_BUCKETS))
@@ -149,37 +150,37 @@ class _TaskMetrics:
 
 
 def _bounds(
-    rules: Iterable[tuple[str, tuple[float, ...]]], name: str, otherwise: tuple[float, ...]
+    rules: Iterable[tuple[str, tuple[float, ...]]], name: str, default: tuple[float, ...]
 ) -> tuple[float, ...]:
-    fitting = (bounds for pattern, bounds in rules if fnmatchcase(name, pattern))
-    return next(fitting, otherwise)
+    matches = (bounds for pattern, bounds in rules if fnmatchcase(name, pattern))
+    return next(matches, default)
 
 
-def _unheard(field: str, name: str) -> None:
-    """Do nothing: no broker has said what to do at a bound."""
+def _ignore_limit(field: str, name: str) -> None:
+    """Do nothing: the default of `JobMetrics.on_limit`."""
 
 
 class JobMetrics:
-    """Figures of all jobs since this object was made. One thread.
+    """Metrics of all jobs since this object was made. For one thread.
 
     Attributes:
-        limits: Set by the broker before the first commit that counts.
-        on_limit: Called with the name of a field of `limits` and that of a queue, or of a queue and
-            task, that is the first to have no figures of its own by it; once for each field.
+        limits: The broker sets them before the first commit that counts.
+        on_limit: Called once for each field of `limits` that is reached, with its name and that of
+            the queue, or of queue and task, that gets no metrics of its own.
     """
 
     def __init__(self) -> None:
         self.limits = MetricsLimits()
-        self.on_limit: Callable[[str, str], None] = _unheard
+        self.on_limit: Callable[[str, str], None] = _ignore_limit
         self._reached: set[str] = set()
-        #: Queue and task of jobs -> their figures, of pairs that have their own.
+        #: Queue and task -> their own metrics.
         self._own: dict[tuple[str, str], _TaskMetrics] = {}
-        #: The same of all others, by labels.
+        #: Labels of queue and task -> metrics of all others.
         self._others: dict[tuple[str, str], _TaskMetrics] = {}
         self._queues: set[str] = set()
 
     def queue_label(self, queue: str) -> str:
-        """Return the name of a queue, or `OTHER` where so many others came before it."""
+        """Return the name of a queue, or `OTHER` if too many other queues have labels."""
         if queue in self._queues:
             return queue
         if len(self._queues) >= self.limits.max_queues:
@@ -189,27 +190,27 @@ class JobMetrics:
         return queue
 
     def forget_queue(self, queue: str) -> None:
-        """Drop the figures of a queue, so that its name counts no more to the bounds."""
+        """Drop the metrics of a queue, whose name then no longer counts towards the limits."""
         if queue not in self._queues:
             return
         self._queues.remove(queue)
         if queue == OTHER:
-            return  # its figures are those of all others
+            return  # its metrics are those of all other queues
         for rows in (self._own, self._others):
             for key in [key for key in rows if key[0] == queue]:
                 del rows[key]
 
     def _reach(self, field: str, name: str) -> None:
-        """Say once that a bound is reached."""
+        """Report a reached limit, once."""
         if field not in self._reached:
             self._reached.add(field)
             self.on_limit(field, name)
 
     def _of(self, key: tuple[str, str]) -> _TaskMetrics:
-        """Return the figures of a queue and task without any: new ones, or those of all others."""
+        """Return metrics for a new pair of queue and task: new ones, or those of all others."""
         queue, task = key
         label = self.queue_label(queue)
-        # What is named as all others are is counted with them: two rows would have one name.
+        # A queue or task with the name `OTHER` is counted there, since two rows would share a name.
         if label == queue and OTHER not in key:
             if len(self._own) < self.limits.max_tasks:
                 self._own[key] = made = _TaskMetrics(queue, task, self.limits)
@@ -222,39 +223,39 @@ class JobMetrics:
 
     # hot loop: python -m benchmarks drain
     def count(self, blocks: Iterable[Block]) -> None:
-        """Count the events of a commit that is stored."""
+        """Count the events of a stored commit."""
         own = self._own
         for block in blocks:
             common, ids, columns = block
             kind = common[Field.KIND]
             if kind <= _DELAYED:
                 if Field.BYTES_IN not in common and Field.BYTES_IN not in columns:
-                    continue  # it was admitted before, and is ready now
+                    continue  # a job that was admitted before and is ready now
                 kind = _ENQUEUED
             elif Field.QUEUE not in common or kind >= len(KIND_CODES):
                 continue  # a gap
             key = (common[Field.QUEUE], common[Field.LABEL][0])
-            figures = own.get(key)
-            if figures is None:
-                figures = self._of(key)
-            figures.counts[kind] += len(ids)
+            metrics = own.get(key)
+            if metrics is None:
+                metrics = self._of(key)
+            metrics.counts[kind] += len(ids)
             if Field.STARTED in columns:
-                self._add_times(figures, block)
+                self._add_times(metrics, block)
             elif start := common.get(Field.STARTED):
                 if len(ids) > 1:
-                    self._add_times(figures, block)
+                    self._add_times(metrics, block)
                     continue
                 # One job: `waits_of` without lists.
                 ready, ran, at = common.get(Field.READY), common[Field.RAN], common[Field.AT]
                 if 0.0 <= ran < _LONGEST:
-                    figures.runs.add(ran)
+                    metrics.runs.add(ran)
                     if ready:
                         began = max(
                             start if start <= at else at - ran, common.get(Field.LEASED, ready)
                         )
-                        figures.waits.add(max(0.0, began - ready))
+                        metrics.waits.add(max(0.0, began - ready))
 
-    def _add_times(self, figures: _TaskMetrics, block: Block) -> None:
+    def _add_times(self, metrics: _TaskMetrics, block: Block) -> None:
         """Count how long the jobs of a block waited and ran."""
         common, _, columns = block
         starts, runs = columns.get(Field.STARTED), columns.get(Field.RAN)
@@ -263,29 +264,29 @@ class JobMetrics:
             pairs = zip(block.column(Field.STARTED), block.column(Field.RAN), strict=True)
             runs = [run for start, run in pairs if start and run is not None]
         if runs:
-            figures.runs.add_all(runs)
-        # Where the clocks agree, what `waits_of` returns in a fifth of its time.
+            metrics.runs.add_all(runs)
+        # If the clocks agree: the result of `waits_of` in a fifth of its time.
         if starts and common.get(Field.LEASED, 1.0) <= first:
             last, several = max(starts), columns.get(Field.READY)
             if last > common[Field.AT]:
                 pass
             elif several is None:
                 ready = common.get(Field.READY, 0.0)
-                if 0.0 < ready <= first:  # most blocks: jobs that came together
+                if 0.0 < ready <= first:  # most blocks: jobs that arrived together
                     waits = [start - ready for start in starts]
-                    figures.waits.add_all(waits, first - ready, last - ready)
+                    metrics.waits.add_all(waits, first - ready, last - ready)
                     return
             elif min(several):
                 waits = list(map(sub, starts, several))
-                least = min(waits)
-                if least >= 0.0:
-                    figures.waits.add_all(waits, least)
+                smallest = min(waits)
+                if smallest >= 0.0:
+                    metrics.waits.add_all(waits, smallest)
                     return
         if waited := [wait for wait in waits_of(block) if wait is not None]:
-            figures.waits.add_all(waited)
+            metrics.waits.add_all(waited)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the figures as a list of maps, for a message; times are in seconds."""
+        """Return the metrics as a list of maps, for a message; times are in seconds."""
         return [
             {
                 "queue": each.queue,

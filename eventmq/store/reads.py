@@ -65,16 +65,16 @@ class JobRow(NamedTuple):
     started: float = 0.0
     run_time: float = 0.0
     worker: str = ""
-    #: Whether there is a result that was not read: see `FindJobs`.
+    #: Whether there is a result that was not read; see `FindJobs`.
     unread: bool = False
 
 
 class FindJobs(NamedTuple):
     """Look jobs up. Result: {id: JobRow} of the known ones.
 
-    With ``max_bytes`` no bodies are read, and results of succeeded jobs, in the order of the ids,
-    only until they have so many bytes. Results of at most 4,096 bytes do not count and are always
-    read; `JobRow.unread` marks those that were not.
+    With ``max_bytes`` no bodies are read, and results of succeeded jobs are read, in the order of
+    the ids, only up to that number of bytes. Results of at most 4,096 bytes do not count and are
+    always read. `JobRow.unread` marks results that were not read.
     """
 
     ids: Sequence[str]
@@ -97,14 +97,14 @@ class ListJobs(NamedTuple):
 class History(NamedTuple):
     """Read the failed attempts of a job. Result: list of Attempt, the oldest first.
 
-    Without the last attempt of a job that has failed for good, which `JobRow` has.
+    The last attempt of a job that has failed for good is not included; `JobRow` has it.
     """
 
     id: str
 
 
 class KeptLog(NamedTuple):
-    """What an attempt logged: lines in UTF-8; none where it made room for later attempts."""
+    """Kept log of an attempt: lines in UTF-8, empty if it made room for later attempts."""
 
     attempt: int
     #: Store time at which the broker received it.
@@ -113,7 +113,7 @@ class KeptLog(NamedTuple):
 
 
 class ReadLogs(NamedTuple):
-    """Read what a job logged. Result: list of KeptLog, that of the first attempt first."""
+    """Read the kept log of a job. Result: list of KeptLog, the first attempt first."""
 
     id: str
 
@@ -181,7 +181,7 @@ class ReadInputs(NamedTuple):
     id: str
     #: 0, then `InputsPage.next` of the page before.
     cursor: int
-    #: Most bytes of the results of a page, its last one excepted.
+    #: Limit of the bytes of results in a page; its last result may exceed it.
     max_bytes: int
 
 
@@ -206,7 +206,7 @@ class ScheduleRows(NamedTuple):
 
 
 class LoadSchedules(NamedTuple):
-    """Read what changed after a revision, or one schedule. Result: ScheduleRows.
+    """Read the changes after a revision, or one schedule. Result: ScheduleRows.
 
     ``scan``: this continues a full read, which needs no removals.
     """
@@ -224,12 +224,12 @@ class EventRow(NamedTuple):
 
     first: int
     events: int
-    #: See `eventmq.events`.
+    #: Encoded events, see `eventmq.events`.
     body: bytes
 
 
 class EventLogHead(NamedTuple):
-    """State of the event log, which has the numbers from ``first`` to before ``next``.
+    """State of the event log, which has the events from number ``first`` up to ``next`` - 1.
 
     ``journal`` is the id of the journal that reads it, "" for none so far; ``sealed`` is the last
     number that the journal has stored.

@@ -1,4 +1,4 @@
-"""Recovered state: what a queue store returns when it is opened."""
+"""Recovered state, which a queue store returns when it is opened."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Recovered:
         next_seq: Larger than the number of any job.
         counts: Queue -> its counts.
         chunks: Open chunks of earlier epochs, with their jobs.
-        next_ready_at: Store time of the first delayed job, or None.
+        next_ready_at: Store time at which the first delayed job becomes ready, or None.
         next_expiry: Guarded wall time of the first expiry of a job, or None.
         bulk_operations: Stored records, the oldest first.
         subqueues: Subqueues with queued jobs.
@@ -53,11 +53,11 @@ class Recovered:
         graphs: Whether there are graphs that have not ended.
         next_deadline: Store time of the first deadline of a part of a graph, or None.
         suspects: Suspects, with their queues and ids.
-        keeper: Store time. The store advances it in commits; the caller may do so at any time in
-            the same thread.
-        events_id: Id of the store in its events, "" for ``store_id``: another one once numbers of
-            events may have been given twice.
-        metrics: Of the jobs of this store: the store counts the events of its commits there.
+        keeper: Keeper of store time. The store advances it in commits; the caller may advance it at
+            any time, in the same thread.
+        events_id: Id of the store in its events, "" for ``store_id``. The store gets a new one when
+            numbers of events may have been used twice.
+        metrics: Metrics of the jobs; the store counts the events of its commits in them.
     """
 
     store_id: str

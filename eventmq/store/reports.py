@@ -1,4 +1,4 @@
-"""What the tools of a store report of its files: checks, repairs, backups and salvage."""
+"""Reports of the tools of a store about its files: checks, repairs, backups and salvage."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ __all__ = ["BackedUp", "Finding", "Lost", "Repaired", "Salvaged"]
 
 
 class Finding(NamedTuple):
-    """Something in a store that is not as it should be, in sentences."""
+    """A defect of a store, described in sentences for people."""
 
     #: Name of the check that found it; the same in later versions.
     check: str
-    #: The table or file where it is.
+    #: The table or file that has the defect.
     where: str
+    #: The defect.
     found: str
-    #: What comes of it.
+    #: Its consequences.
     means: str
-    #: What would help.
+    #: What to do about it.
     help: str
-    #: `StoreTools.repair` puts it right, and nothing is lost by that.
+    #: Whether `StoreTools.repair` repairs it without loss.
     repairable: bool
 
 
 class Repaired(NamedTuple):
-    """What a repair has done."""
+    """The result of a repair."""
 
-    #: The folder with a copy of the files as they were, "" where nothing was done.
+    #: The folder with a copy of the files before the repair, "" if there was nothing to repair.
     kept: str
+    #: The repairs, in sentences.
     done: Sequence[str]
-    #: What is not as it should be now.
+    #: The defects that remain.
     left: Sequence[Finding]
 
 
@@ -44,24 +46,25 @@ class BackedUp(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Something that could not be read of a damaged store."""
+    """Data of a damaged store that could not be read."""
 
-    #: The table or file where it was.
+    #: The table or file that had the data.
     table: str
-    #: The row, the page and between which rows it was, or the range.
+    #: The row; or the page, with the rows before and after it; or the range of rows.
     where: str
-    #: Of the job, or the name of the schedule or queue; "" where it is not known.
+    #: Id of the job, or name of the schedule or queue; "" if it is not known.
     id: str
+    #: Why it could not be read.
     why: str
 
 
 class Salvaged(NamedTuple):
-    """What was copied of a damaged store."""
+    """The result of copying the readable data of a damaged store."""
 
     #: The file of the new store.
     path: str
-    #: Table -> rows.
+    #: Table -> number of copied rows.
     copied: Mapping[str, int]
     lost: Sequence[Lost]
-    #: What is not as it should be in the new store.
+    #: The defects of the new store.
     left: Sequence[Finding]

@@ -1,6 +1,6 @@
 """Writes of a queue store: jobs, chunks, limits, graphs and schedules.
 
-Each docstring names the write result.
+The docstring of each write describes its write result.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ _UNFINISHED = frozenset(JobState) - TERMINAL
 
 
 class PartlyStored(list[Any]):
-    """Results of a batch of which a store has left writes out: it cannot keep what they say.
+    """Results of a batch from which a store left out writes with values that it cannot keep.
 
     Args:
         results: One for each write, None for those that were left out.
-        refused: Why, by the places of those in the batch.
+        refused: Reasons, by the indexes of these writes in the batch.
     """
 
     def __init__(self, results: Iterable[Any], refused: dict[int, str]) -> None:
@@ -95,30 +95,31 @@ class PartlyStored(list[Any]):
 
 
 class WriteResult(NamedTuple):
-    """Result of a write for a job, if it was not simply done."""
+    """Result of a write for a job that was refused or changed."""
 
-    #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; of jobs that were admitted
-    #: ``replaced`` or ``held``.
+    #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; for admitted jobs ``replaced``
+    #: or ``held``.
     code: str
-    #: For ``same_id`` the state, for ``unique_conflict``, ``replaced`` and ``held`` the id of the
-    #: other job.
+    #: For ``same_id`` the state of the other job; for ``unique_conflict``, ``replaced`` and
+    #: ``held`` its id.
     detail: str = ""
-    #: For ``replaced`` the jobs that ended in favour of this one.
+    #: For ``replaced`` the jobs that ended because of this one.
     ended: tuple[Finished, ...] = ()
 
 
 class Admit(NamedTuple):
-    """Store new jobs, as never delivered. Result: {index: WriteResult} of those refused or changed.
+    """Store new jobs with delivery 0. Result: {index: WriteResult} of those refused or changed.
 
-    A job may be leased by a `LeaseChunk` of the same commit; its delivery is written by that.
+    A `LeaseChunk` of the same commit may lease a job; it writes the delivery.
 
     The mode of a `unique_rule` applies if another job with the key is in a counting state, or ran
-    and was admitted within the period. ``reject``: ``unique_conflict``. ``replace``: waiting jobs
-    with the key are cancelled in the same commit, result ``replaced``; if one is leased or has
-    ended, ``unique_conflict``. ``keep_last``: the same, but the new job gets state, rank and ready
-    time of the one that waited; if one is leased and none waits, it is stored as delayed with
-    `eventmq.job.HELD` added to its ready time, result ``held``, and a `Finish` of a job with the
-    key subtracts that again. A job never conflicts with itself, by its id.
+    and was admitted within the period. ``reject``: the result is ``unique_conflict``. ``replace``:
+    waiting jobs with the key are cancelled in the same commit, and the result is ``replaced``; if
+    one is leased or has ended, it is ``unique_conflict``. ``keep_last``: the same, but the new job
+    gets state, rank and ready time of the waiting one. If one is leased and none waits, the new job
+    is stored as delayed with `eventmq.job.HELD` added to its ready time, and the result is
+    ``held``; a `Finish` of a job with the key subtracts that again. A job does not conflict with
+    itself, by its id.
     """
 
     jobs: Sequence[JobRecord]
@@ -137,7 +138,7 @@ class Finished(NamedTuple):
     state: JobState
     #: Store time of the end.
     at: float
-    #: Seconds that the result is kept.
+    #: Seconds for which the result is kept.
     ttl: float
     content_type: str
     result: bytes
@@ -149,19 +150,19 @@ class Finished(NamedTuple):
 
 
 class JobLog(NamedTuple):
-    """What an attempt of a job logged."""
+    """Kept log of an attempt of a job."""
 
     job_id: str
     attempt: int
     #: Store time at which the broker received it.
     at: float
-    #: Seconds that it is kept from the end of the job on.
+    #: Seconds for which it is kept after the end of the job.
     ttl: float
     #: Store time until which it is kept; 0.0 for an unfinished or failed job.
     until: float
-    #: Most bytes that are kept of all attempts of the job.
-    most: int
-    #: In UTF-8.
+    #: Limit of the bytes that are kept of all attempts of the job.
+    max_bytes: int
+    #: The log in UTF-8.
     text: bytes
 
 
@@ -171,13 +172,13 @@ class Finish(NamedTuple):
     rows: Sequence[Finished]
     #: Store time at which they were leased to their worker, 0.0 if they were not; for their events.
     leased: float = 0.0
-    #: Seconds by which wall time is ahead of store time, where jobs expired that were not leased.
+    #: Seconds by which wall time is ahead of store time, for jobs that expired before their lease.
     ahead: float = 0.0
-    #: What some of them logged.
+    #: Kept logs of some of the jobs.
     logs: Sequence[JobLog] = ()
 
 
-#: Writes nothing: what waits for its result goes out after the commit of all writes so far.
+#: Writes nothing. Its callback is called after the commit of all writes before it.
 BARRIER = Finish(())
 
 
@@ -185,7 +186,7 @@ class Attempt(NamedTuple):
     """One failed attempt of a job, for its history."""
 
     job_id: str
-    #: The number of the attempt that failed, from 1, and of its delivery.
+    #: Number of the failed attempt, from 1, and of its delivery.
     attempt: int
     delivery: int
     #: Store time at which the broker received it.
@@ -217,19 +218,19 @@ class Requeue(NamedTuple):
 
     jobs: Sequence[JobRecord]
     attempts: Sequence[Attempt] = ()
-    #: One per job, for their events; then when, and what is known of the lease that has ended.
+    #: One per job, for their events; then the store time, and worker and time of the ended lease.
     reasons: Sequence[RequeueReason] = ()
     at: float = 0.0
     worker: str = ""
     leased: float = 0.0
-    #: One per attempt: when its job had become ready, for the event.
+    #: One per attempt: store time at which its job had become ready, for the event.
     ready: Sequence[float] = ()
-    #: What some of the attempts logged.
+    #: Kept logs of some of the attempts.
     logs: Sequence[JobLog] = ()
 
 
 class RecordEvents(NamedTuple):
-    """Write an event for each job, without another change. Result: None."""
+    """Write an event for each job, and nothing else. Result: None."""
 
     kind: EventKind
     jobs: Sequence[JobRecord]
@@ -239,13 +240,13 @@ class RecordEvents(NamedTuple):
 
 
 class RecordOperation(NamedTuple):
-    """Write the event of an act that is on no single job, without another change. Result: None."""
+    """Write the event of an act that affects no single job, and nothing else. Result: None."""
 
     act: Act
     queue: str = ""
     task: str = ""
     schedule: str = ""
-    #: Of the job that it is about, "" for none.
+    #: Id of the job that the act is about, "" for none.
     job_id: str = ""
 
 
@@ -261,9 +262,9 @@ class Chunk(NamedTuple):
     session: str
     number: int
     leases: Sequence[tuple[JobRecord | None, int]]
-    #: Of a chunk that was read again: the ids of all its jobs, "" where they are not known.
+    #: In a recovered chunk: the ids of all its jobs, "" for ids that are not known.
     ids: Sequence[str] = ()
-    #: When they were leased, 0.0 if that is not known.
+    #: Store time of the lease, 0.0 if it is not known.
     leased: float = 0.0
 
 
@@ -287,9 +288,9 @@ class CloseChunk(NamedTuple):
 class Expire(NamedTuple):
     """End up to ``limit`` waiting jobs that have expired. Result: (jobs, next expiry).
 
-    Jobs expire up to the wall time ``now + ahead``. They are returned as they were, without bodies;
-    their outcomes are kept for ``ttl`` seconds. The next expiry is a wall time, None if no other
-    job has one.
+    Ends jobs whose expiry is at or before the wall time ``now + ahead``. The result has them in
+    their former states, without bodies. Their outcomes are kept for ``ttl`` seconds. The next
+    expiry is a wall time, None if no other job has one.
     """
 
     now: float
@@ -306,9 +307,9 @@ class LimitRow(NamedTuple):
 
     subqueue: SubqueueKey
     tokens: float
-    #: Store time at which there were so many.
+    #: Store time at which the bucket had these tokens.
     updated: float
-    #: Seconds after which the bucket is full anyway, and the row can be deleted.
+    #: Seconds after which the bucket is certainly full, and the row can be deleted.
     period: float
 
 
@@ -319,7 +320,7 @@ class SaveLimits(NamedTuple):
 
 
 class SuspectEnd(NamedTuple):
-    """How a delivery of a job ended that was lost with its worker.
+    """End of a delivery that was lost with its worker.
 
     Attributes:
         delivery: Number of the delivery.
@@ -339,11 +340,11 @@ class SuspectRow(NamedTuple):
 
     Attributes:
         seq: Number of the job.
-        losses: Deaths of which it may have been the cause.
-        unproven: Losses, silent workers that had it, and deaths beside it.
-        unreached: Workers that were lost before they had started it.
-        owed: Deaths to subtract from its row: they were taken back.
-        ends: How the last lost deliveries ended.
+        losses: Number of deaths that it may have caused.
+        unproven: Number of losses, silent workers that had it, and deaths beside it.
+        unreached: Number of workers that were lost before they had started it.
+        owed: Number of deaths to subtract from its row, since they were taken back.
+        ends: Ends of the last lost deliveries.
         queue: Queue of the job, set by the store.
         id: Id of the job, set by the store.
     """
@@ -372,27 +373,27 @@ class SaveSuspects(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """Queue up to ``limit`` delayed jobs whose time has come. Result: (jobs, next ready time).
+    """Queue up to ``limit`` ready delayed jobs. Result: (jobs, next ready time).
 
-    Jobs up to ``max_bytes`` of bodies, at least one. A job with an ``eta`` is ready when wall time,
-    ``now + ahead``, has reached it, any other one at its ``ready_at``. ``ready_at`` and rank of
-    those with an eta become the store time at which they were ready: that of their eta, but not
-    before ``since`` and not after ``now``. The next ready time is a store time.
+    Stops after ``max_bytes`` of bodies, but queues at least one job. A job with an ``eta`` is ready
+    when wall time, ``now + ahead``, has reached it; any other job at its ``ready_at``. ``ready_at``
+    and rank of jobs with an eta become the store time at which they were ready: that of their eta,
+    but not before ``since`` and not after ``now``. The next ready time is a store time.
     """
 
     now: float
     limit: int
     max_bytes: int = 32 * 1024 * 1024
-    #: Seconds by which wall time is ahead of store time, and the store time since which it is.
+    #: Seconds by which wall time is ahead of store time, and the store time since which that holds.
     ahead: float = 0.0
     since: float = 0.0
 
 
 class KeepTime(NamedTuple):
-    """Write the clocks of the store with this commit. Result: None.
+    """Write the clocks of the store in this commit. Result: None.
 
-    A store does so by itself in every commit that comes `eventmq.timekeeping.SAVE_EVERY` after the
-    last one.
+    A store writes them by itself in each commit that comes `eventmq.timekeeping.SAVE_EVERY` after
+    they were last written.
     """
 
 
@@ -406,7 +407,7 @@ class SubqueueKey(NamedTuple):
     task: str | None
     #: The header ``limit-key``, "" without one.
     key: str = ""
-    #: Whether its jobs are transient, which no store has.
+    #: Whether its jobs are transient; no store has them.
     transient: bool = False
 
 
@@ -466,8 +467,8 @@ class AdmitGraph(NamedTuple):
     """Store the jobs of a graph, all or none. Result: None, or the WriteResult for all of them.
 
     Their numbers are consecutive, by node index; jobs that wait for others are blocked. The id of
-    the first job is that of the graph. ``same_id``: it was admitted before; ``full``; ``taken``:
-    one of the ids is known, which is the detail.
+    the first job is that of the graph. Codes of the result: ``same_id`` if the graph was admitted
+    before, ``full``, and ``taken`` if another job has one of the ids, which is the detail.
     """
 
     jobs: Sequence[JobRecord]
@@ -479,33 +480,36 @@ class AdvanceGraphs(NamedTuple):
 
     A join whose count is 0 makes its waiting jobs ready. The body of a job that takes an input
     becomes MessagePack ``[body, input]``; the input is MessagePack, ``[id, content type, result]``
-    for a result and a list for a list. A job that did not succeed cancels the jobs that wait for
-    it, directly or not, unless its header ``graph`` has the letter of `eventmq.graph.COLLECTED`. It
-    also makes the failure handlers of its parts ready, with ``[id, state, content type, result]``.
-    Handlers that were not called are cancelled when all other jobs have ended.
+    for one result and a list of these for several. A job that did not succeed cancels the jobs that
+    wait for it, directly or indirectly, unless its header ``graph`` has the letter of
+    `eventmq.graph.COLLECTED`. It also makes the failure handlers of its parts ready, with the input
+    ``[id, state, content type, result]``. Handlers that were not needed are cancelled when all
+    other jobs have ended.
 
     If the results are too large for a body, the input has the ids of their jobs instead, and the
     header ``graph`` gets the letter of `eventmq.graph.PAGED`. The results are kept for `ReadInputs`
-    until the job has ended; those of a failed job as long as the job, which may be retried.
+    until the job has ended; those of a failed job as long as the job, since it may be retried.
 
-    A commit without this write does the same at its end, with ``at`` 0.
+    A commit without this write advances graphs at its end as well, with ``at`` 0.
     """
 
-    #: Store time; ready jobs rank by it. A step of priority is worth ``step`` seconds of waiting.
+    #: Store time, by which ready jobs rank. A step of priority counts as ``step`` seconds of
+    #: waiting.
     at: float
     step: float = 0.0
-    #: Seconds that the outcomes of cancelled jobs are kept.
+    #: Seconds for which the outcomes of cancelled jobs are kept.
     ttl: float = 0.0
-    #: Most bytes of a body; a job with a larger input gets ids.
+    #: Limit of the bytes of a body; a job with a larger input gets ids.
     max_body: int = 16 * 1024 * 1024
-    #: Most bytes of inputs in the bodies of all jobs of one join; with more, all of them get ids.
+    #: Limit of the bytes of inputs in the bodies of all jobs of one join; beyond it all of them get
+    #: ids.
     max_copies: int = 64 * 1024 * 1024
-    #: Most bytes of the input of one job, which fails with more.
+    #: Limit of the bytes of the input of one job; beyond it the job fails.
     max_input_bytes: int = 256 * 1024 * 1024
-    #: Most bytes of bodies in the write result.
+    #: Limit of the bytes of bodies in the write result.
     max_bytes: int = 4 * 1024 * 1024
-    #: Most jobs that become ready or are cancelled in one commit; others follow with the next
-    #: commit that has this write.
+    #: Limit of the jobs that become ready or are cancelled in one commit; others follow in the next
+    #: commit with this write.
     limit: int = 1000
     #: Seconds by which wall time is ahead of store time.
     ahead: float = 0.0
@@ -527,7 +531,7 @@ class GraphChanges(NamedTuple):
 class CancelGraph(NamedTuple):
     """Cancel the unfinished jobs of the graph of a job, the last jobs first.
 
-    Result: (id of the graph or "", AffectedJobs). With ``limit`` jobs there may be more.
+    Result: (id of the graph or "", AffectedJobs). If these are ``limit`` jobs, more may remain.
     """
 
     id: str
@@ -538,7 +542,7 @@ class CancelGraph(NamedTuple):
 class EndDeadlines(NamedTuple):
     """Cancel unfinished jobs of parts past their deadline, up to a limit.
 
-    Result: (AffectedJobs, next deadline or None); with a passed deadline jobs are left.
+    Result: (AffectedJobs, next deadline or None). If that deadline has passed, more jobs remain.
     """
 
     now: float
@@ -569,11 +573,11 @@ class Operation(NamedTuple):
 
 
 class Act(NamedTuple):
-    """Who does what, for the events of kind ``operation``."""
+    """An operation and its actor, for the events of kind ``operation``."""
 
     #: ``cancel``, ``retry``, ``pause`` and so on.
     operation: str
-    #: Who, "" where that is not known.
+    #: Name of the actor, "" if it is not known.
     actor: str
     #: Store time.
     at: float
@@ -583,8 +587,8 @@ class AuditFields(NamedTuple):
     """Values that are written to jobs which an operation affects.
 
     A cancelled job gets an outcome with ``at``, ``ttl`` and ``result``, the encoded error. A
-    retried one is queued as new: the next free number from ``seq`` on, its next attempt, ready at
-    ``at``; a step of priority is worth ``step`` seconds of waiting.
+    retried one is queued as new: with the next free number from ``seq`` on, its next attempt, and
+    ready at ``at``; a step of priority counts as ``step`` seconds of waiting.
     """
 
     at: float
@@ -595,14 +599,15 @@ class AuditFields(NamedTuple):
     step: float = 0.0
     #: Seconds by which wall time is ahead of store time: jobs expire by wall time.
     ahead: float = 0.0
-    #: For their events; None where nobody acts but the broker.
+    #: For the events; None if the broker acts by itself.
     act: Act | None = None
 
 
 class AffectedJobs(NamedTuple):
-    """Jobs that an action affected: as before it, retried ones as after it; perhaps without bodies.
+    """Jobs that an action affected, perhaps without bodies.
 
-    ``unaffected`` has the states of the jobs to which it did not apply; unknown ids are in neither.
+    They are as before the action, except retried jobs, which are as after it. ``unaffected`` has
+    the states of the jobs to which the action did not apply. Unknown ids are in neither.
     """
 
     jobs: list[JobRecord]
@@ -669,7 +674,7 @@ class ForgetQueues(NamedTuple):
     """Remove queues that are empty and not paused. Result: names of the removed queues.
 
     A queue that is not stored counts as removed. A name is kept as long as outcomes of its jobs;
-    with 100,000 such names no further queue is removed.
+    once 100,000 such names are kept, no other queue is removed.
     """
 
     queues: Sequence[str]
@@ -678,10 +683,10 @@ class ForgetQueues(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """Numbers of pruned failed jobs by queue, and what remains."""
+    """Numbers of pruned failed jobs by queue, and what remains to be pruned."""
 
     queues: dict[str, int]
-    #: Whether more must be pruned, and the store time of the oldest failure that is kept.
+    #: Whether more jobs must be pruned, and the store time of the oldest kept failure.
     more: bool
     oldest: float | None
 
@@ -689,7 +694,7 @@ class Pruned(NamedTuple):
 class PruneFailed(NamedTuple):
     """Delete up to ``limit`` failed jobs, the oldest first. Result: Pruned.
 
-    Deletes those that failed before ``before``, and more until bodies, headers, errors and
+    Deletes jobs that failed before ``before``, and more jobs until bodies, headers, errors and
     histories have at most ``max_bytes``.
     """
 
@@ -710,7 +715,7 @@ class ScheduleRow(NamedTuple):
 
 
 class SaveSchedules(NamedTuple):
-    """Store schedules, each if its stored version is the expected one; None: if it is new.
+    """Store schedules, each if its stored version is the expected one; None for a new schedule.
 
     Result: (list of ``done``, ``stale`` or ``full``, revision).
     """
@@ -720,7 +725,7 @@ class SaveSchedules(NamedTuple):
 
 
 class PutSchedule(NamedTuple):
-    """Store a schedule, unless one that does the same is there.
+    """Store a schedule, unless an equal one is stored already.
 
     Result: (``done``, ``same`` or ``full``, revision).
     """
@@ -736,7 +741,7 @@ class AdvanceSchedules(NamedTuple):
 
 
 class RemoveSchedule(NamedTuple):
-    """Remove a schedule if it has the expected version; None: any. Result: (bool, revision)."""
+    """Remove a schedule if it has the expected version, None for any. Result: (bool, revision)."""
 
     name: str
     expected: int | None
@@ -755,10 +760,10 @@ class Announce(NamedTuple):
 class SealEvents(NamedTuple):
     """Record that a journal has stored all events up to a number. Result: (EventLogHead, refused).
 
-    These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
-    been dropped already, an event of kind ``gap`` says which. A journal of another id replaces
-    the one before if that was silent for ``timeout`` seconds; else ``refused`` is true and nothing
-    is changed.
+    These events are pruned, in slices in this and the next commits. If events after ``sealed`` have
+    been dropped already, an event of kind ``gap`` has their numbers. A journal with another id
+    replaces the former one if that was silent for ``timeout`` seconds; else ``refused`` is true and
+    nothing changes.
     """
 
     journal: str

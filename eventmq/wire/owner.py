@@ -1,8 +1,8 @@
-"""Extension ``owner``: which of the brokers of a shared store is its owner, and since which epoch.
+"""Extension ``owner``: which of the brokers of a shared store owns it, and in which epoch.
 
-A broker whose store other brokers may own too says an `OwnerInfo` in ACK (to INFORM) and HEARTBEAT.
-Its REQUESTs to workers carry the epoch in a header, and what only an owner may answer is refused
-with ERROR ``no-owner``. A broker that has its store for itself says nothing of the kind.
+A broker of a shared store sends an `OwnerInfo` in the ACK to INFORM and in HEARTBEAT. The owner
+puts the epoch into a header of its REQUESTs to workers. A standby refuses messages that only the
+owner may answer with ERROR ``no-owner``. A broker whose store is not shared does none of this.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = [
     "untrusted",
 ]
 
-#: Roles of a broker: it owns the store, or it watches who does.
+#: Roles of a broker: it owns the store, or it stands by.
 ACTIVE: Literal["active"] = "active"
 STANDBY: Literal["standby"] = "standby"
 
-#: Header of a chunk from the owner of a shared store: the epoch in which it was leased.
+#: Header of a chunk from the owner of a shared store: the epoch in which the chunk was leased.
 EPOCH = "epoch"
 
-#: Characters of the longest address and store id.
+#: Characters of the longest address, and of the longest store id.
 _MAX_TEXT = 255
 
 #: Characters of a public CURVE key, in Z85.
@@ -44,21 +44,22 @@ _KEY = 40
 #: Digits of the largest epoch.
 _DIGITS = 15
 
+#: Number of parts of the text of an `OwnerInfo`.
 _FIELDS = 5
 
-#: Stores whose owners a peer remembers. Its brokers have one, or one each.
+#: Number of stores whose owners a peer remembers. Its brokers share one store, or have one each.
 _MAX_STORES = 1000
 
 
 class OwnerInfo(NamedTuple):
-    """What a broker of a shared store says about the owner and itself.
+    """Report of a broker of a shared store about the owner and its own role.
 
     Attributes:
-        epoch: Of the owner that it knows, or is; it grows whenever the store gets another owner.
-            0 while none is known.
-        role: Of the broker that says it: ``active``, then it is the owner, or ``standby``.
-        address: Where peers reach the owner; "" while that is not known.
-        key: The owner's public CURVE key in Z85, "" without.
+        epoch: Epoch of the last owner that the broker knows; it grows whenever the store gets
+            another owner. 0 if the broker knows none.
+        role: Role of the reporting broker: ``active`` if it is the owner, else ``standby``.
+        address: Address of the owner for peers, "" if it is not known.
+        key: Public CURVE key of the owner in Z85, "" if it has none.
         store_id: Id of the store.
     """
 
@@ -69,7 +70,7 @@ class OwnerInfo(NamedTuple):
     store_id: str = ""
 
     def address_beside(self, broker: str) -> str:
-        """Return where the owner is, "" if it is said to be a broker that is known to be none."""
+        """Return the address of the owner, "" if ``broker``, which is not the owner, has it."""
         return "" if self.address == broker else self.address
 
     def format(self) -> str:
@@ -79,12 +80,12 @@ class OwnerInfo(NamedTuple):
 
     @classmethod
     def parse(cls, value: str) -> OwnerInfo | None:
-        """Read the value of the pair, None for an empty one: a peer then only names the extension.
+        """Read the value of the pair; return None if it is empty, which only names the extension.
 
-        What follows the fifth part is passed over.
+        Parts after the fifth are ignored.
 
         Raises:
-            ProtocolError: It is not as ``format`` writes it; the code is ``bad-features``.
+            ProtocolError: The value is not as ``format`` writes it; the code is ``bad-features``.
         """
         if not value:
             return None
@@ -113,58 +114,61 @@ class OwnerInfo(NamedTuple):
 
     @classmethod
     def of_heartbeat(cls, status: str) -> OwnerInfo | None:
-        """Read it from frame 5 of a broker's HEARTBEAT, None if the broker does not say it.
+        """Read the report in frame 5 of a broker's HEARTBEAT; return None if there is none.
 
         Raises:
-            ProtocolError: It is malformed; the code is ``bad-features``.
+            ProtocolError: The report is malformed; the code is ``bad-features``.
         """
         return cls.parse(dict(split_headers(status)).get("owner", ""))
 
 
 class Owners:
-    """The owners of stores as a peer of several brokers has heard of them.
+    """The owners of stores, from the reports of all brokers that a peer is connected to.
 
-    Epochs only grow: a broker that says a lower one than was heard owned the store once, and does
-    not know yet that it has lost it.
+    Epochs only grow. A broker that reports a lower epoch than another one does not know yet that
+    the store has a new owner, even if it reports to own the store itself.
     """
 
     __slots__ = ("_latest",)
 
     def __init__(self) -> None:
-        #: Store id -> what was said about its owner with the highest epoch.
+        #: Store id -> report with the highest epoch.
         self._latest: dict[str, OwnerInfo] = {}
 
-    def learn(self, said: OwnerInfo) -> OwnerInfo:
-        """Take in what a broker says; return what is known now of the owner of its store."""
-        latest = self.of(said)
-        if said.epoch > latest.epoch or (said.epoch == latest.epoch and not latest.address):
-            latest = said
-        if said.store_id not in self._latest and len(self._latest) >= _MAX_STORES:
+    def register(self, report: OwnerInfo) -> OwnerInfo:
+        """Record the report of a broker; return the latest known report about its store.
+
+        A report without an address does not replace one with the same epoch.
+        """
+        latest = self.of(report)
+        if report.epoch > latest.epoch or (report.epoch == latest.epoch and not latest.address):
+            latest = report
+        if report.store_id not in self._latest and len(self._latest) >= _MAX_STORES:
             del self._latest[next(iter(self._latest))]
-        self._latest[said.store_id] = latest
+        self._latest[report.store_id] = latest
         return latest
 
-    def of(self, said: OwnerInfo) -> OwnerInfo:
-        """Return what is known of the owner of a broker's store, which may be more than it said."""
-        return self._latest.get(said.store_id, said)
+    def of(self, report: OwnerInfo) -> OwnerInfo:
+        """Return the latest known report about the store of a report."""
+        return self._latest.get(report.store_id, report)
 
-    def owns(self, said: OwnerInfo | None) -> bool:
-        """Return whether the broker that says this owns its store, as far as is known.
+    def owns(self, report: OwnerInfo | None) -> bool:
+        """Return whether the broker that sent a report owns its store, as far as is known.
 
         Args:
-            said: None of a broker that has its store for itself.
+            report: The report; None if the store of the broker is not shared.
         """
-        if said is None:
+        if report is None:
             return True
-        return said.role == ACTIVE and said.epoch >= self.of(said).epoch
+        return report.role == ACTIVE and report.epoch >= self.of(report).epoch
 
 
 def untrusted(keys: ClientKeys | None, key: str) -> str:
-    """Return why a peer does not connect to an owner that another broker names, "" if it does.
+    """Return why a peer must not connect to an owner that another broker reports, "" if it may.
 
     Args:
-        keys: Of the peer, None where it has none.
-        key: The owner's public key as that broker says it, "" for none.
+        keys: Keys of the peer, None if it has none.
+        key: Public key of the owner in the report, "" if it has none.
     """
     if keys is None:
         return key and "it has a CURVE key and this peer has none: set key_file and broker_key_file"
@@ -182,10 +186,10 @@ def parse_epoch(text: str) -> int:
     """Read an epoch, as in the header of a chunk.
 
     Args:
-        text: Its value; "" is that of a broker which has its store for itself, and is 0.
+        text: The value; "" stands for a store that is not shared, and returns 0.
 
     Raises:
-        ProtocolError: It is no whole number from 0, or has more than 15 digits.
+        ProtocolError: The value is not a whole number from 0, or has more than 15 digits.
     """
     if not text:
         return 0
@@ -196,17 +200,17 @@ def parse_epoch(text: str) -> int:
     return int(text)
 
 
-def no_owner(msg_id: str, request: str, owner: OwnerInfo, trouble: str = "") -> Error:
+def no_owner(msg_id: str, request: str, owner: OwnerInfo, unavailable_reason: str = "") -> Error:
     """Return the ERROR for a message that only the owner of the store may answer.
 
     Args:
-        msg_id: Of the ERROR.
-        request: Id of that message.
-        owner: What the broker knows of the owner.
-        trouble: Why the store cannot be used now, "" where it can.
+        msg_id: Message id of the ERROR.
+        request: Id of the refused message.
+        owner: The report of the broker.
+        unavailable_reason: Why the broker cannot use the store now, "" if it can.
     """
     where = f"the owner is {owner.address}" if owner.address else "no owner is known now"
-    if trouble:
-        where += f", and the store cannot be used ({trouble})"
+    if unavailable_reason:
+        where += f", and the store cannot be used ({unavailable_reason})"
     text = f"this broker does not own its store; {where}: send it there, or again later"
     return Error(msg_id, request, "no-owner", text)

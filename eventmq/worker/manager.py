@@ -340,7 +340,7 @@ class JobManager:
         if self._scaler is not None:
             self._scaler.waiting = parse_waiting(status)
         if "owner:" in status:
-            self._session.hear_owner(OwnerInfo.of_heartbeat(status), now)
+            self._session.receive_owner(OwnerInfo.of_heartbeat(status), now)
 
     def _replied(self, reply: commands.Reply, now: float) -> None:
         if not self._suspects.replied(reply, now):

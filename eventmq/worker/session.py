@@ -573,7 +573,7 @@ class WorkerSession:
         features = Features.parse(ack.extra.decode())
         self.owner = features.owner
         if self.owner is not None:
-            self.owners.learn(self.owner)
+            self.owners.register(self.owner)
             if not self.owned:
                 self.wait_for_owner(now)
                 return
@@ -591,12 +591,12 @@ class WorkerSession:
         self.on_registered()
         self.outbox += self.replies.to_resend(now, everything=True)
 
-    def hear_owner(self, said: OwnerInfo | None, now: float) -> None:
-        """Handle what a HEARTBEAT says about the owner of a shared store."""
-        if said is None or said == self.owner:
+    def receive_owner(self, report: OwnerInfo | None, now: float) -> None:
+        """Handle the report about the owner of a shared store in a HEARTBEAT."""
+        if report is None or report == self.owner:
             return
-        self.owner = said
-        self.owners.learn(said)
+        self.owner = report
+        self.owners.register(report)
         if self.owned:
             self.inform(now)
         else:
@@ -668,8 +668,8 @@ class WorkerSession:
     def _heartbeat(self, now: float, credit: WorkerCredit) -> None:
         self._heartbeat_due = now + self.info.heartbeat
         self._credit = credit
-        stamp = f"{self._clock.now():.2f}"
-        self.outbox.append(commands.Heartbeat(self.new_id(), stamp, self._status()).frames())
+        timestamp = f"{self._clock.now():.2f}"
+        self.outbox.append(commands.Heartbeat(self.new_id(), timestamp, self._status()).frames())
 
     def next_tick(self) -> float:
         """Return when `tick` has something to do."""
@@ -715,10 +715,10 @@ class OwnerListener:
     @property
     def owned(self) -> bool:
         """Whether the broker owns the store of the session, as far as all brokers have said."""
-        said, other = self.owner, self._session.owner
-        if said is None or other is None or said.store_id != other.store_id:
+        report, other = self.owner, self._session.owner
+        if report is None or other is None or report.store_id != other.store_id:
             return False
-        return self._session.owners.owns(said)
+        return self._session.owners.owns(report)
 
     def connected(self, now: float) -> None:
         """Inform the broker over a new connection."""
@@ -732,19 +732,19 @@ class OwnerListener:
             match commands.decode(frames):
                 case commands.Ack(extra=bytes() as features):
                     self._due = now + self._session.info.heartbeat
-                    self._hear(Features.parse(features.decode()).owner)
+                    self._register(Features.parse(features.decode()).owner)
                 case commands.Heartbeat(status=str() as status):
-                    self._hear(OwnerInfo.of_heartbeat(status))
+                    self._register(OwnerInfo.of_heartbeat(status))
                 case commands.Request() | commands.Cancel():
                     return False
         except (ProtocolError, UnicodeDecodeError) as error:
             _log.warning("a broker sent a message that cannot be read: %s", error)
         return True
 
-    def _hear(self, said: OwnerInfo | None) -> None:
-        if said is not None:
-            self.owner = said
-            self._session.owners.learn(said)
+    def _register(self, report: OwnerInfo | None) -> None:
+        if report is not None:
+            self.owner = report
+            self._session.owners.register(report)
 
     def tick(self, now: float) -> None:
         """Do what is due."""

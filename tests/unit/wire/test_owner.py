@@ -131,12 +131,12 @@ def test_a_peer_takes_the_highest_epoch_for_that_of_the_owner() -> None:
     """Whoever says it, and whatever it hears of lower ones later."""
     owners = Owners()
     before = OwnerInfo(7, ACTIVE, "tcp://a:1", "", "s1")
-    assert owners.learn(before) == before
+    assert owners.register(before) == before
     assert owners.owns(before)
     news = OwnerInfo(8, STANDBY, "tcp://b:1", "", "s1")
-    assert owners.learn(news) == news
+    assert owners.register(news) == news
     assert not owners.owns(before)
-    assert owners.learn(before) == news
+    assert owners.register(before) == news
     assert not owners.owns(news)
     assert owners.owns(news._replace(role=ACTIVE))
     assert owners.owns(news._replace(role=ACTIVE, epoch=9))
@@ -144,15 +144,15 @@ def test_a_peer_takes_the_highest_epoch_for_that_of_the_owner() -> None:
 
 def test_a_peer_learns_the_address_of_an_owner_that_was_known_without() -> None:
     owners = Owners()
-    assert owners.learn(OwnerInfo(7, STANDBY, store_id="s1")).address == ""
+    assert owners.register(OwnerInfo(7, STANDBY, store_id="s1")).address == ""
     known = OwnerInfo(7, STANDBY, "tcp://a:1", "", "s1")
-    assert owners.learn(known) == known
-    assert owners.learn(OwnerInfo(7, STANDBY, store_id="s1")) == known
+    assert owners.register(known) == known
+    assert owners.register(OwnerInfo(7, STANDBY, store_id="s1")) == known
 
 
 def test_epochs_of_different_stores_are_not_compared() -> None:
     owners = Owners()
-    owners.learn(OwnerInfo(7, ACTIVE, "tcp://a:1", "", "s1"))
+    owners.register(OwnerInfo(7, ACTIVE, "tcp://a:1", "", "s1"))
     assert owners.owns(OwnerInfo(1, ACTIVE, "tcp://b:1", "", "s2"))
 
 
@@ -163,7 +163,7 @@ def test_a_broker_with_a_store_of_its_own_owns_it() -> None:
 def test_the_stores_that_a_peer_remembers_are_bounded() -> None:
     owners = Owners()
     for number in range(1500):
-        owners.learn(OwnerInfo(2, ACTIVE, "tcp://a:1", "", f"s{number}"))
+        owners.register(OwnerInfo(2, ACTIVE, "tcp://a:1", "", f"s{number}"))
     old = OwnerInfo(1, ACTIVE, "tcp://b:1", "", "")
     owns = [owners.owns(old._replace(store_id=f"s{number}")) for number in range(1500)]
     assert owns == [True] * 500 + [False] * 1000

@@ -59,7 +59,7 @@ def test_chunks_of_the_owner_are_taken(world):
 
 def test_a_chunk_of_a_lower_epoch_is_ignored(world, caplog):
     """Its sender was stopped between the commit and this message."""
-    world.manager.session.owners.learn(NEXT)
+    world.manager.session.owners.register(NEXT)
     assert not chunk(world, 1, 5)
     assert not chunk(world, 2, 5)
     assert warnings(caplog) == [
@@ -72,7 +72,7 @@ def test_a_chunk_of_a_lower_epoch_is_ignored(world, caplog):
 
 def test_the_log_says_it_once_for_each_owner(world, caplog):
     for epoch in (6, 7):
-        world.manager.session.owners.learn(NEXT._replace(epoch=epoch))
+        world.manager.session.owners.register(NEXT._replace(epoch=epoch))
         chunk(world, 1, 5)
         chunk(world, 1, 5)
     assert len(warnings(caplog)) == 2
@@ -82,7 +82,7 @@ def test_a_cancel_of_an_old_owner_is_ignored(world):
     chunk(world, 1, 5)
     world.start(0)
     cancel = commands.Cancel("c", "j1", "1", "")
-    world.manager.session.owners.learn(NEXT)
+    world.manager.session.owners.register(NEXT)
     world.receive(cancel)
     assert world.pool.interrupted == []
     world.connect(epoch=6, owner=NEXT)
@@ -175,7 +175,7 @@ def test_a_suspect_that_is_refused_without_an_owner_waits(world):
 def listener():
     """A listener, beside a session with the owner of epoch 5."""
     session = WorkerSession(SessionInfo(session="s" * 32, name="w"), None, StillClock())
-    session.owner = session.owners.learn(OWNER)
+    session.owner = session.owners.register(OWNER)
     listener = OwnerListener(session)
     listener.connected(100.0)
     return listener
