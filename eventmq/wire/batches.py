@@ -1,16 +1,16 @@
 """Bodies that carry many jobs or outcomes: batch, chunk, outcomes (wire extensions).
 
-All of them are MessagePack. The broker reads indexes only; payloads pass as they came.
+All of them are MessagePack. The broker reads only indexes, and forwards payloads unchanged.
 
 - *batch*, client to broker: ``[[[queue, headers], ...], [[id, template, payload], ...]]``.
 - *chunk*, broker to worker: 4 bytes big-endian length of the index, the index, then the payloads
   end to end. Index: ``[queue, [headers, ...], [[id, delivery, attempt, template, timeout,
-  expires, offset, length], ...]]``; ``template`` is the place of the job's header text.
+  expires, offset, length], ...]]``; ``template`` is the index of the job's header text.
 - *outcomes*, worker to broker: ``[[position, kind, started, ran, content_type, payload,
-  countdown], ...]``; ``position`` counts from 0 in the chunk, see `OutcomeRow`. To a broker with
-  the extension ``logs`` the log of the job may follow, UTF-8 as bytes: see `LoggedRow`.
+  countdown], ...]``; ``position`` counts from 0 in the chunk, see `OutcomeRow`. If the broker has
+  the extension ``logs``, the log of the job may follow, UTF-8 as bytes: see `LoggedRow`.
 - *graph*, client to broker (extension ``graph``): ``[templates, jobs, plan]``, the first two as in
-  a batch, the jobs by place; the plan is `eventmq.graph.Plan` as lists in lists. The id of the
+  a batch, the jobs by node index; the plan is `eventmq.graph.Plan` as nested lists. The id of the
   message is that of the first job, and of the graph; its header ``nodes`` is the number of jobs.
 - *exceptions*, in the ACK of a batch: ``{position: [code, text]}``.
 """
@@ -55,13 +55,13 @@ __all__ = [
     "unpack",
 ]
 
-#: Seconds that no time on the wire reaches; rejects infinity and nonsense.
+#: Limit in seconds of times on the wire; rejects infinity and invalid values.
 _TIMES = 1e12
 
-#: Header of a chunk with jobs that expire: the broker's guarded wall time when it was sent.
+#: Header of a chunk with expiring jobs: the guarded wall time of the broker when it sent the chunk.
 NOW = "now"
 
-#: Header of a chunk whose one job the worker starts only after the CALL ``begin`` was answered.
+#: Header of a chunk whose only job the worker starts after the answer to the CALL ``begin``.
 ASK = "ask"
 
 
@@ -87,7 +87,7 @@ class ChunkIndex(NamedTuple):
     base: int
 
     def payload(self, body: bytes, entry: ChunkEntry) -> bytes:
-        """Return the payload of one job out of the chunk's body."""
+        """Return the payload of one job from the body of the chunk."""
         start = self.base + entry.offset
         return body[start : start + entry.length]
 
@@ -96,12 +96,12 @@ class OutcomeRow(NamedTuple):
     """The outcome of one job of a chunk.
 
     Attributes:
-        position: Of the job in the chunk, from 0.
+        position: Position of the job in the chunk, from 0.
         kind: `eventmq.job.OutcomeKind`.
-        started: Unix time of the start in seconds, 0.0 if it never started.
-        run_time: Seconds that it ran.
-        content_type: How ``result`` is encoded; for anything but success the encoding of the
-            error, see `eventmq.wire.results`.
+        started: Unix time of the start in seconds, 0.0 if the job never started.
+        run_time: Run time in seconds.
+        content_type: Content type of ``result``; that of an error (`eventmq.wire.results`) unless
+            the job succeeded.
         result: The encoded result or error.
         countdown: For RETRY, seconds until the next attempt.
     """
@@ -116,13 +116,13 @@ class OutcomeRow(NamedTuple):
 
 
 class LoggedRow(OutcomeRow):
-    """An outcome, and behind its fields what the job logged."""
+    """An outcome with one more field: the kept log of the job."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, row: OutcomeRow, log: bytes) -> OutcomeRow:
-        """Return an outcome with a log in UTF-8; the same outcome where that is empty."""
+        """Return an outcome with a log in UTF-8; the same outcome if the log is empty."""
         return tuple.__new__(cls, (*row[:_FIELDS], log)) if log else row
 
 
@@ -135,10 +135,10 @@ def pack(value: object) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> Any:
-    """Decode MessagePack that came from a peer.
+    """Decode MessagePack from a peer.
 
     Raises:
-        ProtocolError: It is no MessagePack; the message names ``name``.
+        ProtocolError: The data is not MessagePack; the message contains ``name``.
     """
     try:
         return msgpack.unpackb(data, strict_map_key=False)
@@ -147,7 +147,7 @@ def unpack(data: bytes, name: str) -> Any:
 
 
 def has_nul(value: object) -> bool:
-    """Return whether a text of plain data has a NUL character, which some stores cannot keep."""
+    """Return whether plain data has a text with a NUL character, which some stores cannot keep."""
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, dict):
@@ -156,7 +156,7 @@ def has_nul(value: object) -> bool:
 
 
 def is_text(data: bytes) -> bool:
-    """Return whether a body is UTF-8: legacy peers decode every frame."""
+    """Return whether a body is UTF-8, as legacy peers need it: they decode every frame."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -178,7 +178,7 @@ def decode_batch(
 
     Args:
         body: The body of the REQUEST.
-        count: What its ``batch`` header says.
+        count: Number of jobs in its header ``batch``.
 
     Raises:
         ProtocolError: The body is malformed or has another number of jobs.
@@ -196,10 +196,10 @@ def decode_batch(
 
 
 def check_jobs(templates: Sequence[Any], jobs: Sequence[Any]) -> None:
-    """Check the templates and jobs of a batch that came from a peer.
+    """Check the templates and jobs of a batch from a peer.
 
     Raises:
-        ProtocolError: They are not as in `encode_batch`.
+        ProtocolError: They are not as `encode_batch` encodes them.
     """
     if not (all(map(_is_template, templates)) and _are_jobs(jobs, len(templates))):
         raise ProtocolError(
@@ -239,17 +239,17 @@ def encode_chunk(
     queue: str, rows: Iterable[tuple[str, int, int, str, float, float, bytes]]
 ) -> bytes:
     """Encode a chunk; rows are (id, delivery, attempt, headers, timeout, expires, payload)."""
-    places: dict[str, int] = {}
+    templates: dict[str, int] = {}
     entries = []
     payloads = []
     offset = 0
     for job_id, delivery, attempt, headers, timeout, expires, payload in rows:
-        template = places.setdefault(headers, len(places))
+        template = templates.setdefault(headers, len(templates))
         length = len(payload)
         entries.append((job_id, delivery, attempt, template, timeout, expires, offset, length))
         payloads.append(payload)
         offset += length
-    index = pack([queue, list(places), entries])
+    index = pack([queue, list(templates), entries])
     return b"".join([len(index).to_bytes(4, "big"), index, *payloads])
 
 
@@ -291,9 +291,9 @@ def move_expiry(body: bytes, index: ChunkIndex, seconds: float) -> bytes:
     """Return the body of a chunk in which jobs expire later.
 
     Args:
-        body: Of the chunk.
-        index: What it says of its jobs.
-        seconds: By how much.
+        body: Body of the chunk.
+        index: Index of the chunk.
+        seconds: Seconds to add to the expiries.
     """
     entries = [
         entry._replace(expires=entry.expires + seconds) if entry.expires else entry
@@ -304,7 +304,7 @@ def move_expiry(body: bytes, index: ChunkIndex, seconds: float) -> bytes:
 
 
 def chunk_number(text: str) -> int:
-    """Read the number of a chunk, 0 where it is none."""
+    """Read the number of a chunk; return 0 if it is invalid."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0  # noqa: PLR2004
 
 
@@ -312,7 +312,7 @@ def parse_chunk_number(outcome: str) -> int:
     """Read the OUTCOME frame of a REPLY to a chunk, ``chunk:NUMBER``.
 
     Raises:
-        ProtocolError: It is not that.
+        ProtocolError: The frame is malformed.
     """
     name, _, text = outcome.partition(":")
     number = chunk_number(text) if name == "chunk" else 0
@@ -338,7 +338,7 @@ def decode_outcomes(body: bytes) -> Sequence[OutcomeRow]:
 
 
 def read_outcomes(body: bytes) -> tuple[Sequence[OutcomeRow], Mapping[int, bytes]]:
-    """Decode outcomes, and what their jobs logged: by position, of those that did.
+    """Decode outcomes, and the kept logs of their jobs by position.
 
     Raises:
         ProtocolError: The body is malformed, or a time is negative, infinite or no number.
@@ -369,7 +369,7 @@ def _without_logs(value: Any) -> tuple[list[Any], dict[int, bytes]]:
 
 # hot loop: python -m benchmarks drain
 def _check_outcomes(value: Any) -> None:
-    """Raise `ValueError` or `TypeError` where a value from a peer is no list of outcomes."""
+    """Raise `ValueError` or `TypeError` if a value from a peer is not a list of outcomes."""
     for position, kind, started, run_time, content_type, result, countdown in value:
         if not (
             type(position) is int
@@ -386,15 +386,15 @@ def _check_outcomes(value: Any) -> None:
 
 
 def encode_exceptions(exceptions: Mapping[int, tuple[str, str]]) -> bytes:
-    """Encode what was refused of a batch: position -> (code, text)."""
+    """Encode the refused jobs of a batch: position -> (code, text)."""
     return pack(dict(exceptions))
 
 
 def decode_exceptions(data: bytes) -> dict[int, tuple[str, str]]:
-    """Decode what was refused of a batch.
+    """Decode the refused jobs of a batch.
 
     Raises:
-        ProtocolError: It is malformed.
+        ProtocolError: The data is malformed.
     """
     value = unpack(data, "the exceptions of the ACK")
     try:
@@ -419,11 +419,11 @@ def decode_graph(
 
     Args:
         body: The body of the REQUEST.
-        count: What its ``nodes`` header says.
+        count: Number of jobs in its header ``nodes``.
 
     Raises:
         ProtocolError: The body is malformed, has another number of jobs or the same id twice, or
-            the plan is none.
+            the plan is invalid.
     """
     if count > MAX_NODES:
         raise ProtocolError(f"a graph has at most {MAX_NODES} jobs, not {count}", code="too-many")

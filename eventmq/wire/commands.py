@@ -1,4 +1,4 @@
-"""The commands of eMQP/1.0: one class each, frames in and out.
+"""The commands of eMQP/1.0: one class each, which encodes and decodes the frames.
 
 Frames are shown from frame 0 as a DEALER sends them: empty, ``eMQP/1.0``, command, message id,
 then what the class lists (emqp-1.0, and ``docs/protocol.rst`` for what deployed software sends).
@@ -51,16 +51,16 @@ __all__ = [
 #: Frame 1 of every message.
 PROTOCOL = b"eMQP/1.0"
 
-#: Bytes of the longest text frame: headers, FEATURES and STATUS are far below.
+#: Bytes of the longest text frame; headers, FEATURES and STATUS are much shorter.
 MAX_TEXT = 1024 * 1024
 
-#: Most ids in one call.
+#: Largest number of ids in one call.
 MAX_IDS = 1000
 
-#: Most rows in one listing.
+#: Largest number of rows in one listing.
 MAX_ROWS = 1000
 
-#: Commands of the administration port that ask something.
+#: Queries of the administration port.
 ADMIN_COMMANDS = ("STATUS", "ROUTER_SHOW_WORKERS", "ROUTER_SHOW_SCHEDULERS")
 
 
@@ -69,12 +69,12 @@ def _head(command: bytes, msg_id: str) -> list[bytes]:
 
 
 def _optional(text: str | None) -> list[bytes]:
-    """Return the frame of a text that may be left out."""
+    """Return the frame of an optional text as a list, empty for None."""
     return [] if text is None else [text.encode()]
 
 
 class Inform(NamedTuple):
-    """A peer says what it is. ``queues`` is the text of frame 4, see `features.parse_queues`."""
+    """Registers a peer. ``queues`` is the text of frame 4, see `features.parse_queues`."""
 
     id: str
     queues: str
@@ -116,7 +116,7 @@ class Ready(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A job, or many: see the headers ``batch`` and ``chunk``."""
+    """A job, or many with the header ``batch`` or ``chunk``."""
 
     id: str
     queue: str
@@ -131,8 +131,8 @@ class Request(NamedTuple):
 class Reply(NamedTuple):
     """A result; ``request`` is the id of the message that it answers.
 
-    ``outcome`` says what the result is: to a client ``ended`` or ``part``, from a worker
-    ``chunk:N``, ``part:...`` or ``progress:...``; legacy peers leave it out.
+    ``outcome`` is the kind of the result: to a client ``ended`` or ``part``, from a worker
+    ``chunk:N``, ``part:...`` or ``progress:...``. Legacy peers leave it out.
     """
 
     id: str
@@ -151,7 +151,7 @@ class Reply(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Still here. ``timestamp`` is Unix time as text; ``status`` as in `Ready`."""
+    """A sign of life. ``timestamp`` is Unix time as text; ``status`` is as in `Ready`."""
 
     id: str
     timestamp: str
@@ -164,10 +164,10 @@ class Heartbeat(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """SCHEDULE, or UNSCHEDULE where ``remove`` is true.
+    """SCHEDULE, or UNSCHEDULE if ``remove`` is true.
 
-    The document's form has seven frames and says the trigger in a header; the deployed one has
-    nine: queue, headers, interval, body, cron.
+    The form of the document has seven frames and the trigger in a header. The form of deployed
+    software has nine: queue, headers, interval, body, cron.
     """
 
     id: str
@@ -202,7 +202,7 @@ class Publish(NamedTuple):
 
 
 class Kbai(NamedTuple):
-    """The sender goes away; ``word`` is KBAI (document) or KBYE (deployed software)."""
+    """The sender leaves; ``word`` is KBAI (document) or KBYE (deployed software)."""
 
     id: str
     word: str = "KBAI"
@@ -223,7 +223,7 @@ class Disconnect(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """First message of EventMQ 0.3's command line, which takes any answer for JSON."""
+    """First message of the command line of EventMQ 0.3, which decodes any answer as JSON."""
 
     id: str
 
@@ -233,7 +233,7 @@ class Hello(NamedTuple):
 
 
 class Admin(NamedTuple):
-    """A question of the administration port: one of `ADMIN_COMMANDS`."""
+    """A query on the administration port: one of `ADMIN_COMMANDS`."""
 
     id: str
     name: str
@@ -269,9 +269,9 @@ class Cancel(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """Extension ``stream``: so many parts were taken, absolute; never answered.
+    """Extension ``stream``: acknowledges parts, with their absolute number. It is never answered.
 
-    From a reader ``subject`` is the message id of its call ``stream``, to a worker it is the job.
+    From a reader ``subject`` is the message id of its call ``stream``; to a worker it is the job.
     """
 
     id: str
@@ -287,7 +287,7 @@ class Credit(NamedTuple):
         """Return delivery and number of parts.
 
         Raises:
-            ProtocolError: They are no numbers.
+            ProtocolError: One of them is not a number.
         """
         pair = self.delivery, self.taken
         if not all(text.isascii() and text.isdigit() and len(text) < 17 for text in pair):  # noqa: PLR2004
@@ -299,7 +299,7 @@ class Credit(NamedTuple):
 
 
 class Error(NamedTuple):
-    """Extension ``error``: why the message ``request`` was refused, a code and a sentence."""
+    """Extension ``error``: the reason why the message ``request`` was refused, as code and text."""
 
     id: str
     request: str
@@ -320,7 +320,7 @@ Command = (
 def _text(frames: Sequence[bytes]) -> list[str]:
     texts = _any_text(frames)
     whole = " ".join(texts)
-    if "\0" in whole or "%00" in whole:  # which is a NUL once it is decoded
+    if "\0" in whole or "%00" in whole:  # %00 decodes to NUL
         raise ProtocolError("a text frame has a NUL character", code="not-utf8")
     return texts
 
@@ -363,7 +363,7 @@ def _publish(frames: Sequence[bytes]) -> Publish:
     return Publish(msg_id, topic, headers[0] if headers else None, frames[-1])
 
 
-#: Names of calls before 1.0 -> what they are now.
+#: Old names of calls, from before 1.0 -> current names.
 _OLD_CALLS = {"sweep": "bulk"}
 
 
@@ -372,7 +372,8 @@ def _call(frames: Sequence[bytes]) -> Call:
     return Call(msg_id, _OLD_CALLS.get(name, name), frames[2])
 
 
-#: Command frame -> (least and most frames from frame 3 on, decoder of those).
+#: Command frame -> (smallest and largest number of frames from frame 3 on, decoder of these
+#: frames).
 _DECODERS: dict[bytes, tuple[int, int, Callable[[Sequence[bytes]], Command]]] = {
     b"REQUEST": (4, 4, _request),
     b"REPLY": (2, 4, _reply),
@@ -381,7 +382,7 @@ _DECODERS: dict[bytes, tuple[int, int, Callable[[Sequence[bytes]], Command]]] = 
     b"READY": (1, 2, lambda f: Ready(*_text(f))),
     b"INFORM": (3, 4, lambda f: Inform(*_text(f))),
     b"CALL": (3, 3, _call),
-    b"ERROR": (4, 4, lambda f: Error(*_any_text(f))),  # it may be about a message with a NUL
+    b"ERROR": (4, 4, lambda f: Error(*_any_text(f))),  # the message that it quotes may have a NUL
     b"CANCEL": (4, 4, lambda f: Cancel(*_text(f))),
     b"CREDIT": (4, 4, lambda f: Credit(*_text(f))),
     b"PUBLISH": (3, 4, _publish),
@@ -422,13 +423,13 @@ def decode(frames: Sequence[bytes]) -> Command:
         raise ProtocolError(f"unknown command {bytes(frames[2][:40])!r}", code="unknown-command")
     min_frames, max_frames, decoder = entry
     if not min_frames <= len(frames) - 3 <= max_frames:
-        span = (
+        allowed = (
             str(min_frames + 3)
             if min_frames == max_frames
             else f"{min_frames + 3} to {max_frames + 3}"
         )
         raise ProtocolError(
-            f"{str(frames[2], 'ascii')} has {span} frames, this one {len(frames)}",
+            f"{str(frames[2], 'ascii')} has {allowed} frames, this one {len(frames)}",
             code="frame-count",
         )
     if not frames[3]:
@@ -451,7 +452,7 @@ def _read(
     fits: Callable[[Any], bool],
     default: Any = None,
 ) -> Any:
-    """Return an argument of a call, checked; the error says ``what`` it is to be."""
+    """Return a checked argument of a call; ``what`` describes the allowed values in the error."""
     value = arguments.get(name, default)
     if not fits(value):
         raise ProtocolError(f"argument {name!r} is {what}", code="bad-arguments")
@@ -463,7 +464,7 @@ def _is_number(value: object) -> bool:
 
 
 def read_text(arguments: Mapping[str, Any], name: str) -> str:
-    """Return a text, "" where it was left out."""
+    """Return a text, "" if it was left out."""
     return str(_read(arguments, name, "a str", lambda value: isinstance(value, str), ""))
 
 
@@ -478,19 +479,19 @@ def read_texts(arguments: Mapping[str, Any], name: str) -> list[str]:
 
 
 def read_flag(arguments: Mapping[str, Any], name: str) -> bool:
-    """Return a bool, false where it was left out."""
+    """Return a bool, False if it was left out."""
     return bool(
         _read(arguments, name, "a bool", lambda value: isinstance(value, bool), default=False)
     )
 
 
 def read_number(arguments: Mapping[str, Any], name: str) -> int:
-    """Return a whole number from 0, 0 where it was left out."""
+    """Return a whole number from 0; 0 if it was left out."""
     return int(_read(arguments, name, "a whole number from 0", _is_number, 0))
 
 
 def read_numbers(arguments: Mapping[str, Any], name: str) -> list[int]:
-    """Return a list of whole numbers, an empty one where it was left out."""
+    """Return a list of whole numbers, empty if it was left out."""
 
     def fits(value: Any) -> bool:
         few = isinstance(value, list) and len(value) <= MAX_IDS
@@ -501,7 +502,7 @@ def read_numbers(arguments: Mapping[str, Any], name: str) -> list[int]:
 
 
 def read_time(arguments: Mapping[str, Any], name: str) -> float:
-    """Return a Unix time in seconds, 0.0 where it was left out."""
+    """Return a Unix time in seconds, 0.0 if it was left out."""
 
     def fits(value: Any) -> bool:
         return type(value) in {int, float} and math.isfinite(value)
@@ -510,7 +511,7 @@ def read_time(arguments: Mapping[str, Any], name: str) -> float:
 
 
 def read_limit(arguments: Mapping[str, Any]) -> int:
-    """Return how many rows are wanted, as many as are allowed where it was left out."""
+    """Return the requested number of rows; `MAX_ROWS` if it was left out."""
     value = arguments.get("limit", MAX_ROWS)
     if not isinstance(value, int) or not 0 < value <= MAX_ROWS:
         raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")

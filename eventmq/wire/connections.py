@@ -1,4 +1,4 @@
-"""Connections of a server's sockets: who is on which, which were lost, which handshakes failed."""
+"""Connections of a server's sockets: their peers, lost connections and failed handshakes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Connections"]
 
 
 class Connections:
-    """Tracks the connections of a broker or a gateway by the monitors of its ports.
+    """Tracks the connections of a broker or a gateway through the monitors of its ports.
 
     Args:
-        on_lost: Called with the port for each connection that was lost.
-        on_failure: Called with the port for each handshake that failed before ZAP was asked.
+        on_lost: Called with the port for each lost connection.
+        on_failure: Called with the port for each handshake that failed before the ZAP request.
 
     Attributes:
-        peers: (port, routing id) -> the connection that was last heard under it, by its number,
-            and its user; as long as the connection is there.
+        peers: (port, routing id) -> number and user of the connection of the last message with this
+            routing id, while that connection exists.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Connections:
         self._identities: dict[tuple[str, int], bytes] = {}
 
     def watch(self, port: str, link: Link) -> None:
-        """Watch a link that is not bound yet, in the place of one that the port had before."""
+        """Watch a link that is not bound yet, instead of an earlier link of the port."""
         link.watch(FAILURES | zmq.EVENT_DISCONNECTED)
         self._links[port] = link
 
@@ -49,13 +49,13 @@ class Connections:
         self._links.pop(port, None)
 
     def add(self, port: str, identity: bytes, connection: int, user: str) -> None:
-        """Record that a message came over another connection than those before it."""
-        self.read(port)  # of the loss of one that had this number before
+        """Record the connection of a message if it is another one than before."""
+        self.read(port)  # first, since an earlier connection with this number may be lost
         self.peers[port, identity] = connection, user
         self._identities[port, connection] = identity
 
     def remove(self, port: str, identity: bytes) -> None:
-        """Forget a peer that is connected."""
+        """Forget a connected peer."""
         connection, _ = self.peers.pop((port, identity))
         del self._identities[port, connection]
 
@@ -71,6 +71,6 @@ class Connections:
                 del self.peers[port, identity]
 
     def read_all(self) -> None:
-        """Do the same for all ports."""
+        """Forget the peers of all ports whose connections were lost."""
         for port in self._links:
             self.read(port)

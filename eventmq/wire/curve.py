@@ -1,9 +1,10 @@
-"""CURVE keys: certificates as ZeroMQ's tools write them, and the files that hold them.
+"""CURVE keys: certificates in the format of ZeroMQ's tools, and their files.
 
 A certificate is in ZPL (ZeroMQ RFC 4), in the two sections that ``zmq.auth`` of pyzmq reads and
-writes: ``metadata``, and ``curve`` with ``public-key`` and, in a secret one, ``secret-key``. Keys
-are 32 bytes, written in Z85 (RFC 32) with 40 characters. `eventmq.broker.grants`
-reads the metadata of an authorised client.
+writes: ``metadata``, and ``curve`` with ``public-key`` and, in a secret certificate,
+    ``secret-key``.
+Keys are 32 bytes, written in Z85 (RFC 32) with 40 characters. `eventmq.broker.grants` reads the
+metadata of an authorised client.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _DIGITS = {char: value for value, char in enumerate(_Z85)}
 #: Characters of a key in Z85, and its bytes.
 _CHARACTERS, _BYTES = 40, 32
 
-#: Bytes of a fingerprint: another key with the same 96 bits cannot be match.
+#: Bytes of a fingerprint: to make another key with the same 96 bits is infeasible.
 _FINGERPRINT = 12
 
 _SECTION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)\s*")
@@ -56,16 +57,16 @@ _NAME = r"\s+([A-Za-z][A-Za-z0-9_-]*)\s*=\s*"
 
 _VALUE = re.compile(_NAME + r"(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'#][^\"'#]*))\s*")
 
-#: Ends of file names, as those of ``zmq.auth``.
+#: Suffixes of file names, as in ``zmq.auth``.
 PUBLIC, SECRET = ".key", ".key_secret"
 
-#: Bytes of the longest file that is read as one with a key.
+#: Bytes of the longest key file.
 _MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A key pair, or its public half; ``metadata`` is what else the file says."""
+    """A key pair, or its public half, with the metadata of the file."""
 
     public: str
     secret: str = field(default="", repr=False)
@@ -76,8 +77,8 @@ class Certificate:
 class ClientKeys:
     """Keys that a peer needs to connect: the broker's public key and its own pair, in Z85.
 
-    ``others`` are the public keys of its further brokers by their position, the first being
-    ``broker``; empty where all have the same.
+    ``others`` are the public keys of its other brokers, in the order of the setting ``broker``
+    without the first one; empty if all brokers have the same key.
     """
 
     broker: bytes
@@ -92,7 +93,7 @@ class ClientKeys:
         return replace(self, broker=self.others[position - 1])
 
     def having(self, key: str) -> ClientKeys:
-        """Return the keys to connect to a broker with a public key."""
+        """Return the keys to connect to a broker with another public key."""
         return replace(self, broker=key.encode())
 
 
@@ -100,7 +101,7 @@ def decode_key(text: str) -> bytes:
     """Return the 32 bytes of a key.
 
     Raises:
-        KeyFileError: It is not 40 characters of Z85. The message does not show it.
+        KeyFileError: The text is not 40 characters of Z85. The message does not show it.
     """
     if len(text) != _CHARACTERS or not all(char in _DIGITS for char in text):
         raise KeyFileError(f"a CURVE key is {_CHARACTERS} characters of Z85")
@@ -116,7 +117,7 @@ def decode_key(text: str) -> bytes:
 
 
 def fingerprint(key: bytes) -> str:
-    """Return the name of a public key of 32 bytes: 16 characters that need no quoting."""
+    """Return the fingerprint of a public key of 32 bytes: 16 characters that need no quoting."""
     if len(key) != _BYTES:
         raise KeyFileError(f"a CURVE key has {_BYTES} bytes, not {len(key)}")
     digest = hashlib.blake2b(key, digest_size=_FINGERPRINT).digest()
@@ -124,7 +125,7 @@ def fingerprint(key: bytes) -> str:
 
 
 def format_certificate(certificate: Certificate, comment: str) -> str:
-    """Write a certificate; values have no double quotes and no line ends."""
+    """Return the text of a certificate; values must have no double quotes or line ends."""
     lines = [*(f"#   {line}".rstrip() for line in comment.splitlines()), "", "metadata"]
     lines += [f'    {name} = "{value}"' for name, value in certificate.metadata.items()]
     lines += ["", "curve", f'    public-key = "{certificate.public}"']
@@ -137,7 +138,7 @@ def parse_certificate(text: str) -> Certificate:
     """Read a certificate.
 
     Raises:
-        KeyFileError: It is none, or a key in it is none; the message shows no key.
+        KeyFileError: The text or a key in it is malformed. The message shows no key.
     """
     sections: dict[str, dict[str, str]] = {}
     values: dict[str, str] | None = None
@@ -179,39 +180,40 @@ def read_public(path: str | Path) -> Certificate:
     """Return the certificate of a public key file.
 
     Raises:
-        KeyFileError: There is none, or it holds a secret key, which has to stay where it is used.
+        KeyFileError: The file cannot be read, or has a secret key, which must stay where it is
+            used.
     """
     path = Path(path)
-    match = _read(path)
-    if match.secret:
+    certificate = _read(path)
+    if certificate.secret:
         raise KeyFileError(
             f"{path} holds a secret key; name the file beside it that ends in {PUBLIC}"
         )
-    return match
+    return certificate
 
 
 def read_secret(path: str | Path) -> Certificate:
     """Return the certificate of a secret key file.
 
     Raises:
-        KeyFileError: There is none, or other users can read or write it.
+        KeyFileError: The file cannot be read, or other users can read or write it.
     """
     path = Path(path)
-    match = _read(path)
-    if not match.secret:
+    certificate = _read(path)
+    if not certificate.secret:
         raise KeyFileError(f"{path} holds no secret key; that one ends in {SECRET}")
     if path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise KeyFileError(
             f"other users can use the secret key in {path}: chmod 600 {path}, or make a new one"
         )
-    return match
+    return certificate
 
 
 def client_keys(broker_key_files: Sequence[str], key_file: str) -> ClientKeys:
-    """Return what the settings ``broker_key_file`` and ``key_file`` name.
+    """Return the keys in the files of the settings ``broker_key_file`` and ``key_file``.
 
     Raises:
-        KeyFileError: One of the files is not what it has to be.
+        KeyFileError: One of the files cannot be used; see `read_public` and `read_secret`.
     """
     broker, *others = [read_public(file).public.encode() for file in broker_key_files]
     own = read_secret(key_file)
@@ -219,10 +221,10 @@ def client_keys(broker_key_files: Sequence[str], key_file: str) -> ClientKeys:
 
 
 def write_new(path: Path, certificate: Certificate, comment: str) -> None:
-    """Write a file that must not be there yet; a secret key is readable by its owner only.
+    """Write a new file; only its owner can read a file with a secret key.
 
     Raises:
-        KeyFileError: There is such a file, or it cannot be made.
+        KeyFileError: The file exists already, or cannot be made.
     """
     mode = 0o600 if certificate.secret else 0o644
     try:
@@ -238,7 +240,7 @@ def write_new(path: Path, certificate: Certificate, comment: str) -> None:
 
 
 def write_over(path: Path, certificate: Certificate, comment: str) -> None:
-    """Write a public file, or replace it at once as a whole: a broker may be reading it."""
+    """Write or replace a public file atomically, since a broker may be reading it."""
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     write_new(new, certificate, comment)
     try:

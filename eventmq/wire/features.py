@@ -1,12 +1,13 @@
-"""FEATURES, STATUS and QUEUES: what peers announce about themselves; and routing ids.
+"""FEATURES, STATUS and QUEUES, which peers announce about themselves; and routing ids.
 
-FEATURES is the csv frame that ends INFORM and ACK: names of extensions and ``name:value`` pairs;
-a value that is a list is joined by ``+``. STATUS is sent in READY and HEARTBEAT by workers with
-FEATURES, absolute and never a delta. Both have the syntax of the header field (`eventmq.headers`).
+FEATURES is the last frame of INFORM and ACK: names of extensions and ``name:value`` pairs,
+separated by commas; a list as value is joined by ``+``. Workers with FEATURES send STATUS in READY
+and HEARTBEAT; its values are absolute, never deltas. Both have the syntax of the header field
+(`eventmq.headers`).
 
-By routing ids a broker tells peers of EventMQ 1 from others before their first message. Software
-without FEATURES decodes a routing id as UTF-8, and the 0.3 router ends where it is none, as those
-that libzmq makes are. So every socket of EventMQ 1 that connects has one in ASCII.
+A broker recognises peers of EventMQ 1 by their routing ids before their first message. Software
+without FEATURES decodes a routing id as UTF-8, and the 0.3 router ends at one that is not UTF-8,
+such as those that libzmq makes. So every connecting socket of EventMQ 1 has a routing id in ASCII.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ EXTENSIONS = (
 
 _SAFE = "_.-~*/"
 
-#: What the routing ids of clients, workers and schedulers of EventMQ 1 begin with.
+#: Prefix of the routing ids of clients, workers and schedulers of EventMQ 1.
 ROUTING_PREFIX = "eventmq1:"
 
-#: Bytes of the longest routing id that libzmq takes.
+#: Bytes of the longest routing id that libzmq accepts.
 _MAX_BYTES = 255
 
 #: The routing ids that EventMQ 0.3 makes: a random UUID as text.
@@ -86,21 +87,21 @@ class Features:
     Attributes:
         extensions: Names of extensions that the peer understands.
         session: INFORM: the id of this run of the peer.
-        name: INFORM: what people call the peer, such as ``host:pid``.
-        tasks: INFORM of a worker: names of the tasks it knows.
+        name: INFORM: name of the peer for people, such as ``host:pid``.
+        tasks: INFORM of a worker: names of the tasks that it knows.
         callables: INFORM of a worker: patterns of dotted paths that it runs (legacy jobs).
         pool: INFORM of a worker: name of its pool, for people.
         slots: INFORM of a worker: how many jobs it can run at once, for people.
         version: INFORM of a worker: version of its software, for people.
-        received: INFORM of a worker: highest chunk number it ever received.
-        held: INFORM of a worker: numbers of the chunks it holds and has not answered fully.
+        received: INFORM of a worker: highest chunk number that it has received.
+        held: INFORM of a worker: numbers of the chunks that it holds and has not answered fully.
         epoch: ACK: number of this run of the broker.
         store: ACK: id of the broker's store.
-        max_frame: ACK: longest frame in bytes that the broker takes.
+        max_frame: ACK: longest frame in bytes that the broker accepts.
         publish: ACK: address of the broker's PUB socket, empty if it has none.
-        owner: ACK of a broker with a shared store: who owns that.
-        sender: INFORM of a standby to the owner of the store: what the peer may do whose messages
-            it passes on (`eventmq.broker.grants`); empty where there are no keys.
+        owner: ACK of a broker with a shared store: its report about the owner.
+        sender: INFORM of a standby to the owner of the store: grant of the peer whose messages it
+            relays (`eventmq.broker.grants`), empty without keys.
     """
 
     extensions: tuple[str, ...] = EXTENSIONS
@@ -140,10 +141,10 @@ class Features:
 
     @classmethod
     def parse(cls, text: str) -> Features:
-        """Read a frame; unknown names are passed over.
+        """Read a frame; ignore unknown names.
 
         Raises:
-            ProtocolError: A number is not one, or the owner is malformed.
+            ProtocolError: A number or the owner is malformed.
         """
         pairs = dict(split_headers(text))
         return cls(
@@ -172,9 +173,9 @@ class Status:
 
     Attributes:
         received: Highest chunk number received in this session.
-        window: How many chunks the worker wants to hold at a time.
+        window: Number of chunks that the worker wants to hold at a time.
         held: Numbers of its held chunks.
-        jobs: How many jobs it wants to hold at a time, 0 if it counts chunks only.
+        jobs: Number of jobs that it wants to hold at a time, 0 if it counts only chunks.
     """
 
     received: int
@@ -193,7 +194,7 @@ class Status:
         """Read a frame.
 
         Raises:
-            ProtocolError: A number is not one.
+            ProtocolError: A number is malformed.
         """
         pairs = dict(split_headers(text))
         return cls(
@@ -205,11 +206,11 @@ class Status:
 
 
 def format_waiting(jobs: int | None, owner: OwnerInfo | None = None) -> str | None:
-    """Write frame 5 of a broker's HEARTBEAT, None where it has nothing to say.
+    """Return frame 5 of a broker's HEARTBEAT, None if it is not needed.
 
     Args:
-        jobs: To a worker with a session: how many jobs wait in its queues.
-        owner: To a peer with the extension ``owner``: who owns the store, if that is shared.
+        jobs: For a worker with a session: number of waiting jobs in its queues.
+        owner: For a peer with the extension ``owner``: report about the owner of a shared store.
     """
     items = [] if jobs is None else [f"waiting:{jobs}"]
     if owner is not None:
@@ -218,10 +219,10 @@ def format_waiting(jobs: int | None, owner: OwnerInfo | None = None) -> str | No
 
 
 def parse_waiting(text: str) -> int | None:
-    """Return how many jobs wait for a worker, None if the broker does not say.
+    """Return the number of jobs that wait for a worker, None if it is not in the frame.
 
     Raises:
-        ProtocolError: It is no number.
+        ProtocolError: The number is malformed.
     """
     value = dict(split_headers(text)).get("waiting")
     return None if value is None else _number(value, "waiting")
@@ -240,7 +241,7 @@ def _json(text: str) -> Any:
 
 
 def _is_queue(weight: int, name: str) -> bool:
-    """Return whether a name can be a frame: JSON can contain NUL, and half of a surrogate pair."""
+    """Return whether weight and name are valid; JSON allows NUL and lone surrogates in a name."""
     whole = not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in name)
     return weight is not True and 0 < weight < 1 << 31 and bool(name) and whole
 
@@ -250,13 +251,13 @@ def parse_queues(text: str) -> tuple[tuple[int, str], ...]:
 
     Args:
         text: JSON ``[[10, "default"], ...]`` as deployed software sends, or the document's
-            ``[40, "email"]``, also several of those separated by commas. Empty is no queue.
+            ``[40, "email"]``, also several of these separated by commas. Empty for no queue.
 
     Returns:
         (weight, name) pairs, in order.
 
     Raises:
-        ProtocolError: It is not that, or a weight is below 1.
+        ProtocolError: The text is malformed, or a weight is below 1.
     """
     if not text.strip():
         return ()
@@ -281,10 +282,10 @@ def routing_id(kind: str, unique: str) -> bytes:
 
     Args:
         kind: Kind of the peer: ``client``, ``worker`` or ``scheduler``.
-        unique: A text that no other socket has.
+        unique: A text that is unique among all sockets.
 
     Raises:
-        ValueError: It would be no routing id, or one that is not ASCII.
+        ValueError: The routing id would be too long, or not printable ASCII.
     """
     text = f"{ROUTING_PREFIX}{kind}.{unique}"
     if not text.isascii() or not text.isprintable() or len(text) > _MAX_BYTES:
@@ -295,7 +296,7 @@ def routing_id(kind: str, unique: str) -> bytes:
 
 
 def is_ours(identity: bytes) -> bool:
-    """Return whether a routing id is one of a peer that understands ERROR ``inform-again``."""
+    """Return whether a routing id is that of a peer which understands ERROR ``inform-again``."""
     return identity.startswith(ROUTING_PREFIX.encode())
 
 

@@ -1,6 +1,6 @@
-"""Outcomes: makes the value of an ended job, or an exception, of the broker's answer.
+"""Outcomes: turns answers of the broker about ended jobs into values and exceptions.
 
-`OutcomeReader` reads results, `failure` and `refusal` map errors to exceptions.
+`OutcomeReader` decodes results; `failure` and `refusal` map errors to exceptions.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ __all__ = [
 ]
 
 
-#: Shown in the place of a log that the broker has cut.
+#: Text in place of a log that the broker has cut.
 LOG_CUT = "[cut: what later attempts logged fills max_job_log_bytes]\n"
 
-#: Content types of arguments that are decoded to be shown: they name no code that would run.
+#: Content types of arguments that may be decoded for display, since decoding them runs no code.
 SHOWN = frozenset({"json", "msgpack"})
 
 
 class EndRow(NamedTuple):
-    """How a job ended, as the broker answers; ``state`` is "" for an unknown id."""
+    """The broker's answer about an ended job; ``state`` is "" for an unknown id."""
 
     id: str
     state: str
@@ -91,7 +91,7 @@ class OutcomeReader:
     Args:
         serializer: Returns the serializer of a content type.
         accept_content: Content types that may be decoded.
-        location: Where results are kept; by default the broker.
+        location: Where results are stored; by default the broker.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class OutcomeReader:
             row: The broker's answer.
 
         Raises:
-            JobError: It ended in another way than by success.
-            JobNotFound: The broker does not know it.
-            ResultUnavailable: The result was not kept.
+            JobError: The job did not succeed.
+            JobNotFound: The broker does not know the job.
+            ResultUnavailable: The result is not kept.
             ContentError: The result cannot be decoded here.
         """
         job_id, state, content_type, data = row
@@ -136,14 +136,14 @@ class OutcomeReader:
         return self._decoder(name, job_id).decode(data, envelope)
 
     def with_arguments(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return an ``info`` with the arguments of the job, for `Job.info`.
+        """Return the answer to ``info`` with the decoded arguments of the job, for `Job.info`.
 
         Args:
             row: The broker's answer to a call with ``args``.
         """
         info = with_errors(row)
         body, size = info.pop("body", None), info.pop("body_bytes", None)
-        found: tuple[Any, Any] = (None, None)
+        arguments: tuple[Any, Any] = (None, None)
         note = ""
         try:
             if size is None:
@@ -153,15 +153,15 @@ class OutcomeReader:
             if body is None:
                 many = f"they have {size} bytes, too many to be shown"
                 raise ResultUnavailable(many if size else "they are not kept")
-            found = self._arguments(info, body)
+            arguments = self._arguments(info, body)
         except (EventMQError, ValueError, TypeError, KeyError) as error:
             note = str(error) if isinstance(error, EventMQError) else "they cannot be decoded"
-        return {**info, "args": found[0], "kwargs": found[1], "args_note": note}
+        return {**info, "args": arguments[0], "kwargs": arguments[1], "args_note": note}
 
     def _arguments(self, info: Mapping[str, Any], body: bytes) -> tuple[Any, Any]:
         headers, job_id = parse_headers(info["headers"]), info["id"]
         name = headers.content_type
-        if TAKES in headers.graph:  # the results of other jobs, which come first, are not shown
+        if TAKES in headers.graph:  # the inputs, results of other jobs, are not shown
             with suppress(ProtocolError):
                 match unpack(body, "the body"):
                     case [bytes(payload), bytes()]:
@@ -203,7 +203,7 @@ def _number(text: str) -> float:
 
 
 def _legacy_value(data: bytes) -> Any:
-    """Return what a legacy worker answered: JSON ``{"value": ...}``, else the text."""
+    """Return the value of a legacy worker's answer: JSON ``{"value": ...}``, else text."""
     text = data.decode(errors="replace")
     try:
         value = json.loads(text)
@@ -212,7 +212,7 @@ def _legacy_value(data: bytes) -> Any:
     return value["value"] if isinstance(value, dict) and "value" in value else value
 
 
-#: What the message of an error may have beside text: commands and logs make one line of it.
+#: Control characters that stay in the message of an error; commands and logs make one line of it.
 _LINES = "\n\t"
 
 
@@ -266,7 +266,7 @@ def _unsuccessful(row: EndRow) -> EventMQError:
 
 
 def original(remote: RemoteError) -> Exception | None:
-    """Return an exception like the worker's, or None if its class is not imported here."""
+    """Return the worker's exception rebuilt, or None if its class is not imported here."""
     return rebuild(remote, _find_class)
 
 
@@ -290,13 +290,13 @@ def _class_in(module: object, path: list[str]) -> type[Exception] | None:
 
 
 def with_errors(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to ``info`` with its errors decoded; None stands for no error or time."""
+    """Return the answer to ``info`` with decoded errors, and None for missing errors and times."""
     attempts = [_with_times(with_error(row)) for row in info.get("attempts", ())]
     return {**_with_times(with_error(info)), "attempts": attempts}
 
 
 def log_text(info: Mapping[str, Any]) -> str:
-    """Return what a job logged, for `Job.logs`: each attempt under a line with its number.
+    """Return the kept log of a job, for `Job.logs`: each attempt after a line with its number.
 
     Args:
         info: The broker's answer to ``info`` with ``logs``.
@@ -310,16 +310,16 @@ def log_text(info: Mapping[str, Any]) -> str:
 
 
 def _with_times(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with None for times that have not come, which are 0.0 on the wire."""
+    """Return a row with None for missing times, which are 0.0 on the wire."""
     return {name: None if name in _TIMES and not row[name] else row[name] for name in row}
 
 
 def with_error(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row about a job with its error decoded, None where there is none."""
+    """Return a row about a job with its error decoded, None if it has none."""
     return {**row, "error": _error(row.get("error"))}
 
 
-#: Of rows about jobs: Unix times.
+#: Fields of rows about jobs that are Unix times.
 _TIMES = frozenset({"due", "expires", "started", "finished", "leased"})
 
 
@@ -328,7 +328,7 @@ def _error(data: bytes | None) -> RemoteError | None:
 
 
 def refusal(code: str, text: str, job_id: str) -> EventMQError:
-    """Return the exception for an ERROR code; see the table of codes on the protocol page."""
+    """Return the exception for an ERROR code; the codes are in ``docs/protocol.rst``."""
     if code == "duplicate":
         return DuplicateJob(f"job {text} has the same unique key", job_id=text)
     kind = _SUBMIT_ERRORS.get(code)
@@ -362,10 +362,10 @@ _SUBMIT_ERRORS: dict[str, type[SubmitError]] = {
 
 
 def read_row(row: object) -> list[Any]:
-    """Return how a job ended: id, state, content type and bytes or None.
+    """Return the checked row of an ended job: id, state, content type and bytes or None.
 
     Raises:
-        ProtocolError: It is malformed.
+        ProtocolError: The row is malformed.
     """
     match row:
         case [str() as job_id, str() as state, str() as content_type, bytes() | None as result]:

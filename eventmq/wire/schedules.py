@@ -1,6 +1,6 @@
 """Converts a SCHEDULE into a stored schedule: identity, trigger, and the headers of its jobs.
 
-Read by the broker, and by the scheduler where a legacy broker keeps no schedules.
+The broker uses it, and the scheduler if a legacy broker keeps no schedules.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["PREFIX", "identity", "read_schedule"]
 
-#: What the names of schedules begin with that SCHEDULE brought.
+#: Prefix of the names of schedules that SCHEDULE brought.
 PREFIX = "wire:"
 
-#: Headers that say when a job runs, not what it is, or to whom an answer goes.
-_ABOUT_TIME: dict[str, Any] = {
+#: Headers that belong to the schedule or the message, and not to its jobs; with their defaults.
+_NOT_OF_JOBS: dict[str, Any] = {
     "nohaste": False, "run_count": None, "interval": None, "cron": "",
     "ack_requested": False, "late_ack": False, "reply_requested": False,
 }  # fmt: skip
 
 
 def identity(body: bytes, task: str) -> str:
-    """Return the name of a schedule as deployed software tells them apart.
+    """Return the name of a schedule, which identifies it as deployed software does.
 
-    It is made of what is called with which arguments, not of when or where: a hash of path,
-    callable and arguments; for other bodies, of task and body.
+    It is a hash of path, callable and arguments; for other bodies, of task and body. Trigger and
+    queue do not count.
     """
     content: object = [task, hashlib.sha256(body).hexdigest()]
     try:
@@ -51,11 +51,11 @@ def identity(body: bytes, task: str) -> str:
 
 
 def read_schedule(message: Message) -> Schedule:
-    """Return the schedule of a SCHEDULE; of an UNSCHEDULE, one with its name.
+    """Return the schedule of a SCHEDULE; for an UNSCHEDULE, one that only has the name.
 
     Raises:
-        ProtocolError: There is no such schedule: ``no-trigger``, ``bad-trigger``, ``bad-header``
-            or ``bad-body``.
+        ProtocolError: The message is invalid: ``no-trigger``, ``bad-trigger``, ``bad-header`` or
+            ``bad-body``.
     """
     headers = parse_headers(message.headers)
     name = identity(message.body, headers.task)
@@ -73,7 +73,7 @@ def read_schedule(message: Message) -> Schedule:
     try:
         return Schedule(
             name=name, task=headers.task, queue=message.queue, body=message.body,
-            headers=format_headers(replace(headers, **_ABOUT_TIME)),
+            headers=format_headers(replace(headers, **_NOT_OF_JOBS)),
             trigger=_trigger(message, headers), source="wire", nohaste=headers.nohaste,
             run_count=headers.run_count, sent=sent,
         ).check()  # fmt: skip

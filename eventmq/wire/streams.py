@@ -1,11 +1,11 @@
 """Parts of a stream, credit for them, and progress (extension ``stream``): encoding and decoding.
 
-Parts travel in batches: a REPLY of the worker, which the broker passes on to readers as it came.
-It reads the OUTCOME frame only, ``part:DELIVERY:FIRST:COUNT``: which run of the job made them, the
-index of the first, and how many there are. The body is MessagePack ``[content type, [payload,
-...]]``. Progress is a REPLY with the OUTCOME ``progress:DELIVERY`` and the body ``[done, total,
-note]``. The end of a stream is told to its readers as ``end:DELIVERY:TOTAL``, with the row that
-``get`` answers.
+Parts travel in batches. A batch is a REPLY of the worker, which the broker forwards to readers
+unchanged. The broker reads only its OUTCOME frame, ``part:DELIVERY:FIRST:COUNT``: the delivery of
+the job, the index of the first part, and the number of parts. The body is MessagePack ``[content
+type, [payload, ...]]``. Progress is a REPLY with the OUTCOME ``progress:DELIVERY`` and the body
+``[done, total, note]``. At the end of a stream its readers get ``end:DELIVERY:TOTAL``, with the row
+that ``get`` answers.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ __all__ = [
     "parse_progress",
 ]
 
-#: Parts that a task may be ahead of the slowest reader.
+#: Number of parts that a task may be ahead of the slowest reader.
 WINDOW = 1024
 
-#: Bytes that they may have, beside the last one.
+#: Bytes of these parts, without the last one.
 WINDOW_BYTES = 1024 * 1024
 
-#: Credit that means: there is no reader for the rest, which must not be sent.
+#: Credit that means: no reader needs the rest, which must not be sent.
 NO_READER = 1 << 53
 
-#: What the OUTCOME frame of parts begins with, and that of progress.
+#: Prefixes of the OUTCOME frames of parts and of progress.
 PART = "part:"
 PROGRESS = "progress:"
 
-#: What it begins with where a job has ended, in the answer to ``stream``.
+#: Prefix of the OUTCOME frame at the end of a stream.
 END = "end:"
 
 #: Characters of the longest note of a progress.
@@ -56,7 +56,7 @@ NOTE_LIMIT = 1000
 
 
 def _numbers(outcome: str, prefix: str, shape: str) -> list[int]:
-    """Return the numbers of an OUTCOME frame, by what it begins with and how it is to look."""
+    """Return the numbers of an OUTCOME frame, from its prefix and a description of its shape."""
     texts = outcome.removeprefix(prefix).split(":")
     whole = all(t.isascii() and t.isdigit() and len(t) < 16 for t in texts)  # noqa: PLR2004 - below 2**53
     if not outcome.startswith(prefix) or len(texts) != shape.count(":") or not whole:
@@ -73,7 +73,7 @@ class PartHead(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The index that follows the last part."""
+        """Index after the last part."""
         return self.first + self.parts
 
     def format(self) -> str:
@@ -85,31 +85,31 @@ class PartHead(NamedTuple):
         """Read a frame.
 
         Raises:
-            ProtocolError: It is something else.
+            ProtocolError: The frame is malformed.
         """
         return cls(*_numbers(outcome, PART, "parts is part:DELIVERY:FIRST:COUNT"))
 
 
 def format_end(delivery: int, total: int) -> str:
-    """Return the OUTCOME frame that says how many parts the last run had; the body is a row."""
+    """Return the OUTCOME frame of a stream's end, with the number of parts of the last run."""
     return f"{END}{delivery}:{total}"
 
 
 def parse_end(outcome: str) -> PartHead:
-    """Read the OUTCOME frame of a stream's end, as an empty batch behind the last part.
+    """Read the OUTCOME frame of a stream's end, as an empty batch after the last part.
 
     Raises:
-        ProtocolError: It is something else.
+        ProtocolError: The frame is malformed.
     """
     delivery, total = _numbers(outcome, END, "a stream's end is end:DELIVERY:TOTAL")
     return PartHead(delivery, total, 0)
 
 
 def parse_progress(outcome: str) -> int:
-    """Read the delivery out of the OUTCOME frame of a progress.
+    """Read the delivery in the OUTCOME frame of progress.
 
     Raises:
-        ProtocolError: It is something else.
+        ProtocolError: The frame is malformed.
     """
     return _numbers(outcome, PROGRESS, "progress is progress:DELIVERY")[0]
 
