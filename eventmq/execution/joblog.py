@@ -2,11 +2,11 @@
 
 Records name job, task and attempt, and never have arguments or results; they do have the texts of
 exceptions. The executor logs jobs that ran, the job manager those that were stopped or lost.
-Control characters in these are escaped here: a handler of the app writes what it gets. Nothing here
-raises, so that a broken log handler fails no job.
+Control characters are escaped here, since a handler of the app writes text unchanged. These
+functions never raise, so that a broken log handler fails no job.
 
-A record at level error has the fields that ``log-context`` gives, also where it is made outside of
-the job, and the exception itself as ``exc_info``, for handlers that send more than text.
+A record at level error has the fields of ``log-context``, even if it is made outside the job, and
+the exception itself as ``exc_info``, for handlers that send more than text.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-#: Most bytes of a traceback that are logged, from its end.
+#: Maximum number of bytes of a traceback in the log, counted from its end.
 TRACEBACK_BYTES = 16 * 1024
 
-#: Most characters of an error's text that are logged.
+#: Maximum number of characters of an error's text in the log.
 MAX_TEXT = 4096
 
-#: Most jobs that one record names.
+#: Maximum number of jobs that one record names.
 MAX_NAMED = 10
 
 #: Record of a final failure: job, task, attempt, error.
@@ -66,8 +66,8 @@ def _end_of(traceback: str) -> str:
     if len(data) <= TRACEBACK_BYTES:
         return data.decode()
     end = data[-TRACEBACK_BYTES:]
-    whole = end[end.find(b"\n") + 1 :]
-    return f"[...]\n{whole.decode(errors='ignore')}"
+    lines = end[end.find(b"\n") + 1 :]
+    return f"[...]\n{lines.decode(errors='ignore')}"
 
 
 def _task(name: str) -> str:
@@ -92,12 +92,12 @@ def _fields_in(index: ChunkIndex, position: int) -> tuple[str, str, str, int]:
 
 
 def failed(job: JobContext, error: RemoteError, exception: BaseException | None = None) -> None:
-    """Log that a job failed for good, with the traceback where a record has that of an error.
+    """Log that a job failed for good, with the traceback.
 
     Args:
         job: The job.
-        error: What is logged.
-        exception: What it describes.
+        error: The error to log.
+        exception: The exception that it describes.
     """
     with suppress(Exception):
         log_about(
@@ -140,7 +140,7 @@ def stopped(index: ChunkIndex, position: int, why: str) -> None:
     Args:
         index: Index of the job's chunk.
         position: Position of the job in it.
-        why: The limit or cancellation that it exceeded.
+        why: The limit that it exceeded, or the cancellation.
     """
     with suppress(Exception):
         fields = _fields_in(index, position)
@@ -163,7 +163,7 @@ def refused(  # noqa: PLR0917 - called thrice, from where jobs are refused
 
 
 def id_and_task(index: ChunkIndex, position: int) -> tuple[str, str]:
-    """Return id and task of a job of a chunk; the task is "" where its headers are unreadable."""
+    """Return id and task of a job of a chunk; the task is "" if its headers cannot be read."""
     entry = index.entries[position]
     try:
         return entry.id, parse_headers(index.templates[entry.template]).task
@@ -174,9 +174,9 @@ def id_and_task(index: ChunkIndex, position: int) -> tuple[str, str]:
 def result_too_large(index: ChunkIndex, position: int, text: str) -> None:
     """Log that a job failed for good because its result is too large for the broker."""
     with suppress(Exception):
-        what = f"eventmq.errors.ResultTooLarge: {text}"
+        error = f"eventmq.errors.ResultTooLarge: {text}"
         job, task, _, attempt = fields = _fields_in(index, position)
-        log_about(_log, logging.ERROR, fields, _FAILED, job, _task(task), attempt, what)
+        log_about(_log, logging.ERROR, fields, _FAILED, job, _task(task), attempt, error)
 
 
 def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
@@ -193,8 +193,8 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
         entry = index.entries[position]
         log_about(
             _log, logging.ERROR, fields,
-            "job %s of task %s broke off at attempt %d, delivery %d: %s; the broker lets it run "
-            "again, or fails it if it killed too many processes; %s",
+            "job %s of task %s broke off at attempt %d, delivery %d: %s; the broker runs it again, "
+            "or fails it if it killed too many processes; %s",
             job, _task(task), entry.attempt, entry.delivery, reason,
             f"{others} other jobs of the process go back and run again, uncounted"
             if others else "the process had no other job",
@@ -229,17 +229,17 @@ def aborted(jobs: Sequence[tuple[str, str]], why: str) -> None:
     with suppress(Exception):
         names = ", ".join(f"{job} ({_task(task)})" for job, task in jobs[:MAX_NAMED])
         more = f" and {len(jobs) - MAX_NAMED} more" if len(jobs) > MAX_NAMED else ""
-        what = "job, which will" if len(jobs) == 1 else "jobs, which will"
-        _log.warning("%s: aborted %d running %s run again: %s%s", why, len(jobs), what, names, more)
+        noun = "job, which will" if len(jobs) == 1 else "jobs, which will"
+        _log.warning("%s: aborted %d running %s run again: %s%s", why, len(jobs), noun, names, more)
 
 
 def logs_success() -> bool:
-    """Return whether successful jobs are logged too, as they are at level debug."""
+    """Return whether successful jobs are logged too, which is the case at level debug."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
 def logged(run: Run) -> Run:
-    """Return a function that runs a job, and logs its start and its success."""
+    """Wrap a function that runs a job, and log the start and the success of the job."""
 
     def run_logged(route: Route, position: int, entry: ChunkEntry, payload: bytes) -> OutcomeRow:
         names = (entry.id, _task(route.task), entry.attempt)

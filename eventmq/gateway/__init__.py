@@ -1,6 +1,6 @@
-"""Kit of gateway authors: what servers of other protocols need of a client, a worker and a port.
+"""Kit of gateway authors: client, worker and port for servers of other protocols.
 
-Names load when they are first used, so that importing this package imports neither zmq nor asyncio.
+Names load when first used, so that importing this package imports neither zmq nor asyncio.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Access to a gateway: its addresses and who may reach them, CURVE on its ports and its keys.
+"""Access to a gateway: its addresses and their protection, CURVE on its ports and its keys.
 
-The directory of keys is one as a broker has (`eventmq.wire.zap_thread`), and made by the same
-commands. A `eventmq.gateway.router.RouterLoop` with an authenticator names each peer by its routing
-id *and* its key, so that a peer which uses the routing id of another one is not taken for it.
+The directory of keys has the same form as a broker's (`eventmq.wire.zap_thread`), and the same
+commands write it. A `eventmq.gateway.router.RouterLoop` with an authenticator names each peer by
+its routing id *and* its key, so that a peer cannot pass for another one by its routing id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: How a gateway over ZeroMQ does without ``insecure``.
+#: Alternative to ``insecure`` for a gateway over ZeroMQ.
 WITH_KEYS = "give it keys with --keys-dir"
 
 _HIGHEST_PORT = 65_535
@@ -49,11 +49,11 @@ _HIGHEST_PORT = 65_535
 def gateway_options(context: PluginContext, kind: type[T]) -> T:
     """Return the options of a gateway, as an object of a dataclass with a field for each.
 
-    Its field ``insecure`` has the setting of the app where the option is not given.
+    If the option ``insecure`` is not set, the field has the value of the app's setting.
 
     Args:
-        context: As the factory got it.
-        kind: As for `eventmq.sdk.read_options`.
+        context: The argument of the factory.
+        kind: The dataclass, as for `eventmq.sdk.read_options`.
 
     Raises:
         PluginError: There is no app, or an option is unknown, missing or not allowed.
@@ -65,12 +65,12 @@ def gateway_options(context: PluginContext, kind: type[T]) -> T:
 
 
 def check_reach(address: str, *, insecure: bool, protected: str = "") -> None:
-    """Raise `NotAllowed` for an address that others can reach, unless that was allowed.
+    """Raise `NotAllowed` for an address that other machines can reach, unless that is allowed.
 
     Args:
-        address: Of a port in the clear.
-        insecure: It was spelled out that this is wanted.
-        protected: How one would do without; for the message.
+        address: Address of an unencrypted port.
+        insecure: Whether the user has allowed this.
+        protected: How to protect the port instead; for the message.
     """
     if insecure or is_local(address):
         return
@@ -85,7 +85,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``, with or without a scheme such as ``tcp://``.
 
     Raises:
-        PluginError: It is no such address.
+        PluginError: The address is malformed.
     """
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     host = host.strip("[]")
@@ -97,16 +97,16 @@ def split_address(address: str) -> tuple[str, int]:
 
 logger = logging.getLogger("eventmq.keys")
 
-#: Characters of the name of a key.
+#: Number of characters in the name of a key.
 _USER = len(fingerprint(bytes(32)))
 
-#: Roles of who uses a port for clients, as a broker has them.
+#: Roles of a broker that may use a port for clients.
 CLIENTS = frozenset({"client", "admin"})
 
-#: Roles of who uses a port for workers.
+#: Roles of a broker that may use a port for workers.
 WORKERS = frozenset({"worker"})
 
-#: Refused keys that are logged; of more none are.
+#: Maximum number of refused keys that are logged.
 _WARNED = 1000
 
 
@@ -122,22 +122,22 @@ class GatewayAuthenticator:
     """Admits peers by the keys of a directory.
 
     Args:
-        directory: Of the keys.
-        roles: Port -> roles of which a key needs one to connect there.
+        directory: Directory of the keys.
+        roles: Port -> roles, one of which a key needs to connect there.
         any_key: Serve every peer that knows the gateway's public key: messages are encrypted, and
             no key is checked.
 
     Raises:
-        KeyFileError: The gateway's own pair is not there, or not in order.
+        KeyFileError: The gateway's own key pair is missing or malformed.
     """
 
     def __init__(
         self, directory: Path, roles: Mapping[str, frozenset[str]], *, any_key: bool = False
     ) -> None:
-        self._ring = KeyRing(directory, _roles)
+        self._authorised_keys = KeyRing(directory, _roles)
         self._roles = dict(roles)
         self._any = any_key
-        self._grants = self._ring.grants
+        self._grants = self._authorised_keys.grants
         self._connections = Connections(lambda _: None, self._log_failure)
         self._zap: ZapThread | None = None
         self._warned: set[str] = set()
@@ -145,19 +145,19 @@ class GatewayAuthenticator:
     # Connections
 
     def open(self, context: zmq.Context[Any]) -> None:
-        """Start to answer libzmq. To be called before anything is bound."""
-        self._zap = ZapThread(context, self._ring, self._connects)
+        """Start the ZAP thread, which libzmq asks. Call it before anything is bound."""
+        self._zap = ZapThread(context, self._authorised_keys, self._connects)
 
     def encrypt(self, port: str, link: Link) -> None:
         """Turn CURVE on for a link that is not bound yet."""
-        encrypt(link, self._ring.broker.secret.encode(), _domain(port))
+        encrypt(link, self._authorised_keys.broker.secret.encode(), _domain(port))
         self._connections.watch(port, link)
 
     def test(self, addresses: Mapping[str, str]) -> None:
-        """Check on every port that a key which is not authorised is refused.
+        """Check on every port that an unauthorised key is refused.
 
         Raises:
-            NotAllowed: It was let in, or there was no answer. The gateway must not serve.
+            NotAllowed: It was admitted, or there was no answer. The gateway must not serve.
         """
         if self._any:
             logger.warning("CURVE is on, and any key is served: the option any_key says so")
@@ -170,10 +170,10 @@ class GatewayAuthenticator:
         if self._any:
             return True
         port = domain.removeprefix(_domain("")).decode(errors="replace")
-        return self._ring.knows(user) and self._may(user, port)
+        return self._authorised_keys.knows(user) and self._may(user, port)
 
     def _may(self, user: str, port: str) -> bool:
-        roles = self._ring.grants.get(user, frozenset())
+        roles = self._authorised_keys.grants.get(user, frozenset())
         return self._any or not roles.isdisjoint(self._roles.get(port, ()))
 
     # Messages
@@ -182,7 +182,7 @@ class GatewayAuthenticator:
         """Record a message's connection; return its peer, None if its key may not use the port.
 
         Args:
-            port: Where it came from.
+            port: The port on which it arrived.
             link: The link that has just received it.
             identity: Its routing id.
         """
@@ -202,13 +202,13 @@ class GatewayAuthenticator:
         """
         self._connections.read(port)
         identity, user = peer[:-_USER], peer[-_USER:].decode("ascii", "replace")
-        held = self._connections.peers.get((port, identity))
-        return identity if held is not None and held[1] == user else None
+        connection = self._connections.peers.get((port, identity))
+        return identity if connection is not None and connection[1] == user else None
 
     def refresh(self) -> list[tuple[str, bytes]]:
         """Apply changes of the authorised keys; return the peers that must be disconnected."""
         self._connections.read_all()
-        grants = self._ring.refresh()
+        grants = self._authorised_keys.refresh()
         if grants is self._grants:
             return []
         self._grants = grants
@@ -218,7 +218,9 @@ class GatewayAuthenticator:
             if not self._may(user, port)
         ]
         if revoked:
-            logger.info("%d peers are cut: their keys were changed or revoked", len(revoked))
+            logger.info(
+                "%d peers are disconnected: their keys were changed or revoked", len(revoked)
+            )
         for port, identity, _ in revoked:
             self._connections.remove(port, identity)
         return [(port, identity + user.encode()) for port, identity, user in revoked]
@@ -231,11 +233,11 @@ class GatewayAuthenticator:
     def _log_failure(self, port: str) -> None:
         if port not in self._warned:
             self._warned.add(port)
-            what = "a peer without CURVE or without this gateway's key was refused on port %s"
-            logger.warning(what, port)
+            text = "a peer without CURVE or without this gateway's key was refused on port %s"
+            logger.warning(text, port)
 
     def close(self) -> None:
-        """Stop the ZAP thread. To be called before the links close; idempotent."""
+        """Stop the ZAP thread. Call it before the links close; idempotent."""
         if self._zap is not None:
             self._zap.stop()
             self._zap = None
@@ -251,8 +253,8 @@ def make_authenticator(
     """Return the authenticator for the options ``keys_dir`` and ``any_key``, None without keys.
 
     Raises:
-        KeyFileError: There is no pair of a server in the directory, or it is not in order.
-        PluginError: Any key is to be served where there are none.
+        KeyFileError: The directory has no key pair of a server, or a malformed one.
+        PluginError: ``any_key`` is set without ``keys_dir``.
     """
     if any_key and not keys_dir:
         raise PluginError("option 'any_key' needs 'keys_dir': a gateway without keys asks for none")

@@ -1,4 +1,4 @@
-"""What gateways need of a client: the app's own in their thread, an event loop, calls of tasks."""
+"""The client side of gateways: the app's client in their thread, an event loop, calls of tasks."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ __all__ = [
     "kept_elsewhere",
 ]
 
-#: Seconds until it tries again to drive the client's I/O loop, while another thread drives.
+#: Seconds between attempts to drive the client's I/O loop while another thread drives it.
 RETRY_AFTER = 0.01
 
 
 class InProcessClient:
-    """The client of an app as a `eventmq.gateway.router.LoopMember`: no hop between threads.
+    """The client of an app as a `eventmq.gateway.router.LoopMember`, without a change of threads.
 
     While another thread drives the client's I/O loop, or after the client was closed, it has no
-    sockets to poll, and callbacks come in that other thread.
+    sockets to poll, and callbacks run in that other thread.
 
     Args:
         app: The app.
@@ -67,7 +67,7 @@ class InProcessClient:
         return self._driving
 
     def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
-        """Read what came; return True: it lasts as long as the gateway."""
+        """Read the received messages; return True, since it lasts as long as the gateway."""
         if self._driving and self._loop is not None:
             self._driving = self._loop.step(ready)
         return True
@@ -86,10 +86,11 @@ T = TypeVar("T")
 #: Seconds between two turns of an event loop that `LoopThread.turns` counts.
 TURN_EVERY = 0.5
 
-#: Seconds that coroutines which were cancelled may take to end.
+#: Maximum seconds for cancelled coroutines to end.
 CANCEL_TIMEOUT = 2.0
 
-#: Iterations of the event loop until accepted connections are with their handlers, and some more.
+#: Iterations of the event loop until accepted connections have reached their handlers, with
+#: reserve.
 ACCEPTING = 8
 
 
@@ -97,7 +98,7 @@ class LoopThread:
     """An event loop in a thread.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -127,7 +128,7 @@ class LoopThread:
         self._loop.call_later(TURN_EVERY, self._turn)
 
     def turns(self) -> int:
-        """Return how often the loop has turned: for `eventmq.gateway.Watchable`."""
+        """Return the number of turns of the loop, for `eventmq.gateway.Watchable`."""
         return self._turns
 
     def running(self) -> bool:
@@ -140,11 +141,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end and return what it returns. Not from a coroutine."""
+        """Run a coroutine to its end and return its value. Not from a coroutine."""
         return self.submit(coroutine).result()
 
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine without waiting; what it raises is logged. From any thread."""
+        """Run a coroutine without waiting; an exception is logged. From any thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
             coroutine.close()
@@ -163,7 +164,7 @@ class LoopThread:
             logger.error("%s: a coroutine failed", self._name, exc_info=task.exception())
 
     def stop(self, grace: float = 0.0) -> None:
-        """Let coroutines end within ``grace`` seconds, cancel the others. Idempotent."""
+        """Let coroutines end within ``grace`` seconds, then cancel the others. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is None or self._loop is None:
             return
@@ -174,16 +175,16 @@ class LoopThread:
     async def _finish(self, grace: float) -> None:
         if self._tasks and grace > 0:
             await asyncio.wait(self._tasks, timeout=grace)
-        own = asyncio.current_task()
-        rest = [task for task in asyncio.all_tasks() if task is not own]
-        for task in rest:
+        current = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not current]
+        for task in others:
             task.cancel()
-        if rest:
-            await asyncio.wait(rest, timeout=CANCEL_TIMEOUT)
+        if others:
+            await asyncio.wait(others, timeout=CANCEL_TIMEOUT)
 
 
 async def close_server(server: asyncio.Server) -> None:
-    """Stop accepting, and close a server once its accepted connections are with their handlers.
+    """Stop accepting, and close a server once its accepted connections have reached their handlers.
 
     asyncio never closes a connection that it accepts in the same iteration as ``server.close()``.
     """
@@ -198,26 +199,27 @@ async def close_server(server: asyncio.Server) -> None:
 async def call_task(
     task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, timeout: float
 ) -> Job[Any]:
-    """Submit a job with arguments that a peer gave, and wait for its end, in one exchange.
+    """Submit a job with arguments from a peer, and wait for its end, in one exchange.
 
-    As ``task.acall(*args, **kwargs)``, where parameters may have any name, ``timeout`` among them.
+    Like ``task.acall(*args, **kwargs)``, except that parameters may have any name, even
+    ``timeout``.
 
     Args:
-        task: Of ``app.tasks``.
-        args: Arguments by position.
-        kwargs: Arguments by name.
+        task: A task of ``app.tasks``.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
         timeout: Seconds.
 
     Returns:
-        The job, which has ended: ``aget()`` gives its result as it was serialised, since peers have
-        none of the task's classes.
+        The job, which has ended: ``aget()`` returns its result as it was serialised, since peers do
+        not have the task's classes.
 
     Raises:
-        TypeError: The function does not take these arguments.
+        TypeError: The function does not accept these arguments.
         SerializationError: They cannot be encoded.
-        BrokerUnavailable: No broker took the job in time.
+        BrokerUnavailable: No broker accepted the job in time.
         SubmitError: The broker refused the job.
-        ResultTimeout: The job had not ended in time; ``job_id`` says which it is.
+        ResultTimeout: The job did not end in time; ``job_id`` has its id.
     """
     task.check(args, kwargs)
     template = replace(task.template, results=None)
@@ -228,8 +230,8 @@ def extra_headers(text: str) -> dict[str, str]:
     """Return the headers that a caller, a middleware or a gateway added.
 
     Args:
-        text: Headers as they are on the wire, in listings and in topics; those of a malformed text
-            are none.
+        text: Headers as they are on the wire, in listings and in topics; a malformed text has
+            none.
     """
     try:
         return dict(parse_headers(text).extra)
@@ -241,6 +243,6 @@ def kept_elsewhere(job: Job[Any]) -> bool:
     """Return whether the result of an ended job is in a result backend, so ``get()`` may block.
 
     Args:
-        job: As ``app.follow_raw`` hands it to its callback.
+        job: The job that ``app.follow_raw`` passes to its callback.
     """
     return job.row is not None and is_reference(job.row.content_type)

@@ -1,8 +1,8 @@
-"""A thread with ROUTER sockets around a machine: all of a gateway over ZeroMQ that is not logic.
+"""A thread with ROUTER sockets around a machine: everything in a ZeroMQ gateway except its logic.
 
-The machine gets frames and the time and puts frames into its outbox; an exception of it costs the
-message at hand, never the thread. Clients and worker sessions of the gateway can run in the same
-thread as `LoopMember`, so that no request waits for another thread to wake up.
+The machine gets frames and the time and puts frames into its outbox; its exceptions drop the
+message at hand but never end the thread. Clients and worker sessions of the gateway can run in the
+same thread as `LoopMember`, so that no request waits for another thread to wake up.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["FrameMachine", "LoopMember", "RouterLoop", "Watchable"]
 
 logger = logging.getLogger(__name__)
 
-#: Messages of one socket that one iteration reads at most.
+#: Maximum number of messages of one socket that one iteration reads.
 MAX_READ = 1000
 
-#: Messages that wait for one slow peer; beyond it `FrameMachine.not_sent` is called.
+#: Maximum number of messages that wait for one slow peer; then `FrameMachine.not_sent` is called.
 HIGH_WATER = 1000
 
-#: What is polled for: zmq.POLLIN.
+#: Event to poll for: zmq.POLLIN.
 _IN = 1
 
-#: Seconds between two iterations at most.
+#: Maximum seconds between two iterations.
 MAX_WAIT = 1.0
 
 #: Seconds that `RouterLoop.stop` waits for the thread.
@@ -50,16 +50,16 @@ STOP_TIMEOUT = 5.0
 
 @runtime_checkable
 class Watchable(Protocol):
-    """A gateway whose loops can be watched: a watchdog notices that one is stuck."""
+    """A gateway whose loops can be watched, so that a watchdog notices a stuck one."""
 
     def turns(self) -> Sequence[int]:
-        """Return a number for each loop, which grows as it turns, at least once a second."""
+        """Return a number for each loop that grows as the loop turns, at least once a second."""
 
 
 class FrameMachine(Protocol):
     """The logic of a gateway: called from one thread, without sockets, files or clock."""
 
-    #: (port, frames with the peer's identity first), in the order in which they are to be sent.
+    #: (port, frames with the peer's identity first), in the order of sending.
     outbox: deque[tuple[str, list[bytes]]]
 
     def receive(self, port: str, frames: list[bytes], now: float) -> None:
@@ -69,31 +69,31 @@ class FrameMachine(Protocol):
         """Do what is due."""
 
     def wait(self, now: float) -> float:
-        """Return in how many seconds `tick` has something to do."""
+        """Return the seconds until `tick` has something to do."""
 
     def not_sent(self, port: str, frames: list[bytes], *, disconnected: bool) -> None:
-        """Take back a message: its peer is ``disconnected``, or too slow."""
+        """Handle a message that was not sent: its peer is ``disconnected``, or too slow."""
 
     def expel(self, port: str, peer: bytes) -> None:
-        """Forget a peer whose key was revoked; it gets nothing more. Needs an authenticator."""
+        """Forget a peer whose key was revoked, and send it nothing. Needs an authenticator."""
 
     def close(self, now: float) -> None:
         """Say goodbye to all peers."""
 
 
 class LoopMember(Protocol):
-    """A client or worker session in the thread of a `RouterLoop`, with sockets of its own.
+    """A client or worker session in the thread of a `RouterLoop`, with its own sockets.
 
     All methods are called from that thread.
     """
 
     def poll_items(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
-        """Send what waits; return what to poll, and for how many seconds at most."""
+        """Send waiting messages; return what to poll, and for how many seconds at most."""
 
     def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
-        """Read what can be read; return False if it has ended.
+        """Read received messages; return False if it has ended.
 
-        ``ready`` is the result of the poll, of all sockets, and ``sources`` has the ready ones.
+        ``ready`` is the result of the poll for all sockets, ``sources`` has the ready ones.
         """
 
     def close(self) -> None:
@@ -107,15 +107,15 @@ class RouterLoop:
         machine: The logic.
         binds: Port name -> address.
         clock: Reads time.
-        name: Of the thread.
-        max_frame: Longest frame in bytes; a longer one costs its peer the connection.
+        name: Name of the thread.
+        max_frame: Maximum length of a frame in bytes; a peer that exceeds it is disconnected.
         authenticator: Checks the keys of peers, which the machine then knows by routing id and
             key; None for no encryption.
-        max_unsent_bytes: Bytes that wait for one peer that does not read; beyond it, as at the
-            bound of messages, the machine is told that they were not sent.
+        max_unsent_bytes: Maximum number of bytes that wait for one peer; beyond it, as beyond the
+            limit of messages, the machine is told that messages were not sent.
 
     Attributes:
-        context: Of the sockets, while it runs.
+        context: ZeroMQ context of the sockets, while it runs.
         members: Clients and sessions in this thread; changed in it, or before `start`.
     """
 
@@ -138,7 +138,7 @@ class RouterLoop:
         self._max_frame = max_frame
         self._authenticator = authenticator
         self._links: dict[str, Link] = {}
-        self._own: list[tuple[Any, int]] = []
+        self._link_items: list[tuple[Any, int]] = []
         self._calls: deque[Callable[[float], None]] = deque()
         self._wakeup: Wakeup | None = None
         self._ending = False
@@ -153,8 +153,8 @@ class RouterLoop:
         """Bind and start the thread; return the real addresses by port.
 
         Raises:
-            BindError: An address is taken or malformed.
-            NotAllowed: An unauthorised key was let in.
+            BindError: An address is in use or malformed.
+            NotAllowed: An unauthorised key was admitted.
         """
         self._wakeup = Wakeup()
         self.context = context = new_context()
@@ -163,8 +163,8 @@ class RouterLoop:
         except BaseException:
             self._close(context)
             raise
-        self._own = [(link.socket, _IN) for link in self._links.values()]
-        self._own.append((self._wakeup.fd, _IN))
+        self._link_items = [(link.socket, _IN) for link in self._links.values()]
+        self._link_items.append((self._wakeup.fd, _IN))
         self._thread = threading.Thread(
             target=self._main, args=(context,), name=self._name, daemon=True
         )
@@ -196,7 +196,7 @@ class RouterLoop:
         return addresses
 
     def call(self, function: Callable[[float], None]) -> None:
-        """Let the thread call a function with the time, then send what the machine says."""
+        """Call a function in the thread with the time, then send the machine's messages."""
         self._calls.append(function)
         if self._thread is not threading.current_thread():
             self._notify()
@@ -210,11 +210,11 @@ class RouterLoop:
         return self._thread is not None and self._thread.is_alive() and not self._ending
 
     def turns(self) -> int:
-        """Return how often the thread has turned: for `Watchable`."""
+        """Return the number of turns of the thread, for `Watchable`."""
         return self._turns
 
     def stop(self) -> None:
-        """Say goodbye and end. Idempotent."""
+        """Say goodbye to all peers and end. Idempotent."""
         self._ending = True
         self._notify()
         if self._thread is not None:
@@ -231,14 +231,14 @@ class RouterLoop:
             for member in list(self.members):
                 self._serve(member, (), frozenset(), self._clock.monotonic())
         except Exception:
-            logger.exception("%s ended by an error", self._name)
+            logger.exception("%s failed", self._name)
         finally:
             for member in self.members:
                 self._guarded(member.close)
             self._close(context)
 
     def _run_once(self) -> None:
-        """Wait for something, take all that can be read, and send what follows."""
+        """Wait for events, read all messages, and send the machine's answers."""
         ready, sources = self._await()
         self._turns += 1
         now = self._clock.monotonic()
@@ -256,11 +256,11 @@ class RouterLoop:
         self._send()
 
     def _await(self) -> tuple[Sequence[tuple[Any, int]], AbstractSet[Any]]:
-        """Return what is ready, and the sockets of it."""
+        """Return what is ready, and the ready sockets."""
         wakeup, now = self._wakeup, self._clock.monotonic()
         assert wakeup is not None  # noqa: S101 - made by start
         wait = min(MAX_WAIT, self.machine.wait(now))
-        items = self._own
+        items = self._link_items
         if self.members:
             items = items.copy()
             for member in list(self.members):
@@ -289,7 +289,7 @@ class RouterLoop:
         sources: AbstractSet[Any],
         now: float,
     ) -> None:
-        """Serve an in-process peer; one that has ended or fails is removed."""
+        """Serve a member; remove one that has ended or fails."""
         try:
             if not member.step(ready, sources, now):
                 self._leave(member)
@@ -297,7 +297,7 @@ class RouterLoop:
             self._dismiss(member, error)
 
     def _dismiss(self, member: LoopMember, error: Exception) -> None:
-        logger.error("%s ends one of its sessions: an error", self._name, exc_info=error)
+        logger.error("%s ends one of its sessions because of an error", self._name, exc_info=error)
         self._leave(member)
 
     def _leave(self, member: LoopMember) -> None:
@@ -318,15 +318,15 @@ class RouterLoop:
             self._guarded(self.machine.receive, port, frames, now)
 
     def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call the machine; an error of its own costs this message only."""
+        """Call the machine; an exception in it drops only this message."""
         try:
             function(*arguments)
         except Exception:
-            logger.exception("%s dropped a message: an error of its own", self._name)
+            logger.exception("%s dropped a message because of an internal error", self._name)
 
     def _send(self) -> None:
         outbox = self.machine.outbox
-        # Peers that take no more: later messages must not overtake those that were not sent.
+        # Peers that accept no more: later messages must not overtake those that were not sent.
         full: set[tuple[str, bytes]] = set()
         while outbox:
             port, frames = outbox.popleft()

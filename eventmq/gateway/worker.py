@@ -1,6 +1,6 @@
-"""Foreign peers that do jobs: each is a worker session at the broker, with a pool of one slot.
+"""Foreign peers that run jobs: each is a worker session of the broker, with a pool of one slot.
 
-Sessions run in the gateway's thread: leases, heartbeats, hand-backs and deaths are those of any
+Sessions run in the gateway's thread. Leases, heartbeats, hand-backs and deaths are those of any
 worker, and no request changes threads.
 """
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerWorker"]
 
-#: Parts of one peer, and their bytes, that wait for readers: few protocols have a word by which a
-#: peer could be told to pause.
+#: Maximum number of parts of one peer that wait for readers, and of their bytes: few protocols can
+#: tell a peer to pause.
 MAX_PARTS, MAX_BYTES = 16_384, 16 * 1024 * 1024
 
 
@@ -70,8 +70,8 @@ class _PartBuffer:
     def add(self, payload: bytes, now: float) -> list[PartBatch]:
         """Add a part; return the batches that can be sent now.
 
-        If too many wait, all are sent: the broker then discards them and tells the readers, and
-        the job goes on.
+        If too many wait, all are sent: the broker then discards them and informs the readers, and
+        the job continues.
         """
         if self._flow.no_reader:
             return []
@@ -81,7 +81,7 @@ class _PartBuffer:
         return self._pump(now)
 
     def credit(self, taken: int, now: float) -> list[PartBatch]:
-        """Grant credit for parts that were read; return the batches that can be sent now."""
+        """Record the parts that were read; return the batches that can be sent now."""
         self._flow.credit(taken)
         return self._pump(now)
 
@@ -107,14 +107,14 @@ class _PeerPool:
     abandoned = 0
 
     def __init__(
-        self, ask: Callable[[str, str, list[bytes]], None], give_up: Callable[[], None]
+        self, ask: Callable[[str, str, list[bytes]], None], disconnect: Callable[[], None]
     ) -> None:
         self._ask = ask
-        self._give_up = give_up
+        self._disconnect = disconnect
         self._waiting: deque[_AssignedJob] = deque()
         self._current: _AssignedJob | None = None
         self._parts: _PartBuffer | None = None
-        #: Answer to the running job, while parts of it wait.
+        #: The answer to the running job, while parts of it wait.
         self._final: Sequence[bytes] | None = None
         self._since = 0.0
         self._started = 0.0
@@ -123,14 +123,14 @@ class _PeerPool:
 
     @property
     def news(self) -> bool:
-        """Whether `poll` has something."""
+        """Whether `poll` has events."""
         return bool(self._events)
 
     def start(self) -> None:
         """Do nothing: the peer runs already."""
 
     def filenos(self) -> Sequence[int]:
-        """Return no descriptors: the session asks `news`."""
+        """Return no descriptors: the session reads `news`."""
         return ()
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
@@ -196,7 +196,7 @@ class _PeerPool:
         self._next()
 
     def lose(self, reason: str) -> None:
-        """Report that the peer is lost, and the job that it had."""
+        """Report that the peer is lost, together with its job."""
         work, self._current = self._current, None
         chunk, position = (0, -1) if work is None else (work.chunk, work.position)
         if not self._stopped:
@@ -206,7 +206,7 @@ class _PeerPool:
     # From the job manager
 
     def take_back(self, slot: int) -> int:
-        """Drop the jobs that the peer was not sent; return how many."""
+        """Drop the jobs that were not sent to the peer; return their number."""
         count = len(self._waiting)
         self._waiting.clear()
         return count
@@ -220,7 +220,7 @@ class _PeerPool:
         """Do nothing: a foreign job cannot be interrupted."""
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Send parts that readers have room for now."""
+        """Send the parts that readers have credit for now."""
         work, parts = self._current, self._parts
         if work is None or parts is None:
             return
@@ -232,19 +232,19 @@ class _PeerPool:
         """Do nothing: there is one peer."""
 
     def kill(self, slot: int) -> None:
-        """Disconnect the peer; a later answer of it is ignored."""
-        self.lose("it was to end, and the peer that ran it was disconnected")
-        self._give_up()
+        """Disconnect the peer; a later answer from it is ignored."""
+        self.lose("the job had to end, so its peer was disconnected")
+        self._disconnect()
 
     def poll(self) -> list[PoolEvent]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         if self._current is not None and self._parts is not None:
             self._stream(self._current, self._parts.flush(time.monotonic()))
         events, self._events = self._events, []
         return events
 
     def stop(self, grace: float) -> None:
-        """Send the peer nothing more. Idempotent."""
+        """Send the peer no more jobs. Idempotent."""
         self._stopped = True
         self._waiting.clear()
         self._current = None
@@ -253,18 +253,18 @@ class _PeerPool:
 class PeerWorker:
     """A foreign peer as a worker of one queue: its worker session, as a `LoopMember`.
 
-    It is given the jobs of the queue whose bodies are frames (``app.send_raw(queue, frames)``), one
-    at a time. All methods are called in the thread of the `RouterLoop`.
+    It gets the jobs of the queue whose bodies are frames (``app.send_raw(queue, frames)``), one at
+    a time. All methods are called in the thread of the `RouterLoop`.
 
     Args:
         app: The app of the gateway.
         queue: Name of the queue.
         name: Name of the session in listings.
         context: The ZeroMQ context of the loop.
-        ask: Called with job id, header text and frames of the next job; it ends by `answer` or
+        ask: Called with job id, header text and frames of the next job, which ends by `answer` or
             `leave`.
-        ended: Called when the peer must be disconnected: its session has ended, or its job must,
-            and there is no other way.
+        ended: Called when the peer must be disconnected: its session has ended, or its job has to
+            end and there is no other way.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class PeerWorker:
         #: Job id and frames of its result.
         self.answer = self._pool.answer
         self._leaving = self._over = False
-        #: What was polled last, None after a step.
+        #: The last poll items, None after a step.
         self._items: Sequence[tuple[Any, int]] | None = None
         self._sources: AbstractSet[Any] = frozenset()
         self._due = 0.0
@@ -313,7 +313,7 @@ class PeerWorker:
         self._runner.begin()
 
     def poll_items(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
-        """Send the broker what the peer has done; return what to poll."""
+        """Send the broker the results of the peer; return what to poll."""
         if not self._over and (self._pool.news or self._leaving):
             self._step(frozenset())
         if self._over:
@@ -337,10 +337,10 @@ class PeerWorker:
         self._over = not self._runner.step(sources)
 
     def leave(self, *, lost: str = "") -> None:
-        """End the session: held jobs go back.
+        """End the session and hand back its jobs.
 
         Args:
-            lost: Why the peer is lost: then that counts as a death for the running job.
+            lost: Reason why the peer is lost; if given, that counts as a death for the running job.
         """
         self._leaving = True
         if lost:

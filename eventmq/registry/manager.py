@@ -1,4 +1,4 @@
-"""Plugin manager: loads the plugins of one app, and makes, calls and lists what they provide."""
+"""Plugin manager: loads the plugins of one app, and makes, calls and lists their objects."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ log = logging.getLogger(__name__)
 #: Origin of a plugin that ``-p`` names.
 _SETTING = "setting load_plugins"
 
-#: Source of options -> where they stand.
+#: Source of options -> their location, for messages.
 _TABLES = {
     "default": "[eventmq.plugins.{0}] of eventmq.toml",
     "pyproject.toml": "[tool.eventmq.plugins.{0}] of pyproject.toml",
     "argument": "plugin_options[{0!r}] of the app",
 }
 
-#: Hooks that are in use when implemented, whatever the settings choose.
+#: Hooks that are in use whenever they are implemented, whatever the settings.
 _ALWAYS_IN_USE = frozenset({"eventmq_configure", "eventmq_add_commands", "eventmq_job_event"})
 
 _SPECS = frozenset(name for name in vars(hookspecs) if name.startswith("eventmq_"))
@@ -100,7 +100,7 @@ class Plugin(NamedTuple):
     """One plugin, loaded or built in.
 
     ``origin`` is ``built in``, the name of a distribution, ``setting`` or ``argument``;
-    ``provides`` are (hook, name).
+    ``provides`` has (hook, name) pairs.
     """
 
     name: str
@@ -117,24 +117,24 @@ class Plugin(NamedTuple):
 
     @property
     def full_name(self) -> str:
-        """How it is named where another plugin is in its way."""
+        """Its name in messages about a collision with another plugin."""
         return f"the built-in plugin {self.name!r}" if self.origin == "built in" else str(self)
 
     @property
     def remedy(self) -> str:
-        """How to do without it, for the end of a message; "" for what is built in."""
+        """How to disable it, for the end of a message; "" for a built-in plugin."""
         return "" if self.origin == "built in" else f"; {_without(self.name, self.origin)}"
 
 
 def _without(name: str, origin: str) -> str:
-    """Return how to do without a plugin, for the end of a message."""
+    """Return how to disable a plugin, for the end of a message."""
     if origin == _SETTING:
         return f"leave out -p {name}, or take it out of the setting load_plugins"
     return f"switch it off with -p no:{name} or EVENTMQ_DISABLED_PLUGINS={name}"
 
 
 def own_distribution() -> Distribution | None:
-    """Return the distribution of EventMQ, None where it runs from a checkout."""
+    """Return the distribution of EventMQ, None in a checkout that is not installed."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -144,24 +144,24 @@ def own_distribution() -> Distribution | None:
 
 
 def extra_of(distribution: Distribution, library: str) -> str:
-    """Return the extra of a distribution that brings a library, "" if none is known to."""
-    plain = re.sub(r"[._-]+", "-", library).lower()
+    """Return the extra of a distribution that installs a library, "" if none does."""
+    normalised = re.sub(r"[._-]+", "-", library).lower()
     for line in distribution.requires or ():
         name = _REQUIREMENT.match(line)
         extra = _EXTRA.search(line)
-        if name and extra and re.sub(r"[._-]+", "-", name[0]).lower() == plain:
+        if name and extra and re.sub(r"[._-]+", "-", name[0]).lower() == normalised:
             return extra[1]
     return ""
 
 
 def requirement(distribution: Distribution | None, library: str) -> str:
-    """Return what to ``pip install`` in order to get a library that a plugin needs."""
+    """Return the argument of ``pip install`` for a library that a plugin needs."""
     extra = extra_of(distribution, library) if distribution else ""
     return f"{distribution.name}[{extra}]" if distribution and extra else library
 
 
 class Loader:
-    """The plugins of one app. Every method is for the thread that builds the app.
+    """The plugins of one app. All methods are for the thread that builds the app.
 
     Args:
         disabled: Names of plugins that are not loaded.
@@ -169,7 +169,7 @@ class Loader:
 
     def __init__(self, disabled: Iterable[str] = ()) -> None:
         self._disabled = frozenset(disabled)
-        self._disabled_seen: set[str] = set()
+        self._disabled_found: set[str] = set()
         self._hooks = pluggy.PluginManager(PROJECT)
         self._hooks.add_hookspecs(hookspecs)
         self.registries: dict[str, Registry[Any]] = {k.hook: Registry(k) for k in KINDS}
@@ -189,7 +189,7 @@ class Loader:
         self.plugins[name] = Plugin(name, "built in", (kind.hook,), ((kind.hook, provided),))
 
     def _make_built_in(self, module: str, hook: str, name: str, context: PluginContext) -> object:
-        """Import a built-in plugin and call its factory; registered in its place. Thread-safe."""
+        """Import a built-in plugin and call its factory; registered as the factory. Thread-safe."""
         return getattr(self._import_built_in(module), hook)()[name](context)
 
     def _import_built_in(self, module: str) -> object:
@@ -219,14 +219,16 @@ class Loader:
             self._register(plugin, point.name, origin, point.dist)
 
     def load_module(self, name: str, origin: str) -> None:
-        """Load a module by its dotted name; one that is loaded is left as it is."""
+        """Load a module by its dotted name, unless it is loaded already."""
         if name in self.plugins or self._is_off(name):
             return
         try:
             plugin = importlib.import_module(name)
         except (Exception, SystemExit) as error:
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
-            if missing and f"{name}.".startswith(f"{missing}."):  # it, or a package around it
+            if missing and f"{name}.".startswith(
+                f"{missing}."
+            ):  # the module, or a package that contains it
                 raise PluginNotFound(self._not_found(name, origin)) from error
             raise PluginError(
                 f"plugin {name!r}, named by the {origin}, cannot be imported: "
@@ -240,25 +242,25 @@ class Loader:
         hint = did_you_mean(name, self.plugins)
         if "did you mean" not in hint:
             hint = 'name an installed plugin (see "eventmq plugins") or a module on the path'
-        where = "-p or the setting load_plugins" if origin == _SETTING else origin
-        return f"there is no plugin {name!r}, named by {where}; {hint}"
+        source = "-p or the setting load_plugins" if origin == _SETTING else origin
+        return f"there is no plugin {name!r}, named by {source}; {hint}"
 
     def load_object(self, plugin: object) -> None:
-        """Load an object given to the app: its name is a module's, or its class's and a number.
+        """Load an object from the app's arguments; it is named for its module or class.
 
-        One that is loaded, under whatever name, is left as it is.
+        An object that is loaded already, under whatever name, is not loaded again.
         """
         name = getattr(plugin, "__name__", None) or type(plugin).__name__
         if self._is_off(name) or self._hooks.is_registered(plugin):
             return
         if isinstance(plugin, ModuleType) and name in self.plugins:
             self._collide(name, "argument plugins")
-        count = sum(known.partition("#")[0] == name for known in self.plugins)
+        count = sum(loaded.partition("#")[0] == name for loaded in self.plugins)
         self._register(plugin, f"{name}#{count + 1}" if count else name, "argument")
 
     def _is_off(self, *names: str) -> bool:
         off = self._disabled.intersection(names)
-        self._disabled_seen |= off
+        self._disabled_found |= off
         return bool(off)
 
     def _collide(self, name: str, origin: str) -> None:
@@ -273,13 +275,15 @@ class Loader:
         if name in self.plugins:
             self._collide(name, origin)
         version = dist.version if dist else str(getattr(plugin, "__version__", ""))
-        made = Plugin(name, origin, version=version, distribution=dist)
+        registered = Plugin(name, origin, version=version, distribution=dist)
         try:
             hooks = self._hooks_of(plugin, name)
-            made = made._replace(hooks=hooks, provides=tuple(self._collect(name, hooks)))
+            registered = registered._replace(
+                hooks=hooks, provides=tuple(self._collect(name, hooks))
+            )
         except PluginError as error:
-            raise type(error)(f"{made}: {error}{made.remedy}") from error
-        self.plugins[name] = made
+            raise type(error)(f"{registered}: {error}{registered.remedy}") from error
+        self.plugins[name] = registered
 
     def _hooks_of(self, plugin: object, name: str) -> tuple[str, ...]:
         """Register a plugin with pluggy and return the names of its hooks."""
@@ -293,25 +297,25 @@ class Loader:
 
     def implementations(self, hook: str, name: str | None = None) -> list[pluggy.HookImpl]:
         """Return the functions of a hook, of one plugin or of all, in the order of loading."""
-        found = getattr(self._hooks.hook, hook).get_hookimpls()
-        return [impl for impl in found if name in {None, impl.plugin_name}]
+        functions = getattr(self._hooks.hook, hook).get_hookimpls()
+        return [impl for impl in functions if name in {None, impl.plugin_name}]
 
     def call(self, hook: str, impl: pluggy.HookImpl, argument: object) -> None:
-        """Call a hook of one argument; an implementation may leave it out.
+        """Call a hook of one argument; an implementation may omit it.
 
         Raises:
-            PluginError: It raised, and what it raised is no error of EventMQ.
+            PluginError: It raised an exception that is not an EventMQ error.
         """
         self.answer(hook, impl, dict.fromkeys(impl.argnames, argument))
 
-    def answer(self, hook: str, impl: pluggy.HookImpl, given: Mapping[str, object]) -> Any:
-        """Return what a hook returns; an implementation may leave arguments out.
+    def answer(self, hook: str, impl: pluggy.HookImpl, arguments: Mapping[str, object]) -> Any:
+        """Call a hook and return its value; an implementation may omit arguments.
 
         Raises:
-            PluginError: It raised, and what it raised is no error of EventMQ.
+            PluginError: It raised an exception that is not an EventMQ error.
         """
         try:
-            return impl.function(*(given[name] for name in impl.argnames))
+            return impl.function(*(arguments[name] for name in impl.argnames))
         except EventMQError:
             raise
         except (Exception, SystemExit) as error:
@@ -321,10 +325,10 @@ class Loader:
             ) from error
 
     def declared(self, hook: str) -> Iterator[tuple[Plugin, str, Any]]:
-        """Yield (plugin, name, value) of what the plugins return from a hook for options.
+        """Yield (plugin, name, value) for the values of a hook that declares options.
 
         Raises:
-            PluginError: The hook of a plugin raises, or returns no mapping.
+            PluginError: The hook of a plugin raises, or does not return a mapping.
         """
         for plugin in WITH_OPTIONS:
             if plugin_name(plugin) in self.plugins:
@@ -339,7 +343,7 @@ class Loader:
                 yield owner, name, value
 
     def _collect(self, name: str, hooks: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-        """Call the registration hooks of a plugin and add what they provide."""
+        """Call the registration hooks of a plugin and add their factories."""
         for hook in hooks:
             for impl in self.implementations(hook, name):
                 if impl.kwargnames:
@@ -356,14 +360,14 @@ class Loader:
         return self.plugins[name].full_name
 
     def finish(self, options: Iterable[str] = ()) -> None:
-        """Check what can be checked only when all plugins are loaded.
+        """Check what can only be checked when all plugins are loaded.
 
         Args:
             options: Names for which the settings have options.
 
         Raises:
             HookError: A plugin implements an unknown hook.
-            SettingsError: Options are for a misspelt name.
+            SettingsError: There are options for a misspelt name.
         """
         try:
             self._hooks.check_pending()
@@ -375,7 +379,7 @@ class Loader:
             msg = f"{plugin} implements {wrong!r}, and there is no such hook"
             hint = f"{did_you_mean(wrong, _SPECS)}{plugin.remedy}"
             raise HookError(f"{msg}; {hint}") from error
-        for name in sorted(self._disabled - self._disabled_seen):
+        for name in sorted(self._disabled - self._disabled_found):
             hint = did_you_mean(name, self.plugins)
             log.warning("plugin %r is switched off, but there is none; %s", name, hint)
         self._check_options(options)
@@ -383,12 +387,13 @@ class Loader:
     def _check_options(self, options: Iterable[str]) -> None:
         """Refuse options under a misspelt name, and warn of those under an unknown name.
 
-        The latter are no error: the plugin may belong to an app that this process does not load.
+        The latter are not an error: the plugin may belong to an app that this process does not
+        load.
         """
         provided = {p.name for registry in self.registries.values() for p in registry}
-        known = {*provided, *(kind_name for _, kind_name in BUILT_INS.values())}
-        for name in sorted({*options} - known - {*self.plugins} - self._disabled):
-            hint = did_you_mean(name, known)
+        valid = {*provided, *(kind_name for _, kind_name in BUILT_INS.values())}
+        for name in sorted({*options} - valid - {*self.plugins} - self._disabled):
+            hint = did_you_mean(name, valid)
             if "did you mean" in hint:
                 raise SettingsError(
                     f"the table plugins.{name} of the settings is of no plugin; {hint}"
@@ -397,7 +402,7 @@ class Loader:
 
 
 def _mapping(hook: str, impl: pluggy.HookImpl) -> Mapping[str, Any]:
-    """Call a registration hook and return what it provides."""
+    """Call a registration hook and return its mapping."""
     try:
         mapping = impl.function()
     except PluginError:
@@ -421,24 +426,26 @@ def _check_marks(plugin: object, hooks: tuple[str, ...]) -> None:
         raise HookError("it implements no hook; mark functions with @hookimpl")
 
 
-#: Hook -> what the names of the mapping that it returns stand for, where that is no factory.
+#: Hook -> what the values of its mapping are, if they are not factories.
 _MAPPED = {"eventmq_command_options": "options", "eventmq_task_options": "function"}
 
 
 def split_switches(values: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the values of ``-p``: modules to load, and from ``no:NAME`` names to disable."""
+    """Split the values of ``-p`` into modules to load and, from ``no:NAME``, names to disable."""
     switches = list(values)
     load = tuple(value for value in switches if not value.startswith("no:"))
     return load, tuple(value.removeprefix("no:") for value in switches if value.startswith("no:"))
 
 
 class PluginManager:
-    """The plugins of one app. `load` once, in the thread that builds the app; the rest anywhere.
+    """The plugins of one app. Call `load` once in the thread that builds the app.
+
+    All other methods may be called from any thread.
 
     Args:
         settings: Plugins to load, choices among them, and their options.
-        clock: Handed to plugins.
-        app: Returns the app, which is handed to plugins.
+        clock: The clock for plugins.
+        app: Returns the app for plugins.
     """
 
     def __init__(
@@ -461,11 +468,11 @@ class PluginManager:
         """Load everything that is not built in.
 
         Args:
-            plugins: Modules, their dotted names, or objects, as given to the app.
-            entry_points: Those of the group ``eventmq``; None takes what is installed.
+            plugins: Modules, their dotted names, or objects: the argument of the app.
+            entry_points: Those of the group ``eventmq``; None for the installed ones.
 
         Raises:
-            PluginError: A plugin cannot be imported, is wrong, or provides a name that is taken.
+            PluginError: A plugin cannot be imported, is wrong, or provides a name that is in use.
             SettingsError: The settings have options for a misspelt name.
         """
         if entry_points is None:
@@ -495,43 +502,43 @@ class PluginManager:
         """Return a new object.
 
         Args:
-            kind: For instance `eventmq.registry.names.SERIALIZER`.
-            text: A name, or a URL whose scheme is one; the URL is then the option ``url``.
-            options: Added to the options of the settings; these win.
+            kind: The kind, for instance `eventmq.registry.names.SERIALIZER`.
+            text: A name, or a URL whose scheme is a name; the URL is then the option ``url``.
+            options: Override the options of the settings.
 
         Raises:
             PluginNotFound: No plugin provides the name.
             PluginError: The plugin cannot make it; a missing library is named with its extra.
         """
         registration = self._loader.registries[kind.hook].find(text)
-        given = {**(options or {}), **({"url": text} if "://" in text else {})}
-        merged = {**self._settings.plugin_options.get(registration.name, {}), **given}
+        explicit = {**(options or {}), **({"url": text} if "://" in text else {})}
+        merged = {**self._settings.plugin_options.get(registration.name, {}), **explicit}
         plugin = self._loader.plugins[registration.plugin]
-        what = f"{kind.name} {registration.name!r} of {plugin}"
+        description = f"{kind.name} {registration.name!r} of {plugin}"
         context = PluginContext(registration.name, merged, self._clock, self._app())
         try:
-            made = registration.factory(context)
+            instance = registration.factory(context)
         except EventMQError as error:
             if type(error) is not PluginError:
                 raise
-            where = self._where(registration.name, given, str(error))
-            raise PluginError(f"{what}: {error}{where}") from error
+            location = self._location(registration.name, explicit, str(error))
+            raise PluginError(f"{description}: {error}{location}") from error
         except ModuleNotFoundError as error:
-            raise PluginError(f"{what} {_missing(plugin, error)}{plugin.remedy}") from error
+            raise PluginError(f"{description} {_missing(plugin, error)}{plugin.remedy}") from error
         except (Exception, SystemExit) as error:
             raise PluginError(
-                f"{what} cannot be made: {type(error).__name__}: {error}{plugin.remedy}"
+                f"{description} cannot be made: {type(error).__name__}: {error}{plugin.remedy}"
             ) from error
-        if lack := kind.lack(made):
-            raise PluginError(f"{what} {lack}{plugin.remedy}")
+        if lack := kind.lack(instance):
+            raise PluginError(f"{description} {lack}{plugin.remedy}")
         self._made.add((kind.hook, registration.name))
-        return cast("T", made)
+        return cast("T", instance)
 
-    def _where(self, name: str, given: Mapping[str, Any], error: str) -> str:
-        """Return where the options of an error are, for its end; "" where the caller gave them."""
+    def _location(self, name: str, explicit: Mapping[str, Any], error: str) -> str:
+        """Return the location of an error's options in the settings; "" if the caller set them."""
         table = self._settings.plugin_options.get(name, {})
-        wrong = [option for option in {**table, **given} if repr(option) in error]
-        if given.keys() & wrong or "option" not in error:
+        wrong = [option for option in {**table, **explicit} if repr(option) in error]
+        if explicit.keys() & wrong or "option" not in error:
             return ""
         of = {self._settings.source(f"plugins.{name}.{option}") for option in wrong or table}
         tables = [_TABLES.get(source, _TABLES["default"]) for source in sorted(of or {"default"})]
@@ -545,7 +552,7 @@ class PluginManager:
         return "" if built_in else f"{kind.name} {registration.name!r} of {plugin}"
 
     def get(self, kind: PluginKind[T], text: str) -> T:
-        """Return the app's one object of a name: `make`, once, with the settings' options."""
+        """Return the app's only object of a name: made once, with the settings' options."""
         key = (kind.hook, text)
         if key not in self._objects:
             self._objects.setdefault(key, self.make(kind, text))
@@ -564,14 +571,14 @@ class PluginManager:
         return tuple(self.get(MIDDLEWARE, name) for name in self._settings.middleware)
 
     def names(self, kind: PluginKind[Any]) -> list[str]:
-        """Return the names of a kind that can be chosen."""
+        """Return the available names of a kind."""
         return [provided.name for provided in self._loader.registries[kind.hook]]
 
     def close(self) -> None:
         """Close the app's result backend, if it was made. Idempotent."""
-        for (hook, _), made in self._objects.items():
+        for (hook, _), instance in self._objects.items():
             if hook == RESULT_BACKEND.hook:
-                cast("ResultBackend", made).close()
+                cast("ResultBackend", instance).close()
 
     # Hooks
 
@@ -584,7 +591,7 @@ class PluginManager:
         """Call ``eventmq_add_commands``: once, at the start of the program.
 
         Raises:
-            PluginCollision: A plugin took the name of a command that was there.
+            PluginCollision: A plugin replaced an existing command.
         """
         owners: dict[str, str] = {}
         for impl in self._loader.implementations("eventmq_add_commands"):
@@ -601,21 +608,21 @@ class PluginManager:
             owners |= dict.fromkeys(cli.commands.keys() - before.keys(), str(plugin))
 
     def observer(self) -> Callable[[Mapping[str, Any]], None] | None:
-        """Return what to call with each event, or None where no plugin observes."""
+        """Return a function that passes an event to all observers; None if there are none."""
         observers = self._loader.implementations("eventmq_job_event")
         return partial(_notify, self._loader, observers) if observers else None
 
     def serve_metrics(
         self, read: Callable[[], Mapping[str, Any]], address: str
     ) -> Callable[[], None]:
-        """Let every plugin that can do so serve metrics; return what ends that.
+        """Let every capable plugin serve metrics; return a function that stops it.
 
         Args:
             read: Returns the figures; see the hook ``eventmq_serve_metrics``.
             address: ``host:port``.
 
         Raises:
-            PluginError: No plugin can, or one cannot.
+            PluginError: No plugin can, or one fails.
         """
         ends: list[Callable[[], None]] = []
 
@@ -623,10 +630,10 @@ class PluginManager:
             while ends:
                 ends.pop()()
 
-        given = {"read": read, "address": address}
+        arguments = {"read": read, "address": address}
         try:
             for impl in self._loader.implementations("eventmq_serve_metrics"):
-                ends.append(self._loader.answer("eventmq_serve_metrics", impl, given))
+                ends.append(self._loader.answer("eventmq_serve_metrics", impl, arguments))
         except BaseException:
             end()
             raise
@@ -636,19 +643,20 @@ class PluginManager:
             )
         return end
 
-    # Options that plugins declare
+    # Options from plugins
 
     def command_options(
         self, kind: PluginKind[Any], taken: Mapping[str, str] | None = None
     ) -> dict[str, tuple[CommandOption, list[str]]]:
-        """Return name -> option and whose it is, of what plugins declare for a command.
+        """Return name -> (option, owners) for the options of a command that plugins declare.
 
         Args:
             kind: What the command runs: `GATEWAY` or `WORKER_POOL` of `eventmq.registry.names`.
-            taken: Names of options that no plugin may declare, and whose they are.
+            taken: Names of options that no plugin may declare -> their owner.
 
         Raises:
-            HookError: A plugin declares what is no option, or options for what it does not provide.
+            HookError: A plugin declares something else than an option, or options for a name that
+                it does not provide.
             PluginCollision: Two declare different options of one name, or one a name of ``taken``.
         """
         found: dict[str, tuple[CommandOption, list[str]]] = {}
@@ -671,8 +679,8 @@ class PluginManager:
                         f"{plugin} declares the option {option.name!r} for {owner!r}, which is "
                         f"that of {taken[option.name]!r}{plugin.remedy}"
                     )
-                same, owners = found.setdefault(option.name, (option, []))
-                if (same.metavar, same.minimum) != (option.metavar, option.minimum):
+                first, owners = found.setdefault(option.name, (option, []))
+                if (first.metavar, first.minimum) != (option.metavar, option.minimum):
                     raise PluginCollision(
                         f"the options {option.name!r} of {owners[0]!r} and {owner!r} differ"
                         f"{plugin.remedy}"
@@ -681,17 +689,17 @@ class PluginManager:
         return found
 
     def task_options(self) -> dict[str, Callable[[Any], TaskRole]]:
-        """Return what plugins declare for ``@app.task``: name -> function that reads a value.
+        """Return the options of ``@app.task`` from plugins: name -> function that reads a value.
 
         Raises:
-            HookError: A plugin declares what is no function; from such a function, that it returns
-                what is no role.
-            PluginCollision: Two declare one name.
+            HookError: A plugin declares something else than a function, or its function returns
+                something else than a role.
+            PluginCollision: Two plugins declare the same name.
         """
-        found: dict[str, Callable[[Any], TaskRole]] = {}
+        readers: dict[str, Callable[[Any], TaskRole]] = {}
         owners: dict[str, Plugin] = {}
         for plugin, name, read in self._loader.declared("eventmq_task_options"):
-            if name in found:
+            if name in readers:
                 raise PluginCollision(
                     f"the task option {name!r} of {plugin} is one of {owners[name]} too"
                     f"{plugin.remedy}"
@@ -700,20 +708,20 @@ class PluginManager:
                 raise HookError(
                     f"the task option {name!r} of {plugin} is no function{plugin.remedy}"
                 )
-            found[name], owners[name] = partial(_read_role, plugin, name, read), plugin
-        return found
+            readers[name], owners[name] = partial(_read_role, plugin, name, read), plugin
+        return readers
 
     # Listing
 
     def listing(self) -> list[dict[str, str]]:
         """Return one row per plugin: name, version, origin, hooks, provides, in_use."""
-        own = own_distribution()
-        version = own.version if own else ""
+        eventmq_distribution = own_distribution()
+        version = eventmq_distribution.version if eventmq_distribution else ""
         chosen = self._chosen()
         return [_row(plugin, version, chosen) for plugin in self._loader.plugins.values()]
 
     def _chosen(self) -> set[tuple[str, str]]:
-        """Return (hook, name) of what the settings choose or this process has made."""
+        """Return (hook, name) for everything that the settings choose or this process has made."""
         s = self._settings
         chosen: dict[PluginKind[Any], Sequence[str]] = {
             SERIALIZER: (*s.accept_content, s.serializer),
@@ -733,7 +741,7 @@ class PluginManager:
 
 
 def _missing(plugin: Plugin, error: ModuleNotFoundError) -> str:
-    """Return which library a factory lacks and how to install it."""
+    """Name the library that a factory lacks, and how to install it."""
     library = (error.name or str(error)).partition(".")[0]
     needed = requirement(plugin.distribution or own_distribution(), library)
     return f"needs the library {library!r}: pip install '{needed}' ({error})"
@@ -765,9 +773,9 @@ def _read_role(
 
 
 def _notify(loader: Loader, observers: list[pluggy.HookImpl], event: Mapping[str, Any]) -> None:
-    """Call every observer with an event; one that fails does not stop the others."""
+    """Pass an event to every observer; one that fails does not stop the others."""
     for impl in observers:
         try:
             loader.call("eventmq_job_event", impl, event)
         except EventMQError:
-            log.exception("an observer failed; the event goes on to the others")
+            log.exception("an observer failed; the event is passed to the others")

@@ -1,6 +1,6 @@
 """Registries: name -> factory of plugin objects, one `Registry` per `PluginKind`.
 
-The built-in plugins stand here in a table, so that listing and choosing import none of them.
+The table of built-in plugins is here, so that listing and choosing import none of them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class PluginKind(Generic[T]):
     Attributes:
         name: Its name in messages.
         hook: The hook that provides it.
-        contract: Name of what it keeps, in `eventmq.interfaces`.
-        wider: Attribute, and name of the contract of objects of which it is true.
+        contract: Name of the contract of its objects, in `eventmq.interfaces`.
+        wider: An attribute, and the name of the contract of objects with a true value of it.
     """
 
     name: str
@@ -75,16 +75,16 @@ class PluginKind(Generic[T]):
     contract: str
     wider: tuple[str, str] = ("", "")
 
-    def lack(self, made: object) -> str:
-        """Return what an object lacks to keep the contract, "" if it has everything."""
+    def lack(self, instance: object) -> str:
+        """Return what an object lacks of the contract, "" if it is complete."""
         from eventmq import interfaces
 
-        asked, (flag, wider) = [self.contract], self.wider
-        if flag and getattr(made, flag, False):
-            asked.append(wider)
-        for contract in asked:
+        required, (flag, wider) = [self.contract], self.wider
+        if flag and getattr(instance, flag, False):
+            required.append(wider)
+        for contract in required:
             for name in _members(getattr(interfaces, contract)):
-                if not _has(made, name):
+                if not _has(instance, name):
                     return f"has no {name!r}, which the contract {contract} asks for"
         return ""
 
@@ -92,23 +92,23 @@ class PluginKind(Generic[T]):
 @lru_cache(maxsize=32)
 def _members(contract: type) -> Sequence[str]:
     """Return the names of the methods and attributes of a contract."""
-    own = [kind for kind in contract.__mro__ if kind not in {Protocol, Generic, object}]
-    names = [name for kind in own for name in (*inspect.get_annotations(kind), *vars(kind))]
+    classes = [kind for kind in contract.__mro__ if kind not in {Protocol, Generic, object}]
+    names = [name for kind in classes for name in (*inspect.get_annotations(kind), *vars(kind))]
     return [name for name in dict.fromkeys(names) if not name.startswith("_")]
 
 
-def _has(made: object, name: str) -> bool:
+def _has(instance: object, name: str) -> bool:
     """Return whether an object has an attribute, without computing a property."""
-    if hasattr(type(made), name):  # nearly always: a scheduler makes thousands of triggers
+    if hasattr(type(instance), name):  # fast path: a scheduler makes thousands of triggers
         return True
     try:
-        inspect.getattr_static(made, name)
+        inspect.getattr_static(instance, name)
     except AttributeError:
-        kind = type(made)
+        kind = type(instance)
         delegates = hasattr(kind, "__getattr__") or (
             kind.__getattribute__ is not object.__getattribute__
         )
-        return delegates and hasattr(made, name)
+        return delegates and hasattr(instance, name)
     return True
 
 
@@ -163,7 +163,7 @@ class Registration(NamedTuple):
 
 
 def scheme(text: str) -> str:
-    """Return the scheme of a URL, or the text itself where it is a plain name."""
+    """Return the scheme of a URL, or the text itself if it is a plain name."""
     return text.partition("://")[0]
 
 
@@ -171,7 +171,7 @@ class Registry(Generic[T]):
     """Name -> factory of one kind.
 
     Args:
-        kind: What the factories make.
+        kind: Kind of the objects that the factories make.
     """
 
     def __init__(self, kind: PluginKind[T]) -> None:
@@ -191,30 +191,32 @@ class Registry(Generic[T]):
         """Add a factory.
 
         Args:
-            name: How users choose it; for what is chosen by URL, the scheme.
+            name: The name that users choose; for an object chosen by URL, the scheme.
             factory: Makes the object.
             plugin: The plugin that provides it, for messages and listings.
-            full_name: Returns how messages name a plugin that is in its way.
+            full_name: Returns the name of a colliding plugin for messages.
 
         Raises:
             HookError: The name or the factory is invalid.
             PluginCollision: Another plugin provides the name.
         """
-        what = f"{self.kind.name} {name!r}"
+        subject = f"{self.kind.name} {name!r}"
         if not _NAME.fullmatch(name):
-            raise HookError(f"{what}: a name has small letters, digits and + . _ - only")
+            raise HookError(f"{subject}: a name has small letters, digits and + . _ - only")
         if not callable(factory):
-            raise HookError(f"{what}: the factory cannot be called, it is {type(factory).__name__}")
-        other = self._registrations.get(name)
-        if other is not None:
-            raise PluginCollision(f"{what} is provided by {full_name(other.plugin)} too")
+            raise HookError(
+                f"{subject}: the factory cannot be called, it is {type(factory).__name__}"
+            )
+        existing = self._registrations.get(name)
+        if existing is not None:
+            raise PluginCollision(f"{subject} is provided by {full_name(existing.plugin)} too")
         self._registrations[name] = Registration(name, factory, plugin)
 
     def find(self, text: str) -> Registration:
         """Return the registration of a name, or of the scheme of a URL.
 
         Raises:
-            PluginNotFound: None has the name; the message has the nearest name, or all.
+            PluginNotFound: No factory has the name; the message has the nearest name, or all.
         """
         name = scheme(text)
         registration = self._registrations.get(name)
@@ -225,13 +227,13 @@ class Registry(Generic[T]):
         return registration
 
 
-#: Package of the modules.
+#: Package of the built-in plugins.
 _PACKAGE = "eventmq.plugins."
 
 #: Modules of `_PACKAGE` that have several plugins.
 _SHARED = frozenset({"retries", "routing", "schedule_stores", "triggers"})
 
-#: Plugin -> what it provides: kind and name. A test compares it to the modules.
+#: Plugin -> kind and name of its object. A test compares it to the modules.
 BUILT_INS: Mapping[str, tuple[PluginKind[Any], str]] = {
     "serializers.msgpack_": (SERIALIZER, "msgpack"),
     "serializers.json_": (SERIALIZER, "json"),
@@ -263,7 +265,7 @@ BUILT_INS: Mapping[str, tuple[PluginKind[Any], str]] = {
 }
 
 
-#: Those that declare options of a command. A test compares it to the modules as well.
+#: Plugins that declare options of a command. A test compares it to the modules as well.
 WITH_OPTIONS = ("pools.prefork",)
 
 
@@ -274,5 +276,5 @@ def module_of(plugin: str) -> str:
 
 
 def plugin_name(plugin: str) -> str:
-    """Return the plugin's name: the module's without the underscore that spares a library."""
+    """Return the plugin's name: that of the module without the underscore that avoids a clash."""
     return plugin.rstrip("_")

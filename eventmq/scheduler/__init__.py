@@ -1,5 +1,5 @@
 """The scheduler: submits the job of each schedule at its fire times.
 
-`machine` decides what is due, `runner` reads the store and submits. Neither knows where schedules
-are kept nor how triggers are made.
+`machine` decides what is due, `runner` reads the store and submits. Neither depends on the kind of
+the store or on how triggers are made.
 """

@@ -1,10 +1,10 @@
 """The scheduler's state machine: schedules and ``now`` in, pending fires and steps out.
 
 No socket, no store, no clock. Its runner (or a test) passes it the schedules of the store
-(`replace`, `drop`), asks what is due (`due`) and reports each stored step (`moved`). The next fire
-time of a schedule is computed from its last one in the store, and the id of a job from schedule
-and fire time, so any number of schedulers may run: the broker refuses a second job of one id.
-`synchronise` brings the store in line with the schedules of an app's code.
+(`replace`, `drop`), requests the due ones (`due`) and reports each stored step (`moved`). The next
+fire time of a schedule is computed from the last one in the store, and the id of a job from
+schedule and fire time, so any number of schedulers may run: the broker refuses a second job with
+the same id. `synchronise` makes the store match the schedules of an app's code.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ __all__ = [
 ]
 
 
-def job_headers(made: Schedule, at: float) -> str:
+def job_headers(schedule: Schedule, at: float) -> str:
     """Return the header text of a schedule's job for the fire time ``at`` (Unix time).
 
     The header ``schedule-id`` names the schedule in the job's events. The jobs of a SCHEDULE
-    message, which a legacy broker may have sent, have the headers of the message only.
+    message, which a legacy broker may have sent, have only the headers of the message.
     """
-    texts = [made.headers] if made.headers else []
-    if made.source != "wire":
-        texts.append(write_headers([("schedule-id", made.name)]))
-    if made.expires_in:
-        texts.append(f"expires:{at + made.expires_in:.3f}")
+    texts = [schedule.headers] if schedule.headers else []
+    if schedule.source != "wire":
+        texts.append(write_headers([("schedule-id", schedule.name)]))
+    if schedule.expires_in:
+        texts.append(f"expires:{at + schedule.expires_in:.3f}")
     return ",".join(texts)
 
 
 class PendingFire(NamedTuple):
-    """One job to be submitted: its id and the fire time it is for."""
+    """One job to submit: its id and its fire time."""
 
     id: str
     fire_time: float
@@ -70,7 +70,8 @@ class Entry:
         fire_time: The next fire time, None if there is none.
         ready_at: The next fire time plus its jitter.
         generation: Generation of its valid heap item; items of older ones are ignored.
-        waits: Since when a fire of overlap ``queue`` waits for the job before, 0.0 if none does.
+        waits: Time since which a fire of overlap ``queue`` waits for the previous job, 0.0 for
+            none.
         broken: The trigger failed: there is no next fire time, yet the schedule has not ended.
     """
 
@@ -85,13 +86,13 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Firing:
-    """Firing of a schedule: jobs to be submitted, in order, and then the step to be stored.
+    """Firing of a schedule: jobs to submit, in order, and then the step to store.
 
     Attributes:
         entry: The due schedule.
-        fires: Jobs to be submitted; empty if fire times are only skipped.
+        fires: Jobs to submit; empty if fire times are only skipped.
         last_fire_time: The schedule's last fire time after the step.
-        skipped: Whether fire times were left out, which is logged.
+        skipped: Whether fire times were skipped, which is logged.
     """
 
     entry: Entry
@@ -100,40 +101,40 @@ class Firing:
     skipped: bool = False
 
     def step(self, results: Sequence[bool | None]) -> Progress | None:
-        """Return the step to be stored, None if nothing was submitted.
+        """Return the step to store, None if nothing was submitted.
 
         Args:
             results: One per pending fire: True if the broker has the job, None if it refused it
-                for good, False if this one and all after it have to be submitted again.
+                for good, False if this job and all later ones have to be submitted again.
         """
         schedule = self.entry.schedule
-        done = results.index(False) if False in results else len(results)
-        if results and not done:
+        count = results.index(False) if False in results else len(results)
+        if results and not count:
             return None
         accepted = [
-            fire.id for fire, result in zip(self.fires, results[:done], strict=False) if result
+            fire.id for fire, result in zip(self.fires, results[:count], strict=False) if result
         ]
-        fired = self.last_fire_time if done == len(results) else self.fires[done - 1].fire_time
+        fired = self.last_fire_time if count == len(results) else self.fires[count - 1].fire_time
         remaining = schedule.remaining
         if remaining is not None:
-            remaining = max(0, remaining - done)
+            remaining = max(0, remaining - count)
         job = accepted[-1] if accepted else schedule.last_job
         return Progress(schedule.name, schedule.version, fired, remaining, job)
 
 
 logger = logging.getLogger("eventmq.scheduler")
 
-#: Seconds after which a fire time that has not fired counts as missed; up to that, each one fires:
-#: another beat may have to take over, or the broker may restart.
+#: Seconds after which a fire time that has not fired counts as missed. Up to that each one fires,
+#: since another beat may have to take over, or the broker may restart.
 TOLERANCE = 30.0
 
-#: Jobs of one schedule that are submitted at a time.
+#: Maximum number of jobs of one schedule that are submitted together.
 MAX_FIRES = 100
 
-#: Seconds until a fire that failed is tried again, and until a running job is asked about again.
+#: Seconds until a failed fire is tried again, and until the state of a running job is read again.
 RETRY_AFTER = 1.0
 
-#: Seconds that a schedule's last fire time may be ahead of the clock: clocks of beats differ.
+#: Maximum seconds by which a last fire time may be ahead of the clock: clocks of beats differ.
 MAX_AHEAD = 60.0
 
 
@@ -148,16 +149,16 @@ class SchedulerMachine:
     def __init__(self, identity: str, make_trigger: Callable[[str], Trigger]) -> None:
         self.identity = identity
         self.entries: dict[str, Entry] = {}
-        #: A legacy scheduler fires the legacy schedules of source ``wire``.
+        #: Whether a legacy scheduler fires the legacy schedules of source ``wire``.
         self.foreign = False
         self._make_trigger = make_trigger
         self._heap: list[tuple[float, int, str]] = []
         self._generation = 0
 
-    # What is in the store
+    # Schedules of the store
 
     def replace(self, schedules: Iterable[Schedule], now: float) -> None:
-        """Add or replace schedules by those read from the store; others stay as they are."""
+        """Add or replace schedules read from the store; other schedules do not change."""
         ahead: list[tuple[float, str]] = []
         for schedule in schedules:
             current = self.entries.get(schedule.name)
@@ -176,11 +177,11 @@ class SchedulerMachine:
             self._schedule_next(entry)
         _log_ahead(ahead)
 
-    def went_back(self, now: float, slack: float = 0.0) -> None:
-        """Reset schedules whose last fire time is in the future, after time was put back.
+    def clock_set_back(self, now: float, slack: float = 0.0) -> None:
+        """Reset schedules whose last fire time is in the future, after time was set back.
 
-        They fire from now on. Jobs of fire times that come again have the ids of before, which the
-        broker refuses for as long as it remembers them.
+        They fire from now on. Jobs of repeated fire times have the same ids as before, which the
+        broker refuses as long as it remembers them.
 
         Args:
             now: Unix time.
@@ -201,9 +202,9 @@ class SchedulerMachine:
             self.entries.pop(name, None)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove all schedules but these."""
-        kept_names = set(names)
-        self.drop([name for name in self.entries if name not in kept_names])
+        """Remove all schedules except these."""
+        valid_names = set(names)
+        self.drop([name for name in self.entries if name not in valid_names])
 
     def _schedule_next(self, entry: Entry, at: float | None = None) -> None:
         """Compute the next fire time of a schedule and push it onto the heap."""
@@ -219,7 +220,7 @@ class SchedulerMachine:
         entry.generation = self._generation
         heappush(self._heap, (at, self._generation, entry.schedule.name))
         if len(self._heap) > 1000 and len(self._heap) > 3 * len(self.entries):  # noqa: PLR2004
-            # Most items are of schedules that were replaced or removed.
+            # Most items belong to schedules that were replaced or removed.
             self._heap = [item for item in self._heap if self._is_valid(item)]
             heapify(self._heap)
 
@@ -243,16 +244,16 @@ class SchedulerMachine:
             return None
         return fire_time
 
-    # What is due
+    # Due schedules
 
     def next_tick(self) -> float | None:
-        """Return the Unix time at which the next schedule is due, None if none will be."""
+        """Return the Unix time at which the next schedule is due, None if none is."""
         while self._heap and not self._is_valid(self._heap[0]):
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def _is_valid(self, item: tuple[float, int, str]) -> bool:
-        """Return whether a heap item is of a schedule that was neither replaced nor removed."""
+        """Return whether the schedule of a heap item was neither replaced nor removed."""
         entry = self.entries.get(item[2])
         return entry is not None and entry.generation == item[1]
 
@@ -271,7 +272,7 @@ class SchedulerMachine:
         return [s.last_job for s in schedules if s.overlap != "allow" and s.last_job]
 
     def fire(self, entry: Entry, now: float, unfinished: Mapping[str, bool]) -> Firing | None:
-        """Decide what a due schedule does.
+        """Decide which jobs a due schedule submits.
 
         Args:
             entry: A schedule that `due` returned.
@@ -279,7 +280,7 @@ class SchedulerMachine:
             unfinished: Ids of `awaited_jobs` -> whether the job has not ended.
 
         Returns:
-            Jobs to submit and the step to store, or None if it waits for the job before.
+            Jobs to submit and the step to store, or None if it waits for the previous job.
         """
         schedule = entry.schedule
         try:
@@ -316,8 +317,8 @@ class SchedulerMachine:
     def _fire_times(self, entry: Entry, now: float) -> tuple[list[float], float, bool]:
         """Return the times to fire, the last fire time of the step, and whether some are skipped.
 
-        All fire times that are at most `TOLERANCE` late fire. If the first one is later it was
-        missed, and the misfire policy decides; ``skip`` is ``all`` within the tolerance.
+        All fire times that are at most `TOLERANCE` late fire. If the first one is later, it was
+        missed and the misfire policy decides; ``skip`` acts as ``all`` within the tolerance.
         """
         schedule, first = entry.schedule, entry.fire_time
         assert first is not None  # noqa: S101 - it was due
@@ -340,7 +341,7 @@ class SchedulerMachine:
         return fire_times, last, True
 
     def _steps(self, entry: Entry, fire_time: float, now: float) -> tuple[list[float], float, bool]:
-        """Return the due times from ``fire_time`` on, as many as fire at once."""
+        """Return the due times from ``fire_time`` on, up to the number that may fire at once."""
         schedule, fire_times = entry.schedule, [fire_time]
         limit = MAX_FIRES if schedule.overlap == "allow" else 1
         while len(fire_times) < limit:
@@ -350,10 +351,10 @@ class SchedulerMachine:
             fire_times.append(following)
         return fire_times, fire_times[-1], False
 
-    # What became of it
+    # Results
 
     def moved(self, entry: Entry, step: Progress) -> None:
-        """Apply a step that is in the store."""
+        """Apply a step that is stored."""
         schedule = entry.schedule
         schedule.version = step.expected + 1
         schedule.last_fire_time, schedule.remaining = step.last_fire_time, step.remaining
@@ -364,9 +365,12 @@ class SchedulerMachine:
     @staticmethod
     def is_over(entry: Entry) -> bool:
         """Return whether a schedule will never fire again and is not declared in code."""
-        made = entry.schedule
+        stored = entry.schedule
         return (
-            entry.fire_time is None and made.enabled and made.source != "code" and not entry.broken
+            entry.fire_time is None
+            and stored.enabled
+            and stored.source != "code"
+            and not entry.broken
         )
 
     def ended(self) -> list[Schedule]:
@@ -378,7 +382,7 @@ class SchedulerMachine:
         ]
 
     def wait(self, entry: Entry, now: float) -> None:
-        """Try a due schedule again after `RETRY_AFTER`: broker or store could not be reached."""
+        """Retry a due schedule after `RETRY_AFTER`: broker or store could not be reached."""
         if self.entries.get(entry.schedule.name) is entry:
             self._push(entry, now + RETRY_AFTER)
 
@@ -387,8 +391,8 @@ def _log_ahead(ahead: Sequence[tuple[float, str]]) -> None:
     if ahead:
         seconds, name = max(ahead)
         logger.warning(
-            "%d schedules have fired for times ahead of the clock, %r for one in %.0f s: they go "
-            "on from now", len(ahead), name, seconds,
+            "%d schedules have fired for times ahead of the clock, %r for one in %.0f s: they "
+            "continue from now", len(ahead), name, seconds,
         )  # fmt: skip
 
 
@@ -399,10 +403,10 @@ def synchronise(
     app: str,
     now: float,
 ) -> None:
-    """Add, change and remove schedules until the store has those that the code declares.
+    """Add, change and remove schedules until the store matches the code's declarations.
 
-    Those of other apps, of clients, of the command line and of SCHEDULE messages are left alone.
-    Another beat may do the same at the same time; the second one finds it done.
+    Those of other apps, of clients, of the command line and of SCHEDULE messages are not changed.
+    If another beat does the same at the same time, the second one finds nothing to change.
 
     Args:
         store: The schedule store to change.
@@ -413,16 +417,16 @@ def synchronise(
     """
     changes: list[tuple[Schedule, int | None]] = []
     for name, schedule in declared.items():
-        other = stored.get(name)
-        if other is None:
+        existing = stored.get(name)
+        if existing is None:
             changes.append((schedule.started(now), None))
             logger.info("schedule %r is new", name)
-        elif not schedule.does_the_same(other):
-            changes.append((schedule.succeeding(other, now), other.version))
+        elif not schedule.does_the_same(existing):
+            changes.append((schedule.succeeding(existing, now), existing.version))
             logger.info("schedule %r has changed", name)
     if changes:
         store.save(changes)
-    for name, other in stored.items():
-        if other.source == "code" and other.app == app and name not in declared:
+    for name, existing in stored.items():
+        if existing.source == "code" and existing.app == app and name not in declared:
             logger.info("schedule %r is not in the code any more and is removed", name)
-            store.remove(name, other.version)
+            store.remove(name, existing.version)

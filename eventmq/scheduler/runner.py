@@ -1,9 +1,9 @@
 """Runs a scheduler: clock, schedule store and broker client around `SchedulerMachine`.
 
-Any number may run. The one that holds the store's lease fires; the others follow the store and one
-of them takes over when it ends. One turn: renew the lease and read what changed, then fire what is
-due until nothing is, or until the next poll of the store. Whatever fails in between is done again,
-under the same ids.
+Any number may run. The one that holds the store's lease fires; the others read the store, and one
+of them takes over when it ends. One turn renews the lease and reads the changes, then fires what is
+due until nothing is, or until the next poll of the store. Whatever fails is done again, with the
+same job ids.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ __all__ = [
 
 logger = logging.getLogger("eventmq.scheduler")
 
-#: Schedules, and the steps to be stored for them.
+#: Schedules and the steps to store for them.
 Steps: TypeAlias = "Sequence[tuple[Entry, Progress]]"
 
-#: Schedules of one batch: one message to the broker, and one to the schedule store.
+#: Number of schedules in one batch: one message to the broker, and one to the schedule store.
 BATCH = 1000
 
-#: Batches that wait for receipts at a time: the broker works on one while the next is on its way.
+#: Number of batches that may wait for receipts: the broker works on one while the next is sent.
 IN_FLIGHT = 2
 
 
 class ScheduledJob(NamedTuple):
-    """One job to be submitted."""
+    """One job to submit."""
 
     id: str
     task: str
@@ -66,17 +66,17 @@ class ScheduledJob(NamedTuple):
 
 
 class BeatClient(Protocol):
-    """Client of a broker, as a beat needs it."""
+    """A beat's client of a broker."""
 
     def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
-        """Return schedules that brokers sent to be stored here, and whether to remove each."""
+        """Return schedules that brokers received for this beat, and whether to remove each."""
 
     def submit(self, jobs: Sequence[ScheduledJob]) -> Callable[[], Sequence[bool | None]]:
         """Submit jobs; return a function that waits for the receipts.
 
         It returns one value per job: True if the broker has it, False if it has to be submitted
-        again, None if it was refused for good. After an error it may never be called. Where there
-        are no receipts, that function submits.
+        again, None if it was refused for good. After an error it may never be called. For a broker
+        without receipts, that function submits the jobs.
 
         Raises:
             BrokerUnavailable: The client was closed.
@@ -86,7 +86,7 @@ class BeatClient(Protocol):
         """Return the broker's guarded wall time, None if it has none. Blocks.
 
         Raises:
-            BrokerUnavailable: It does not answer.
+            BrokerUnavailable: The broker does not answer.
         """
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
@@ -97,7 +97,7 @@ class GuardedClock:
     """Guarded wall time; logs the steps of the wall clock.
 
     Args:
-        clock: The clock that is guarded.
+        clock: The clock to guard.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -105,8 +105,8 @@ class GuardedClock:
         self._guarded = GuardedWall(Reading(clock.now(), clock.boottime()))
         #: Seconds of a step that was logged and does not count yet, 0.0 for none.
         self._logged = 0.0
-        #: Seconds by which guarded time was put back since `take_back`.
-        self._back = 0.0
+        #: Seconds by which guarded time was set back since `take_back`.
+        self._set_back = 0.0
         self.monotonic = clock.monotonic
 
     def now(self) -> float:
@@ -124,14 +124,14 @@ class GuardedClock:
         self._log(0.0)
 
     def take_back(self) -> float:
-        """Return by how many seconds time was put back since the last call."""
-        back, self._back = self._back, 0.0
-        return back
+        """Return the seconds by which time was set back since the last call."""
+        seconds, self._set_back = self._set_back, 0.0
+        return seconds
 
     def _log(self, counted: float) -> None:
         step, logged = self._guarded.step, self._logged
         if counted:
-            self._back += max(0.0, -counted)
+            self._set_back += max(0.0, -counted)
             text = "the clock has stepped by %s, and that counts now"
             logger.warning(text, format_seconds(counted))
         elif logged and not step:
@@ -155,7 +155,7 @@ class _Batch:
         entries: The due schedules.
         firings: The jobs and the step of each.
         receipts: Waits for the receipts of the jobs.
-        steps: The steps to be stored after that.
+        steps: The steps to store afterwards.
         stored: Waits for the store's answer.
     """
 
@@ -171,10 +171,10 @@ class Batches:
 
     Args:
         machine: Decides what is due.
-        store: Where the steps are stored.
+        store: Store of the schedules.
         client: Submits the jobs.
         clock: Guarded time.
-        size: Schedules of one batch at most.
+        size: Maximum number of schedules in one batch.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Batches:
 
     @property
     def open(self) -> bool:
-        """Whether any batch is left to `settle`."""
+        """Whether a batch still waits for receipts or for the store."""
         return bool(self._submitted or self._storing)
 
     def launch(self) -> bool:
@@ -221,17 +221,17 @@ class Batches:
         return True
 
     def await_receipts(self) -> tuple[Steps, Saved] | None:
-        """Wait for the receipts of the oldest batch, and perhaps for the store.
+        """Wait for the receipts of the oldest batch, and for the store if necessary.
 
-        The store's answer is awaited one batch later: when the receipts of the next batch are
-        there, or when there are no other receipts to wait for.
+        The store's answer is awaited one batch later: when the receipts of the next batch have
+        arrived, or when there are no other receipts to wait for.
 
         Returns:
             Steps and the store's answer, None if the next batch may be launched first.
 
         Raises:
             BrokerUnavailable: There was no answer.
-            StoreError: The store did not take the steps.
+            StoreError: The store did not store the steps.
             SubmitError: The store has no space.
         """
         confirmed = bool(self._submitted)
@@ -247,7 +247,7 @@ class Batches:
         return batch.steps, saved
 
     def _store_steps(self, batch: _Batch) -> None:
-        """Wait for receipts and begin to store the steps; schedules without one are retried."""
+        """Wait for receipts and begin to store the steps; retry schedules without receipts."""
         results = batch.receipts()
         steps: list[tuple[Entry, Progress]] = []
         start, now = 0, self._clock.now()
@@ -264,8 +264,8 @@ class Batches:
             batch.stored = self._begin_advance([step for _, step in steps])
             self._storing.append(batch)
 
-    def give_up(self) -> None:
-        """Forget all batches: their schedules are retried, with the same job ids."""
+    def drop_all(self) -> None:
+        """Drop all batches; their schedules are retried, with the same job ids."""
         now = self._clock.now()
         for batches in (self._submitted, self._storing):
             for batch in batches:
@@ -275,7 +275,7 @@ class Batches:
 
 
 def _advancing(store: ScheduleStore) -> Callable[[Sequence[Progress]], Callable[[], Saved]]:
-    """Return the store's `begin_advance`, or one that waits at once."""
+    """Return the store's `begin_advance`, or a replacement that waits at once."""
     if isinstance(store, DeferredScheduleStore):
         return store.begin_advance
 
@@ -296,19 +296,19 @@ def _scheduled_jobs(firing: Firing) -> list[ScheduledJob]:
 
 
 #: Seconds that a lease lasts. After its owner's death another beat has it within `LEASE` + `POLL`,
-#: or where a store has no clock, such as PostgreSQL, `LEASE` + twice `POLL`: 2 s.
+#: or if the store has no clock, such as PostgreSQL, within `LEASE` + twice `POLL`: 2 s.
 LEASE = 1.2
 
-#: Seconds between two polls of the store, each of which asks for the lease.
+#: Seconds between two polls of the store, each of which requests the lease.
 POLL = 0.4
 
-#: Seconds until a store or broker that did not answer is asked again.
+#: Seconds until a request to a store or broker that did not answer is repeated.
 RETRY = 0.5
 
-#: Ended schedules that are removed at one poll.
+#: Maximum number of ended schedules that one poll removes.
 MAX_REMOVED = 50
 
-#: Temporary errors: the broker or the store is away, or has no space. Then all is tried again.
+#: Temporary errors: broker or store is unreachable, or has no space. The beat then retries.
 _TEMPORARY = (BrokerUnavailable, StoreError, SubmitError)
 
 
@@ -324,7 +324,7 @@ class BeatRunner:
         owner: Id of this run, for the lease.
         clock: The clock, not guarded yet.
         on_ready: Called once when the store was read for the first time.
-        batch: Schedules that are fired together at most.
+        batch: Maximum number of schedules that are fired together.
     """
 
     def __init__(
@@ -353,11 +353,11 @@ class BeatRunner:
         self._store: ScheduleStore | None = None
         self._synchronised = False
         self._leads = False
-        self._seen = 0
+        self._revision = 0
         self._poll_at = 0.0
         #: Text of the temporary error that was logged, "" for none.
         self._failure = ""
-        #: Due schedules could not be fired.
+        #: Whether due schedules could not be fired.
         self._unfired = False
         self._ended: list[Schedule] = []
         self._stopping = self._closed = False
@@ -365,25 +365,25 @@ class BeatRunner:
         self._restart_requested = self._stop_requested = False
         self._wakeup = Wakeup()
         self._selector = selectors.DefaultSelector()
-        #: Tells a service manager what this beat does; it gets a sign of life from `run`.
+        #: Notifies a service manager; `run` sends it keep-alive messages.
         self.notifier = Notifier({})
         self._selector.register(self._wakeup.fd, selectors.EVENT_READ)
 
     # Start and stop
 
     def stop(self) -> None:
-        """Ask `run` to end. Idempotent; from any thread or signal handler."""
+        """Make `run` end. Idempotent; from any thread or signal handler."""
         self._stop_requested = self._stopping = True
         self._wakeup.set()
 
     def restart(self) -> None:
-        """Ask `run` to end, in order to be started anew. From any thread or signal handler."""
+        """Make `run` end with `needs_restart` set. From any thread or signal handler."""
         self._restart_requested = self._stopping = True
         self._wakeup.set()
 
     @property
     def needs_restart(self) -> bool:
-        """Whether another beat is to be started when it has ended: nothing but `restart` did it."""
+        """Whether `restart`, and not `stop`, has ended it."""
         return self._restart_requested and not self._stop_requested
 
     def install_signal_handlers(self) -> None:
@@ -395,7 +395,7 @@ class BeatRunner:
         """Fire what is due until `stop`.
 
         Raises:
-            EventMQError: The store cannot be used at all.
+            EventMQError: The store cannot be used.
         """
         try:
             while not self._stopping:
@@ -409,7 +409,7 @@ class BeatRunner:
             self.close()
 
     def close(self) -> None:
-        """Release the lease, then everything else; `run` does it at its end. Idempotent."""
+        """Release the lease, then everything else; called at the end of `run`. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -424,7 +424,7 @@ class BeatRunner:
     # Turns
 
     def _guarded_tick(self) -> float:
-        """Do a turn, catch temporary errors; return how many seconds to wait for the next."""
+        """Do a turn, catch temporary errors; return the seconds to wait for the next turn."""
         try:
             wait = self._tick()
         except _TEMPORARY as error:
@@ -442,7 +442,7 @@ class BeatRunner:
         if failure and not self._failure:
             logger.warning("the scheduler waits: %s", failure)
         elif self._failure and not failure:
-            logger.info("the scheduler goes on")
+            logger.info("the scheduler continues")
         self._failure = failure
 
     def _tick(self) -> float:
@@ -465,7 +465,7 @@ class BeatRunner:
         return max(0.0, wait if next_tick is None else min(wait, next_tick - now))
 
     def _compare(self) -> None:
-        """Take over the broker's time, once: a clock that was wrong at the start has stepped."""
+        """Adopt the broker's time, once: a clock that was wrong at the start has stepped."""
         broker_time = self._client.now()
         self._compared = True
         if broker_time is not None:
@@ -475,7 +475,7 @@ class BeatRunner:
     # The store
 
     def _poll(self, now: float) -> None:
-        """Ask for the lease and read what changed."""
+        """Request the lease and read the changes."""
         store = self._open() if self._store is None else self._store
         if not self._synchronised:
             self._load(store, now)
@@ -490,7 +490,7 @@ class BeatRunner:
         self._machine.foreign = lease.foreign
         if self._leads is not leads:
             logger.info("this beat %s", "fires now" if self._leads else "waits for another one")
-        if lease.revision != self._seen or self._on_ready is not None:
+        if lease.revision != self._revision or self._on_ready is not None:
             self._load(store, now)
         if self._leads:
             if not leads:
@@ -505,13 +505,13 @@ class BeatRunner:
         store: ScheduleStore, schedule: Schedule, now: float, *, remove: bool
     ) -> None:
         """Store or remove a schedule for a broker that has no schedule store."""
-        other = store.find(schedule.name)
+        stored = store.find(schedule.name)
         if remove:
             store.remove(schedule.name, None)
-        elif other is None:
+        elif stored is None:
             store.save([(schedule.started(now), None)])
-        elif other.remaining == 0 or not schedule.does_the_same(other):
-            store.save([(schedule.started(now), other.version)])
+        elif stored.remaining == 0 or not schedule.does_the_same(stored):
+            store.save([(schedule.started(now), stored.version)])
 
     def _open(self) -> ScheduleStore:
         self._store = store = self._open_store()
@@ -522,13 +522,13 @@ class BeatRunner:
         return store
 
     def _load(self, store: ScheduleStore, now: float) -> None:
-        loaded = store.load(self._seen)
+        loaded = store.load(self._revision)
         if loaded.whole:
             self._machine.keep_only(schedule.name for schedule in loaded.schedules)
-        # Before the clock is compared, nothing is ahead of it.
+        # Before the clock is compared, no fire time counts as ahead of it.
         self._machine.replace(loaded.schedules, now if self._compared else float("inf"))
         self._machine.drop(loaded.removed)
-        self._seen = loaded.revision
+        self._revision = loaded.revision
 
     # Firing
 
@@ -537,33 +537,33 @@ class BeatRunner:
         batches = self._batches
         self._unfired = True
         try:
-            # At least one round is submitted: a poll of the store may take longer than `POLL`.
+            # Submit at least one round: a poll of the store may take longer than `POLL`.
             while not self._stopping and batches.launch():
                 pass
             while batches.open:
-                if not (self._goes_on() and batches.launch()):
+                if not (self._may_continue() and batches.launch()):
                     settled = batches.await_receipts()
                     if settled is not None:
                         self._apply(*settled)
         except _TEMPORARY:
-            batches.give_up()
+            batches.drop_all()
             raise
         self._unfired = False
 
-    def _goes_on(self) -> bool:
-        """Return whether more may fire before the next poll of the store."""
+    def _may_continue(self) -> bool:
+        """Return whether more schedules may fire before the next poll of the store."""
         return not self._stopping and self._clock.monotonic() < self._poll_at
 
     def _apply(self, steps: Steps, saved: Saved) -> None:
-        """Apply the store's answer to steps."""
+        """Apply the store's answer about steps."""
         for (entry, step), stored in zip(steps, saved.done, strict=True):
             if stored:
                 self._machine.moved(entry, step)
-            else:  # another beat was first: its step comes with the next poll
+            else:  # another beat was first: the next poll reads its step
                 self._machine.wait(entry, self._clock.now())
                 self._poll_at = 0.0
-        if saved.revision == self._seen + sum(saved.done):
-            self._seen = saved.revision
+        if saved.revision == self._revision + sum(saved.done):
+            self._revision = saved.revision
         self._ended += [entry.schedule for entry, _ in steps if self._machine.is_over(entry)]
 
     def _remove_ended(self, store: ScheduleStore) -> None:

@@ -1,7 +1,7 @@
-"""Kit of plugin authors: every public name that a plugin needs beside `eventmq.testing`.
+"""Kit of plugin authors: every public name that a plugin needs, in addition to `eventmq.testing`.
 
 A plugin is a module whose functions carry `hookimpl` and the name of a hook; each returns factories
-by name. What a factory makes keeps a contract, one of the protocols here::
+by name. The object that a factory makes implements a contract, one of the protocols here::
 
     from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ by name. What a factory makes keeps a contract, one of the protocols here::
     def eventmq_retry_policies():
         return {"linear": factory(Linear)}
 
-Every name loads at its first use; importing this package imports neither zmq nor click. Gateways
+Every name loads when first used; importing this package imports neither zmq nor click. Gateways
 have a kit of their own, `eventmq.gateway`, and commands use the names of `eventmq.cli`; the rows of
 the event log are in `eventmq.sdk.events`.
 """
@@ -295,8 +295,8 @@ __all__ = [
     "unpack",
 ]
 
-#: Public name -> module that has it; every other name of ``__all__`` is in `eventmq.interfaces`.
-_WHERE = {
+#: Public name -> its module; every other name of ``__all__`` is in `eventmq.interfaces`.
+_MODULES = {
     "BackedUp": "eventmq.store.reports",
     "Finding": "eventmq.store.reports",
     "Lost": "eventmq.store.reports",
@@ -398,4 +398,4 @@ _WHERE = {
     "unpack": "eventmq.wire.batches",
 }
 
-__getattr__ = load_names(__name__, {**dict.fromkeys(__all__, "eventmq.interfaces"), **_WHERE})
+__getattr__ = load_names(__name__, {**dict.fromkeys(__all__, "eventmq.interfaces"), **_MODULES})

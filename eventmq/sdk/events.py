@@ -1,7 +1,7 @@
 """Events for plugins: the published columns, how events are stored, and rows of an event log.
 
-`eventmq.sdk.EventLogReader` gives stored rows, from ``app.event_log()``; `EventColumns` turns them
-into columns, `unpack_blocks` into what was written.
+`eventmq.sdk.EventLogReader` returns stored rows, from ``app.event_log()``; `EventColumns` converts
+them to columns, `unpack_blocks` to the stored blocks.
 
 Example::
 

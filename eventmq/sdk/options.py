@@ -1,6 +1,7 @@
-"""Options of plugins: a dataclass says what a plugin takes, and makes the object or its options.
+"""Options of plugins: a dataclass declares them, and is the plugin or its options.
 
-Those of worker pools have what the app sets for every pool beside those of the user: `PoolOptions`.
+Pools have options that the app sets for every pool, in addition to those of the user:
+`PoolOptions`.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ T = TypeVar("T")
 
 
 def read_options(context: PluginContext, kind: type[T]) -> T:
-    """Return the options that a factory got, as an object of a dataclass.
+    """Return the options of a factory's context, as an object of a dataclass.
 
-    Its fields are the options; `option` declares bounds and other things that a default alone does
-    not say. Text is accepted for every type but a table. A ValueError of ``__post_init__`` is an
-    error of the options. A class that is no dataclass takes none.
+    Its fields are the options; `option` declares bounds and other properties that a default alone
+    cannot express. Text is accepted for every type but a table. A ValueError of ``__post_init__``
+    is an error of the options. A class that is not a dataclass has no options.
 
     Example::
 
         @dataclass(frozen=True)
         class Options:
-            path: str  # must be given
+            path: str  # required
             durable: bool = True
             level: int = option(6, ge=1, le=9)
 
@@ -44,21 +45,22 @@ def read_options(context: PluginContext, kind: type[T]) -> T:
             return Files(read_options(context, Options).path)
 
     Args:
-        context: As the factory got it.
+        context: The argument of the factory.
         kind: The class.
 
     Raises:
         PluginError: An option is unknown, missing or not allowed. The message has the option, the
-            nearest known name or what would be right, and never a text that was given, which may be
-            a secret. The registry adds the plugin, its distribution and where the options stand.
+            nearest known name or the allowed values, and never a text from the settings, which may
+            be a secret. The registry adds the plugin, its distribution and the source of the
+            options.
     """
     return _read(context.name, kind, context.options)
 
 
 def check_options(name: str, kind: type[Any], /, **given: Any) -> dict[str, Any]:
-    """Return options as plain data, checked: for functions that make a `Backoff` or a `Timing`.
+    """Return checked options as plain data: for functions that make a `Backoff` or a `Timing`.
 
-    So a wrong one is an error in the line that says it, not when the plugin reads it.
+    A wrong option is then an error in the line that sets it, not when the plugin reads it.
 
     Example::
 
@@ -66,19 +68,19 @@ def check_options(name: str, kind: type[Any], /, **given: Any) -> dict[str, Any]
             return Backoff("linear", check_options("linear", Linear, step=step))
 
     Args:
-        name: The name of what takes the options.
-        kind: As of `read_options`.
+        name: The name of the policy or trigger, for messages.
+        kind: The class, as for `read_options`.
         **given: The options.
 
     Raises:
-        PluginError: As of `read_options`.
+        PluginError: As for `read_options`.
     """
-    made = _read(name, kind, given)
-    return {option: getattr(made, option) for option in given}
+    checked = _read(name, kind, given)
+    return {option: getattr(checked, option) for option in given}
 
 
 def factory(kind: type[T]) -> Factory[T]:
-    """Return a factory for a class that needs nothing but its options.
+    """Return a factory for a class that needs only its options.
 
     A dataclass gets its fields from the options; any other class takes no options.
 
@@ -112,8 +114,8 @@ class PoolOptions(Generic[T]):
         concurrency: Number of slots.
         loader: ``module:function`` that returns the `Executor` in another process.
         arguments: Keyword arguments of the loader.
-        executor: Runs jobs in this process; None where they run in others.
-        initial: Slots to begin with, None for all.
+        executor: Runs jobs in this process; None if they run in others.
+        initial: Number of slots at the start, None for all.
         own: The options that the user may set.
     """
 
@@ -137,7 +139,7 @@ class PoolOptions(Generic[T]):
                 return Pool(options.concurrency, options.executor, options.own.start_timeout)
 
         Args:
-            context: As the factory got it.
+            context: The argument of the factory.
             own: Dataclass of the options that the user may set, as for `read_options`.
             concurrency: Default number of slots; None for one per CPU.
 

@@ -1,10 +1,11 @@
 """Settings: one frozen, validated record, read once from four sources.
 
 Defaults are overridden by ``[tool.eventmq]`` of ``pyproject.toml``, these by ``eventmq.toml`` in
-the same directory, these by ``EVENTMQ_*`` variables, and these by arguments. Every field says its
-unit, meaning and allowed values; the reference page and ``eventmq settings`` are made from that.
+the same directory, these by ``EVENTMQ_*`` variables, and these by arguments. Every field declares
+its unit, meaning and allowed values, from which the reference page and ``eventmq settings`` are
+made.
 
-`record` has the fields and what each may be, `sources` reads, `page` shows.
+`record` has the fields and their rules, `sources` reads, `page` shows.
 """
 
 from __future__ import annotations

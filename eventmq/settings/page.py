@@ -1,4 +1,4 @@
-"""Settings shown: as rows for ``eventmq settings`` and as the reference page."""
+"""Listing of the settings: as rows for ``eventmq settings`` and as the reference page."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ Settings
 Sources, later ones win: the defaults; ``[tool.eventmq]`` of ``pyproject.toml`` in the working
 directory; the top-level keys of ``eventmq.toml`` there; environment variables; arguments of
 ``EventMQ(...)`` and options of the command line.
-
-An unknown key in a file or an argument is an error. So is a former name of a setting, as a variable
-too; the message names the new one. Any other unknown ``EVENTMQ_*`` variable is written to the debug
-log, or logged as a warning if it differs from a known one by at most two letters;
+An unknown key in a file or an argument is an error. So is a former name of a setting, also as a
+variable; the message has the new name. Any other unknown ``EVENTMQ_*`` variable is written to the
+debug log, or logged as a warning if it differs from a known one by at most two letters;
 ``EVENTMQ_TEST_*`` is ignored. Lists are comma-separated in environment variables. Options of a
 plugin go into ``[eventmq.plugins.NAME]`` of ``eventmq.toml`` or ``[tool.eventmq.plugins.NAME]`` of
 ``pyproject.toml``; a misspelt name is an error. Environment variables cannot set them. Paths in
-files count from the working directory of the process that reads them.
+files are relative to the working directory of the process that reads them.
 
 ``eventmq settings`` shows each value of this page with its source, and the options of plugins that
 are set, as ``plugins.NAME.OPTION``; in Python ``app.settings.plugin_options`` has them, as name ->
-options. It shows no password of a URL, and no option whose name has *key*, *pass*, *pwd*, *secret*
-or *token* in it.
+options. It hides passwords in URLs, and options whose name contains *key*, *pass*, *pwd*, *secret*
+or *token*.
 
 "Read by" lists the processes that use a setting; in others it has no effect. The *client* is any
-process that submits jobs or asks for results, even a worker whose tasks do; *beat* is the
+process that submits jobs or waits for results, including a worker whose tasks do; *beat* is the
 scheduler.
 
 .. list-table::
@@ -61,7 +60,7 @@ _EVERYWHERE = frozenset({
     "disabled_plugins", "load_plugins", "log_format", "log_handlers", "log_level",
 })  # fmt: skip
 
-#: Patterns of a setting in these files; settings of ports are in a table.
+#: Patterns of settings in these files; settings of ports are in a table.
 _NAMED = re.compile(r'\bsettings\.(\w+)|": "(\w*bind)"')
 
 #: Calls that read settings -> these settings.
@@ -77,8 +76,8 @@ _BY_CALL = {
 def describe(settings: Settings) -> list[dict[str, str]]:
     """Return one row per setting, and per option of a plugin that is set.
 
-    Columns are name, value, source, type, unit, default and env. Passwords are not shown, nor is
-    the value of an option whose name says that it is a secret.
+    Columns are name, value, source, type, unit, default and env. Passwords are hidden, as is the
+    value of an option whose name suggests a secret.
     """
     return [
         {
@@ -107,9 +106,9 @@ def describe(settings: Settings) -> list[dict[str, str]]:
 
 
 def readers() -> dict[str, list[str]]:
-    """Return the processes that read each setting, as found in the code."""
+    """Return the processes that read each setting, according to the code."""
     package = Path(__file__).parents[1]
-    found: dict[str, list[str]] = {name: [] for name in FIELDS}
+    processes: dict[str, list[str]] = {name: [] for name in FIELDS}
     for process, patterns in _READERS.items():
         texts = (
             path.read_text(encoding="utf-8")
@@ -118,25 +117,25 @@ def readers() -> dict[str, list[str]]:
         )
         named = {name for text in texts for name in _named(text)}
         for name in named & FIELDS.keys():
-            found[name].append(process)
-    return found | {name: ["all"] for name in _EVERYWHERE}
+            processes[name].append(process)
+    return processes | {name: ["all"] for name in _EVERYWHERE}
 
 
 def _named(text: str) -> set[str]:
     """Return the possible names of settings in the text of a module."""
-    found = {name for match in _NAMED.findall(text) for name in match}
-    return found.union(*(names for call, names in _BY_CALL.items() if call in text))
+    matches = {name for match in _NAMED.findall(text) for name in match}
+    return matches.union(*(names for call, names in _BY_CALL.items() if call in text))
 
 
 def document() -> str:
     """Return the text of ``docs/reference/settings.rst``."""
     rows = []
-    read_by = readers()
+    processes = readers()
     for row in describe(Settings()):
         setting = FIELDS[row["name"]]
         doc = setting.doc.replace("`", "``")
         cells = [f"``{row['name']}``, ``{row['env']}``", f"``{row['type']}``", row["unit"]]
         cells += [f"``{row['default']}``" if row["default"] else "empty"]
-        cells += [", ".join(read_by[row["name"]]), f"{doc} Allowed: {setting.allowed}."]
+        cells += [", ".join(processes[row["name"]]), f"{doc} Allowed: {setting.allowed}."]
         rows.append("   * - " + "\n     - ".join(cells).replace("- \n", "-\n") + "\n")
     return _PAGE + "".join(rows)

@@ -1,4 +1,4 @@
-"""Where settings come from: a file, the environment, arguments."""
+"""Sources of settings: files, the environment, arguments."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["PREFIX", "load_settings", "misspelt_variables"]
 
 log = logging.getLogger(__name__)
 
-#: Environment variables of ours begin with it; those of tests are nobody's business here.
+#: Prefix of EventMQ's environment variables.
 PREFIX = "EVENTMQ_"
 _TEST_PREFIX = "EVENTMQ_TEST_"
 
-#: Arguments of `EventMQ` that are no settings -> what to write.
+#: Arguments of `EventMQ` that are not settings -> what to write.
 _ARGUMENTS = {
     "task_defaults": "it is an argument of the app: "
     'EventMQ("shop", task_defaults={"keep_logs": True})'
@@ -31,10 +31,10 @@ _ARGUMENTS = {
 
 
 def _read(name: str, value: object, source: str) -> object:
-    """Return a checked value of the field's type.
+    """Return a value converted to the field's type, and checked.
 
     Raises:
-        SettingsError: It cannot be one, with everything that is needed to put it right.
+        SettingsError: It is not allowed; the message has the source and the allowed values.
     """
     try:
         return FIELDS[name].read(value)
@@ -45,22 +45,22 @@ def _read(name: str, value: object, source: str) -> object:
         ) from None
 
 
-def _known(name: str, source: str) -> None:
-    """Raise `SettingsError` with the new or the nearest name if there is no such setting."""
+def _check_known(name: str, source: str) -> None:
+    """Raise `SettingsError` with the new or the nearest name if the setting does not exist."""
     if name in FIELDS:
         return
     if name in RENAMED:
-        new = RENAMED[name]
+        current = RENAMED[name]
         raise SettingsError(
-            f"unknown setting {name!r} from {source}: it is called {new!r} now"
-            + (f"; set {PREFIX}{new.upper()} instead" if source.startswith(PREFIX) else "")
+            f"unknown setting {name!r} from {source}: it is called {current!r} now"
+            + (f"; set {PREFIX}{current.upper()} instead" if source.startswith(PREFIX) else "")
         )
     hint = _ARGUMENTS.get(name) or hints.SETTINGS.get(name) or did_you_mean(name, FIELDS)
     raise SettingsError(f"unknown setting {name!r} from {source}; {hint}")
 
 
 def _load_toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):  # imported here: 5 ms, only where a file exists
+    if sys.version_info >= (3, 11):  # imported here, as it takes 5 ms, only for a file
         import tomllib
     else:
         import tomli as tomllib
@@ -70,32 +70,32 @@ def _load_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path.name} cannot be read: {error}") from error
 
 
-def _table(value: object, what: str) -> dict[str, Any]:
+def _table(value: object, description: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise SettingsError(f"{what} must be a table")
+        raise SettingsError(f"{description} must be a table")
     return dict(value)
 
 
 def _files(directory: Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Give the name and the table of each settings file of a directory, the stronger last."""
+    """Yield the name and the table of each settings file of a directory, the strongest last."""
     project = directory / "pyproject.toml"
     if project.is_file():
         tool = _table(_load_toml(project).get("tool", {}), "[tool] of pyproject.toml")
         yield project.name, _table(tool.get("eventmq", {}), "[tool.eventmq] of pyproject.toml")
-    own = directory / "eventmq.toml"
-    if own.is_file():
-        data = _load_toml(own)
+    eventmq_toml = directory / "eventmq.toml"
+    if eventmq_toml.is_file():
+        data = _load_toml(eventmq_toml)
         inner = _table(data.pop("eventmq", {}), "[eventmq] of eventmq.toml")
         for name in inner.keys() - {"plugins"}:
             raise SettingsError(
-                f"{name!r} stands in the table [eventmq] of eventmq.toml"
-                "; settings stand there at the top, outside any table"
+                f"{name!r} is in the table [eventmq] of eventmq.toml"
+                "; settings belong at the top of that file, outside any table"
             )
-        yield own.name, inner | data
+        yield eventmq_toml.name, inner | data
 
 
 def _distance(a: str, b: str) -> int:
-    """Return how many letters must change, come or go to make ``b`` of ``a``."""
+    """Return the number of letters to change, add or remove between two names (edit distance)."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         last, row[0] = row[0], i
@@ -104,8 +104,8 @@ def _distance(a: str, b: str) -> int:
     return row[-1]
 
 
-def _ours(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variable -> name that a setting would have, of those with the prefix."""
+def _eventmq_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variable -> name of the setting, for the variables with the prefix."""
     return {
         variable: variable.removeprefix(PREFIX).lower()
         for variable in environ
@@ -114,35 +114,37 @@ def _ours(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_setting(variable: str, name: str) -> bool:
-    """Return whether a variable is that of a setting, under its name or the one it had before."""
+    """Return whether a variable is that of a setting, under its present or former name."""
     return (name in FIELDS or name in RENAMED) and variable == variable.upper()
 
 
 def _misspelt(variable: str, name: str) -> str:
-    """Return a sentence if the variable is within two letters of a known one, else ""."""
+    """Return a warning if the variable is within two letters of a known one, else ""."""
     near = min(FIELDS, key=lambda known: _distance(known, name))
     if _distance(near, name) > 2:  # noqa: PLR2004 - two letters, as documented
         return ""
-    return f"environment variable {variable} is not known; {PREFIX}{near.upper()} is"
+    return f"environment variable {variable} is unknown; did you mean {PREFIX}{near.upper()}?"
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable that is within two letters of a known one."""
-    others = {v: name for v, name in _ours(environ).items() if not _is_setting(v, name)}
-    return [sentence for pair in others.items() if (sentence := _misspelt(*pair))]
+    """Return a warning for each variable that is within two letters of a known one."""
+    unknown = {
+        v: name for v, name in _eventmq_variables(environ).items() if not _is_setting(v, name)
+    }
+    return [warning for pair in unknown.items() if (warning := _misspelt(*pair))]
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return name -> (text, variable); tell of variables that are none of ours."""
-    found = {}
-    for variable, name in _ours(environ).items():
+    """Return name -> (text, variable); log variables that are not settings."""
+    values = {}
+    for variable, name in _eventmq_variables(environ).items():
         if _is_setting(variable, name):
-            found[name] = (environ[variable], variable)
-        elif sentence := _misspelt(variable, name):
-            log.warning("%s", sentence)
+            values[name] = (environ[variable], variable)
+        elif misspelling := _misspelt(variable, name):
+            log.warning("%s", misspelling)
         else:
             log.debug("environment variable %s is not a setting", variable)
-    return found
+    return values
 
 
 def _merge_options(
@@ -188,8 +190,9 @@ def load_settings(
     """Read the settings from all sources.
 
     Args:
-        arguments: By name; None: not passed. ``plugin_options`` maps plugins to options.
-        directory: Where the file is looked for, the working directory if None.
+        arguments: Values by name; None counts as not passed. ``plugin_options`` maps plugins to
+            options.
+        directory: Directory of the files, the working directory if None.
         environ: Environment variables, those of the process if None.
 
     Raises:
@@ -207,7 +210,7 @@ def load_settings(
     values_by_name |= _environment(os.environ if environ is None else environ)
     values_by_name |= {name: (value, "argument") for name, value in arguments.items()}
     for name, (_, source) in values_by_name.items():
-        _known(name, source)
+        _check_known(name, source)
     values: dict[str, Any] = {name: _read(name, *pair) for name, pair in values_by_name.items()}
     sources = {name: source for name, (_, source) in values_by_name.items()} | option_sources
     settings = Settings(**values, plugin_options=options, sources=sources)

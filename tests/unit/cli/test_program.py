@@ -174,7 +174,7 @@ def test_a_misspelt_variable_is_warned_of_once_whatever_the_command(
     monkeypatch.setenv("EVENTMQ_DASHBOARD_COLOUR", "red")
     result = cli.run(*arguments)
     lines = [line for line in result.stderr.splitlines() if "EVENTMQ_" in line]
-    assert ["warning: environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"] == lines
+    assert ["warning: environment variable EVENTMQ_BROKRE is unknown; did you mean EVENTMQ_BROKER?"] == lines
 
 
 # Plugins

@@ -431,7 +431,7 @@ def test_misspelt_variables_are_named_with_the_nearest_known_one():
         ["EVENTMQ_BROKRE", "EVENTMQ_SHUTDOWN_GRACE", "EVENTMQ_TEST_GRACEX", "X"], "1"
     )
     assert misspelt_variables(environ) == [
-        "environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"
+        "environment variable EVENTMQ_BROKRE is unknown; did you mean EVENTMQ_BROKER?"
     ]
 
 
@@ -481,7 +481,7 @@ def test_importing_settings_loads_no_parser_of_files():
 
 def test_settings_inside_a_table_of_their_own_file_are_told_where_to_stand(load):
     """``[eventmq]`` of ``eventmq.toml`` holds options of plugins only."""
-    with pytest.raises(SettingsError, match=r"'pool' stands in the table .* at the top"):
+    with pytest.raises(SettingsError, match=r"'pool' is in the table .* at the top"):
         load(own='[eventmq]\npool = "threads"')
 
 
