@@ -284,7 +284,8 @@ def test_what_a_task_logs_at_info_is_shown_with_its_job(shell: Shell, pool: str)
 
 def test_a_misspelt_variable_is_reported_once_in_each_command(shell: Shell) -> None:
     shell.environ["EVENTMQ_BROKRE"] = "tcp://127.0.0.1:9"
-    warning = "warning: environment variable EVENTMQ_BROKRE is unknown; did you mean EVENTMQ_BROKER?"
+    words = "environment variable EVENTMQ_BROKRE is unknown; did you mean EVENTMQ_BROKER?"
+    warning = f"warning: {words}"
     broker = shell.start("broker", "--bind", FREE)
     address = broker.ready()["main"]
     worker = shell.start("worker", "-A", "shop", "--broker", address, "-c", "1")

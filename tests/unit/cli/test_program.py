@@ -174,7 +174,8 @@ def test_a_misspelt_variable_is_warned_of_once_whatever_the_command(
     monkeypatch.setenv("EVENTMQ_DASHBOARD_COLOUR", "red")
     result = cli.run(*arguments)
     lines = [line for line in result.stderr.splitlines() if "EVENTMQ_" in line]
-    assert ["warning: environment variable EVENTMQ_BROKRE is unknown; did you mean EVENTMQ_BROKER?"] == lines
+    words = "environment variable EVENTMQ_BROKRE is unknown; did you mean EVENTMQ_BROKER?"
+    assert [f"warning: {words}"] == lines
 
 
 # Plugins

@@ -433,8 +433,8 @@ def test_annotations_for_type_checkers_only_are_left_out_with_a_warning(
         found = convert(function, [1], Color.RED, [Color.BLUE])
     assert found == [[1], Color.RED, [Color.BLUE]]
     assert [record.getMessage() for record in caplog.records] == [
-        f"task shop.t: the annotation of {what} cannot be resolved at run time (name 'Fraction' is not "
-        "defined), so values are not converted to it: import it outside of `if TYPE_CHECKING`"
+        f"task shop.t: the annotation of {what} cannot be resolved at run time (name 'Fraction' is "
+        "not defined), so values are not converted to it: import it outside of `if TYPE_CHECKING`"
         for what in ("the argument 'a'", "the result")
     ]
 
