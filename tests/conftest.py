@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -54,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if not name.startswith("EVENTMQ_TEST_"):
             del os.environ[name]
     os.environ.pop("COLUMNS", None)  # which pytest-xdist sets
+    if hasattr(signal, "SIGHUP"):  # which nohup ignores, for every process that is started
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     keep_bytecode(config)
     config.pluginmanager.register(FolderTimes(), "folder-times")
 
