@@ -1,8 +1,8 @@
 """The operations of extension ``call``: a table with role, arguments and result.
 
-``CALL id name arguments`` is answered by ``REPLY new-id result id`` or by ERROR; arguments and
-result are MessagePack, arguments always a map. The table in ``docs/protocol.rst`` is made from
-this one. A REPLY whose OUTCOME frame is ``part`` is followed by more.
+``CALL id name arguments`` is answered by ``REPLY new-id result id`` or by ERROR. Arguments and
+result are MessagePack; the arguments are a map. A REPLY with the OUTCOME frame ``part`` is followed
+by more. The table in ``docs/protocol.rst`` is made from this one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 __all__ = ["ACTING", "CALLS", "METHODS", "CallSpec", "document"]
 
-#: Calls with several answers, or about such ones -> what makes them in Python.
+#: Calls with several answers, and ``forget``, which ends these -> Python API that makes them.
 METHODS = {
     "get": "job.get()",
     "stream": "job.stream()",
@@ -25,11 +25,11 @@ class CallSpec:
     """One operation.
 
     Attributes:
-        role: ``client``, ``admin`` for what only an administrator may do, or ``worker`` for what
-            only the worker may do that holds the job.
-        arguments: Name -> type of the arguments; a trailing ``?`` marks one that may be left out.
+        role: ``client``; ``admin`` for calls that only an administrator may make; ``worker`` for
+            calls that only the worker with the job may make.
+        arguments: Name -> type of the arguments; a trailing ``?`` marks an optional one.
         result: The shape of the result.
-        doc: What it does, one sentence.
+        doc: What the call does, in one sentence.
     """
 
     role: str
@@ -50,8 +50,8 @@ CALLS: dict[str, CallSpec] = {
         {"id": "str", "delivery": "int?", "taken": "int?"},
         "first a part that is a map with delivery base replayable; then parts as they come, and "
         "the end; see CREDIT. ERROR job-not-found, not-a-stream, parts-gone",
-        "Read what a job yields, from the first part that nobody has taken, or from ``taken`` "
-        "on where a reader comes back to a ``delivery``.",
+        "Read the parts that a job yields, from the first one that no reader has taken, or from "
+        "``taken`` on if a reader comes back to a ``delivery``.",
     ),
     "forget": CallSpec(
         "client",
@@ -64,7 +64,7 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {"ids": "list of str, at most 1,000"},
         "list of [id, state]; state is '' for an unknown id",
-        "Say the states of jobs now.",
+        "Return the states of jobs now.",
     ),
     "info": CallSpec(
         "client",
@@ -74,33 +74,33 @@ CALLS: dict[str, CallSpec] = {
         "parent are ids of its graph and of a job that it waited for, '' for none; attempts are "
         "maps with attempt delivery at started ran worker content_type error of the last ten that "
         "failed; progress is a map with done total note at, or nil; leased is when a running job "
-        "was handed to its worker, where it may have waited for others of the worker; with args "
-        "also body, bytes, or nil where it is not kept or over 1 MiB, and body_bytes; with logs "
-        "also logs, maps with attempt at text of what its attempts logged, whose text is '' where "
-        "it made room for later ones; ERROR job-not-found for an unknown id",
-        "Say what is known of one job, without result, and without body unless ``args`` is true.",
+        "was sent to its worker, where it may have waited for other jobs; with args also body, "
+        "bytes, or nil if it is not kept or over 1 MiB, and body_bytes; with logs also logs, maps "
+        "with attempt at text of the logs of its attempts, whose text is '' if it made room for "
+        "later ones; ERROR job-not-found for an unknown id",
+        "Return all fields of one job except its result; its body only if ``args`` is true.",
     ),
     "jobs": CallSpec(
         "client",
         {"queue": "str?", "state": "str?", "task": "str?", "cursor": "str?", "limit": "int?"},
         "map with jobs (list of maps as in info, without attempts, root, parent and progress) and "
         "cursor ('' at the end)",
-        "List jobs page by page, at most 1,000 rows each, those with the largest ids first: ids "
-        "made by our clients begin with the time, so these are the newest.",
+        "List jobs page by page, at most 1,000 rows each, the largest ids first. Ids made by our "
+        "clients begin with the time, so these jobs are the newest.",
     ),
     "queues": CallSpec(
         "client",
         {},
         "list of maps with name waiting delayed running failed paused workers limits waited",
-        "List the queues; limits are as the setting queue_limits says them, '' for none; waited is "
-        "how many seconds the job has waited that waits longest, of those that come next.",
+        "List the queues; limits are as in the setting queue_limits, '' for none; waited is the "
+        "longest waiting time, in seconds, of the jobs that come next.",
     ),
     "workers": CallSpec(
         "client",
         {},
         "list of maps with session name queues tasks window chunks running seen (seconds ago) "
-        "plain pool slots version jobs; jobs are at most ten maps with id task leased: of each "
-        "chunk that it holds, oldest first, the job that runs or is next",
+        "plain pool slots version jobs; jobs are at most ten maps with id task leased, of the job "
+        "that runs or is next in each held chunk, the oldest chunk first",
         "List the worker sessions.",
     ),
     "status": CallSpec(
@@ -109,15 +109,15 @@ CALLS: dict[str, CallSpec] = {
         "map with version epoch store events_id now role shared owner durability trouble disk "
         "refusing started clock addresses peers counters queue_limits waited_for replies_owed "
         "streams unread_bytes and the keys of STATUS",
-        "Say how the broker is. durability is as the setting says, role is active or standby, "
-        "since started; shared says whether brokers share the store, owner the address of the "
-        "broker that owns the store, see Owner, '' if none is known, "
-        "trouble why a standby cannot use the store now, '' if it can; disk is a map with the "
-        "free_bytes and reserve_bytes of the store's disk, empty if the store has none, and "
-        "refusing says why new jobs are refused now, '' if they are taken; queue_limits has "
-        "a map by queue, with limits, the jobs that are running and those that may_start now. "
-        "clock has seconds: unconfirmed, that the machine was off and that do not count yet, and "
-        "steady_in, until they do; step, of the wall clock, that does not count yet, and "
+        "Return the state of the broker. durability is the setting, role is active or standby, "
+        "started is when the broker started; shared is whether brokers share the store; owner is "
+        "the address of the broker that owns the store, see Owner, '' if none is known; "
+        "trouble is why a standby cannot use the store now, '' if it can; disk is a map with the "
+        "free_bytes and reserve_bytes of the store's disk, empty if the store has none; "
+        "refusing is why new jobs are refused now, '' if they are accepted; queue_limits has "
+        "a map by queue, with limits, the number of jobs running and of jobs that may_start now. "
+        "clock is in seconds: unconfirmed, for which the machine was off and which do not count "
+        "yet, and steady_in, until they do; step, of the wall clock, which does not count yet, and "
         "counts_in, until it does; 0 for none.",
     ),
     "metrics": CallSpec(
@@ -127,9 +127,9 @@ CALLS: dict[str, CallSpec] = {
         "commits store jobs queues workers; jobs are maps with queue task submitted retried "
         "outcomes wait run, queues are maps with name waiting delayed blocked running failed "
         "workers paused oldest, workers are lists of name, used and all slots; commits, wait and "
-        "run are histograms, lists of upper bounds, counts (one more, of what is above) and sum. "
-        "Times are in seconds. What is over the broker's bounds of names is summed as 'other'",
-        "Say the figures that monitors collect: of jobs since the broker's start, of the rest now.",
+        "run are histograms, lists of upper bounds, counts (one more, of larger values) and sum. "
+        "Times are in seconds. Names over the broker's limits are added up as 'other'",
+        "Return the metrics: of jobs since the broker's start, all others as of now.",
     ),
     "ping": CallSpec("client", {}, "map with version epoch store events_id now", "Answer at once."),
     "schedules.list": CallSpec(
@@ -137,8 +137,8 @@ CALLS: dict[str, CallSpec] = {
         {"after": "int?", "scan": "bool?", "limit": "int?", "name": "str?"},
         "map with rows (lists of name, version, last_fire_time, remaining, last_job and definition "
         "in MessagePack), gone (names), revision, head, whole and more",
-        "List what changed after a revision, 0 for all, page by page, or one schedule by name; "
-        "``scan`` goes on with what began at 0.",
+        "List the changes after a revision, 0 for all, page by page, or one schedule by name; "
+        "``scan`` continues a listing that began at 0.",
     ),
     "schedules.save": CallSpec(
         "client",
@@ -147,7 +147,7 @@ CALLS: dict[str, CallSpec] = {
             "operation": "str?, enable or disable",
         },
         "map with done (list of bool) and revision; ERROR store-full",
-        "Store schedules, each if it has the expected version; nil: if there is none of its name.",
+        "Store schedules, each if it has the expected version; nil if its name must be new.",
     ),
     "schedules.advance": CallSpec(
         "client",
@@ -156,62 +156,62 @@ CALLS: dict[str, CallSpec] = {
             "most 1,000"
         },
         "map with done (list of bool) and revision",
-        "Move schedules on that have fired, each if it has the expected version.",
+        "Advance schedules that have fired, each if it has the expected version.",
     ),
     "schedules.remove": CallSpec(
         "client",
         {"name": "str", "version": "int?"},
         "bool",
-        "Remove a schedule, if a version is named only that.",
+        "Remove a schedule; with a version, only if it has that version.",
     ),
     "schedules.ran": CallSpec(
         "client",
         {"name": "str", "id": "str, of the job"},
         "nil; ERROR job-not-found",
-        "Say that a job was submitted by hand for a schedule, beside its fire times: an event.",
+        "Record an event: a job was submitted by hand for a schedule, outside its fire times.",
     ),
     "schedules.lease": CallSpec(
         "client",
         {"holder": "str", "seconds": "float"},
-        "map with held (bool), revision, and foreign (bool: a legacy scheduler fires what SCHEDULE "
-        "brought)",
-        "Ask to be the scheduler that fires, for so many seconds; 0 gives it back.",
+        "map with held (bool), revision, and foreign (bool: a legacy scheduler fires the schedules "
+        "that SCHEDULE brought)",
+        "Request the lease of the scheduler that fires, for ``seconds``; 0 releases it.",
     ),
     "cancel": CallSpec(
         "client",
         {"ids": "list of str, at most 1,000", "reason": "str?"},
         "list of [id, state, state before]; both are '' for an unknown id, and the same for a job "
         "that had ended",
-        "End jobs as cancelled, whether they wait or run.",
+        "Cancel waiting and running jobs.",
     ),
     "cancel_graph": CallSpec(
         "client",
         {"id": "str, of any job of the graph", "reason": "str?"},
         "map with id (of the graph) and count (of jobs cancelled); ERROR job-not-found",
-        "End as cancelled all jobs of a graph that have not ended.",
+        "Cancel all unfinished jobs of a graph.",
     ),
     "graph": CallSpec(
         "client",
         {"id": "str, of any job of the graph", "first": "int?, a place", "limit": "int?"},
         "map with id (of the graph), size and jobs: maps as in ``jobs`` with place, input and "
-        "output (numbers of what it waits at and counts down, 0 for none) and handler (bool: it is "
-        "there for failures); ERROR job-not-found",
+        "output (numbers of the joins that it waits for and counts down, 0 for none) and handler "
+        "(bool: it handles failures); ERROR job-not-found",
         "Show the jobs of a graph by place, at most 1,000 at a time.",
     ),
     "begin": CallSpec(
         "worker",
         {"id": "str", "delivery": "int"},
-        "nil; ERROR not-held where the session has no such lease",
-        "Say that the job of a chunk with the header ``ask`` is here and about to start.",
+        "nil; ERROR not-held if the session has no such lease",
+        "Announce that the job of a chunk with the header ``ask`` is about to start.",
     ),
     "inputs": CallSpec(
         "worker",
         {"id": "str", "delivery": "int", "cursor": "int?"},
         "map with rows (lists of id, content type and bytes, by place) and next (the cursor of the "
-        "next page, 0 after the last); ERROR not-held where the session has no such lease, "
-        "inputs-gone where nothing is kept for the job",
-        "Read the results that a job with the letter ``p`` takes, page by page: about 1 MiB each, "
-        "or one result that is longer.",
+        "next page, 0 after the last); ERROR not-held if the session has no such lease, "
+        "inputs-gone if no results are kept for the job",
+        "Read the results that a job with the letter ``p`` takes, in pages of about 1 MiB, or of "
+        "one longer result.",
     ),
     "bulk": CallSpec(
         "admin",
@@ -221,17 +221,18 @@ CALLS: dict[str, CallSpec] = {
             "queue": "str?",
             "task": "str?",
             "state": "str?, of jobs to cancel",
-            "running": "bool?, cancel these too",
+            "running": "bool?, cancel running jobs too",
             "reason": "str?",
             "error": "str?, type",
             "since": "float?",
             "until": "float?",
             "operation": "str?, purge",
         },
-        "map with id action done (bool) count (of jobs touched so far); ERROR queue-not-found",
-        "Cancel unfinished jobs, or retry or drop failed ones, by filters and slice by slice. It "
-        "returns at once; asked again with the same id it says how far that is. It goes on over a "
-        "restart of the broker. Until 1.0 the broker takes the name ``sweep`` too.",
+        "map with id action done (bool) count (of jobs affected so far); ERROR queue-not-found",
+        "Cancel unfinished jobs, or retry or drop failed ones, by filters and slice by slice. The "
+        "call returns at once; repeated with the same id it returns the progress. The operation "
+        "continues after a restart of the broker. Until 1.0 the broker accepts the name ``sweep`` "
+        "too.",
     ),
     "failed": CallSpec(
         "client",
@@ -250,65 +251,66 @@ CALLS: dict[str, CallSpec] = {
     "retry": CallSpec(
         "admin",
         {"ids": "list of str, at most 1,000", "attempts": "list of int?, one per id"},
-        "list of [id, state, state before] as in ``cancel``; state is queued where it was done",
-        "Queue failed jobs again, each under its id as its next attempt; with ``attempts`` only "
-        "those whose last attempt has this number, so that asking again does nothing twice.",
+        "list of [id, state, state before] as in ``cancel``; state is queued for a retried job",
+        "Queue failed jobs again, each with its id as its next attempt; with ``attempts`` only "
+        "those whose last attempt has this number, so that a repeated call has no effect.",
     ),
     "drop": CallSpec(
         "admin",
         {"ids": "list of str, at most 1,000"},
-        "list of [id, state, state before] as in ``cancel``; state is dropped where it was done",
-        "Forget failed jobs.",
+        "list of [id, state, state before] as in ``cancel``; state is dropped for a dropped job",
+        "Delete failed jobs.",
     ),
     "pause": CallSpec(
         "admin",
         {"queue": "str"},
         "nil; ERROR queue-not-found",
-        "Hand out no jobs of a queue until ``resume``, also after a restart.",
+        "Pause a queue: dispatch none of its jobs until ``resume``, also after a restart.",
     ),
     "resume": CallSpec(
         "admin",
         {"queue": "str"},
         "nil; ERROR queue-not-found",
-        "Hand out jobs of a queue again.",
+        "Dispatch the jobs of a queue again.",
     ),
     "handover": CallSpec(
         "admin",
         {},
-        "map with owner (its address) and epoch; ERROR no-standby where no broker has taken over",
-        "Give a shared store up, for a standby to take over; answered when one has.",
+        "map with owner (its address) and epoch; ERROR no-standby if no broker has taken over",
+        "Give a shared store up for a standby; the answer comes when one has taken over.",
     ),
     "clock.accept": CallSpec(
         "admin",
         {},
-        "map with unconfirmed and step: what of ``clock`` in ``status`` counts from now on",
-        "Believe the wall clock of the broker's machine without waiting any longer.",
+        "map with unconfirmed and step: the seconds of ``clock`` in ``status`` that count from now "
+        "on",
+        "Accept the wall clock of the broker's machine without further waiting.",
     ),
     "events.read": CallSpec(
         "admin",
         {"after": "int?", "bytes": "int?"},
-        "map with store (id), first and next (numbers of the first event that is kept and of the "
-        "next one), journal, sealed and rows (lists of the number of the first event, how many, "
-        "and their bytes)",
-        "Read events that come after a number, as the commits wrote them.",
+        "map with store (id), first and next (numbers of the first kept event and of the next new "
+        "one), journal, sealed and rows (lists of the number of the first event, the number of "
+        "events, and their bytes)",
+        "Read the events after a number, in rows as the commits wrote them.",
     ),
     "events.seal": CallSpec(
         "admin",
         {"journal": "str, id", "sealed": "int?"},
-        "map as in ``events.read`` without rows; ERROR journal-taken while another journal is at "
-        "work, store-full",
-        "Say that a journal has all events up to a number safely; the broker may forget them. A "
-        "number that the broker has not reached changes nothing.",
+        "map as in ``events.read`` without rows; ERROR journal-taken while another journal is "
+        "active, store-full",
+        "Report that a journal has stored all events up to a number, so that the broker may delete "
+        "them. A number that the broker has not reached has no effect.",
     ),
     "subscribe": CallSpec(
         "client",
         {"topics": "list of str, prefixes as in ZeroMQ"},
         "parts [topic, headers, body], without end until ``forget``",
-        "Receive what is published from now on.",
+        "Receive the messages that are published from now on.",
     ),
 }
 
-#: Calls that change something for others: their events and log lines say who made them.
+#: Calls that change something for others; their events and log lines name the actor.
 ACTING = frozenset({
     "bulk", "cancel", "cancel_graph", "clock.accept", "drop", "handover", "pause", "resume",
     "retry", "schedules.ran", "schedules.remove", "schedules.save",

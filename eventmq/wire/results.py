@@ -1,15 +1,14 @@
 """Results on the wire: values, errors, references to result backends, and lists of frames.
 
-A success is the serializer's bytes with its content type. Everything else is an error: content
-type `ERROR_TYPE`, MessagePack ``[type, message, traceback, arguments]``. Attributes and members
-come in a fifth place where there are any. Any client can read an error, whatever serializer the
-task uses.
+A success is the serializer's bytes with its content type. Everything else is an error: content type
+`ERROR_TYPE`, MessagePack ``[type, message, traceback, arguments]``, with attributes and members as
+fifth element if there are any. Any client can read an error, whatever serializer the task uses.
 
-An exception becomes plain data, and is made again, without running any of its own code. The worker
-takes it apart (`take_apart`), the client puts one together (`rebuild`). What pickle would do with
-it is done by the parts of Python that are written in C: the nearest builtin class makes the object
-from the arguments, and the attributes are set on it one by one. So a class with a constructor of
-another signature comes back like any other, and a message can make a client call no constructor,
+An exception is converted to plain data and rebuilt without running any of its own code. The worker
+takes it apart (`take_apart`), and the client rebuilds it (`rebuild`). Both steps do what pickle
+does, but call only methods that are written in C: the nearest builtin class makes the object from
+the arguments, and the attributes are set one by one. So a class whose constructor has another
+signature is rebuilt like any other, and a message cannot make a client call a constructor,
 ``__reduce__`` or ``__setattr__`` that is written in Python.
 """
 
@@ -77,54 +76,54 @@ __all__ = [
 #: OUTCOME of a REPLY that carries the row of an ended job (extension ``ended``).
 ENDED = "ended"
 
-#: Frame 5 of the ACK of a REQUEST whose ``reply-requested`` will not be answered (``ended``).
+#: Frame 5 of the ACK of a REQUEST that will get no REPLY although it requested one (``ended``).
 NO_REPLY = b"no-reply"
 
 #: Content type of an error.
 ERROR_TYPE = "error"
 
-#: Content type of what a legacy peer answers: JSON ``{"value": ...}`` or any text.
+#: Content type of the answers of legacy peers: JSON ``{"value": ...}`` or any text.
 LEGACY_TYPE = "plain"
 
-#: A traceback longer than this many characters loses its middle.
+#: Characters of the longest traceback; a longer one is sent without its middle.
 TRACEBACK_LIMIT = 16 * 1024
 
-#: A message longer than this many characters is cut.
+#: Characters of the longest message of an error; a longer one is cut.
 MESSAGE_LIMIT = 4 * 1024
 
-#: Bytes that an error may take; of a longer one attributes and members are left out, then its
-#: arguments.
+#: Bytes of the longest error. A longer one is sent without attributes and members, then also
+#: without its arguments.
 ERROR_LIMIT = 64 * 1024
 
-#: What the content type of a reference begins with.
+#: Prefix of the content type of a reference.
 REFERENCE = "reference:"
 
-#: Default limit of a result in bytes: what the broker's default frame limit lets through.
+#: Default limit of the bytes of a result: it fits in the default frame limit of the broker.
 MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
 
-#: Default seconds to keep the result of a job that names no time.
+#: Seconds for which a result is kept by default.
 RESULT_TTL = 86400.0
 
-#: Content type of a body that is frames instead of arguments.
+#: Content type of a body that has frames instead of arguments.
 FRAMES_TYPE = "frames"
 
-#: What the names of tasks that take frames begin with; the name of their queue follows.
+#: Prefix of the names of tasks that take frames; the name of their queue follows.
 _FRAMES_TASK = "frames/"
 
-#: How methods written in C stand in their class.
+#: Types of methods that are written in C, as attributes of their class.
 _NATIVE = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 
-#: How attributes written in C, and slots, stand in their class.
+#: Types of slots, and of attributes that are written in C, as attributes of their class.
 _FIELDS = (MemberDescriptorType, GetSetDescriptorType)
 
-#: Bytes that the attributes of an exception may take together: a `JobFailed` that a task lets pass
-#: has a traceback among them.
+#: Bytes that the attributes of an exception may have together. Those of a `JobFailed` that a task
+#: does not catch include a traceback.
 STATE_LIMIT = 24 * 1024
 
-#: Exceptions of a group that are sent.
+#: Largest number of exceptions of a group that are sent.
 MEMBERS = 32
 
-#: Python 3.11 and later have it.
+#: The class of exception groups, None before Python 3.11.
 _GROUP: type[BaseException] | None = getattr(builtins, "BaseExceptionGroup", None)
 
 
@@ -133,11 +132,11 @@ class RemoteError(NamedTuple):
 
     Attributes:
         type: Dotted name of its class.
-        message: ``str()`` of it.
-        traceback: As text.
-        arguments: Those that it was made with, if they are plain data.
+        message: ``str()`` of the exception.
+        traceback: Traceback as text.
+        arguments: Arguments of its constructor, None if they are not plain data.
         state: Its plain attributes by name.
-        members: Of a group: the exceptions in it.
+        members: The exceptions in it, if it is a group.
     """
 
     type: str
@@ -157,7 +156,7 @@ def shorten(text: str) -> str:
 
 
 def encode_error(error: RemoteError) -> bytes:
-    """Encode an error; what is not plain data, or too long, is left out."""
+    """Encode an error; leave out data that is not plain or too long."""
     packed = pack(_row(error))
     if len(packed) > ERROR_LIMIT:
         packed = pack(_row(error._replace(state=None, members=())))
@@ -172,12 +171,12 @@ def _row(error: RemoteError) -> list[object]:
         shorten(error.traceback),
         arguments,
     ]
-    more: dict[str, object] = {}
+    extra: dict[str, object] = {}
     if error.state and _is_plain(error.state):
-        more["state"] = error.state
+        extra["state"] = error.state
     if error.members:
-        more["members"] = [_row(member) for member in error.members]
-    return [*row, more] if more else row
+        extra["members"] = [_row(member) for member in error.members]
+    return [*row, extra] if extra else row
 
 
 def _is_plain(value: object) -> bool:
@@ -191,9 +190,9 @@ def _is_plain(value: object) -> bool:
 def legacy_result(state: JobState, result: bytes | None) -> bytes:
     """Return the body of a REPLY to a legacy peer, which is text.
 
-    A job that succeeded without a readable result is answered with a True value (emqp-1.0,
-    "Headers", reply-requested), one that failed with the text of its exception, and
-    ``TimeoutError`` for a time-out, as deployed peers do.
+    For a job that succeeded without a readable result it is the value True (emqp-1.0, "Headers",
+    reply-requested); for a failed one it is the text of its exception, or ``TimeoutError`` for a
+    timeout, as deployed peers do.
     """
     if state is JobState.SUCCEEDED:
         return result if result and is_text(result) else _legacy_value(value=True)
@@ -222,12 +221,12 @@ def _read(value: object) -> RemoteError | None:
     match value:
         case [str(kind), str(message), str(traceback), arguments, *rest]:
             args = tuple(arguments) if isinstance(arguments, list) else None
-            state, members = _more(rest[0] if rest else None)
+            state, members = _extra(rest[0] if rest else None)
             return RemoteError(kind, message, traceback, args, state, members)
     return None
 
 
-def _more(value: object) -> tuple[Mapping[str, object] | None, tuple[RemoteError, ...]]:
+def _extra(value: object) -> tuple[Mapping[str, object] | None, tuple[RemoteError, ...]]:
     """Return the attributes and the members of an error."""
     if not isinstance(value, dict):
         return None, ()
@@ -238,12 +237,12 @@ def _more(value: object) -> tuple[Mapping[str, object] | None, tuple[RemoteError
 
 
 def is_reference(content_type: str) -> bool:
-    """Return whether the bytes of an outcome are a reference to its result."""
+    """Return whether the content type is that of a reference to a result."""
     return content_type.startswith(REFERENCE)
 
 
 def too_large(size: int, limit: int) -> str:
-    """Return why a result cannot be handed to the broker, and what would take it."""
+    """Return the text of the error for a result that is too large for the broker."""
     return (
         f"the result has {size} bytes; the limit is {limit}, from the setting max_frame; a result "
         "backend such as 'sqlite' (setting result_backend) takes larger ones"
@@ -251,14 +250,14 @@ def too_large(size: int, limit: int) -> str:
 
 
 class ResultLocation:
-    """Where an app keeps its results: a backend, with its name and its limits. Thread-safe.
+    """Where an app stores its results: in a backend, or in the broker. Thread-safe.
 
     Args:
-        backend: Keeps results; None, or one whose results travel in the REPLY, leaves them to the
-            broker.
-        name: Of the backend, as the setting has it.
-        max_result: Longest result in bytes that is left to the broker.
-        ttl: Seconds that a result is kept whose job names no time.
+        backend: The result backend. With None, or a backend whose results travel in the REPLY, the
+            broker stores results.
+        name: Name of the backend in the setting.
+        max_result: Bytes of the longest result that the broker may store.
+        ttl: Seconds for which a result is kept if its job sets no time.
     """
 
     __slots__ = ("_backend", "_name", "_ttl", "inline", "max_result")
@@ -279,7 +278,7 @@ class ResultLocation:
         self.inline = self._backend is None
 
     def check(self, result: bytes) -> None:
-        """Raise `ResultTooLarge` for a result that the broker would not take."""
+        """Raise `ResultTooLarge` for a result that is too large for the broker."""
         if len(result) > self.max_result:
             raise ResultTooLarge(too_large(len(result), self.max_result))
 
@@ -292,22 +291,22 @@ class ResultLocation:
         *,
         fed: bool = False,
     ) -> tuple[str, bytes]:
-        """Keep a result.
+        """Store a result.
 
         Args:
-            job_id: Of its job.
-            content_type: Of the result.
-            result: The bytes.
-            ttl: Seconds that the job wants it kept, None if it names no time.
-            fed: Another job of its graph takes it, at an unknown time: it is kept for the default
-                time at least.
+            job_id: Id of the job.
+            content_type: Content type of the result.
+            result: The encoded result.
+            ttl: Seconds for which the job wants it kept, None for the default.
+            fed: Whether another job of its graph takes the result, at an unknown time; then it is
+                kept at least for the default time.
 
         Returns:
             Content type and bytes for the outcome.
 
         Raises:
-            ResultTooLarge: It is too long for the broker, or for the backend.
-            PluginError: The backend returned something else than bytes.
+            ResultTooLarge: The result is too large for the broker, or for the backend.
+            PluginError: The backend did not return bytes.
         """
         if self._backend is None:
             self.check(result)
@@ -324,10 +323,10 @@ class ResultLocation:
         return f"{REFERENCE}{self._name};{content_type}", reference
 
     def get(self, job_id: str, content_type: str, data: bytes) -> tuple[str, bytes]:
-        """Return content type and bytes of the result of an outcome.
+        """Return content type and bytes of a result, from those of its outcome.
 
         Raises:
-            ResultUnavailable: Another backend has it, or this one has forgotten it.
+            ResultUnavailable: Another backend has the result, or this one no longer has it.
         """
         if not is_reference(content_type):
             return content_type, data
@@ -346,7 +345,7 @@ class ResultLocation:
 
 
 def frames_task(queue: str) -> str:
-    """Return the task name of the jobs of a queue whose bodies are frames."""
+    """Return the task name of jobs in a queue whose bodies are frames."""
     return f"{_FRAMES_TASK}{queue}"
 
 
@@ -364,7 +363,7 @@ def decode_frames(data: bytes) -> list[bytes]:
     """Return the frames of a body.
 
     Raises:
-        ProtocolError: The body is no list of frames.
+        ProtocolError: The body is not a list of frames.
     """
     frames = unpack(data, "the body")
     if not isinstance(frames, list) or not all(isinstance(frame, bytes) for frame in frames):
@@ -373,17 +372,17 @@ def decode_frames(data: bytes) -> list[bytes]:
 
 
 def decode_arguments(data: bytes, _: object) -> tuple[tuple[list[bytes]], dict[str, Any]]:
-    """Return the arguments of a task that takes frames: the list of them."""
+    """Return the arguments of a task that takes frames: one list of frames."""
     return (decode_frames(data),), {}
 
 
 def encode_value(value: object, _: object) -> tuple[bytes, str]:
-    """Encode what a task that takes frames returned or yielded, as frames without a signature.
+    """Encode a value that a task with frames returned or yielded, as frames without a signature.
 
-    None is an empty list.
+    None is encoded as an empty list.
 
     Raises:
-        SerializationError: It is not bytes, nor a list of bytes.
+        SerializationError: The value is neither bytes nor a list of bytes.
     """
     if value is None:
         value = []
@@ -400,7 +399,7 @@ def encode_value(value: object, _: object) -> tuple[bytes, str]:
 
 
 class ExceptionParts(NamedTuple):
-    """Arguments, plain attributes and, of a group, members of an exception."""
+    """Arguments, plain attributes and, for a group, members of an exception."""
 
     arguments: tuple[object, ...]
     state: dict[str, object]
@@ -408,7 +407,7 @@ class ExceptionParts(NamedTuple):
 
 
 def _native(kind: type, name: str) -> Any:
-    """Return the nearest method of a class that is written in C."""
+    """Return the first method with a name in the MRO of a class that is written in C."""
     for base in kind.__mro__:
         attribute = vars(base).get(name)
         if isinstance(attribute, _NATIVE):
@@ -417,7 +416,7 @@ def _native(kind: type, name: str) -> Any:
 
 
 def _is_settable(name: object) -> bool:
-    """Return whether an attribute is the exception's own: no method, no part of Python."""
+    """Return whether an attribute may be set: not a method, and not one of Python's own."""
     if not isinstance(name, str) or hasattr(BaseException, name):
         return False
     return name == "__notes__" or not name.startswith("__")
@@ -427,7 +426,7 @@ def _is_settable(name: object) -> bool:
 
 
 def take_apart(error: BaseException) -> ExceptionParts:
-    """Return what an exception is made of. Raises nothing, whatever its class does."""
+    """Return the parts of an exception. Never raises, whatever its class does."""
     if _GROUP is not None and isinstance(error, _GROUP):
         group: Any = error
         state = _plain(vars(error).items())
@@ -436,11 +435,11 @@ def take_apart(error: BaseException) -> ExceptionParts:
         _, arguments, *more = _native(type(error), "__reduce__")(error)
         attributes = dict(more[0]) if more and more[0] else {}
         if isinstance(error, JobFailed) and (notes := attributes.pop("__notes__", None)):
-            # The one with the traceback takes much room, and comes back by itself.
+            # The note with the traceback is long, and `rebuild` makes it again.
             others = [note for note in notes if not note.startswith(TRACEBACK_NOTE)]
             attributes |= {"__notes__": others} if others else {}
         return ExceptionParts(arguments, _plain([*attributes.items(), *_slots(error)]))
-    except Exception:  # noqa: BLE001 - a class of the user's may break anything
+    except Exception:  # noqa: BLE001 - a class of a user may raise anything
         return ExceptionParts((), {})
 
 
@@ -453,7 +452,7 @@ def _slots(error: BaseException) -> Iterable[tuple[str, object]]:
 
 
 def _plain(items: Iterable[tuple[object, object]]) -> dict[str, object]:
-    """Return the attributes that any client can read, as many as there is room for."""
+    """Return the plain attributes that fit into `STATE_LIMIT`."""
     attributes: dict[str, object] = {}
     remaining = STATE_LIMIT
     for name, value in items:
@@ -466,22 +465,22 @@ def _plain(items: Iterable[tuple[object, object]]) -> dict[str, object]:
     return attributes
 
 
-# Together
+# Rebuilding
 
 
 def rebuild(remote: RemoteError, find: FindClass) -> Exception | None:
-    """Return an exception like the worker's, or None where that cannot be.
+    """Return the worker's exception rebuilt, or None if that is not possible.
 
     Args:
-        remote: What the worker said of it.
-        find: Returns the class of a dotted name, None where there is none.
+        remote: The exception as the worker sent it.
+        find: Returns the class with a dotted name, None if it does not exist here.
     """
     kind = find(remote.type)
     if kind is None:
         return None
     try:
         return _make(kind, remote, find)
-    except Exception:  # noqa: BLE001 - arguments that the class does not take
+    except Exception:  # noqa: BLE001 - the class may refuse the arguments
         return None
 
 
@@ -503,7 +502,7 @@ def _make(kind: type[Exception], remote: RemoteError, find: FindClass) -> Except
 
 
 def _stand_in(member: RemoteError) -> JobFailed:
-    """Return what stands for a member of a group whose class is not here."""
+    """Return a `JobFailed` in place of a member of a group whose class does not exist here."""
     return JobFailed(
         f"{member.type}: {member.message}",
         remote_type=member.type,
@@ -514,7 +513,7 @@ def _stand_in(member: RemoteError) -> JobFailed:
 def _set(made: Exception, name: str, value: object) -> None:
     field = getattr_static(type(made), name, None)
     if isinstance(field, _FIELDS):
-        with suppress(AttributeError, TypeError):  # cannot be set, or not to this
+        with suppress(AttributeError, TypeError):  # it is read-only, or refuses the value
             field.__set__(made, value)
     else:
         vars(made)[name] = value

@@ -1,11 +1,11 @@
-"""ZeroMQ sockets: sends and receives messages as frames, bounds what is unsent, reads monitors.
+"""ZeroMQ sockets: send and receive messages as frames, limit unsent bytes, and read monitors.
 
 `zmq.Socket` adds Python layers to each call: a seven-frame message costs 27 us to send and 27 us
 to receive through them, 4 us and 8 us through the compiled base class that is used here.
 
 A `Link` belongs to one thread. It never waits; its owner polls `Link.socket`. The links of ROUTERs
 know how many bytes are unsent for each peer (`SendBuffers`, `BufferUsage`) and for all peers of a
-broker together (`TotalUsage`): libzmq says it of no peer, so some messages carry a tracker.
+broker together (`TotalUsage`). Since libzmq does not report this, some messages carry a tracker.
 """
 
 from __future__ import annotations
@@ -59,36 +59,39 @@ __all__ = [
 ]
 
 
-#: Bytes that may wait for one peer, by default.
+#: Default limit of the bytes that may wait for one peer.
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
-#: Bytes between two trackers, each of which costs some 30 us: usually, and with very many peers.
+#: Bytes between two trackers of a peer: the usual number, and the smallest, for very many peers. A
+#: tracker costs some 30 us.
 STEP, MIN_STEP = 256 * 1024, 8 * 1024
 
-#: Part of the total that all peers together may have behind their last trackers.
+#: Part of the total that all peers together may have sent after their last trackers.
 UNTRACKED = 0.25
 
-#: Of the second half of the total a peer may use: such a part of the total, or of what is free.
+#: Once half of the total is used, a peer may use the smaller one of these parts: of the total, and
+#: of the free bytes.
 PART_OF_TOTAL, PART_OF_FREE = 256, 16
 
-#: Part of the total up to which a message is sent by itself that is longer than a peer's part.
+#: Part of the total up to which a message that is longer than its peer's part is sent if no other
+#: one waits for the peer.
 PART_OF_SINGLES = 0.75
 
-#: Peers whose trackers are checked before a message is refused because of the total.
+#: Number of peers whose trackers are checked before a message is refused because of the total.
 REFRESH_PEERS = 64
 
-#: Bytes where the total has no bound.
+#: The total without a limit, in bytes.
 _ANY = 1 << 62
 
-#: A message of so many bytes may still be sent to a peer over its bound, up to this reserve: it
-#: says what is wrong, or that a job is cancelled.
+#: A message of up to `SHORT` bytes may exceed the limit of its peer by up to `RESERVE` bytes: it
+#: may be an ERROR or a CANCEL.
 SHORT, RESERVE = 1024, 1024 * 1024
 
-#: Seconds that a peer's first refused message waits, and between two such waits.
+#: Seconds to wait before a message is refused, and the shortest time between two such waits.
 YIELD, YIELD_INTERVAL = 0.002, 0.05
 
-#: Peers above which those without unsent bytes are forgotten.
-SWEEP_ABOVE = 1024
+#: Number of peers above which those without open trackers are forgotten.
+PRUNE_ABOVE = 1024
 
 logger = logging.getLogger("eventmq.wire")
 
@@ -98,7 +101,7 @@ FAILURES = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_D
 #: Events of a monitor that end a handshake.
 HANDSHAKES = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | FAILURES
 
-#: Events of a monitor about the transport: it was lost, or could not be made.
+#: Events of a monitor about the transport: a connection was lost, or could not be made.
 CONNECTIONS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 _send = _Base.send
@@ -115,23 +118,24 @@ _EVENT = struct.Struct("=Hi")
 #: Milliseconds that a handshake may take.
 HANDSHAKE_MS = 10_000
 
-#: Milliseconds that a subscriber may take nothing; then it is cut (TCP_USER_TIMEOUT, on Linux).
+#: Milliseconds for which a subscriber may read nothing; then it is disconnected (TCP_USER_TIMEOUT,
+#: on Linux).
 SUBSCRIBER_MS = 15_000
 
-#: Milliseconds that a closing socket may spend on what was not sent yet.
+#: Milliseconds that a closing socket may spend on unsent messages.
 LINGER_MS = 1000
 
-#: Bytes that a message may have around its payload, on top of ``max-frame``.
+#: Bytes that a message may have beside its payload, in addition to ``max-frame``.
 _FRAME_SLACK = 64 * 1024
 
-#: Bytes of the longest topic that a subscriber names, on top of the slack.
+#: Frame limit of a PUB socket, which receives only subscriptions, in addition to `_FRAME_SLACK`.
 _SUBSCRIPTION = 1
 
-#: ZAP domain of our sockets, so that libzmq admits no peer while there is no handler.
+#: ZAP domain of our sockets: with a domain libzmq admits no peer without a handler.
 DOMAIN = b"eventmq"
 
-#: Frames of one message that are kept: more than any limit, so that a message of a million
-#: empty frames costs nothing once it was read.
+#: Number of frames of one message that are kept. It is above all limits, and keeps a message of a
+#: million empty frames from using memory.
 MAX_FRAMES = 1000
 
 
@@ -140,19 +144,19 @@ class Tracker(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether libzmq has sent it, or dropped it with the connection."""
+        """Whether libzmq has sent the frame, or dropped it with the connection."""
 
 
 class TotalUsage:
     """The bytes that wait for all peers of some sockets together, up to the last tracker of each.
 
     Args:
-        max_bytes: Bytes that may wait.
+        max_bytes: Limit of these bytes.
 
     Attributes:
-        used: Bytes that wait, at most: the trackers of some may have been done since.
-        peers: How many peers have a buffer usage.
-        warned: The bound was logged, and has been met ever since.
+        used: Upper bound of the waiting bytes: some trackers may be done that were not checked yet.
+        peers: Number of peers with a buffer usage.
+        warned: Whether the limit was logged; reset when half of the total is free.
     """
 
     __slots__ = ("_open", "_yield_at", "max_bytes", "peers", "used", "warned")
@@ -166,9 +170,9 @@ class TotalUsage:
         self._yield_at = 0.0
 
     def yield_thread(self) -> bool:
-        """Let pyzmq's thread record what libzmq has sent; return False if it was let lately.
+        """Let pyzmq's thread record sent frames; return False if that was done recently.
 
-        What a peer has read is known once that thread has run, which this one may keep from it.
+        Trackers are done only after that thread has run, and this thread may keep it from running.
         """
         now = time.monotonic()
         if now < self._yield_at:
@@ -178,7 +182,7 @@ class TotalUsage:
         return True
 
     def share(self, coming: int = 0) -> int:
-        """Return how many bytes one peer may have now, or when so many others have been sent."""
+        """Return how many bytes one peer may use, if ``coming`` bytes are sent to others before."""
         free = max(0, self.max_bytes - self.used - coming)
         return max(
             (free - self.max_bytes // 2) // 2,
@@ -187,14 +191,13 @@ class TotalUsage:
 
     @property
     def step(self) -> int:
-        """Bytes from one tracker of a peer to the next."""
+        """Bytes between two trackers of a peer."""
         return max(MIN_STEP, min(STEP, int(UNTRACKED * self.max_bytes) // max(1, self.peers)))
 
     def add_open(self, usage: BufferUsage) -> None:
-        """Record that a usage has a tracker that is not done.
+        """Record that a usage has an open tracker, and settle two older usages.
 
-        Two older ones are settled, so that those of peers that come and go do not add up where
-        nothing else calls `refresh`.
+        Otherwise the usages of peers that disconnect would accumulate if nothing calls `refresh`.
         """
         self._settle_oldest(2)
         self._open.append(usage)
@@ -219,20 +222,22 @@ class TotalUsage:
 
 @dataclass(slots=True, eq=False)
 class BufferUsage:
-    """The bytes that were sent to one peer, since it connected, and those of them that still wait.
+    """The bytes that were sent to one peer since it connected, and those of them that still wait.
+
+    The counts start at 0 when the peer connects.
 
     Attributes:
-        total: Of all peers.
-        sent: Handed to libzmq.
-        flushed: Of these, what libzmq is known to have sent.
-        track_at: A message that comes to so many gets a tracker.
-        trackers: That are not done as far as is known: the tracker, and what was sent with it.
-        tracked: What was sent with the last tracker.
-        long_at: What was sent with the last one whose message was not short.
-        allocated: Bytes that `SendBuffers.allocate` has said may be sent.
-        listed: The total looks at it from time to time.
-        warned: Its bound was logged.
-        refused: The last message with a tracker was not sent, since too much waited.
+        total: Usage of all peers.
+        sent: Bytes passed to libzmq.
+        flushed: Bytes that libzmq is known to have sent.
+        track_at: Count of ``sent`` from which the next message gets a tracker.
+        trackers: Open trackers, with the count of ``sent`` at each.
+        tracked: Count of ``sent`` at the last tracker.
+        long_at: Count of ``sent`` at the last tracker of a message longer than `SHORT`.
+        allocated: Bytes that `SendBuffers.allocate` has allowed.
+        listed: Whether the total settles this usage from time to time.
+        warned: Whether the limit of the peer was logged.
+        refused: Whether the last message with a tracker was refused, since too many bytes waited.
     """
 
     total: TotalUsage
@@ -248,7 +253,7 @@ class BufferUsage:
     refused: bool = False
 
     def count_waiting(self) -> int:
-        """Account for trackers that are done; return how many bytes wait, at most."""
+        """Remove the trackers that are done; return an upper bound of the waiting bytes."""
         trackers = self.trackers
         before = self.flushed
         while trackers and trackers[0][0].done:
@@ -257,7 +262,7 @@ class BufferUsage:
         return self.sent - self.flushed
 
     def track(self, tracker: Tracker, size: int = SHORT + 1) -> None:
-        """Record the tracker of the message that was sent last, and its size in bytes."""
+        """Record the tracker of the last sent message, and its size in bytes."""
         self.trackers.append((tracker, self.sent))
         self.total.used += self.sent - self.tracked
         self.tracked = self.sent
@@ -269,7 +274,7 @@ class BufferUsage:
             self.total.add_open(self)
 
     def close(self) -> None:
-        """Forget what waits: the connection is gone, and what waited with it."""
+        """Forget the waiting bytes, which were lost with the connection."""
         self.total.used -= self.tracked - self.flushed
         self.flushed = self.tracked
         self.trackers.clear()
@@ -279,17 +284,18 @@ class SendBuffers:
     """The buffer usage of each peer of one socket.
 
     Args:
-        max_bytes: Bytes that may wait for one peer. A message that is longer is sent by itself.
-        total: What may wait for all of them, with those of other sockets; None for any number.
+        max_bytes: Limit of the bytes that wait for one peer. A longer message is sent if no other
+            one waits.
+        total: Usage of all peers, with those of other sockets; None for no common limit.
     """
 
-    __slots__ = ("_first", "_sweep_above", "_usages", "max_bytes", "total")
+    __slots__ = ("_first", "_prune_above", "_usages", "max_bytes", "total")
 
     def __init__(self, max_bytes: int = MAX_UNSENT_BYTES, total: TotalUsage | None = None) -> None:
         self.max_bytes = max_bytes
         self.total = total or TotalUsage()
         self._usages: dict[bytes, BufferUsage] = {}
-        self._sweep_above = SWEEP_ABOVE
+        self._prune_above = PRUNE_ABOVE
         self._first = STEP
 
     def __len__(self) -> int:
@@ -297,10 +303,10 @@ class SendBuffers:
         return len(self._usages)
 
     def usage(self, peer: bytes) -> BufferUsage:
-        """Return the usage of a peer, a new one where it has none."""
+        """Return the usage of a peer, making it if it is new."""
         usage = self._usages.get(peer)
         if usage is None:
-            if len(self._usages) >= self._sweep_above:
+            if len(self._usages) >= self._prune_above:
                 self._drop_idle()
             self.total.peers += 1
             first = min(self._first, self.total.step)
@@ -308,27 +314,27 @@ class SendBuffers:
         return usage
 
     def forget(self, peer: bytes) -> None:
-        """Forget a peer that is not connected any more."""
+        """Forget a disconnected peer."""
         usage = self._usages.pop(peer, None)
         if usage is not None:
             self.total.peers -= 1
             usage.close()
 
     def waiting(self, peer: bytes) -> int:
-        """Return how many bytes wait for a peer, at most."""
+        """Return an upper bound of the bytes that wait for a peer."""
         usage = self._usages.get(peer)
         return 0 if usage is None else usage.count_waiting()
 
     def allocate(self, usage: BufferUsage, size: int, before: int, coming: int) -> bool:
         """Allocate the bytes of a message of this tick; return whether `may_send` will allow it.
 
-        Until then others may get trackers: for allocated bytes that does not count.
+        Messages to other peers that get trackers before it do not count against allocated bytes.
 
         Args:
-            usage: Of the peer.
+            usage: Usage of the peer.
             size: Bytes of the message.
-            before: Bytes that the peer will have been sent before it.
-            coming: Bytes that all peers will.
+            before: Bytes that will be sent to the peer before it.
+            coming: Bytes that will be sent to all peers before it.
         """
         if not self._fits(usage, size, before, coming):
             return False
@@ -336,7 +342,7 @@ class SendBuffers:
         return True
 
     def may_send(self, usage: BufferUsage, size: int) -> bool:
-        """Return whether a message of ``size`` bytes may be sent now; use up what was allocated."""
+        """Return whether a message of ``size`` bytes may be sent now; use up its allocation."""
         allocated = (
             SHORT < size <= usage.allocated and self.total.used + size <= self.total.max_bytes
         )
@@ -348,8 +354,8 @@ class SendBuffers:
         self, usage: BufferUsage, size: int, before: int = 0, coming: int = 0, *, spare: int = 0
     ) -> bool:
         waiting, total = usage.count_waiting() + before, self.total
-        # Bytes behind the last tracker do not count here: without another one they would seem to
-        # wait for ever.
+        # Bytes sent after the last tracker do not count here: without another tracker they would
+        # seem to wait for ever.
         buffered = usage.tracked - usage.flushed + before
         if buffered + size > total.share(coming):
             total.refresh()
@@ -357,7 +363,7 @@ class SendBuffers:
         max_bytes, part = self.max_bytes, share + spare
         if size <= SHORT:
             reserve = min(RESERVE, max(2 * total.step, share))
-            if usage.sent + size - usage.long_at <= reserve:  # it had its part before
+            if usage.sent + size - usage.long_at <= reserve:  # it had its share before
                 part = max(part, buffered + size)
             part += reserve
             max_bytes += reserve
@@ -367,10 +373,10 @@ class SendBuffers:
         return single and total.used + coming + size <= PART_OF_SINGLES * total.max_bytes + spare
 
     def _drop_idle(self) -> None:
-        """Forget the peers that have no open tracker: mostly those that have disconnected.
+        """Forget the peers without an open tracker, most of which have disconnected.
 
-        For such a peer less than a step waits, which is forgotten once: from now on the first
-        message to a peer has a tracker, which keeps it.
+        For such a peer fewer bytes than a step may wait, which are forgotten. That happens once:
+        from now on the first message to a new peer has a tracker, so the peer is not forgotten.
         """
         self._first = 1
         for usage in self._usages.values():
@@ -378,15 +384,15 @@ class SendBuffers:
         before = len(self._usages)
         self._usages = {peer: used for peer, used in self._usages.items() if used.trackers}
         self.total.peers -= before - len(self._usages)
-        self._sweep_above = max(SWEEP_ABOVE, 2 * len(self._usages))
+        self._prune_above = max(PRUNE_ABOVE, 2 * len(self._usages))
 
 
 def event_fd(socket: zmq.Socket[bytes]) -> int:
     """Return a descriptor that becomes readable when the socket may have a message.
 
-    It says so once, and only after an attempt that found no message: its owner reads until there
-    is none, before the first poll too. A poll of the socket itself costs 2 us more, also
-    where nothing ever comes, as from a monitor. Source: zmq_getsockopt(3), ZMQ_FD.
+    The descriptor is edge-triggered: its owner must read until the socket has no message, also
+    before the first poll. A poll of the socket itself costs 2 us more, even if nothing arrives, as
+    from most monitors. Source: zmq_getsockopt(3), ZMQ_FD.
     """
     fd = socket.get(zmq.FD)
     assert isinstance(fd, int)  # noqa: S101 - pyzmq types it as int or bytes
@@ -394,7 +400,7 @@ def event_fd(socket: zmq.Socket[bytes]) -> int:
 
 
 def _handshake_failure(event: int) -> str:
-    """Return why a handshake failed, by an event of a monitor, as text; "" for other events."""
+    """Return why a handshake failed, from an event of a monitor; "" for other events."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "it refused the key: the broker's administrator authorises it"
     if event & HANDSHAKES & ~zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -410,8 +416,8 @@ class NoConnection(Exception):
 
 
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """Return a context, with libc's generator seeded first: routing ids come from it."""
-    if os.name == "posix":  # of all libraries of the process: to look for libc starts others
+    """Return a context, after seeding libc's random numbers, from which routing ids are made."""
+    if os.name == "posix":  # CDLL(None), since searching for libc starts other programs
         ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
     context = zmq.Context()
     context.set(zmq.MAX_SOCKETS, min(65_535, context.get(zmq.SOCKET_LIMIT)))
@@ -422,7 +428,7 @@ class Link:
     """A socket that sends and receives whole messages as lists of frames."""
 
     __slots__ = (
-        "_early",
+        "_first_events",
         "_items",
         "_streak",
         "handshake_error",
@@ -435,23 +441,24 @@ class Link:
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
         self._items = [(socket, int(zmq.POLLIN))]
-        #: Messages received since there was none.
+        #: Messages received in a row.
         self._streak = 0
-        #: What `events` reads; None without `watch`.
+        #: Link of the monitor; None without `watch`.
         self.monitor: Link | None = None
-        #: Events from before the descriptor worked.
-        self._early: list[tuple[int, int]] = []
+        #: Events that arrived before `monitor_fd` could report them.
+        self._first_events: list[tuple[int, int]] = []
         #: Readable when there are `events`, -1 without `watch`; see `event_fd`.
         self.monitor_fd = -1
-        #: Why the last handshake failed, as text, as far as `connections` has seen.
+        #: Why the last handshake failed that `connections` has read, "" if none has.
         self.handshake_error = ""
-        #: Name of the host that is resolved once when it cannot be reached, "" for none.
+        #: Name of the host, which is resolved once if it cannot be reached, to report an error; ""
+        #: for none.
         self.host = ""
 
     def watch(self, events: int = HANDSHAKES | CONNECTIONS) -> None:
-        """Start to record such events of the socket; ``inproc://`` reports none.
+        """Start to record events of the socket; ``inproc://`` reports none.
 
-        The monitor has no high-water mark: at one, libzmq's own thread would wait for us.
+        The monitor has no high-water mark, since libzmq's own thread would block at it.
         """
         address = f"inproc://eventmq.monitor.{os.urandom(8).hex()}"
         self.socket.monitor(address, events)
@@ -460,17 +467,17 @@ class Link:
         monitor.set(zmq.RCVHWM, 0)
         monitor.connect(address)
         self.monitor, self.monitor_fd = Link(monitor), event_fd(monitor)
-        self._early = list(self._events())
+        self._first_events = list(self._events())
 
     def events(self) -> Iterator[tuple[int, int]]:
-        """Yield what happened since the last call: the event, and its value.
+        """Yield the events since the last call, with their values.
 
-        Of ``EVENT_DISCONNECTED`` the value is the number of the connection. Source:
-        zmq_socket_monitor(3). pyzmq's own reader imports asyncio, which each command of the command
-        line would pay for.
+        The value of ``EVENT_DISCONNECTED`` is the number of the connection. Source:
+        zmq_socket_monitor(3). pyzmq's own reader is not used, since it imports asyncio, which would
+        slow down the start of each command.
         """
-        early, self._early = self._early, []
-        yield from early
+        first, self._first_events = self._first_events, []
+        yield from first
         yield from self._events()
 
     def _events(self) -> Iterator[tuple[int, int]]:
@@ -478,20 +485,20 @@ class Link:
             yield _EVENT.unpack(frames[0])
 
     def connections(self) -> list[bool]:
-        """Return what happened since the last call: True for each connection made, False lost."""
-        happened = []
+        """Return the changes since the last call: True for each connection made, False if lost."""
+        changes = []
         for event, _ in self.events():
             self.handshake_error = _handshake_failure(event) or self.handshake_error
             if event in {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED}:
-                happened.append(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+                changes.append(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
             elif event == zmq.EVENT_CONNECT_RETRIED and self.host:
                 host, self.host = self.host, ""
-                # It may take seconds where no name server answers.
+                # It may take seconds if no name server answers.
                 Thread(target=self._resolve, args=(host,), name="resolver", daemon=True).start()
-        return happened
+        return changes
 
     def _resolve(self, host: str) -> None:
-        """Record it if a host cannot be resolved: libzmq tries again, and does not say so."""
+        """Record an error if a host cannot be resolved: libzmq retries without reporting it."""
         try:
             getaddrinfo(host, None)
         except (OSError, UnicodeError) as error:
@@ -505,7 +512,7 @@ class Link:
             False if it would have to wait; then nothing was sent.
 
         Raises:
-            NoConnection: A ROUTER has no peer of that identity.
+            NoConnection: A ROUTER has no peer with that identity.
         """
         socket = self.socket
         last = len(frames) - 1
@@ -522,8 +529,8 @@ class Link:
         return True
 
     def _first(self) -> zmq.Frame | None:
-        """Return the first frame of the next message, or None if there is none now."""
-        # Mostly one message comes at a time: to ask for another costs 2 us, the exception 7.
+        """Return the first frame of the next message, None if there is none now."""
+        # Usually messages come one by one: a poll for another one costs 2 us, the exception 7 us.
         if self._streak == 1 and not zmq_poll(self._items, 0):
             self._streak = 0
             return None
@@ -536,9 +543,9 @@ class Link:
         return frame
 
     def receive(self) -> list[bytes] | None:
-        """Return the next message, or None if there is none now.
+        """Return the next message, None if there is none now.
 
-        Frames beyond `MAX_FRAMES` are dropped; what is left is too many for any peer.
+        Frames after the first `MAX_FRAMES` are dropped; the rest is still too long to be valid.
         """
         socket, frame = self.socket, self._first()
         if frame is None:
@@ -568,12 +575,12 @@ class Link:
 
 
 class RouterLink(Link):
-    """A link of a ROUTER: it bounds the bytes that wait for each of its peers.
+    """A link of a ROUTER, which limits the bytes that wait for each of its peers.
 
     Args:
         socket: The socket.
-        max_bytes: Bytes that may wait for one peer, see `eventmq.wire.sockets`.
-        total: What may wait for all of them, with those of other links; None for any number.
+        max_bytes: Limit of the bytes that wait for one peer, see `SendBuffers`.
+        total: Usage of all peers, with those of other links; None for no common limit.
     """
 
     __slots__ = ("buffers",)
@@ -586,18 +593,18 @@ class RouterLink(Link):
     ) -> None:
         super().__init__(socket)
         self.buffers = SendBuffers(max_bytes, total)
-        # The first tracker makes pyzmq start a thread with its own context: do it before peers may
-        # have used up all descriptors.
+        # The first tracker makes pyzmq start a thread with its own context. Do that now, before
+        # peers may have used up all descriptors.
         zmq.Frame(b"", track=True, copy=False)
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Send a message now, the first frame being the identity of the peer.
 
         Returns:
-            False if too much waits for the peer; then nothing was sent.
+            False if too many bytes wait for the peer; then nothing was sent.
 
         Raises:
-            NoConnection: There is no peer of that identity.
+            NoConnection: There is no peer with that identity.
         """
         usage = self.buffers.usage(frames[0])
         sent = usage.sent + sum(map(len, frames))
@@ -613,7 +620,7 @@ class RouterLink(Link):
         return True
 
     def _send_tracked(self, frames: Sequence[bytes], usage: BufferUsage, sent: int) -> bool:
-        """Send a message whose last frame has a tracker, unless too much waits."""
+        """Send a message whose last frame has a tracker, unless too many bytes wait."""
         size = sent - usage.sent
         if not self.buffers.may_send(usage, size):
             total, first, usage.refused = self.buffers.total, not usage.refused, True
@@ -622,9 +629,9 @@ class RouterLink(Link):
         usage.refused = False
         try:
             last = zmq.Frame(frames[-1], track=True, copy=False)
-        except RuntimeError:  # the interpreter ends, and pyzmq with it
+        except RuntimeError:  # the interpreter is shutting down, and pyzmq with it
             return Link.send(self, frames)
-        if not Link.send(self, [*frames[:-1], cast("bytes", last)]):  # libzmq takes either
+        if not Link.send(self, [*frames[:-1], cast("bytes", last)]):  # libzmq accepts both
             return self._full(frames[0], usage)
         usage.sent = sent
         usage.track(last.tracker, size)
@@ -654,8 +661,8 @@ class IdentifiedLink(RouterLink):
     Args:
         socket: The socket.
         name: Property of the connection: ``User-Id`` of the ZAP handler, or ``Peer-Address``.
-        max_bytes: Bytes that may wait for one peer.
-        total: What may wait for all of them.
+        max_bytes: Limit of the bytes that wait for one peer.
+        total: Usage of all peers; None for no common limit.
     """
 
     __slots__ = ("_name", "connection", "user")
@@ -669,9 +676,9 @@ class IdentifiedLink(RouterLink):
     ) -> None:
         super().__init__(socket, max_bytes, total)
         self._name = name
-        #: Sender of the message that was received last; "" where libzmq knows none.
+        #: Sender of the last received message, "" if libzmq does not know it.
         self.user = ""
-        #: Number of the connection that it came over: its descriptor, -1 where there is none.
+        #: Number of the connection of that message: its descriptor, -1 if it has none.
         self.connection = -1
 
     def receive(self) -> list[bytes] | None:
@@ -710,20 +717,20 @@ def open_dealer(
     keys: ClientKeys | None = None,
     watch: bool = False,
 ) -> Link:
-    """Return a DEALER that connects to ``address``, with CURVE where there are keys.
+    """Return a DEALER that connects to ``address``, with CURVE if it has keys.
 
-    With ``ZMQ_IMMEDIATE``: while there is no connection, `Link.send` returns False instead of
-    keeping a message for later. Each has a routing id of its own, so that no half-open connection
-    is in its way; see `eventmq.wire.features`.
+    It uses ``ZMQ_IMMEDIATE``: without a connection `Link.send` returns False instead of keeping the
+    message. It gets a new routing id, since the broker may still have a half-open connection with
+    an earlier one; see `eventmq.wire.features`.
 
     Args:
         context: The context.
-        address: Of the broker.
+        address: Address of the broker.
         kind: Kind of peer in the routing id: ``client``, ``worker`` or ``scheduler``.
-        max_frame: Bytes of the longest frame that it takes, 0 for no limit.
-        keys: For CURVE.
-        watch: Record events from the first one on. Where the mechanisms differ there is one alone:
-            libzmq does not try again.
+        max_frame: Bytes of the longest frame that it accepts, 0 for no limit.
+        keys: Keys for CURVE.
+        watch: Record events from before the connection is made. If the mechanisms of both sides
+            differ, libzmq reports only one event and does not retry.
     """
     name = routing_id(kind, uuid.uuid4().hex)
     socket = context.socket(zmq.DEALER)
@@ -742,7 +749,7 @@ def open_dealer(
 
 
 def _name_of_host(address: str) -> str:
-    """Return the name of the host in an address, "" where it is a number, or there is none."""
+    """Return the name of the host in an address, "" if it has none or is numeric."""
     scheme, _, rest = address.partition("://")
     host = rest.rpartition(":")[0]
     numeric = "[" in host or host.replace(".", "").isdigit()
@@ -750,7 +757,7 @@ def _name_of_host(address: str) -> str:
 
 
 def use_keys(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
-    """Make a socket that does not connect yet a CURVE client, where there are keys."""
+    """Make a socket a CURVE client before it connects; do nothing without keys."""
     if keys is not None:
         socket.set(zmq.CURVE_SERVERKEY, keys.broker)
         socket.set(zmq.CURVE_PUBLICKEY, keys.public)
@@ -766,11 +773,11 @@ def open_router(
     max_unsent_bytes: int = MAX_UNSENT_BYTES,
     total: TotalUsage | None = None,
 ) -> RouterLink:
-    """Return a ROUTER that reports absent peers, and lets no peer take another's identity.
+    """Return a ROUTER that reports absent peers, and lets no peer use the identity of another one.
 
     With ``identified_by`` it is an `IdentifiedLink`, which costs 0.8 us per message. ``high_water``
-    bounds the messages that wait for one peer, 0 as usual; ``max_unsent_bytes`` their bytes, and
-    ``total`` the bytes for all peers of the links that share it.
+    limits the messages that wait for one peer, 0 for the default; ``max_unsent_bytes`` limits their
+    bytes, and ``total`` the bytes for all peers of the links that share it.
     """
     socket = context.socket(zmq.ROUTER)
     _common(socket, max_frame)
@@ -784,7 +791,7 @@ def open_router(
 
 
 def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
-    """Return a PUB socket. It receives subscriptions alone, which are short."""
+    """Return a PUB socket. It receives only subscriptions, which are short."""
     socket = context.socket(zmq.PUB)
     socket.set(zmq.TCP_MAXRT, SUBSCRIBER_MS)
     _common(socket, _SUBSCRIPTION)
@@ -792,9 +799,9 @@ def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
 
 
 def encrypt(link: Link, secret: bytes, domain: bytes = DOMAIN) -> None:
-    """Make a link that is not bound yet a CURVE server; without a ZAP handler no peer connects.
+    """Make a link a CURVE server before it is bound; without a ZAP handler no peer can connect.
 
-    The handler gets the domain, by which it tells the sockets of one context apart.
+    The handler gets the domain, which identifies the sockets of one context.
     """
     link.socket.set(zmq.CURVE_SERVER, 1)
     link.socket.set(zmq.CURVE_SECRETKEY, secret)
@@ -808,9 +815,9 @@ def new_keys() -> tuple[bytes, bytes]:
 
 
 def is_wildcard(address: str) -> bool:
-    """Return whether an address to bind is one of all interfaces, so that it names no host."""
+    """Return whether an address to bind stands for all interfaces, so that it names no host."""
     scheme, _, rest = address.partition("://")
-    return scheme == "tcp" and rest.rpartition(":")[0].strip("[]") in {"*", "0.0.0.0", "::"}  # noqa: S104 - it is looked for
+    return scheme == "tcp" and rest.rpartition(":")[0].strip("[]") in {"*", "0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 
 
 def is_local(address: str) -> bool:

@@ -1,11 +1,11 @@
 """Keys of a server: their directory, and the thread that checks keys for libzmq by ZAP 1.0.
 
-libzmq asks once per connection, after the client has proven that it has the secret key, and puts
-the user id of the answer on every message of that connection (ZeroMQ RFC 27).
+libzmq sends one request per connection, after the client has proven that it has the secret key, and
+puts the user id of the answer on every message of that connection (ZeroMQ RFC 27).
 
 The directory has ``broker.key`` and ``broker.key_secret``, the server's own pair, and in
 ``clients`` a public certificate for each authorised client, whose metadata are its grant. Removing
-the file revokes a key, without a restart. Brokers and gateways use it.
+the file revokes the key, without a restart. Brokers and gateways use this module.
 """
 
 from __future__ import annotations
@@ -60,35 +60,35 @@ GrantT = TypeVar("GrantT")
 #: Seconds that the self-test of one address may take.
 TEST_TIMEOUT = 5.0
 
-#: Name of the server's own pair, and of the directory beside it with those of its clients.
+#: Name of the server's own pair, and of the directory with the keys of its clients.
 BROKER, CLIENTS = "broker", "clients"
 
-#: Seconds between two scans of the directory: bounds what a flood of handshakes costs.
+#: Shortest time in seconds between two scans of the directory, however many peers connect.
 REFRESH_EVERY = 0.2
 
-#: Errors that concern a single file, not the machine.
+#: Errors of a single file; other errors, such as no free descriptors, concern the whole machine.
 _OF_THE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
-#: Most refused (key, address) pairs that are logged.
+#: Largest number of refused (key, address) pairs that are logged.
 _WARNED = 1000
 
-#: Address of the handler that libzmq asks, the same in every context.
+#: Address of the ZAP handler, which is the same in every context.
 ADDRESS = "inproc://zeromq.zap.01"
 
 _VERSION = b"1.0"
 
 
 def has_keys(directory: Path) -> bool:
-    """Return whether a directory has the pair of a server, which then uses CURVE."""
+    """Return whether a directory has the key pair of a server, which then uses CURVE."""
     return (directory / f"{BROKER}{SECRET}").exists()
 
 
-#: The rings of this process: SIGHUP, which concerns them all, is sent to a process.
+#: The rings of this process, since SIGHUP concerns all of them.
 _RINGS: weakref.WeakSet[KeyRing[Any]] = weakref.WeakSet()
 
 
 def reread_keys() -> bool:
-    """Let every ring of this process read its keys again; return whether there is one."""
+    """Let every ring of this process read its keys again; return whether it has any."""
     rings = list(_RINGS)
     for ring in rings:
         ring.reread()
@@ -135,7 +135,7 @@ class KeyRing(Generic[GrantT]):
         return user in self.refresh()
 
     def refresh(self) -> Mapping[str, GrantT]:
-        """Return the grants, the same object as long as nothing has changed.
+        """Return the grants; the same object if nothing has changed.
 
         While the directory cannot be read, for instance without free descriptors, the last grants
         stay valid: an empty result would revoke all keys.
@@ -159,26 +159,26 @@ class KeyRing(Generic[GrantT]):
         return self.grants
 
     def reread(self) -> None:
-        """Let the next `refresh` read all files, also those that look as before."""
+        """Let the next `refresh` read all files, also unchanged ones."""
         self._rereads = True
         self._refresh_at = 0.0
 
     def _check_own(self) -> None:
-        """Warn of a pair of the server's own that is not the one in use: that one stays."""
+        """Log a warning if the server's own pair has changed; the pair in use stays."""
         try:
             changed = read_secret(self._own) != self.broker
         except KeyFileError as error:
             logger.warning("the server's own key cannot be read, the one in use stays: %s", error)
             return
         if changed:
-            logger.warning("the server's own key has changed: that counts after a restart")
+            logger.warning("the server's own key has changed: the new one is used after a restart")
 
     def _keep_grants(self, error: OSError) -> None:
         if self._seen is None:
             raise KeyFileError(f"the keys in {self._clients} cannot be read: {error}") from error
         if not self._warned:
             self._warned = True
-            logger.warning("the keys cannot be read, those of before stay: %s", error)
+            logger.warning("the keys cannot be read, and those in use stay: %s", error)
 
     def _scan(self) -> list[tuple[str, int, int, int]]:
         """Return a value that changes when a certificate is added, removed or written."""
@@ -198,7 +198,7 @@ class KeyRing(Generic[GrantT]):
     def _read(self, paths: Sequence[Path]) -> dict[str, GrantT]:
         """Return the grants of files; an invalid one is skipped with a warning."""
         grants: dict[str, GrantT] = {}
-        twice = set()
+        duplicates = set()
         for path in paths:
             try:
                 certificate = read_public(path)
@@ -211,10 +211,10 @@ class KeyRing(Generic[GrantT]):
                 logger.warning("a key is not authorised: %s: %s", path.name, error)
                 continue
             if user in grants:
-                logger.warning("two files have the same key, none is taken: %s", path.name)
-                twice.add(user)
+                logger.warning("two files have the same key, and neither is used: %s", path.name)
+                duplicates.add(user)
             grants[user] = grant
-        return {user: grant for user, grant in grants.items() if user not in twice}
+        return {user: grant for user, grant in grants.items() if user not in duplicates}
 
 
 class ZapThread:
@@ -224,7 +224,7 @@ class ZapThread:
         context: Context of the sockets.
         ring: Authorised keys.
         allows: Called in the thread with a user and the ZAP domain of the socket; returns whether
-            the user may connect. None to ask the ring.
+            the user may connect. None admits the users of the ring.
 
     Raises:
         zmq.ZMQError: The context has a handler already.
@@ -293,7 +293,7 @@ class ZapThread:
             subscribing: Whether that is a PUB socket.
 
         Raises:
-            NotAllowed: The key was accepted, or there was no answer; serve no peer then.
+            NotAllowed: The key was accepted, or there was no answer. The server must not serve.
         """
         if address.startswith("inproc:"):
             raise NotAllowed(
@@ -353,7 +353,7 @@ def _try_key(
 
 
 class AuthenticationRequest(NamedTuple):
-    """Asks whether the peer at ``address`` with this key may connect to the socket of a domain."""
+    """ZAP request: may the peer at ``address`` with this key connect to the socket of a domain?"""
 
     request_id: bytes
     domain: bytes
@@ -362,7 +362,7 @@ class AuthenticationRequest(NamedTuple):
 
 
 def read_request(frames: Sequence[bytes]) -> AuthenticationRequest | None:
-    """Return the request, None if it is malformed or not about CURVE: to be refused."""
+    """Return the request; None if it must be refused: it is malformed or not about CURVE."""
     if len(frames) != 7 or frames[0] != _VERSION or frames[5] != b"CURVE":  # noqa: PLR2004
         return None
     return AuthenticationRequest(

@@ -75,7 +75,7 @@ def test_a_changed_key_of_the_server_itself_waits_for_a_restart(
     write_new(own, Certificate(public, secret), "test")
     ring.reread()
     looked(ring)
-    assert "the server's own key has changed: that counts after a restart" in caplog.text
+    assert "the server's own key has changed: the new one is used after a restart" in caplog.text
     own.unlink()
     ring.reread()
     looked(ring)
@@ -196,7 +196,7 @@ def test_keys_that_cannot_be_read_for_a_while_stay(keys: Keys, monkeypatch, capl
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", fail)
         assert {alice.key} == set(looked(ring))
-    assert 1 == caplog.text.count("those of before stay")
+    assert 1 == caplog.text.count("those in use stay")
     assert {alice.key, bob.key} == set(looked(ring))
 
 

@@ -15,7 +15,7 @@ from eventmq.wire.sockets import (
     RESERVE,
     SHORT,
     STEP,
-    SWEEP_ABOVE,
+    PRUNE_ABOVE,
     UNTRACKED,
     NoConnection,
     RouterLink,
@@ -98,25 +98,25 @@ def test_a_message_over_the_bound_is_sent_by_itself() -> None:
 def test_the_usage_of_peers_that_have_gone_is_forgotten_and_that_of_others_is_not() -> None:
     buffers = SendBuffers(MIB)
     send(buffers, b"stuck", STEP)
-    for number in range(3 * SWEEP_ABOVE):
+    for number in range(3 * PRUNE_ABOVE):
         tracker = send(buffers, b"%d" % number, 10)
         if tracker is not None:
             tracker.done = True
-    assert len(buffers) <= SWEEP_ABOVE
+    assert len(buffers) <= PRUNE_ABOVE
     assert STEP == buffers.waiting(b"stuck")
 
 
 def test_what_peers_leave_that_come_and_go_does_not_add_up() -> None:
     """Where the sum has no bound, or is never met, nothing else settles their usage."""
     buffers = SendBuffers(MIB)
-    for number in range(20 * SWEEP_ABOVE):
+    for number in range(20 * PRUNE_ABOVE):
         peer = b"%d" % number
         tracker = send(buffers, peer, 10)
         if tracker is not None:
             tracker.done = True
         if number % 2:
             buffers.forget(peer)
-    assert len(buffers.total._open) <= 2 * SWEEP_ABOVE
+    assert len(buffers.total._open) <= 2 * PRUNE_ABOVE
 
 
 def test_who_makes_others_come_and_go_hides_no_more_than_a_step() -> None:
@@ -124,7 +124,7 @@ def test_who_makes_others_come_and_go_hides_no_more_than_a_step() -> None:
     buffers = SendBuffers(MIB)
     for round_ in range(5):
         send(buffers, b"sly", STEP - 1)
-        for number in range(SWEEP_ABOVE):
+        for number in range(PRUNE_ABOVE):
             other = send(buffers, b"%d.%d" % (round_, number), 10)
             if other is not None:
                 other.done = True
