@@ -1,6 +1,6 @@
 """The record of all settings: name, type, default, rule, unit and meaning of each.
 
-A rule says in words what is allowed, and checks what the type does not. Lists of pairs have a text
+A rule describes the allowed values, and checks what the type does not. Lists of pairs have a text
 form, which is parsed here.
 """
 
@@ -26,10 +26,10 @@ __all__ = [
 _MIB = 1024 * 1024
 _DAY = 86400.0
 
-#: The weight of a queue that is named without one.
+#: Weight of a queue that is named without one.
 DEFAULT_WEIGHT = 10
 
-#: Most buckets of one histogram.
+#: Maximum number of buckets in one histogram.
 MAX_BUCKETS = 50
 
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
@@ -39,19 +39,19 @@ _LIMITS = {"rate_limit": 1, "rate": 1, "max_concurrency": 2, "concurrency": 2}
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _FUNCTION = f"{_DOTTED}:{_DOTTED}"
 
-#: A password before the host of a URL, which may have any characters, and one in its query.
+#: A password before the host of a URL, which may contain any characters.
 _PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s'\"]*@")
 _QUERY = re.compile(
     r"([?&][^\s=&]*(?:key|pass|pwd|secret|token)[^\s=&]*=)[^\s&'\",]*", re.IGNORECASE
 )
 
-#: In the name of an option whose value is not shown.
+#: Matches names of options whose values are hidden.
 SECRET = re.compile("key|pass|pwd|secret|token", re.IGNORECASE)
 
 
 def _port(url: str) -> int:
-    found = _TCP.fullmatch(url)
-    return int(found[2]) if found else -1
+    match = _TCP.fullmatch(url)
+    return int(match[2]) if match else -1
 
 
 def _is_ipc(url: str) -> bool:
@@ -63,9 +63,9 @@ def _is_connectable(url: str) -> bool:
 
 
 def _is_advertisable(url: str) -> bool:
-    """Return whether a peer elsewhere could connect to it: it names a host, and a port."""
-    found = _TCP.fullmatch(url)
-    named = found is None or found[1] not in {"*", "0.0.0.0", "[::]"}  # noqa: S104 - refused
+    """Return whether other machines could connect to it: it names a host and a port."""
+    match = _TCP.fullmatch(url)
+    named = match is None or match[1] not in {"*", "0.0.0.0", "[::]"}  # noqa: S104 - refused
     return named and _is_connectable(url) and url != "memory://"
 
 
@@ -101,7 +101,7 @@ def _are_queue_limits(rows: tuple[tuple[str, str, int], ...]) -> bool:
 
 
 def parse_buckets(text: str) -> tuple[float, ...]:
-    """Return the upper bounds of a text such as ``0.1 1 10``.
+    """Parse the upper bounds of histogram buckets, such as ``0.1 1 10``.
 
     Raises:
         ValueError: They are not ascending numbers above 0, or more than `MAX_BUCKETS`.
@@ -114,7 +114,7 @@ def parse_buckets(text: str) -> tuple[float, ...]:
     return bounds
 
 
-# Readers: from text or TOML to the shape that msgspec converts
+# Parsers: from text or TOML to the shape that msgspec converts
 
 
 def _items(value: object) -> list[Any]:
@@ -126,7 +126,7 @@ def _items(value: object) -> list[Any]:
 
 
 def _weights(value: object) -> list[object]:
-    """Read name:weight pairs."""
+    """Parse name:weight pairs."""
     return [_weight(item) if isinstance(item, str) else item for item in _items(value)]
 
 
@@ -136,13 +136,13 @@ def _weight(text: str) -> tuple[object, str]:
 
 
 def _pairs(value: object) -> list[object]:
-    """Read name:value pairs from text, or a table, as TOML has it."""
+    """Parse name:value pairs from text, or from a table of TOML."""
     items = value.items() if isinstance(value, Mapping) else _items(value)
     return [item.rpartition(":")[::2] if isinstance(item, str) else item for item in items]
 
 
 def _limits(value: object) -> list[object]:
-    """Read the limits of queues from text, from tables, or from its own result."""
+    """Parse the limits of queues from text, from tables, or from a previous result."""
     if isinstance(value, str):
         return [_limits_of(queue, items) for queue, items in _limits_text(value)]
     if isinstance(value, Mapping):
@@ -155,28 +155,28 @@ def _limits(value: object) -> list[object]:
 def _limits_of(queue: object, items: Iterable[tuple[str, object]]) -> list[object]:
     row: list[object] = [queue, "", 0]
     for name, value in items:
-        place = _LIMITS.get(name, 0)
-        if not place or row[place] or not value:
+        index = _LIMITS.get(name, 0)
+        if not index or row[index] or not value:
             raise ValueError(name)
-        row[place] = value
+        row[index] = value
     return row
 
 
 def _limits_text(value: str) -> Iterable[tuple[str, list[tuple[str, str]]]]:
     """Parse ``q:limit=value,limit=value,q2:...`` to (queue, [(limit, value)])."""
-    found: list[tuple[str, list[tuple[str, str]]]] = []
+    parsed: list[tuple[str, list[tuple[str, str]]]] = []
     for part in _items(value):
         queue, colon, limit = part.rpartition(":")
         name, equals, bound = limit.partition("=")
-        if not equals or not (colon or found):
+        if not equals or not (colon or parsed):
             raise ValueError(part)
         if colon:
-            found.append((queue, []))
-        found[-1][1].append((name.strip(), bound.strip()))
-    return found
+            parsed.append((queue, []))
+        parsed[-1][1].append((name.strip(), bound.strip()))
+    return parsed
 
 
-#: How a setting is read and checked: keyword arguments of `eventmq.conversion.option`.
+#: How a setting is parsed and checked: keyword arguments of `eventmq.conversion.option`.
 Rule = Mapping[str, Any]
 
 TEXT: Rule = {"allowed": "any non-empty text", "min_length": 1}
@@ -259,14 +259,14 @@ def _item(item: Any) -> str:
 
 
 def show(value: object) -> str:
-    """Return a value as text, as in its environment variable."""
+    """Return a value as text, in the form of its environment variable."""
     if isinstance(value, tuple):
         return ",".join(map(_item, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def hide_passwords(text: str) -> str:
-    """Return the text with ``***`` for passwords in URLs."""
+    """Replace passwords in the URLs of a text by ``***``."""
     return _QUERY.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
@@ -274,18 +274,18 @@ def hide_passwords(text: str) -> str:
 class Settings:
     """All settings, with their source in ``sources`` and plugins' tables in ``plugin_options``.
 
-    Make one with `load_settings`, which checks what the constructor does not.
+    Use `load_settings` to make one: it checks what the constructor does not.
     """
 
     broker: tuple[str, ...] = option(
         ("tcp://127.0.0.1:47291",),
-        "Brokers that a client, worker or scheduler connects to. Of those that share a store the "
-        "owner is used, also at another address; of others the first that answers.",
+        "Brokers that a client, worker or scheduler connects to. Of brokers that share a store it "
+        "uses the owner, even at another address; of other brokers the first that answers.",
         **BROKERS,
     )
     serializer: str = option(
         "msgpack",
-        "Writes arguments and results; must be in `accept_content`.",
+        "Serializer of arguments and results; must be in `accept_content`.",
         **TEXT,
     )
     accept_content: tuple[str, ...] = option(
@@ -293,27 +293,27 @@ class Settings:
         "Content types that this side decodes.",
         **SOME_NAMES,
     )
-    result_backend: str = option("broker", "Keeps results: a name, or a URL by its scheme.", **TEXT)
-    imports: tuple[str, ...] = option((), "Modules with tasks, imported by a worker.", **NAMES)
+    result_backend: str = option("broker", "Store of results: a name, or a URL.", **TEXT)
+    imports: tuple[str, ...] = option((), "Modules with tasks, which a worker imports.", **NAMES)
     release: str = option(
         "",
-        "Release of the code, in the events of the jobs that it submits; empty: none.",
+        "Release of the code, recorded in the events of the jobs that it submits; empty: none.",
         **TEXT_OR_NONE,
     )
     actor: str = option(
         "",
-        "Who acts, in the broker's events and log of what is cancelled, retried, paused and so on, "
-        "where this peer may say so; empty: the command line says user@host, programs nothing.",
+        "User in the broker's events and log for operations such as cancel, retry and pause, if "
+        "this peer may set it. Empty: user@host for the command line, nothing for programs.",
         **TEXT_OR_NONE,
     )
-    default_queue: str = option("default", "Queue of tasks that name none.", **QUEUE_NAME)
+    default_queue: str = option("default", "Queue of tasks without a queue.", **QUEUE_NAME)
     routes: tuple[tuple[str, str], ...] = option(
         (),
-        'Queues of tasks that name none, by patterns of the names of tasks, as "shop.mail.*:mail"; '
-        "the first pattern that fits counts, and `default_queue` where none does.",
+        'Queues of tasks without a queue, by patterns of task names, as "shop.mail.*:mail"; the '
+        "first pattern that matches counts, or else `default_queue`.",
         **ROUTES,
     )
-    submit_timeout: float = option(5.0, "How long to wait for a receipt.", gt=0, unit="s")
+    submit_timeout: float = option(5.0, "Time to wait for a receipt.", gt=0, unit="s")
     legacy_broker: bool = option(
         False,  # noqa: FBT003 - the default of a field
         "The broker is a router of EventMQ 0.3, which answers no client: jobs are sent without "
@@ -321,45 +321,45 @@ class Settings:
     )
     broker_key_file: tuple[str, ...] = option(
         (),
-        "File with the broker's public key, if it uses CURVE; goes with `key_file`. For several "
-        "brokers one file if they have the same key, else one for each of `broker`, in its order.",
+        "File with the broker's public key, if it uses CURVE; requires `key_file`. For several "
+        "brokers one file if they have the same key, otherwise one per broker, in the same order.",
         **PATHS,
     )
     key_file: str = option(
         "",
-        "File with the own secret key, which others must not be able to read; goes with "
+        "File with this peer's secret key, which other users must not be able to read; requires "
         "`broker_key_file`.",
         **PATH,
     )
     result_timeout: float = option(60.0, "Default timeout of `get()`.", gt=0, unit="s")
     bind: str = option("tcp://127.0.0.1:47291", "The broker's address for every role.", **BIND)
-    worker_bind: str = option("tcp://127.0.0.1:47290", "One more address for workers.", **SIDE_BIND)
+    worker_bind: str = option(
+        "tcp://127.0.0.1:47290", "Additional address for workers.", **SIDE_BIND
+    )
     admin_bind: str = option("tcp://127.0.0.1:47293", "Address for administration.", **SIDE_BIND)
     publish_bind: str = option("tcp://127.0.0.1:47298", "Address for publishers.", **SIDE_BIND)
     subscribe_bind: str = option("tcp://127.0.0.1:47299", "Address for subscribers.", **SIDE_BIND)
     advertise: str = option(
         "",
-        "Address of this broker that peers are told when it owns a store that several brokers "
-        "share, such as `tcp://10.0.0.5:47291`. Empty: `bind`, which then names one host.",
+        "Address of this broker that peers get while it owns a store that several brokers share, "
+        "such as `tcp://10.0.0.5:47291`. Empty: `bind`, which must then name one host.",
         **ADVERTISED,
     )
-    data_dir: str = option(".eventmq", "Directory of everything that the broker keeps.", **TEXT)
+    data_dir: str = option(".eventmq", "Directory of the broker's data.", **TEXT)
     keys_dir: str = option(
         "",
-        "Directory of the broker's key and of those that it authorises; empty: `keys` in "
-        "`data_dir`. CURVE is on where it has a broker's key.",
+        "Directory of the broker's key and of the keys that it authorises; empty: `keys` in "
+        "`data_dir`. CURVE is on if it has the broker's key.",
         **PATH,
     )
-    store: str = option("sqlite", "Keeps jobs: a name, or a URL by its scheme.", **TEXT)
+    store: str = option("sqlite", "Store of jobs: a name, or a URL.", **TEXT)
     expect_store: str = option(
         "",
-        "Id that the broker's store must have, as in its `ready` line; the broker ends if the "
-        "store is missing or has another one. Empty: a missing store is made.",
+        "Id that the broker's store must have, as in its `ready` line; the broker exits if the "
+        "store is missing or has another id. Empty: a missing store is created.",
         **TEXT_OR_NONE,
     )
-    schedule_store: str = option(
-        "broker", "Keeps schedules: a name, or a URL by its scheme.", **TEXT
-    )
+    schedule_store: str = option("broker", "Store of schedules: a name, or a URL.", **TEXT)
     durability: Literal["durable", "replicated", "relaxed", "memory"] = option(
         "durable",
         "durable: on disk before the receipt; replicated: on the disks of a database and of a "
@@ -367,71 +367,71 @@ class Settings:
     )
     fsync_interval: float = option(
         0.05,
-        "Longest time without fsync if durability is relaxed.",
+        "Maximum time without fsync if durability is relaxed.",
         gt=0,
         unit="s",
     )
     redactor: str = option(
         "",
-        "Chooses which arguments and results a journal keeps; `eventmq journal` calls it. If it is "
-        "set, the broker keeps them with its events, and calls nothing.",
+        "Function that chooses the arguments and results in a journal; `eventmq journal` calls it. "
+        "If it is set, the broker keeps them with its events, but does not call the function.",
         **FUNCTION,
     )
     heartbeat_interval: float = option(3.0, "Time between heartbeats.", gt=0, unit="s")
     heartbeat_timeout: float = option(
         15.0,
-        "A peer that is silent for so long is considered dead.",
+        "A peer that is silent for this long is considered dead.",
         gt=0,
         unit="s",
     )
     max_frame: int = option(
-        16 * _MIB, "Longest frame of a message.", ge=1024, le=2**31 - 1, unit="bytes"
+        16 * _MIB, "Maximum length of a frame of a message.", ge=1024, le=2**31 - 1, unit="bytes"
     )
     max_input_bytes: int = option(
         256 * _MIB,
-        "Results of other jobs that one job receives, as the callback of a chord does; a job that "
-        "would receive more fails.",
+        "Maximum size of the results of other jobs that one job gets, as the callback of a chord "
+        "does; a job that would get more fails.",
         ge=1024,
         unit="bytes",
     )
     max_queue_length: int = option(
         10_000_000,
-        "Unfinished jobs of one queue; more are refused.",
+        "Maximum number of unfinished jobs in one queue; more are refused.",
         ge=1,
         unit="jobs",
     )
     max_queues: int = option(
         10_000,
-        "Queues that a broker knows; jobs for others are refused.",
+        "Maximum number of queues of a broker; jobs for others are refused.",
         ge=1,
         unit="queues",
     )
     max_new_queues: int = option(
         1000,
-        "New queues of one client, or of the clients with one key, that no worker serves yet; jobs "
-        "for more queues are refused.",
+        "Maximum number of new queues without workers of one client, or of the clients with one "
+        "key; jobs for more queues are refused.",
         ge=1,
         unit="queues",
     )
     empty_queue_ttl: float = option(
         600.0,
-        "An empty queue that no worker serves is forgotten after this time, unless it is paused, "
-        "has limits or has failed jobs.",
+        "An empty queue without workers is forgotten after this time, unless it is paused, has "
+        "limits or has failed jobs.",
         ge=60,
         unit="s",
     )
-    max_peers: int = option(10_000, "Peers that a broker serves.", ge=1, unit="peers")
+    max_peers: int = option(10_000, "Maximum number of peers of a broker.", ge=1, unit="peers")
     max_message_rate: float = option(
         0.0,
-        "Requests, calls and publications that one peer may send; more are refused as "
-        "`RateLimited`. 0: any number.",
+        "Maximum rate of requests, calls and publications of one peer; more are refused as "
+        "`RateLimited`. 0: no limit.",
         ge=0,
         unit="1/s",
     )
     max_unsent_bytes: int = option(
         64 * _MIB,
-        "Messages that a broker keeps for one peer that does not read them; further ones are not "
-        "sent to it.",
+        "Maximum size of unsent messages that a broker keeps for one peer; further messages are "
+        "not sent to it.",
         ge=_MIB,
         unit="bytes",
     )
@@ -443,33 +443,33 @@ class Settings:
     )
     queue_window: int = option(
         5000,
-        "Jobs of one queue that a broker holds in memory.",
+        "Number of jobs of one queue that a broker holds in memory.",
         ge=1,
         unit="jobs",
     )
     dedupe_window: float = option(
         _DAY,
-        "How long the id of a finished job is refused.",
+        "How long a finished job's id is refused.",
         ge=0,
         unit="s",
     )
     result_ttl: float = option(_DAY, "How long a result is kept.", ge=0, unit="s")
     failed_ttl: float = option(
         30 * _DAY,
-        "How long a failed job is kept, to be retried.",
+        "How long a failed job is kept for a retry.",
         ge=0,
         unit="s",
     )
     max_failed_bytes: int = option(
         1024 * _MIB,
-        "Space for failed jobs; the oldest are removed.",
+        "Maximum size of failed jobs; the oldest are removed.",
         ge=0,
         unit="bytes",
     )
     max_job_log_bytes: int = option(
         64 * 1024,
-        "Space for what one job of a task with `keep_logs` logs, all attempts together; the oldest "
-        "lines are cut. The worker cuts what it sends, the broker what it keeps.",
+        "Maximum size of the log of one job of a task with `keep_logs`, all attempts together; the "
+        "oldest lines are dropped. The worker limits what it sends, the broker what it keeps.",
         ge=256,
         le=4 * _MIB,
         unit="bytes",
@@ -482,18 +482,18 @@ class Settings:
     )
     legacy_queue_fallback: Literal["default", "keep", "refuse"] = option(
         "default",
-        "What happens with jobs of legacy clients in a queue that no worker serves: workers of the "
-        "default queue take them, they wait, or they are refused.",
+        "Treatment of jobs of legacy clients in a queue without workers: workers of the default "
+        "queue run them, they wait, or they are refused.",
     )
     priority_seconds: float = option(
         60.0,
-        "Seconds of waiting that one step of priority is worth.",
+        "Seconds of waiting time that one step of priority is worth.",
         ge=0,
         unit="s",
     )
     disk_reserve: int = option(
         256 * _MIB,
-        "With less free space jobs are refused.",
+        "Minimum free disk space; with less, jobs are refused.",
         ge=0,
         unit="bytes",
     )
@@ -504,18 +504,18 @@ class Settings:
     )
     concurrency: int = option(
         0,
-        "Jobs that a worker runs at once; 0: one per CPU, or 1,000 in the pool asyncio.",
+        "Number of jobs that a worker runs at once; 0: one per CPU, or 1,000 in the pool asyncio.",
         ge=0,
         unit="jobs",
     )
     min_concurrency: int = option(
         0,
-        "Smallest number of slots of a worker: it uses up to `concurrency` while all are busy, and "
+        "Minimum number of slots of a worker: it uses up to `concurrency` while all are busy, and "
         "fewer when idle. 0: always all.",
         ge=0,
         unit="jobs",
     )
-    pool: str = option("prefork", "Runs jobs inside a worker.", **TEXT)
+    pool: str = option("prefork", "Worker pool that runs the jobs.", **TEXT)
     allow_callables: tuple[str, ...] = option(
         (),
         "Patterns of dotted paths that a message may name instead of a task.",
@@ -523,96 +523,97 @@ class Settings:
     )
     shutdown_grace: float = option(
         30.0,
-        "Time for running jobs when a worker stops.",
+        "Time that running jobs get when a worker stops.",
         ge=0,
         unit="s",
     )
     cancel_grace: float = option(
         5.0,
-        "Time for a cancelled running job to end, before its process is killed or its thread is "
-        "abandoned.",
+        "Time that a cancelled running job gets to end before its process is killed or its thread "
+        "is abandoned.",
         ge=0,
         unit="s",
     )
     max_abandoned_threads: int = option(
         0,
-        "Unresponsive threads, whose jobs ran past their timeout or ignored a cancel, that a "
-        "worker may have; with more it hands back its jobs and restarts. 0: as many as slots.",
+        "Maximum number of unresponsive threads, whose jobs ran past their timeout or ignored a "
+        "cancel, in a worker; beyond it the worker hands back its jobs and restarts. 0: the number "
+        "of slots.",
         ge=0,
         unit="threads",
     )
     routing_strategy: str = option(
         "least-recently-used",
-        "Decides which worker gets the next jobs.",
+        "Strategy that chooses the worker of the next jobs.",
         **TEXT,
     )
     queue_routing_strategies: tuple[tuple[str, str], ...] = option(
         (),
-        'Other `routing_strategy` for some queues, as "reports:sticky,media:round-robin".',
+        'Different `routing_strategy` for some queues, as "reports:sticky,media:round-robin".',
         **QUEUE_ROUTING_STRATEGIES,
     )
     queue_limits: tuple[tuple[str, str, int], ...] = option(
         (),
         "How many jobs of a queue may start per time, and run at a time, over all workers and "
-        "tasks; the limits of tasks and keys hold as well.",
+        "tasks; the limits of tasks and keys apply as well.",
         **QUEUE_LIMITS,
     )
     queue_order: str = option(
-        "weighted-fair", "Decides which queue a worker is served from.", **TEXT
+        "weighted-fair", "Order in which a worker gets jobs from its queues.", **TEXT
     )
     metrics_bind: str = option(
         "",
-        "Where a broker or worker serves its own metrics to Prometheus; port 0 takes a free one. "
-        "Addresses that other machines can reach need `insecure`.",
+        "Address at which a broker or worker serves its metrics to Prometheus; port 0 chooses a "
+        "free port. Addresses that other machines can reach require `insecure`.",
         **METRICS_BIND,
     )
     metrics_max_queues: int = option(
         100,
-        'Queues with metrics of their own; those that come later are counted as "other".',
+        'Maximum number of queues with their own metrics; later ones are counted as "other".',
         ge=1,
         unit="queues",
     )
     metrics_max_tasks: int = option(
         1000,
-        "Tasks with metrics of their own, a task in two queues twice; those that come later are "
-        'counted as "other" of their queue.',
+        "Maximum number of tasks with their own metrics, counted per queue; later ones are counted "
+        'as "other" of their queue.',
         ge=1,
         unit="tasks",
     )
     metrics_wait_buckets: tuple[tuple[str, str], ...] = option(
         (),
-        "Upper bounds in seconds of the histogram of how long jobs waited, by queue and task; the "
-        "first pattern that fits counts, such as `reports/*`.",
+        "Upper bounds in seconds of the histogram of waiting times, by queue and task; the first "
+        "pattern that matches counts, such as `reports/*`.",
         **BUCKETS,
     )
     metrics_run_buckets: tuple[tuple[str, str], ...] = option(
         (),
-        "The same for the histogram of how long jobs ran.",
+        "The same for the histogram of run times.",
         **BUCKETS,
     )
     middleware: tuple[str, ...] = option(
         ("log-context",),
-        "Wrapped around submission and execution, outermost first.",
+        "Middlewares around submission and execution, the outermost first.",
         **NAMES,
     )
     load_plugins: tuple[str, ...] = option(
         (),
-        "Modules loaded as plugins, beside those of installed distributions.",
+        "Modules to load as plugins, in addition to those of installed distributions.",
         **NAMES,
     )
     disabled_plugins: tuple[str, ...] = option((), "Plugins that are not loaded.", **NAMES)
     log_level: Literal["debug", "info", "warning", "error", "critical"] = option(
         "info",
-        "Lowest level that is logged.",
+        "Lowest level of logged lines.",
     )
     log_format: Literal["text", "json"] = option(
         "text",
-        "Form of the lines of EventMQ's own log handler: text, or one JSON object a line.",
+        "Format of the lines of EventMQ's log handler: text, or one JSON object per line.",
     )
     log_handlers: Literal["keep", "replace"] = option(
         "keep",
-        "Whether commands keep the handlers that the app's modules have given the root logger; "
-        "EventMQ's own handler is used where there are none, or replaces them.",
+        "Whether commands keep the handlers that the app's modules have added to the root logger, "
+        "and use EventMQ's handler only if there are none, or replace them.",
     )
     insecure: bool = option(
         False,  # noqa: FBT003 - the default of a field
@@ -622,21 +623,21 @@ class Settings:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def source(self, name: str) -> str:
-        """Return where a setting came from: ``default``, a file, a variable or ``argument``."""
+        """Return the source of a setting: ``default``, a file, a variable or ``argument``."""
         return self.sources.get(name, "default")
 
     def queue_of(self, task: str) -> str:
-        """Return the queue of a task that names none: that of its route, or the default queue."""
+        """Return the queue of a task without one: that of its route, or the default queue."""
         fitting = (queue for pattern, queue in self.routes if fnmatchcase(task, pattern))
         return next(fitting, self.default_queue)
 
 
-#: Name -> declaration, of those that a source may set.
+#: Name -> declaration, for the settings that a source may set.
 FIELDS: Mapping[str, Option] = {
     name: option for name, option in options_of(Settings).items() if option.doc
 }
 
-#: Name that a setting had -> its name. Where a source has the old one, the error tells the new one.
+#: Former name of a setting -> its name. If a source uses the former one, the error has the new one.
 RENAMED: Mapping[str, str] = {
     "accept": "accept_content",
     "broker_key": "broker_key_file",

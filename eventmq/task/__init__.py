@@ -2,7 +2,7 @@
 
 `task` has the task itself and the classes of coroutine and generator tasks, `options` the options
 of a declaration and of one call, `unique` unique keys, `values` the checks of all of these,
-`shared` tasks that belong to no app.
+`shared` tasks that do not belong to an app.
 """
 
 from __future__ import annotations

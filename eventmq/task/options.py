@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         replayable: bool
         stream_idle: float
         stream_unread: str
-        #: Declared by a plugin. Type checkers know no plugins, so what it is called stands here.
+        #: Declared by a plugin; listed here because type checkers do not know plugins.
         majordomo: str | None
 
     class CallKeywords(TypedDict, total=False):
@@ -86,60 +86,61 @@ __all__ = [
 ]
 
 
-#: Default seconds that a result is kept; with it the broker's own setting counts.
+#: Default seconds that a result is kept; a task with this value uses the broker's setting.
 RESULT_TTL = 86400.0
 
 #: Default seconds without a reader after which the parts of a stream are discarded.
 STREAM_IDLE = 60.0
 
-#: Options that cannot be those of all tasks.
-_OF_ONE_TASK = frozenset({"name", "schedule", "replayable", "stream_idle", "stream_unread"})
+#: Options that cannot be set for all tasks together.
+_SINGLE_TASK_ONLY = frozenset({"name", "schedule", "replayable", "stream_idle", "stream_unread"})
 
-#: What may happen to a stream without a reader.
+#: Values of ``stream_unread``.
 _UNREAD = ("discard", "cancel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The options of a task, checked.
+    """The checked options of a task.
 
     Attributes:
         name: Its name in messages; by default ``module.function``.
-        queue: Where its jobs wait; by default as the settings ``routes`` and ``default_queue`` say.
-        retries: How often a failed job is tried again.
+        queue: Queue of its jobs; by default that of the settings ``routes`` and ``default_queue``.
+        retries: How often a failed job is retried.
         retry_policy: Name of a retry policy, or ``fixed(...)`` or ``exponential(...)``.
-        retry_on: Exceptions after which a job is tried again.
-        no_retry_on: Exceptions after which it is not tried again; these win.
-        timeout: Seconds after which a running job is stopped from outside, and has failed with
-            `TimeLimitExceeded`; its retries are followed. None for no limit.
+        retry_on: Exceptions after which a job is retried.
+        no_retry_on: Exceptions after which it is not retried; these take precedence.
+        timeout: Seconds after which a running job is stopped from outside and fails with
+            `TimeLimitExceeded`; its retries apply. None for no limit.
         soft_timeout: Seconds after which `SoftTimeLimitExceeded` is raised inside the task; less
             than ``timeout``. None for no limit.
         priority: 0 to 255; higher first.
         expires: Seconds after which a job that has not started must not start; None for never.
-        unique: A key of which there is one job at a time: a template over the arguments, such as
+        unique: A key that only one job may have at a time: a template over the arguments, such as
             ``"user:{to}"``, or `eventmq.Unique`.
         rate_limit: How many of its jobs may start per time, over all workers: ``"5/s"``,
-            ``"100/m"``, ``"1000/h"``, ``"5000/d"``, ``"2/10s"``. So many may start at once after a
-            time without any.
+            ``"100/m"``, ``"1000/h"``, ``"5000/d"``, ``"2/10s"``. After an idle period that many may
+            start at once.
         max_concurrency: How many of its jobs may run at a time, over all workers.
-        limit_key: A template over the arguments, such as ``"user:{to}"``: the two above count for
-            each key by itself, and no key's jobs hold up those of another one in the queue.
-        guarantee: False keeps its jobs in the broker's memory only: at most once instead of at
-            least once, gone with the broker or the worker; not together with ``retries``,
-            ``unique`` or limits.
-        ignore_result: The result is thrown away.
+        limit_key: A template over the arguments, such as ``"user:{to}"``: the two limits above
+            apply to each key separately, and jobs of one key do not delay those of another one in
+            the queue.
+        guarantee: False keeps its jobs only in the broker's memory: they run at most once instead
+            of at least once, and are lost with the broker or the worker; not together with
+            ``retries``, ``unique`` or limits.
+        ignore_result: Whether the result is discarded.
         result_ttl: Seconds that the result is kept.
-        keep_logs: What a job logs is kept with it, the last ``max_job_log_bytes``, for `Job.logs`
-            and ``eventmq job ID --logs``. Not together with ``guarantee=False``.
+        keep_logs: Whether the last ``max_job_log_bytes`` of a job's log are kept with it, for
+            `Job.logs` and ``eventmq job ID --logs``. Not together with ``guarantee=False``.
         serializer: Name of the serializer; by default the setting ``serializer``.
         schedule: When a scheduler calls it without arguments: ``every``, ``cron`` or ``at``.
         replayable: For a generator: each run yields the same parts, so that after the death of its
-            worker a reader goes on where it was, without `StreamRestarted`.
-        stream_idle: For a generator: seconds without a reader after which its parts are not kept
-            any more, and it does not wait for one.
+            worker a reader continues where it was, without `StreamRestarted`.
+        stream_idle: For a generator: seconds without a reader after which its parts are discarded,
+            and it does not wait for one.
         stream_unread: What happens then: ``"discard"`` keeps only the result, ``"cancel"`` cancels
             the job.
-        roles: What the options of plugins make of it (`eventmq.interfaces.TaskRole`).
+        roles: Roles from options of plugins (`eventmq.interfaces.TaskRole`).
 
     Raises:
         SettingsError: A value is not allowed.
@@ -228,29 +229,31 @@ class TaskOptions:
 
         Args:
             explicit: The arguments.
-            declared: Returns the options that plugins declare; called for one that is not an
-                option of every task. None takes those of the installed plugins.
+            declared: Returns the options that plugins declare; called for an option that EventMQ
+                does not have. None stands for those of the installed plugins.
 
         Raises:
-            SettingsError: There is no such option, or a value is not allowed.
-            PluginError: What a plugin declares is wrong.
+            SettingsError: An option does not exist, or a value is not allowed.
+            PluginError: The declaration of a plugin is wrong.
         """
-        own = {field.name for field in fields(cls)} - {"roles"}
-        if explicit.keys() <= own:
+        standard = {field.name for field in fields(cls)} - {"roles"}
+        if explicit.keys() <= standard:
             return cls(**explicit)
         readers = (declared or _installed)()
-        for name in own.intersection(readers):
+        for name in standard.intersection(readers):
             raise PluginCollision(
                 f"a plugin declares the task option {name!r}, which all tasks have"
             )
-        values.known("a task", explicit, [*own, *readers], hints.TASK_OPTIONS)
-        more = {name: value for name, value in explicit.items() if name not in own}
+        values.reject_unknown("a task", explicit, [*standard, *readers], hints.TASK_OPTIONS)
+        more = {name: value for name, value in explicit.items() if name not in standard}
         roles = (readers[name](value) for name, value in more.items() if value is not None)
-        return cls(**{name: explicit[name] for name in explicit if name in own}, roles=tuple(roles))
+        return cls(
+            **{name: explicit[name] for name in explicit if name in standard}, roles=tuple(roles)
+        )
 
     @property
     def only_for_streams(self) -> list[str]:
-        """The explicit options that apply to generators only."""
+        """The explicit options that apply only to generators."""
         explicit = {
             "replayable": self.replayable,
             "stream_idle": self.stream_idle != STREAM_IDLE,
@@ -269,18 +272,18 @@ class TaskOptions:
 def check_defaults(
     explicit: Mapping[str, Any], declared: Callable[[], RoleReaders] | None = None
 ) -> None:
-    """Check the options that all tasks of an app have, unless they say another value.
+    """Check the defaults for the options of all tasks of an app.
 
     Raises:
-        SettingsError: It is no mapping, there is no such option, it is one of single tasks, or the
-            value is not allowed.
+        SettingsError: It is not a mapping, an option does not exist or is for single tasks only, or
+            a value is not allowed.
     """
     if not isinstance(explicit, Mapping):
         allowed = "a mapping of options of tasks to values, such as {'timeout': 60}"
         values.refuse("task_defaults", explicit, allowed)
-    for name in sorted(_OF_ONE_TASK.intersection(explicit)):
+    for name in sorted(_SINGLE_TASK_ONLY.intersection(explicit)):
         raise SettingsError(
-            f"task_defaults has {name!r}, which is an option of single tasks: give it to these"
+            f"task_defaults has {name!r}, which is an option of single tasks: set it there"
         )
     TaskOptions.read(explicit, declared)
 
@@ -318,15 +321,15 @@ def _policy(value: object) -> Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """The options of one call, checked; None leaves the option to the task.
+    """The checked options of one call; None leaves an option to the task.
 
     Attributes:
-        queue: Where the job waits.
+        queue: Queue of the job.
         priority: 0 to 255; higher first.
         countdown: Seconds, or a timedelta, until it becomes ready.
-        eta: The same as an aware datetime.
+        eta: An aware datetime at which it becomes ready.
         expires: Seconds, a timedelta or an aware datetime after which it must not start.
-        retries: How often it is tried again when it failed.
+        retries: How often it is retried after a failure.
         timeout: Seconds after which it is stopped from outside while it runs.
         soft_timeout: Seconds after which `SoftTimeLimitExceeded` is raised inside the task; less
             than ``timeout``.
@@ -335,7 +338,7 @@ class CallOptions:
             that of the first job, whatever the arguments.
         unique: As for the task, for this call.
         headers: More headers, for middleware and foreign peers.
-        ignore_result: The result is thrown away.
+        ignore_result: Whether the result is discarded.
         result_ttl: Seconds that the result is kept.
 
     Raises:
@@ -384,21 +387,23 @@ class CallOptions:
         """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
         if not explicit:
             return NO_OPTIONS
-        values.known("a call", explicit, [field.name for field in fields(cls)], hints.CALL_OPTIONS)
+        values.reject_unknown(
+            "a call", explicit, [field.name for field in fields(cls)], hints.CALL_OPTIONS
+        )
         return cls(**explicit)
 
     def explicit(self) -> dict[str, Any]:
-        """Return the explicit options, by name."""
+        """Return the options that are set, by name."""
         values_ = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in values_ if value is not None}
 
     def ready(self) -> tuple[float, float]:
-        """Return (seconds until it becomes ready, Unix time of it), 0.0 for an unset one."""
+        """Return (countdown in seconds, eta as Unix time); 0.0 for an unset one."""
         countdown = 0.0 if self.countdown is None else values.duration("countdown", self.countdown)
         return countdown, 0.0 if self.eta is None else values.timestamp("eta", self.eta)
 
     def expiry(self) -> tuple[float, float]:
-        """Return (seconds until it expires, Unix time of it), 0.0 for an unset one."""
+        """Return (seconds until it expires, Unix time of expiry); 0.0 for an unset one."""
         if isinstance(self.expires, datetime):
             return 0.0, values.timestamp("expires", self.expires)
         if self.expires is None:
@@ -415,10 +420,10 @@ def _own_headers(explicit: Mapping[str, str] | None) -> tuple[tuple[str, str], .
         return ()
     pairs = values.headers(explicit)
     try:
-        kept = parse_headers(format_headers(Headers(extra=pairs))).extra
+        parsed = parse_headers(format_headers(Headers(extra=pairs))).extra
     except ProtocolError:
-        kept = ()
-    if kept != pairs:
+        parsed = ()
+    if parsed != pairs:
         values.refuse("headers", dict(explicit), "names that are not eMQP's own; use the options")
     return pairs
 

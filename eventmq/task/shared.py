@@ -1,7 +1,7 @@
-"""Shared tasks, which belong to no app: every app of the process has them.
+"""Shared tasks, which do not belong to an app: every app of the process has them.
 
-For libraries, and for modules that the app's module imports. A worker's app has all shared tasks
-of the modules that were imported; a submission goes through the only app of the process.
+For libraries, and for modules that the app's module imports. A worker's app has all shared tasks of
+the imported modules; they are submitted through the only app of the process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     AsyncStream = Callable[P, AsyncGenerator[Any, Any]]
 
 
-#: Shared tasks by name: kept here because no app owns them.
+#: Shared tasks by name; global, since no app owns them.
 _declared: dict[str, Task[Any, Any]] = {}
 
 #: The apps of this process.
@@ -69,21 +69,21 @@ def shared_task(**options: Unpack[TaskKeywords]) -> Decorator: ...
 
 
 def shared_task(function: Any = None, /, **options: Any) -> Any:
-    """Declare a task that belongs to no app: all apps of the process have it.
+    """Declare a task that does not belong to an app: all apps of the process have it.
 
     Args:
-        function: The function, where there are no options.
-        **options: See `eventmq.task.TaskOptions`. For others the ``task_defaults`` of the app count
-            that it is submitted through.
+        function: The function, if there are no options.
+        **options: See `eventmq.task.TaskOptions`. Options that are not set come from the
+            ``task_defaults`` of the app that submits the task.
 
     Raises:
         SettingsError: A value is not allowed.
     """
-    read = TaskOptions.read(options)
+    declared = TaskOptions.read(options)
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
         module = function.__module__
-        task = declare(function, read, lambda: _app_for(module))
+        task = declare(function, declared, lambda: _app_for(module))
         task.shared_options = options
         add_task(_declared, task)
         return task
@@ -92,7 +92,7 @@ def shared_task(function: Any = None, /, **options: Any) -> Any:
 
 
 class Decorator(Protocol):
-    """What ``@app.task(...)`` and ``@shared_task(...)`` with options return."""
+    """Result of ``@app.task(...)`` and ``@shared_task(...)`` with options."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -110,7 +110,7 @@ class Decorator(Protocol):
 def declare(
     function: Callable[..., Any], options: TaskOptions, find_app: Callable[[], TaskApp]
 ) -> Task[Any, Any]:
-    """Return a task of the class that fits the function."""
+    """Return a task of the class that matches the function."""
     inner = inspect.unwrap(function)
     kind: type[Task[Any, Any]] = Task
     if inspect.iscoroutinefunction(inner):
@@ -128,10 +128,10 @@ def add_task(tasks: dict[str, Task[Any, Any]], task: Task[Any, Any]) -> None:
     Raises:
         SettingsError: Another function has the name.
     """
-    other = tasks.get(task.name)
-    if other is not None and _path(other) != _path(task):
+    existing = tasks.get(task.name)
+    if existing is not None and _path(existing) != _path(task):
         raise SettingsError(
-            f"two tasks are called {task.name!r}: {_path(other)} and {_path(task)}; "
+            f"two tasks are called {task.name!r}: {_path(existing)} and {_path(task)}; "
             "give one of them another name: name=..."
         )
     tasks[task.name] = task
@@ -142,11 +142,11 @@ def _path(task: Task[Any, Any]) -> str:
 
 
 class TaskTable(Mapping[str, Task[Any, Any]]):
-    """The tasks of an app and the shared ones, by name, read anew at each access.
+    """The tasks of an app and the shared ones, by name; always up to date.
 
     Args:
         own: The tasks of the app.
-        app: The app; shared tasks in here are submitted through it.
+        app: The app, which submits the shared tasks of this table.
     """
 
     def __init__(self, own: Mapping[str, Task[Any, Any]], app: TaskApp) -> None:
@@ -154,8 +154,8 @@ class TaskTable(Mapping[str, Task[Any, Any]]):
         self._app = app
 
     def __getitem__(self, name: str) -> Task[Any, Any]:
-        own = self._own.get(name)
-        return _declared[name].bound_to(self._app) if own is None else own
+        task = self._own.get(name)
+        return _declared[name].bound_to(self._app) if task is None else task
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._own, *_declared]))
@@ -165,7 +165,7 @@ class TaskTable(Mapping[str, Task[Any, Any]]):
 
 
 class SharedTaskApp(TaskApp, Protocol):
-    """An app that shared tasks may go through."""
+    """An app that can submit shared tasks."""
 
     @property
     def closed(self) -> bool:
@@ -176,15 +176,15 @@ class SharedTaskApp(TaskApp, Protocol):
 
 
 def register_app(app: SharedTaskApp) -> None:
-    """Let shared tasks be submitted through an app."""
+    """Register an app that shared tasks may be submitted through."""
     _apps.add(app)
 
 
 def _app_for(module: str) -> TaskApp:
-    """Return the app to submit through: the only one, or the only one that names the module.
+    """Return the app that submits: the only one, or the only one that names the module.
 
     Raises:
-        NotAllowed: There is none, or the choice is not clear.
+        NotAllowed: There is no app, or several are possible.
     """
     apps = [app for app in _apps if not app.closed]
     if not apps:
@@ -193,7 +193,7 @@ def _app_for(module: str) -> TaskApp:
         apps = [app for app in apps if app.names_module(module)] or apps
     if len(apps) > 1:
         raise NotAllowed(
-            f"{len(apps)} apps of this process have the shared tasks of {module}; say which: "
-            "app.tasks[name].delay(...), or name it in the imports of one app"
+            f"{len(apps)} apps of this process have the shared tasks of {module}; choose one: "
+            "app.tasks[name].delay(...), or name the module in the imports of one app"
         )
     return apps[0]

@@ -1,9 +1,9 @@
-"""Tasks: functions with a name under which workers know them.
+"""Tasks: functions with a name by which workers know them.
 
-`Task` is what ``@app.task`` makes, `AsyncTask` and others what it makes of coroutine and generator
-functions, `BoundTask` a task with options of one call, `NamedTask` a task without its code. Then:
-checks of functions, `make_template` for the jobs of a task, and jobs whose body the caller encodes
-(`write_raw`).
+``@app.task`` makes a `Task`, or for coroutine and generator functions an `AsyncTask` or another
+subclass. `BoundTask` is a task with options of one call, `NamedTask` a task without its code. Below
+them: checks of functions, `make_template` for the jobs of a task, and jobs whose body the caller
+encodes (`write_raw`).
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ R = TypeVar("R")
 
 
 class TaskApp(Protocol):
-    """The app of a task: the part of it that tasks use."""
+    """The app of a task, as far as tasks use it."""
 
     @property
     def submitter(self) -> Submitter:
-        """Submits jobs; the first use connects."""
+        """Submits jobs; connects when first used."""
 
     def queue_of(self, task: str) -> str:
         """Return the queue of a task without the option ``queue``, by its name."""
@@ -87,10 +87,10 @@ class TaskApp(Protocol):
         """The release of the code, for the headers of its jobs; empty for none."""
 
     def content(self, name: str | None) -> tuple[str, Serializer]:
-        """Return the content type and the serializer of a name, None for the app's own."""
+        """Return content type and serializer for a name, None for the app's default."""
 
     def with_defaults(self, explicit: Mapping[str, Any]) -> TaskOptions | None:
-        """Return the options of a task, with the app's defaults of tasks; None if it has none."""
+        """Return a task's options with the app's defaults filled in; None if the app has none."""
 
     def uses_policy(self, policy: Backoff) -> None:
         """Raise `PluginError` for an unknown retry policy, or options that it does not have."""
@@ -110,20 +110,20 @@ class SubmittableTask(ABC):
     @property
     @abstractmethod
     def app(self) -> TaskApp:
-        """The app that it is submitted through."""
+        """The app that submits its jobs."""
 
     @abstractmethod
     def make_template(self, app: TaskApp) -> Template:
-        """Return the template of its jobs; raises `SettingsError` for what is not allowed."""
+        """Return the template of its jobs; raises `SettingsError` for an invalid option."""
 
     @property
     def template(self) -> Template:
-        """The template of its jobs, made once for an app."""
+        """The template of its jobs, made once per app."""
         app = self.app
-        made = self._template
-        if made is None or made[0]() is not app:
-            made = self._template = weakref.ref(app), self.make_template(app)
-        return made[1]
+        cached = self._template
+        if cached is None or cached[0]() is not app:
+            cached = self._template = weakref.ref(app), self.make_template(app)
+        return cached[1]
 
     @abstractmethod
     def signature_options(self) -> tuple[str, Mapping[str, Any]]:
@@ -131,15 +131,15 @@ class SubmittableTask(ABC):
 
     @abstractmethod
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise `TypeError` if the function does not take these arguments."""
+        """Raise `TypeError` if the function does not accept these arguments."""
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
-        """Return this call as data. In a chain it gets the result before it as first argument."""
+        """Return this call as data. In a chain it gets the previous result as first argument."""
         name, options = self.signature_options()
         return Signature(name, args, kwargs, options, origin=self)
 
     def si(self, *args: Any, **kwargs: Any) -> Signature:
-        """Return this call as data that gets no result of the jobs before it."""
+        """Return this call as data that does not get the result of the jobs before it."""
         name, options = self.signature_options()
         return Signature(name, args, kwargs, options, immutable=True, origin=self)
 
@@ -164,8 +164,8 @@ class Task(SubmittableTask, Generic[P, R]):
         function: The function.
         declared: The options of its declaration.
         streams: Whether the function is a generator, whose parts ``job.stream()`` yields.
-        shared_options: Of a shared task: the options of its declaration, to which the app that it
-            is submitted through adds its defaults.
+        shared_options: For a shared task: the explicit options, to which the app that submits it
+            adds its defaults.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Task(SubmittableTask, Generic[P, R]):
         self._find_app = find_app
         self._signature: inspect.Signature | None = None
         self._arity = range(0)
-        #: The task that this one is submitted for through another app, see `bound_to`.
+        #: The shared task that this one submits through another app, see `bound_to`.
         self._shared: Task[P, R] | None = None
         unique = read_unique(options.unique)
         if unique is not None:
@@ -199,7 +199,7 @@ class Task(SubmittableTask, Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError`, with what is right for a word of Celery."""
+            """Raise `AttributeError`, with a hint for a name of Celery's API."""
             return hints.find_attribute(self, name, hints.TASK)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -211,12 +211,12 @@ class Task(SubmittableTask, Generic[P, R]):
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, and return after the broker's receipt.
 
-        A legacy broker gives none: then it returns when the job was sent, and `Job.confirmed` is
-        False. Behind a `call` of the same job id that is in flight it shares its receipt, which may
-        come a second later.
+        With a legacy broker, which sends no receipts, it returns when the job was sent, and
+        `Job.confirmed` is False. If a `call` with the same job id is in flight, it shares the
+        receipt of that, which may arrive a second later.
 
         Raises:
-            TypeError: The function does not take these arguments; an `ArgumentError` where one does
+            TypeError: The function does not accept these arguments; an `ArgumentError` if one does
                 not fit its annotation.
             SerializationError: They cannot be encoded, or a legacy broker could not read them.
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
@@ -226,7 +226,7 @@ class Task(SubmittableTask, Generic[P, R]):
         return self.app.submitter.submit(self.template, args, kwargs)
 
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Do the same as `delay` in a coroutine."""
+        """Do the same as `delay`, in a coroutine."""
         self.check(args, kwargs)
         return await self.app.submitter.asubmit(self.template, args, kwargs)
 
@@ -239,31 +239,32 @@ class Task(SubmittableTask, Generic[P, R]):
     def call(self, *args: Any, **kwargs: Any) -> R:
         """Submit a job, wait for its end and return its result, in one exchange.
 
-        The job is stored like any other; only the messages are fewer than for ``delay().get()``.
-        Arguments are typed where ``timeout`` is left out.
+        The job is stored like any other, but fewer messages are sent than for ``delay().get()``.
+        Arguments are typed if ``timeout`` is left out.
 
         Args:
             *args: Positional arguments.
-            timeout: Seconds for all of it, 60 unless the setting ``result_timeout`` says otherwise;
-                None waits without limit. A parameter of the function that has this name is given
-                by position.
+            timeout: Total seconds, by default those of the setting ``result_timeout`` (60); None
+                waits without limit. Pass a parameter of the function that has this name by
+                position.
             **kwargs: Keyword arguments.
 
         Returns:
-            What the function returns.
+            The function's return value.
 
         Raises:
-            TypeError: The function does not take these arguments, or ``timeout`` may be its own.
+            TypeError: The function does not accept these arguments, or ``timeout`` may be one of
+                them.
             NotAllowed: Inside ``app.batch()``, which sends at its end; or a middleware returned
                 None instead of a handle, and nothing was submitted.
             SerializationError: The arguments cannot be encoded.
             BrokerUnavailable: There was no receipt within ``submit_timeout``. The receipt may come
-                a second late: where the broker goes away in that second, and for longer than
-                ``submit_timeout``, the job may be stored (``maybe_accepted`` is True), though
-                ``delay()`` would have returned. The job goes on then.
+                a second late: if the broker disappears in that second, and for longer than
+                ``submit_timeout``, the job may be stored (``maybe_accepted`` is True), although
+                ``delay()`` would have returned. The job then continues.
             SubmitError: The broker refused the job.
-            ResultTimeout: The job had not ended in time; it goes on. For what else a job can end
-                with see `Job.get`.
+            ResultTimeout: The job did not end in time; it continues. For other errors see
+                `Job.get`.
             ProtocolError: A legacy broker has no results; nothing was submitted.
         """
         return call_task(self, args, kwargs).wait().get()
@@ -275,7 +276,7 @@ class Task(SubmittableTask, Generic[P, R]):
     async def acall(self, *args: Any, timeout: float | Default | None, **kwargs: Any) -> R: ...
 
     async def acall(self, *args: Any, **kwargs: Any) -> R:
-        """Do the same as `call` in a coroutine. Cancelling it does not take the job back."""
+        """Do the same as `call`, in a coroutine. Cancelling it does not cancel the job."""
         return await (await call_task(self, args, kwargs)).aget()
 
     def options(self, **options: Unpack[CallKeywords]) -> BoundTask[P, R]:
@@ -314,18 +315,18 @@ class Task(SubmittableTask, Generic[P, R]):
             queue: Name of the queue; for this and the others see `eventmq.task.CallOptions`.
             priority: 0 to 255; higher first.
             countdown: Seconds until the job becomes ready.
-            eta: The same as an aware datetime.
+            eta: An aware datetime at which the job becomes ready.
             expires: Seconds, or an aware datetime, after which it must not start.
-            retries: How often it is tried again when it failed.
+            retries: How often it is retried after a failure.
             timeout: Seconds after which it is stopped from outside while it runs.
             job_id: Its id; submitting the same id again does nothing, see `CallOptions`.
-            unique: A key of which there is one job at a time.
+            unique: A key that only one job may have at a time.
             headers: More headers.
-            **others: None: another one is an error that says what is right.
+            **others: None; any other name is an error with a hint.
 
         Raises:
-            TypeError: The function does not take these arguments.
-            SettingsError: An option is not allowed, or there is none of that name.
+            TypeError: The function does not accept these arguments.
+            SettingsError: An option is not allowed, or does not exist.
             SerializationError: The arguments cannot be encoded.
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
             SubmitError: The broker refused the job.
@@ -343,9 +344,9 @@ class Task(SubmittableTask, Generic[P, R]):
     def map(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
         """Submit one job per argument tuple, and return after all receipts.
 
-        They travel in messages of up to 1,000 jobs, each stored as a whole; several messages are
-        in flight at a time. Inside ``app.batch()`` they are sent with it, and the handles can be
-        used after it.
+        They travel in messages of up to 1,000 jobs, each stored completely or not at all; several
+        messages are in flight at a time. Inside ``app.batch()`` they are sent with the batch, and
+        the handles can be used after it.
 
         Args:
             calls: Argument tuples.
@@ -355,7 +356,7 @@ class Task(SubmittableTask, Generic[P, R]):
             The handles, in order.
 
         Raises:
-            SettingsError: Something else than argument tuples.
+            SettingsError: A call is not an argument tuple.
             SerializationError: Arguments of the first message cannot be encoded; nothing was sent.
             BatchError: Some jobs were not confirmed; ``jobs`` has the reasons.
         """
@@ -363,14 +364,14 @@ class Task(SubmittableTask, Generic[P, R]):
         return self.app.submitter.submit_many(self.template, tuples, kwargs).wait()
 
     async def amap(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
-        """Do the same as `map` in a coroutine."""
+        """Do the same as `map`, in a coroutine."""
         tuples = self.tuples(calls, kwargs)
         return await self.app.submitter.submit_many(self.template, tuples, kwargs)
 
     def tuples(
         self, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
     ) -> list[Sequence[Any]]:
-        """Return the calls of a `map` as a list, checked."""
+        """Return the checked calls of a `map` as a list."""
         tuples = values.calls(calls)
         if tuples:
             self.check(tuples[0], kwargs)
@@ -384,15 +385,15 @@ class Task(SubmittableTask, Generic[P, R]):
 
     @property
     def app(self) -> TaskApp:
-        """The app that it is submitted through.
+        """The app that submits its jobs.
 
         Raises:
-            NotAllowed: It is a shared task, and it is not clear which app.
+            NotAllowed: It is a shared task, and it is not clear which app to use.
         """
         return self._find_app()
 
     def make_template(self, app: TaskApp, call: CallOptions = NO_OPTIONS) -> Template:
-        """Return the template of its jobs, with these options of a call."""
+        """Return the template of its jobs with the options of a call."""
         return make_template(
             app,
             self.name,
@@ -412,35 +413,35 @@ class Task(SubmittableTask, Generic[P, R]):
         return self._signature
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise `TypeError` if the function does not take these arguments.
+        """Raise `TypeError` if the function does not accept these arguments.
 
-        It is an `ArgumentError` where one of them does not fit the annotation of its parameter.
+        It is an `ArgumentError` if an argument does not fit the annotation of its parameter.
         """
         signature = self.signature
-        # Binding costs 5 microseconds; most calls are as simple as this.
+        # Binding takes 5 microseconds; most calls are simple enough to skip it.
         if kwargs or len(args) not in self._arity:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"task {self.name}: {error}") from None
         plan = self.plans[0]
-        # Nothing to do where arguments of these types have come before.
+        # Nothing to do for argument types that were accepted before.
         if plan is not None and (kwargs or tuple(map(type, args)) not in plan.good):
             plan.convert(args, kwargs)
 
     @cached_property
     def plans(self) -> tuple[ArgumentPlan | None, ResultPlan | None]:
-        """How arguments and results are converted; made late, when all annotations are there.
+        """Conversion of arguments and results; made late, when all annotations can be resolved.
 
         Raises:
-            SettingsError: Values cannot be turned into the type of an annotation.
+            SettingsError: Values cannot be converted to the type of an annotation.
         """
         if self._shared is not None:
             return self._shared.plans
         return make_plans(self.name, self.function, self.signature)
 
     def spec(self) -> TaskSpec:
-        """Return what a worker has to know of it."""
+        """Return the specification of the task for a worker."""
         declared = self.declared
         return TaskSpec(
             name=self.name,
@@ -456,7 +457,7 @@ class Task(SubmittableTask, Generic[P, R]):
         )
 
     def _options_in(self, app: TaskApp) -> TaskOptions:
-        """Return the options of its declaration, for a shared task with the defaults of an app."""
+        """Return the options of its declaration; for a shared task with the defaults of an app."""
         if self.shared_options is None:
             return self.declared
         try:
@@ -479,11 +480,11 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         self._call = call
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit a job, as `Task.delay` does."""
+        """Submit a job, like `Task.delay`."""
         return self.submit(args, kwargs)
 
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Do the same as `delay` in a coroutine."""
+        """Do the same as `delay`, in a coroutine."""
         self._task.check(args, kwargs)
         submitter = self._task.app.submitter
         return await submitter.asubmit(self.template, args, kwargs, self._call.job_id)
@@ -495,7 +496,7 @@ class BoundTask(SubmittableTask, Generic[P, R]):
     def call(self, *args: Any, timeout: float | Default | None, **kwargs: Any) -> R: ...
 
     def call(self, *args: Any, **kwargs: Any) -> R:
-        """Submit a job and return its result, as `Task.call` does."""
+        """Submit a job and return its result, like `Task.call`."""
         return call_task(self, args, kwargs, self._call.job_id).wait().get()
 
     @overload
@@ -505,11 +506,11 @@ class BoundTask(SubmittableTask, Generic[P, R]):
     async def acall(self, *args: Any, timeout: float | Default | None, **kwargs: Any) -> R: ...
 
     async def acall(self, *args: Any, **kwargs: Any) -> R:
-        """Do the same as `call` in a coroutine."""
+        """Do the same as `call`, in a coroutine."""
         return await (await call_task(self, args, kwargs, self._call.job_id)).aget()
 
     def map(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
-        """Submit one job per argument tuple, as `Task.map` does."""
+        """Submit one job per argument tuple, like `Task.map`."""
         if self._call.job_id is not None:
             raise SettingsError("job_id is the id of one job; map makes the ids of its jobs")
         tuples = self._task.tuples(calls, kwargs)
@@ -526,7 +527,7 @@ class BoundTask(SubmittableTask, Generic[P, R]):
 
     @property
     def app(self) -> TaskApp:
-        """The app that it is submitted through."""
+        """The app that submits its jobs."""
         return self._task.app
 
     @property
@@ -540,7 +541,7 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         return self._task.signature
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise `TypeError` if the function does not take these arguments."""
+        """Raise `TypeError` if the function does not accept these arguments."""
         self._task.check(args, kwargs)
 
     def make_template(self, app: TaskApp) -> Template:
@@ -557,7 +558,7 @@ def call_task(
     """Submit a job of a task and wait for its end; see `Task.call`.
 
     Raises:
-        TypeError: The function does not take these arguments, or ``timeout`` may be its own.
+        TypeError: The function does not accept these arguments, or ``timeout`` may be one of them.
         NotAllowed: A batch is open.
         SerializationError: The arguments cannot be encoded.
     """
@@ -591,11 +592,11 @@ class NamedTask(SubmittableTask):
 
     @property
     def app(self) -> TaskApp:
-        """The app that it is submitted through."""
+        """The app that submits its jobs."""
         return self._app
 
     def make_template(self, app: TaskApp) -> Template:
-        """Return the template of its jobs; raises `SettingsError` for what is not allowed."""
+        """Return the template of its jobs; raises `SettingsError` for an invalid option."""
         return named_template(app, self._name, self._options)[0]
 
     def signature_options(self) -> tuple[str, Mapping[str, Any]]:
@@ -616,11 +617,11 @@ def named_template(
     """
     values.text("the name of the task", name)
     call = CallOptions.read(options)
-    return make_template(app, name, TaskOptions(), call, signature_of(_anything)), call.job_id
+    return make_template(app, name, TaskOptions(), call, signature_of(_any_arguments)), call.job_id
 
 
-def _anything(*args: Any, **kwargs: Any) -> None:
-    """Stand for an unknown function: only keyword arguments have names."""
+def _any_arguments(*args: Any, **kwargs: Any) -> None:
+    """Signature of an unknown function: only keyword arguments have names."""
 
 
 def named_arguments(
@@ -646,7 +647,7 @@ def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
             "an id"
         )
     if "<lambda>" in function.__qualname__ and options.name is None:
-        raise SettingsError("a lambda has no name by which a worker could find it: say name=...")
+        raise SettingsError("a lambda has no name by which a worker could find it: use name=...")
     if options.only_for_streams and not is_generator(function):
         names = " and ".join(options.only_for_streams)
         raise SettingsError(
@@ -656,7 +657,7 @@ def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
 
 
 def _is_method(function: Callable[..., Any]) -> bool:
-    """Return whether a function needs an object: one of a class body, or bound to an object."""
+    """Return whether a function needs an object: it is defined in a class, or bound."""
     if isinstance(function, (classmethod, staticmethod)) or inspect.ismethod(function):
         return True
     around = function.__qualname__.rpartition(".")[0]
@@ -665,13 +666,13 @@ def _is_method(function: Callable[..., Any]) -> bool:
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Return whether calling a function gives a generator, or an async one."""
+    """Return whether a function is a generator function, or an async one."""
     inner = inspect.unwrap(function)
     return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature, or one that takes anything where a built-in has none."""
+    """Return the signature; for a built-in function without one, a signature for any arguments."""
     try:
         return inspect.signature(function)
     except ValueError:
@@ -679,7 +680,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def positional_arity(signature: inspect.Signature) -> range:
-    """Return the numbers of positional arguments that the function takes without keywords."""
+    """Return the possible numbers of positional arguments in a call without keywords."""
     minimum = maximum = 0
     for parameter in signature.parameters.values():
         if parameter.kind in _POSITIONAL:
@@ -708,9 +709,9 @@ def make_template(
         app: The app.
         name: Name of the task.
         options: Options of its declaration.
-        call: Options of this call; these win.
-        signature: Signature of the function, for keys made of its arguments.
-        streams: The function is a generator.
+        call: Options of the call, which take precedence.
+        signature: Signature of the function, for keys made from its arguments.
+        streams: Whether the function is a generator.
         results: Converts results.
     """
     content_type, serializer = app.content(options.serializer)
@@ -776,9 +777,11 @@ def _streaming(headers: Headers, options: TaskOptions) -> Headers:
 
 
 def _extra(call: CallOptions, release: str) -> tuple[tuple[str, str], ...]:
-    """Return the caller's headers, with the release unless these have one."""
-    own = call.own_headers()
-    return own if not release or "release" in dict(own) else (*own, ("release", release))
+    """Return the caller's headers, with the release unless they have one."""
+    headers = call.own_headers()
+    return (
+        headers if not release or "release" in dict(headers) else (*headers, ("release", release))
+    )
 
 
 def write_raw(
@@ -789,7 +792,7 @@ def write_raw(
     Args:
         queue: Name of the queue.
         body: Bytes, or a list of frames for a task that serves frames in the queue.
-        headers: Names as on the wire; True is a header without a value.
+        headers: Names as on the wire; True stands for a header without a value.
         job_id: Id of the job.
 
     Raises:
@@ -815,7 +818,7 @@ def _write_frames(
 
 
 def header_text(headers: Mapping[str, Any]) -> str:
-    """Return headers as they are written on the wire; True is a header without a value.
+    """Return headers in the form of the wire; True stands for a header without a value.
 
     Raises:
         SettingsError: A name or value is not allowed.
@@ -833,7 +836,7 @@ def header_text(headers: Mapping[str, Any]) -> str:
 
 
 class AsyncTask(Task[P, R]):
-    """A task whose function is ``async def``: calling it gives a coroutine."""
+    """A task whose function is ``async def``: calling it returns a coroutine."""
 
     if TYPE_CHECKING:
 
@@ -844,7 +847,7 @@ class AsyncTask(Task[P, R]):
 
 
 class StreamTask(Task[P, R]):
-    """A task whose function is a generator: calling it gives the generator."""
+    """A task whose function is a generator: calling it returns the generator."""
 
     if TYPE_CHECKING:
 
@@ -855,7 +858,7 @@ class StreamTask(Task[P, R]):
 
 
 class AsyncStreamTask(Task[P, None]):
-    """A task whose function is an async generator: calling it gives that."""
+    """A task whose function is an async generator: calling it returns the generator."""
 
     if TYPE_CHECKING:
 

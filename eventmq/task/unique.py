@@ -1,6 +1,6 @@
 """Unique jobs: the option ``unique``, and the key that it makes of a call's arguments.
 
-The broker decides whether a key is free; here the key is made for the headers.
+The broker decides whether a key is free; this module makes the key for the headers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Unique", "check_key", "key_maker", "limit_key_maker", "read_unique"]
 
-#: Beginning of a template whose keys all tasks share.
+#: Prefix of a template whose keys are shared by all tasks.
 SHARED = "*:"
 
 #: Maximum length of a key in bytes of UTF-8; a longer one is cut and gets a digest of the whole.
@@ -42,15 +42,15 @@ class Unique:
         key: A template over the arguments of the call by their names, in the form of
             `str.format`: ``"user:{to}"``. Text without braces is a constant key. Keys of different
             tasks are different, unless the template begins with ``*:``.
-        mode: What happens when a job that counts has the key. ``"reject"``: the new one is refused
-            with `DuplicateJob`. ``"replace"``: a waiting one is cancelled and the new one takes its
-            place with its own due time (debounce); beside a running one the new one is refused.
-            ``"keep_last"``: a waiting one is cancelled and the new one gets its due time and its
-            place in the queue; beside a running one the new one waits for its end.
-        period: Seconds since the admission of an earlier job that ran, in which the key stays
-            in use although that job has ended; None for not at all. At most the broker's
-            ``dedupe_window`` counts.
-        states: The states in which an earlier job counts; by default the unfinished ones.
+        mode: What happens when another job holds the key. ``"reject"``: the new job is refused with
+            `DuplicateJob`. ``"replace"``: a waiting job is cancelled and the new one takes its
+            place with its own due time (debounce); while the other job runs, the new one is
+            refused. ``"keep_last"``: a waiting job is cancelled and the new one gets its due time
+            and its place in the queue; while the other job runs, the new one waits for its end.
+        period: Seconds since the admission of an earlier job that ran, during which the key remains
+            in use although that job has ended; None for none. Limited by the broker's
+            ``dedupe_window``.
+        states: The states in which an earlier job holds the key; by default the unfinished ones.
 
     Raises:
         SettingsError: A value is not allowed.
@@ -67,15 +67,15 @@ class Unique:
             values.refuse("the mode of unique", self.mode, ", ".join(map(repr, _MODES)))
         if self.period is not None:
             values.seconds("the period of unique", self.period, zero=False)
-        known = sorted(JobState)
+        all_states = sorted(JobState)
         if self.states is not None and (
-            isinstance(self.states, str) or not self.states or set(self.states) - set(known)
+            isinstance(self.states, str) or not self.states or set(self.states) - set(all_states)
         ):
-            values.refuse("states of unique", self.states, f"some of {', '.join(known)}")
+            values.refuse("states of unique", self.states, f"some of {', '.join(all_states)}")
         _fields(self.key)
 
     def into(self, headers: Headers) -> Headers:
-        """Return the headers with all of it but the key."""
+        """Return the headers with all options but the key."""
         return replace(
             headers,
             unique_mode="" if self.mode == "reject" else self.mode,
@@ -88,7 +88,7 @@ def read_unique(value: object) -> Unique | None:
     """Return the value of an option ``unique`` as a `Unique`.
 
     Raises:
-        SettingsError: It is no template and no `Unique`.
+        SettingsError: The value is neither a template nor a `Unique`.
     """
     if value is None or isinstance(value, Unique):
         return value
@@ -115,7 +115,7 @@ def _fields(template: str) -> list[str]:
 
 
 def _catch_all(signature: inspect.Signature) -> str | None:
-    """Return the name of ``**kwargs``."""
+    """Return the name of the ``**kwargs`` parameter, if any."""
     kinds = {p.kind: name for name, p in signature.parameters.items()}
     return kinds.get(inspect.Parameter.VAR_KEYWORD)
 
@@ -145,7 +145,7 @@ def limit_key_maker(
 
 
 def check_key(option: str, template: object) -> None:
-    """Check a key template, as far as that is possible without a function.
+    """Check a key template as far as possible without the function.
 
     Raises:
         SettingsError: It is malformed.
@@ -177,9 +177,9 @@ def _maker(
         try:
             return _short(scope + template.format_map(arguments))
         except Exception as error:
-            what = f"no argument {error}" if isinstance(error, KeyError) else str(error)
+            problem = f"no argument {error}" if isinstance(error, KeyError) else str(error)
             raise SettingsError(
-                f"the key template {template!r} of task {task} cannot be filled in: {what}"
+                f"the key template {template!r} of task {task} cannot be filled in: {problem}"
             ) from error
 
     return make

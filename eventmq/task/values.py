@@ -20,43 +20,43 @@ __all__ = [
     "exceptions",
     "flag",
     "headers",
-    "known",
     "limits",
     "no_guarantee",
     "refuse",
+    "reject_unknown",
     "seconds",
     "text",
     "timestamp",
     "whole",
 ]
 
-#: Maximum length of a name of a task or queue, and of an id, in characters, as in the broker.
+#: Maximum length in characters of a name of a task or queue, and of an id, as in the broker.
 MAX_TEXT = 255
 
-#: Far more than any sensible number of retries or seconds, far less than what overflows.
+#: Maximum of numbers such as retries and seconds: more than is sensible, less than overflows.
 MAX_NUMBER = 1_000_000_000
 
 
 def refuse(name: str, value: object, allowed: str) -> NoReturn:
-    """Raise `SettingsError` for an argument."""
+    """Raise `SettingsError` for an argument, with its value."""
     raise SettingsError(f"{name} is {value!r}; allowed is: {allowed}")
 
 
 def refuse_type(name: str, value: object, allowed: str) -> NoReturn:
-    """Raise `SettingsError` for arguments of a job, whose values may be secret."""
+    """Raise `SettingsError` for arguments of a job, without the value, which may be secret."""
     raise SettingsError(f"{name} is of type {type(value).__name__}; allowed is: {allowed}")
 
 
-def known(
+def reject_unknown(
     what: str, explicit: Iterable[str], names: Iterable[str], words: Mapping[str, str]
 ) -> None:
-    """Raise `SettingsError` with what is right, or the nearest name, for an unknown argument.
+    """Raise `SettingsError` for an unknown argument, with a hint or the nearest name.
 
     Args:
-        what: What takes the arguments.
+        what: Description of the callee.
         explicit: The names in the call.
         names: The known names.
-        words: Other names -> what is right.
+        words: Names of other software -> hint.
     """
     names = list(names)
     for name in explicit:
@@ -128,8 +128,8 @@ def arguments(args: object, kwargs: object, call: str) -> tuple[tuple[Any, ...],
     """Return the arguments of one job.
 
     Args:
-        args: Those by position: a list or tuple.
-        kwargs: Those by name: a mapping, or None.
+        args: Positional arguments: a list or tuple.
+        kwargs: Keyword arguments: a mapping, or None.
         call: The beginning of a correct call, such as ``apply_async(``.
     """
     if not isinstance(args, (list, tuple)):
@@ -157,7 +157,7 @@ def calls(value: object) -> list[Sequence[Any]]:
 
 
 def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
-    """Return a tuple of exception classes for one or several."""
+    """Return one or several exception classes as a tuple."""
     kinds = value if isinstance(value, (tuple, list)) else (value,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         refuse(name, value, "an exception class, or a tuple of them")
@@ -178,8 +178,8 @@ def no_guarantee(*, guarantee: bool, retries: int, unique: bool) -> None:
     """Refuse options that jobs without guarantee cannot have: they run once and are not stored."""
     if guarantee or not (retries or unique):
         return
-    other = f"retries={retries}" if retries else "unique"
+    conflict = f"retries={retries}" if retries else "unique"
     raise SettingsError(
-        f"guarantee=False and {other} exclude each other: a job without guarantee is run at most "
-        "once and is not stored; allowed is one of them"
+        f"guarantee=False and {conflict} exclude each other: a job without guarantee is run at "
+        "most once and is not stored; allowed is one of them"
     )

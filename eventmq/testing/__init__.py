@@ -1,10 +1,10 @@
-"""Tools for tests of apps and plugins; EventMQ itself imports none of them.
+"""Tools for tests of apps and plugins; EventMQ itself does not import them.
 
-`use_app` runs the jobs of an app inside a test; the pytest plugin `eventmq.testing.plugin` has it
-as fixtures.
+`use_app` runs the jobs of an app inside a test; the pytest plugin `eventmq.testing.plugin` provides
+it as fixtures.
 
-The suites need pytest and load at their first use, so that this package can be
-imported where pytest is not installed. A plugin's author subclasses the suite of an interface::
+The suites need pytest and load when first used, so that this package can be imported without
+pytest. The author of a plugin subclasses the suite of a contract::
 
     class TestMine(SerializerSuite):
         def make(self):

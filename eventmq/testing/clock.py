@@ -6,7 +6,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """A `eventmq.clock.Clock` for tests. All times go on together, by `advance` only.
+    """A `eventmq.clock.Clock` for tests. All its times change together, only by `advance`.
 
     Args:
         now: Unix time in seconds at the start.
@@ -31,7 +31,7 @@ class FakeClock:
         return self._boottime
 
     def boot_id(self) -> str:
-        """Return which start of the machine this is."""
+        """Return the id of the current boot of the machine."""
         return f"boot-{self._boots}"
 
     def advance(self, seconds: float) -> None:
@@ -41,7 +41,7 @@ class FakeClock:
         self._boottime += seconds
 
     def set_now(self, now: float) -> None:
-        """Set Unix time as an operator would, forth or back; the other times do not jump."""
+        """Set Unix time as an operator would, forwards or back; other times do not change."""
         self._now = now
 
     def sleep(self, seconds: float) -> None:
@@ -50,7 +50,7 @@ class FakeClock:
         self._boottime += seconds
 
     def reboot(self, seconds: float) -> None:
-        """Let the machine be off for ``seconds``, and start anew."""
+        """Let the machine be off for ``seconds``, then boot it."""
         self._now += seconds
         self._boottime = 10.0
         self._boots += 1

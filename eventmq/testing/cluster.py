@@ -1,7 +1,7 @@
 """Simulated cluster: client, broker and workers in one thread, driven by the test.
 
-There is no socket and no real time. The state machines are the real ones, with the store of memory;
-messages pass between them by function calls. A submission is carried to its receipt, jobs run in
+There are no sockets and no real time. The state machines are the real ones, with the memory store;
+messages pass between them by function calls. A submission returns with its receipt, jobs run in
 `SimulatedCluster.run`, and time passes in `SimulatedCluster.travel`.
 """
 
@@ -47,11 +47,11 @@ __all__ = ["Enqueued", "ExpectedJob", "InlinePool", "SimulatedCluster"]
 
 T = TypeVar("T")
 
-_RAN = frozenset({OutcomeKind.SUCCEEDED, OutcomeKind.FAILED, OutcomeKind.RETRY})
+_EXECUTED = frozenset({OutcomeKind.SUCCEEDED, OutcomeKind.FAILED, OutcomeKind.RETRY})
 
 
 def _outside_loop(function: Callable[[], T]) -> T:
-    """Call a function; in a new thread where this one has a running event loop."""
+    """Call a function; in a new thread if this one has a running event loop."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or asyncio._get_running_loop() is None:  # noqa: SLF001 - it is for such
         return function()
@@ -60,7 +60,7 @@ def _outside_loop(function: Callable[[], T]) -> T:
 
 
 class _Coroutines(CoroutineRunner):
-    """Coroutine runner that works inside a test that is a coroutine: event loops do not nest."""
+    """Coroutine runner that works inside an async test, as event loops cannot be nested."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class _Coroutines(CoroutineRunner):
         soft: float = 0.0,
         stop: Cancellation | None = None,
     ) -> Any:
-        """Return what the coroutine returns."""
+        """Run a coroutine to its end, and return its value."""
         return _outside_loop(partial(super().run, coroutine, soft, stop))
 
     def close(self) -> None:
@@ -79,17 +79,17 @@ class _Coroutines(CoroutineRunner):
 
 
 class InlineSink:
-    """Stream sink that accepts every part at once: no reader can be waited for."""
+    """Stream sink that accepts every part at once, since no reader can be waited for."""
 
     has_credit = True
 
     def __init__(self) -> None:
-        self.place = (0, -1)
+        self.job_position = (0, -1)
         self._flow = FlowControl()
         self._events: list[PoolEvent] = []
 
     def begin(self) -> None:
-        """Begin the stream of the job that runs now."""
+        """Begin the stream of the running job."""
         self._flow = FlowControl()
 
     def put(self, content_type: str, payload: bytes) -> bool:
@@ -98,16 +98,18 @@ class InlineSink:
 
     def _send(self, batches: Sequence[PartBatch]) -> bool:
         for batch in batches:
-            self._events.append(PartsYielded(0, *self.place, batch.first, batch.parts, batch.body))
+            self._events.append(
+                PartsYielded(0, *self.job_position, batch.first, batch.parts, batch.body)
+            )
             self._flow.credit(batch.first + batch.parts)
         return bool(batches)
 
     def wait(self, seconds: float) -> bool:
-        """Return True: there is always room."""
+        """Return True: there is always credit."""
         return True
 
     def on_credit(self, call: Callable[[], None]) -> None:
-        """Call it at once: there is always room."""
+        """Call the function at once: there is always credit."""
         call()
 
     def end(self) -> None:
@@ -116,10 +118,12 @@ class InlineSink:
 
     def progress(self, done: float, total: float | None, note: str) -> None:
         """Record the progress of the job."""
-        self._events.append(ProgressReported(0, *self.place, encode_progress(done, total, note)))
+        self._events.append(
+            ProgressReported(0, *self.job_position, encode_progress(done, total, note))
+        )
 
     def take(self) -> list[PoolEvent]:
-        """Return the events of the job, and forget them."""
+        """Remove and return the events of the job."""
         events, self._events = self._events, []
         return events
 
@@ -151,7 +155,7 @@ class InlinePool:
         """Do nothing: it is ready."""
 
     def filenos(self) -> Sequence[int]:
-        """Return no descriptors: nothing happens by itself."""
+        """Return no descriptors: nothing happens in the background."""
         return ()
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
@@ -159,7 +163,7 @@ class InlinePool:
         self._chunks.append((chunk, body, count))
 
     def take_back(self, slot: int) -> int:
-        """Withdraw the jobs that have not started; return how many."""
+        """Withdraw the jobs that have not started; return their number."""
         withdrawn = sum(count for _, _, count in self._chunks)
         self._chunks.clear()
         return withdrawn
@@ -168,13 +172,13 @@ class InlinePool:
         """Return None: no job runs between calls."""
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Do nothing: the job runs below the caller."""
+        """Do nothing: the job runs further down the caller's stack."""
 
     def kill(self, slot: int) -> None:
-        """Do nothing: the job runs below the caller."""
+        """Do nothing: the job runs further down the caller's stack."""
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
-        """Do nothing: parts wait for no reader."""
+        """Do nothing: parts do not wait for readers."""
 
     def scale(self, slots: int) -> None:
         """Do nothing: there is one slot."""
@@ -188,7 +192,7 @@ class InlinePool:
         self._executor.close()
 
     def run_next(self) -> list[PoolEvent]:
-        """Run the jobs of the next chunk here and now; return nothing if there is none."""
+        """Run the jobs of the next chunk now; return nothing if there is none."""
         if not self._chunks:
             return []
         number, body, _ = self._chunks.popleft()
@@ -196,23 +200,23 @@ class InlinePool:
         routes = self._executor.routes(index.queue, index.templates)
         rows = []
         events: list[PoolEvent] = []
-        outer = self._sink.place
+        outer = self._sink.job_position
         for position, entry in enumerate(index.entries):
-            self._sink.place = number, position
+            self._sink.job_position = number, position
             payload = index.payload(body, entry)
             rows.append(self._executor.run(routes[entry.template], position, entry, payload))
             events += self._sink.take()
-        self._sink.place = outer
-        self.jobs_run += sum(row.kind in _RAN for row in rows)
-        # As if it had been long: then the manager looks ahead no further than the next job.
+        self._sink.job_position = outer
+        self.jobs_run += sum(row.kind in _EXECUTED for row in rows)
+        # As if they had been long: the manager then requests no further jobs in advance.
         run_time = len(rows) * LONG_JOB
         return [*events, JobsEnded(0, number, len(rows), run_time, encode_outcomes(rows))]
 
 
-#: Most rounds in which messages without a job must come to an end.
+#: Maximum number of rounds until all messages must be delivered.
 MAX_ROUNDS = 100_000
 
-#: Seconds between two checks of the broker for jobs that wait for a time.
+#: Seconds between two checks of the broker for delayed jobs.
 STEP = 0.3
 
 #: Parts and bytes of a stream: a generator runs to its end before its parts are read.
@@ -220,7 +224,7 @@ UNBOUNDED = 1 << 53
 
 _CLIENT = b"client"
 
-#: Weight of every queue: they share as equals, whatever the settings say of one worker.
+#: Weight of every queue: all are equal, whatever the settings of a worker.
 _WEIGHT = 10
 
 
@@ -228,14 +232,14 @@ class SimulatedCluster:
     """The client, broker and workers of one app.
 
     Args:
-        app: Its tasks run; its settings hold, but for the broker and the result backend.
+        app: The app, whose tasks run. Its settings apply, except for broker and result backend.
         clock: The time of all machines.
     """
 
     def __init__(self, app: EventMQ, clock: FakeClock) -> None:
         self.app = app
         self.clock = clock
-        #: What was submitted by id: queue, header text and body.
+        #: Submitted jobs by id: queue, header text and body.
         self.submitted: dict[str, tuple[str, str, bytes]] = {}
         settings = app.settings
         limits = replace(
@@ -258,7 +262,7 @@ class SimulatedCluster:
         self.pump()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         self._store.close()
 
     def _order(self) -> QueueOrder:
@@ -267,7 +271,7 @@ class SimulatedCluster:
     # Messages
 
     def pump(self) -> None:
-        """Carry messages until none is left. Runs no job."""
+        """Deliver messages until none is left. Runs no jobs."""
         for _ in range(MAX_ROUNDS):
             if not self._round():
                 return
@@ -307,7 +311,7 @@ class SimulatedCluster:
         return True
 
     def _record(self, request: Request) -> None:
-        """Remember what is submitted, so that waiting jobs can be listed with their arguments."""
+        """Remember submitted jobs, so that waiting jobs can be listed with their arguments."""
         headers = parse_headers(request.headers)
         if not headers.batch and not headers.nodes:
             text = request.headers
@@ -340,16 +344,16 @@ class SimulatedCluster:
     # Jobs
 
     def run(self, limit: int, done: Callable[[], bool] = lambda: False) -> int:
-        """Run what is due, one job after the other, until nothing is left.
+        """Run due jobs, one after the other, until none is left.
 
         A job that itself waits for others is on the stack of this call, and calls it again.
 
         Args:
-            limit: Most jobs.
-            done: Ends it earlier.
+            limit: Maximum number of jobs.
+            done: Ends the run earlier by returning True.
 
         Returns:
-            How many jobs were run.
+            The number of jobs that ran.
         """
         count = 0
         while True:
@@ -385,7 +389,7 @@ class SimulatedCluster:
                 self.pump()
         finally:
             spool.close()
-            pool.take_back(0)  # the broker takes it back when the worker has gone
+            pool.take_back(0)  # the broker queues them again when the worker ends
             manager.finish()
             self.pump()
             del self._workers[identity]
@@ -400,14 +404,14 @@ class SimulatedCluster:
     # Time
 
     def travel(self, seconds: float) -> None:
-        """Let time pass. No job runs, and no peer times out."""
-        away = seconds - 2 * STEP
-        if away > 0:
-            self.clock.advance(away)
+        """Advance the time. No job runs, and no peer times out."""
+        skipped = seconds - 2 * STEP
+        if skipped > 0:
+            self.clock.advance(skipped)
             self._stay_alive()
-            self.core.shift(self.clock.now(), away)
+            self.core.shift(self.clock.now(), skipped)
             self.pump()
-        for step in (STEP, STEP) if away > 0 else (seconds,):
+        for step in (STEP, STEP) if skipped > 0 else (seconds,):
             self.clock.advance(step)
             self.pump()
 
@@ -424,13 +428,13 @@ class Enqueued:
     Attributes:
         id: The job's id.
         task: Name of its task, "" for a legacy job.
-        args: As the task will get them; of a legacy job the body.
+        args: As the task will get them; for a legacy job the body.
         kwargs: As the task will get them.
         queue: Name of its queue.
         state: ``queued``, ``delayed`` or ``blocked``.
-        due: Seconds until it is due, 0.0 if it is.
-        priority: As submitted.
-        attempt: 1, or more if it failed before.
+        due: Seconds until it is due, 0.0 if it is due.
+        priority: Its priority.
+        attempt: Number of the attempt, from 1.
         headers: The header text.
     """
 
@@ -454,10 +458,10 @@ class Enqueued:
     def read(
         cls, app: EventMQ, info: dict[str, Any], submitted: tuple[str, str, bytes]
     ) -> Enqueued:
-        """Return one.
+        """Return the waiting job for the broker's information about it.
 
         Args:
-            app: Knows the serializers.
+            app: The app, which has the serializers.
             info: The broker's answer about the job.
             submitted: Queue, header text and body.
         """
@@ -507,25 +511,25 @@ class ExpectedJob:
     queue: str | None = None
 
     def matches(self, job: Enqueued) -> bool:
-        """Whether a job matches; a list that was sent as a tuple matches one."""
+        """Return whether a job matches; lists and tuples are equal."""
         return (
             job.task == self.task
             and self.queue in {None, job.queue}
-            and (self.args is None or _plain(job.args) == _plain(self.args))
-            and (self.kwargs is None or _plain(job.kwargs) == _plain(self.kwargs))
+            and (self.args is None or _with_lists(job.args) == _with_lists(self.args))
+            and (self.kwargs is None or _with_lists(job.kwargs) == _with_lists(self.kwargs))
         )
 
     def __str__(self) -> str:
         args = None if self.args is None else tuple(self.args)
-        said = {"args": args, "kwargs": self.kwargs, "queue": self.queue}
-        words = (f"{name}={value!r}" for name, value in said.items() if value is not None)
+        expected = {"args": args, "kwargs": self.kwargs, "queue": self.queue}
+        words = (f"{name}={value!r}" for name, value in expected.items() if value is not None)
         return " ".join((self.task, *words))
 
 
-def _plain(value: Any) -> Any:
-    """Return a value with lists for tuples, as a serializer may give them back."""
+def _with_lists(value: Any) -> Any:
+    """Return a value with tuples converted to lists, as some serializers do."""
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_with_lists(item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _with_lists(item) for key, item in value.items()}
     return value

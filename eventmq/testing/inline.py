@@ -1,4 +1,4 @@
-"""Inline apps for tests: jobs run in the test's thread, when the test asks for them.
+"""Inline apps for tests: jobs run in the test's thread, when the test requests it.
 
 `use_app` needs no pytest; the fixtures in `eventmq.testing.plugin` use it.
 """
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["InlineApp", "InlineRunner", "use_app"]
 
 
-#: Jobs that waiting for one may run.
+#: Maximum number of jobs that may run while a call waits for one.
 LIMIT = 10_000
 
-#: What to do about a job that nothing will end, by its state.
+#: Reasons why a job will not end, by its state.
 _HINTS = {
     "blocked": "it waits for other jobs",
     "queued": "its queue is paused, or it may not run now",
@@ -40,7 +40,7 @@ _HINTS = {
 
 
 class _Waiter(Waiter):
-    """Waiter that never blocks: nothing happens later by itself."""
+    """Waiter that never blocks, since nothing happens in the background."""
 
     __slots__ = ("_notified",)
 
@@ -53,19 +53,19 @@ class _Waiter(Waiter):
         self._notified = True
 
     def wait(self, timeout: float | None) -> bool:
-        """Return True if something happened since the last call.
+        """Return True if `notify` was called since the last call.
 
         Raises:
-            NotAllowed: Nothing happened.
+            NotAllowed: It was not called.
         """
         if not self._notified:
-            raise NotAllowed("nothing more will come: in a test nothing happens by itself")
+            raise NotAllowed("nothing more will happen: in a test no job runs in the background")
         self._notified = False
         return True
 
 
 def _has_ended(call: PendingCall) -> bool:
-    """Whether the end of a stream has come, and not only parts."""
+    """Return whether the end of a stream has arrived, and not only parts."""
     answers = call.answers
     return call.done or (
         bool(answers) and isinstance(answers[-1], tuple) and isinstance(answers[-1][1], list)
@@ -73,7 +73,7 @@ def _has_ended(call: PendingCall) -> bool:
 
 
 class _Loop:
-    """Replaces `IoLoop`: hands requests to the client's machine and carries messages."""
+    """Replaces `IoLoop`: passes requests to the client's machine and delivers messages."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -81,7 +81,7 @@ class _Loop:
         self.ended = False
 
     def begin(self, request: PendingRequest) -> None:
-        """Process a request as far as possible: a call for results runs jobs."""
+        """Process a request as far as possible; a call for results runs jobs."""
         cluster = self._cluster
         if self.ended:
             request.done, request.error = True, BrokerUnavailable("the test has ended")
@@ -93,14 +93,14 @@ class _Loop:
         if request.name == "get":
             cluster.run(LIMIT, lambda: request.done)
             if not request.done:
-                self._give_up(request, next(iter(request.ids)))
+                self._report_stuck(request, next(iter(request.ids)))
         elif request.name == "stream":
             cluster.run(LIMIT, lambda: _has_ended(request))
             if not _has_ended(request):
-                self._give_up(request, request.subject)
+                self._report_stuck(request, request.subject)
 
     def drive_until_done(self, request: PendingRequest) -> bool:
-        """Do the same, and return True: waiting changes nothing."""
+        """Do the same, and return True, since waiting would change nothing."""
         self.begin(request)
         return True
 
@@ -114,18 +114,18 @@ class _Loop:
         self.ended = True
 
     def credit(self, call: PendingCall) -> None:
-        """Report to the broker how much of a stream was read."""
+        """Report to the broker how many parts of a stream were read."""
         self.machine.credit(call)
         self._cluster.pump()
 
-    def _give_up(self, call: PendingCall, job_id: str) -> None:
+    def _report_stuck(self, call: PendingCall, job_id: str) -> None:
         state, reason = self._reason(job_id)
         self.machine.forget(call)
         call.error = ResultTimeout(reason, job_id=job_id, state=state)
         self._cluster.pump()
 
     def _reason(self, job_id: str) -> tuple[str, str]:
-        """Return the state of a job and what it waits for."""
+        """Return the state of a job, and the reason why it does not end."""
         call = PendingCall(
             [], id=self.machine.message_id(), deadline=NEVER, name="info", arguments={"id": job_id}
         )
@@ -147,7 +147,7 @@ class InlineRunner(ClientRunner):
     """A `ClientRunner` without sockets and threads. Use it from one thread at a time.
 
     Args:
-        cluster: Has the broker.
+        cluster: The cluster with the broker.
     """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
@@ -159,18 +159,18 @@ class InlineRunner(ClientRunner):
 
     @staticmethod
     def waiter() -> Waiter:
-        """Return what a thread waits with."""
+        """Return the object with which a thread waits."""
         return _Waiter()
 
 
-#: Ids in one call to the broker.
+#: Maximum number of ids in one call to the broker.
 _PAGE = 1000
 
 _WAITING = frozenset({"queued", "delayed", "blocked"})
 
 
 class InlineApp:
-    """An app with its own broker in memory; jobs run only when the test asks.
+    """An app with its own broker in memory; jobs run only when the test requests it.
 
     Attributes:
         app: The app.
@@ -181,7 +181,7 @@ class InlineApp:
         self._cluster = cluster
         self._clock = clock
         #: Monotonic time of the machine at the last `travel`.
-        self._seen = time.monotonic()
+        self._last_travel = time.monotonic()
 
     def __repr__(self) -> str:
         return f"<InlineApp {self.app.name}>"
@@ -189,14 +189,14 @@ class InlineApp:
     # Running
 
     def drain(self, *, limit: int = LIMIT, strict: bool = False) -> int:
-        """Run what is due, and what that submits, until nothing is left.
+        """Run due jobs, and the jobs that they submit, until none is left.
 
         Args:
-            limit: Most jobs, so that a task which submits itself ends.
+            limit: Maximum number of jobs, which stops a task that submits itself.
             strict: Raise what `Job.get` raises for the first job that failed for good.
 
         Returns:
-            How many jobs were run; one that is tried again counts each time.
+            The number of jobs that ran; every attempt of a job counts.
 
         Raises:
             AssertionError: There were more than ``limit``.
@@ -217,10 +217,10 @@ class InlineApp:
     # Inspecting
 
     def enqueued(self, task: Task[Any, Any] | str | None = None) -> list[Enqueued]:
-        """Return the jobs that wait to be run, in the order of their submission.
+        """Return the waiting jobs, in the order of their submission.
 
         Args:
-            task: Only those of this task, or of the task of this name.
+            task: Return only jobs of this task, or of the task of this name.
         """
         waiting = self._ids(*_WAITING)
         submitted = self._cluster.submitted
@@ -233,7 +233,7 @@ class InlineApp:
         return [job for job in jobs if name in {None, job.task}]
 
     def _ids(self, *states: str) -> set[str]:
-        """Return the ids of what was submitted and is in one of these states."""
+        """Return the ids of submitted jobs in one of these states."""
         ids = list(self._cluster.submitted)
         pages = [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)]
         rows = [row for page in pages for row in self.app.ask("state", {"ids": page})]
@@ -248,20 +248,20 @@ class InlineApp:
         queue: str | None = None,
         count: int | None = None,
     ) -> list[Enqueued]:
-        """Fail unless such a job waits.
+        """Fail unless a matching job waits.
 
         Args:
             task: The task, or its name.
-            args: All positional arguments; None is any.
-            kwargs: All keyword arguments; None is any.
-            queue: Name of the queue; None is any.
-            count: How many; None is one or more.
+            args: All positional arguments; None matches any.
+            kwargs: All keyword arguments; None matches any.
+            queue: Name of the queue; None matches any.
+            count: Number of matching jobs; None for one or more.
 
         Returns:
             The jobs.
 
         Raises:
-            AssertionError: There is none, or another number; it says what waits instead.
+            AssertionError: There is none, or another number; the message lists the waiting jobs.
         """
         keywords = None if kwargs is None else dict(kwargs)
         expected = ExpectedJob(_name(task), args, keywords, queue)
@@ -280,37 +280,37 @@ class InlineApp:
 
     @property
     def now(self) -> datetime:
-        """The time for this app, in UTC. It stands still but for `travel`."""
+        """The present time of this app, in UTC. Only `travel` changes it."""
         return datetime.fromtimestamp(self._clock.now(), timezone.utc)
 
     def travel(self, seconds: float | timedelta) -> None:
-        """Let time pass for the app; run nothing. What the test itself took passes too.
+        """Advance the time of the app, and add the real time of the test. Runs no jobs.
 
         Args:
             seconds: More than 0.
 
         Raises:
-            ValueError: Time goes forward only.
+            ValueError: ``seconds`` is not more than 0.
         """
         if isinstance(seconds, timedelta):
             seconds = seconds.total_seconds()
         if not 0 < seconds < float("inf"):
             raise ValueError(f"cannot travel {seconds!r} seconds; allowed is more than 0")
-        # So that times which the test took from the real clock have been reached.
-        seen, self._seen = self._seen, time.monotonic()
-        self._cluster.travel(seconds + self._seen - seen)
+        # So that times which the test computed from the real clock have been reached.
+        before, self._last_travel = self._last_travel, time.monotonic()
+        self._cluster.travel(seconds + self._last_travel - before)
 
     def travel_to(self, when: datetime) -> None:
-        """Let time pass until a given time.
+        """Advance the time of the app to a given time.
 
         Args:
-            when: An aware datetime that is not past.
+            when: An aware datetime in the future.
 
         Raises:
-            ValueError: It is past, or has no time zone.
+            ValueError: It is in the past, or has no time zone.
         """
         if when.tzinfo is None:
-            raise ValueError(f"{when!r} has no time zone; say which: tzinfo=timezone.utc")
+            raise ValueError(f"{when!r} has no time zone; add one: tzinfo=timezone.utc")
         seconds = when.timestamp() - self._clock.now()
         if seconds < 0:
             raise ValueError(f"{when!r} is past for the app, for which it is {self.now!r}")
@@ -323,14 +323,14 @@ def _name(task: Task[Any, Any] | str) -> str:
 
 @contextmanager
 def use_app(app: EventMQ) -> Iterator[InlineApp]:
-    """Run an app inline for the time of a ``with`` block.
+    """Run an app inline during a ``with`` block.
 
-    What the app submits goes to a broker in memory, whatever its settings say, and runs in the
-    test's thread, when the test asks for results or calls `InlineApp.drain`. Afterwards the app
-    is as it was. Results are kept by that broker, whatever the result backend.
+    Jobs of the app go to a broker in memory, whatever its settings, and run in the test's thread,
+    when the test waits for results or calls `InlineApp.drain`. Afterwards the app is as it was
+    before. That broker keeps the results, whatever the result backend.
 
     Args:
-        app: Your app; it may not be in use by another ``use_app``.
+        app: Your app, which no other ``use_app`` may use.
     """
     clock = FakeClock(time.time())
     app.load_tasks()

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures that run the tasks of an app inside a test.
 
-pytest finds it by an entry point when EventMQ is installed. It imports nothing but pytest until a
-test asks for a fixture.
+pytest finds it through an entry point when EventMQ is installed. It imports only pytest until a
+test uses a fixture.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INI = "eventmq_app"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of the ini file."""
+    """Add the ini option."""
     parser.addini(_INI, "The app of the fixture eventmq_app: as module:attribute.")
 
 
@@ -40,7 +40,7 @@ def eventmq_use() -> Iterator[Callable[[EventMQ], InlineApp]]:
 def eventmq_app(
     request: pytest.FixtureRequest, eventmq_use: Callable[[EventMQ], InlineApp]
 ) -> Iterator[InlineApp]:
-    """Run the app that the ini option ``eventmq_app`` names, or else a new one, inline."""
+    """Run the app of the ini option ``eventmq_app``, or otherwise a new one, inline."""
     from eventmq.app import EventMQ, load_app
 
     path = str(request.config.getini(_INI) or "")
